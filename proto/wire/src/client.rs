@@ -1,0 +1,82 @@
+//! Client library inside a rank → agent and back. The data itself never travels here: it lies in the arena.
+
+use crate::{Rank, Version, World};
+use serde::{Deserialize, Serialize};
+
+/// Client → agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// First message, from `ft_init`. Answered by [`ToClient::Welcome`] or [`ToClient::Refused`].
+    Hello {
+        /// `FT_WORLD` of the environment.
+        world: World,
+        /// `FT_RANK` of the environment.
+        rank: Rank,
+        /// Own process id.
+        pid: i32,
+        /// Version of the arena layout that this library writes.
+        layout: u32,
+    },
+    /// The places of the arena must hold this many bytes each. Answered by [`ToClient::Reserved`] or
+    /// [`ToClient::NoMemory`].
+    Reserve {
+        /// Bytes per place, page-aligned, table included.
+        place_bytes: u64,
+    },
+    /// `version` was copied into `place`. Not answered.
+    Copied {
+        /// The place, `0..3`.
+        place: u32,
+        /// The version.
+        version: Version,
+        /// How long the copy took, in microseconds.
+        copy_us: u64,
+    },
+    /// Which version is to be restored? Answered by [`ToClient::Restore`], once every agent's inventory is in.
+    Restore,
+    /// The restored data is back in the application's memory (`ok`) or did not match (`!ok`). Not answered.
+    Restored {
+        /// The version.
+        version: Version,
+        /// Whether the restore succeeded.
+        ok: bool,
+    },
+    /// Is a checkpoint due (Young/Daly)? Answered by [`ToClient::Due`].
+    Due,
+}
+
+/// Agent → client.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToClient {
+    /// Answer to `Hello`; the arena's descriptor comes with it.
+    Welcome {
+        /// Whether this process replaces one of an earlier epoch (`FT_STATE_RESTARTED`) or not (`FT_STATE_NEW`).
+        restarted: bool,
+        /// Number of ranks.
+        world_size: u32,
+        /// The epoch, stamped into every version.
+        epoch: u64,
+    },
+    /// The process has no place in this job.
+    Refused {
+        /// One sentence.
+        reason: String,
+    },
+    /// Answer to `Reserve`: go on.
+    Reserved,
+    /// Answer to `Reserve`: three places of that size do not fit.
+    NoMemory {
+        /// One sentence with the numbers.
+        reason: String,
+    },
+    /// Answer to `Restore`.
+    Restore {
+        /// Version and place in this rank's arena; `None` when there is nothing complete.
+        found: Option<(Version, u32)>,
+    },
+    /// Answer to `Due`.
+    Due {
+        /// Whether a checkpoint is due.
+        yes: bool,
+    },
+}

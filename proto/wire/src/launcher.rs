@@ -1,0 +1,105 @@
+//! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
+//! the agent, relays output, and outlives both.
+
+use crate::{Epoch, Rank, Slot, World};
+use serde::{Deserialize, Serialize};
+
+/// What the job is. The same for every agent of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Name of the job, unique on this machine.
+    pub job: String,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// `none` or `reinit`.
+    pub mode: String,
+    /// Program and arguments; the program is an absolute path.
+    pub argv: Vec<Vec<u8>>,
+    /// Environment of the ranks, before what ftd adds.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Working directory of the ranks.
+    pub cwd: Vec<u8>,
+    /// The job's directory in node memory (mode 0700): `agent.sock`, `pmix/`, `ckpt/`.
+    pub job_dir: String,
+    /// `--ft-max-failures`: deaths of one rank in a row without progress before the job ends.
+    pub max_failures: u32,
+    /// `--ft-on-abort=recover`.
+    pub recover_aborts: bool,
+    /// `--ft-mpi`: `auto`, `openmpi` or `mpich`.
+    pub mpi: String,
+    /// Absolute path of `libft_preload.so`.
+    pub preload: String,
+    /// Absolute path of the `ft-pmix` program.
+    pub ft_pmix: String,
+    /// A guess from the program file: its MPI speaks PMIx, so an `ft-pmix` is worth starting at once.
+    pub expect_pmix: bool,
+}
+
+/// Launcher → agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// First message: the job, and the slots whose shepherds were started and have not been lost.
+    /// One descriptor comes with it: the memfd that backs the embedded store and outlives the agent.
+    Job {
+        /// The job.
+        spec: JobSpec,
+        /// Slots that exist.
+        slots: Vec<Slot>,
+    },
+    /// A shepherd is gone, and so are all processes that stood below it.
+    SlotGone {
+        /// The lost slot.
+        slot: Slot,
+    },
+    /// A shepherd was started on [`ToLauncher::NeedSlot`]; it will dial in.
+    SlotAdded {
+        /// The new slot.
+        slot: Slot,
+    },
+    /// Forward this signal to every rank.
+    Signal(i32),
+    /// End the job now: every process is killed.
+    Cancel {
+        /// The signal that the user sent to the launcher.
+        signal: i32,
+    },
+    /// Everything that the processes of `world` wrote has been read.
+    Drained {
+        /// The world that was stopped.
+        world: World,
+    },
+}
+
+/// Agent → launcher.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToLauncher {
+    /// The agent cannot go on with `slot`'s loss: start a replacement.
+    NeedSlot,
+    /// From now on output of `slot` is output of `rank`; for `--tag-output`.
+    Placement {
+        /// The epoch that placed them.
+        epoch: Epoch,
+        /// Rank and its slot.
+        ranks: Vec<(Rank, Slot)>,
+    },
+    /// All processes of `world` are gone: read what they left in the pipes, then answer [`ToAgent::Drained`] and hold
+    /// back what comes after until [`ToLauncher::Recovered`].
+    Drain {
+        /// The world that was stopped.
+        world: World,
+    },
+    /// The recovery is over (or its end is not waited for any longer): print the block, then go on with the output.
+    Recovered {
+        /// Lines for stderr.
+        block: String,
+    },
+    /// One line for stderr, printed at once.
+    Notice(String),
+    /// The job is over; every process of it is gone.
+    End {
+        /// Exit status for the launcher.
+        status: i32,
+        /// Why, when it is not a clean end.
+        reason: Option<String>,
+    },
+}

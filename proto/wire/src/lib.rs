@@ -1,0 +1,42 @@
+//! The messages that ftd's local processes exchange over unix stream sockets. No I/O and no runtime live here: this crate
+//! only turns messages into bytes and back.
+//!
+//! Every connection starts with a [`Preamble`] from each side; then come frames: 4 bytes body length (little endian),
+//! 1 byte number of file descriptors that travel with the frame (`SCM_RIGHTS`), 3 bytes zero, and the body (postcard).
+//!
+//! | link | who dials | module |
+//! | --- | --- | --- |
+//! | launcher | agent (inherited socket pair) | [`launcher`] |
+//! | shepherd | shepherd | [`shepherd`] |
+//! | rank | the preload inside the rank | [`rank`] |
+//! | client | the client library inside the rank | [`client`] |
+//! | pmix | `ft-pmix` (inherited socket pair) | [`pmix`] |
+
+pub mod client;
+mod frame;
+pub mod launcher;
+pub mod pmix;
+pub mod rank;
+pub mod shepherd;
+
+pub use frame::{FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode};
+
+/// MPI rank as the application sees it, `0..world_size`.
+pub type Rank = u32;
+/// Number of a world (one incarnation of `MPI_COMM_WORLD`), starting at 1.
+pub type World = u64;
+/// Number of an epoch, starting at 1.
+pub type Epoch = u64;
+/// Number of a slot within the job; never reused.
+pub type Slot = u32;
+/// Checkpoint version chosen by the application.
+pub type Version = u64;
+
+/// Which family of MPI library a program has loaded, and so which process-management protocol it speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Flavour {
+    /// Open MPI 4 and later: PMIx.
+    OpenMpi,
+    /// MPICH, Intel MPI, MVAPICH: the PMI-1 wire protocol.
+    Mpich,
+}

@@ -1,0 +1,200 @@
+//! Agent ⇄ `ft-pmix`, the disposable process that hosts libpmix's server for one world on one node.
+
+use crate::Rank;
+use serde::{Deserialize, Serialize};
+
+/// A process as PMIx names it. `rank` may be PMIx's wildcard (`u32::MAX - 1`, `0xffff_fffe`).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Proc {
+    /// Namespace.
+    pub nspace: String,
+    /// Rank in it.
+    pub rank: u32,
+}
+
+/// The world to serve.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorldInfo {
+    /// PMIx namespace.
+    pub nspace: String,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Ranks per node: host name and its ranks, all nodes of the world, in node order.
+    pub nodes: Vec<(String, Vec<Rank>)>,
+    /// Index of this node in `nodes`.
+    pub me: u32,
+    /// Directory for the world's session files; `ft-pmix` creates it.
+    pub tmpdir: String,
+    /// Incarnation, for `PMIX_REINCARNATION`.
+    pub incarnation: u32,
+    /// Program, for `PMIX_APP_ARGV`.
+    pub argv0: String,
+    /// Working directory.
+    pub cwd: String,
+}
+
+/// Agent → `ft-pmix`. `token` pairs an answer with its request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToPmix {
+    /// Serve this world; answered by [`ToAgent::Registered`] or [`ToAgent::Failed`].
+    Register(WorldInfo),
+    /// The fence is complete everywhere; `data` is the concatenation of all nodes' contributions.
+    FenceDone {
+        /// Token of the request.
+        token: u64,
+        /// PMIx status, 0 is success.
+        status: i32,
+        /// Everyone's data.
+        data: Vec<u8>,
+    },
+    /// Direct modex data of another node.
+    ModexDone {
+        /// Token of the request.
+        token: u64,
+        /// PMIx status.
+        status: i32,
+        /// The process's data.
+        data: Vec<u8>,
+    },
+    /// Another node wants this node's process's data; answered by [`ToAgent::ModexData`].
+    ModexRequest {
+        /// Token.
+        token: u64,
+        /// Whose data.
+        proc: Proc,
+    },
+    /// Answer to any other request.
+    Done {
+        /// Token of the request.
+        token: u64,
+        /// PMIx status.
+        status: i32,
+    },
+    /// Answer to [`ToAgent::Lookup`].
+    Found {
+        /// Token of the request.
+        token: u64,
+        /// PMIx status.
+        status: i32,
+        /// Publisher, key and packed value as published.
+        found: Vec<(Proc, String, Vec<u8>)>,
+    },
+}
+
+/// `ft-pmix` → agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// `PMIx_server_init` is done; a world may be registered.
+    Ready {
+        /// What `PMIx_Get_version` says.
+        version: String,
+    },
+    /// The world is registered; per local rank the environment its process needs.
+    Registered {
+        /// Rank and its environment.
+        env: Vec<(Rank, Vec<(String, String)>)>,
+    },
+    /// The world cannot be served; `ft-pmix` exits.
+    Failed {
+        /// One sentence.
+        reason: String,
+    },
+    /// A process connected to the server.
+    Connected {
+        /// Which.
+        rank: Rank,
+    },
+    /// A process called `PMIx_Finalize`.
+    Finalized {
+        /// Which.
+        rank: Rank,
+    },
+    /// A connection broke without finalize.
+    LostConnection {
+        /// Which.
+        rank: Rank,
+    },
+    /// A process called `PMIx_Abort` and waits for [`ToPmix::Done`].
+    Abort {
+        /// Token for the answer.
+        token: u64,
+        /// Which.
+        rank: Rank,
+        /// Status it passed.
+        status: i32,
+        /// Message it passed.
+        message: String,
+    },
+    /// All local participants entered a fence; answered by [`ToPmix::FenceDone`].
+    Fence {
+        /// Token for the answer.
+        token: u64,
+        /// Participants.
+        procs: Vec<Proc>,
+        /// Data of this node.
+        data: Vec<u8>,
+    },
+    /// A local process wants a remote process's data; answered by [`ToPmix::ModexDone`].
+    Modex {
+        /// Token for the answer.
+        token: u64,
+        /// Whose data.
+        proc: Proc,
+    },
+    /// Answer to [`ToPmix::ModexRequest`].
+    ModexData {
+        /// Token.
+        token: u64,
+        /// PMIx status.
+        status: i32,
+        /// The data.
+        data: Vec<u8>,
+    },
+    /// Publish; answered by [`ToPmix::Done`]. Values are packed by libpmix and opaque to the agent.
+    Publish {
+        /// Token for the answer.
+        token: u64,
+        /// Publisher.
+        proc: Proc,
+        /// Keys and packed values.
+        values: Vec<(String, Vec<u8>)>,
+    },
+    /// Lookup; answered by [`ToPmix::Found`].
+    Lookup {
+        /// Token for the answer.
+        token: u64,
+        /// Who asks.
+        proc: Proc,
+        /// Keys.
+        keys: Vec<String>,
+        /// Wait until they are published.
+        wait: bool,
+    },
+    /// Unpublish; answered by [`ToPmix::Done`].
+    Unpublish {
+        /// Token for the answer.
+        token: u64,
+        /// Publisher.
+        proc: Proc,
+        /// Keys; empty means all.
+        keys: Vec<String>,
+    },
+    /// `PMIx_Connect` (true) or `PMIx_Disconnect` (false); answered by [`ToPmix::Done`].
+    Connect {
+        /// Token for the answer.
+        token: u64,
+        /// Participants.
+        procs: Vec<Proc>,
+        /// Connect or disconnect.
+        connect: bool,
+    },
+    /// `PMIx_Spawn`; answered by [`ToPmix::Done`] (this mode refuses it by name).
+    Spawn {
+        /// Token for the answer.
+        token: u64,
+        /// Parent.
+        proc: Proc,
+        /// Program.
+        command: String,
+    },
+}

@@ -1,0 +1,101 @@
+//! Shepherd → agent and back. A shepherd is told to start, signal and stop the processes of its slot, and keeps duplicate
+//! descriptors of arenas so that an agent's death loses no checkpoint.
+
+use crate::{Epoch, Rank, Slot, World};
+use serde::{Deserialize, Serialize};
+
+/// One process to start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// World of the process.
+    pub world: World,
+    /// Epoch that releases it.
+    pub epoch: Epoch,
+    /// Rank it is.
+    pub rank: Rank,
+    /// Program (absolute path) and arguments.
+    pub argv: Vec<Vec<u8>>,
+    /// The whole environment.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Working directory.
+    pub cwd: Vec<u8>,
+    /// Whether this process reads the job's standard input (rank 0); the others read `/dev/null`.
+    pub stdin: bool,
+    /// When a descriptor came with this message: put it at this number in the child (static MPICH programs: `PMI_FD`).
+    pub fd_at: Option<i32>,
+}
+
+/// Agent → shepherd.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToShepherd {
+    /// Start a process. Answered by [`ToAgent::Started`] or [`ToAgent::StartFailed`]. Only after the slot is empty.
+    Start(Start),
+    /// SIGKILL everything below the slot; answered by [`ToAgent::Emptied`] when no descendant is left.
+    Stop {
+        /// The world that ends; echoed.
+        world: World,
+    },
+    /// Send this signal to the slot's direct child, if there is one.
+    Signal(i32),
+    /// SIGSTOP (true) or SIGCONT (false) every descendant.
+    Pause(bool),
+    /// Keep the descriptor that comes with this message as the duplicate of `rank`'s arena.
+    KeepArena {
+        /// Owner of the arena.
+        rank: Rank,
+    },
+    /// Empty the slot, answer [`ToAgent::Emptied`] and exit.
+    Exit,
+}
+
+/// Shepherd → agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToAgent {
+    /// First message. One descriptor comes with it per entry of `arenas`, in that order.
+    Hello {
+        /// The slot.
+        slot: Slot,
+        /// The shepherd's process id.
+        pid: i32,
+        /// Ranks whose arenas it holds.
+        arenas: Vec<Rank>,
+    },
+    /// The process runs (its program is loaded).
+    Started {
+        /// World of the process.
+        world: World,
+        /// Rank of the process.
+        rank: Rank,
+        /// Its process id.
+        pid: i32,
+    },
+    /// The process could not be started.
+    StartFailed {
+        /// World of the process.
+        world: World,
+        /// Rank of the process.
+        rank: Rank,
+        /// `errno` of the failed call.
+        errno: i32,
+        /// What failed, for people ("cannot execute /x/y", "cannot change to directory /z").
+        what: String,
+    },
+    /// The slot's direct child ended. Sent before its remaining descendants are killed.
+    Exited {
+        /// World of the process.
+        world: World,
+        /// Rank of the process.
+        rank: Rank,
+        /// Its process id.
+        pid: i32,
+        /// Raw `wait` status.
+        status: i32,
+        /// The cgroup's out-of-memory killer was at work while it ran.
+        oom: bool,
+    },
+    /// Nothing is left below the slot.
+    Emptied {
+        /// World named in [`ToShepherd::Stop`], or the world of the child that ended by itself.
+        world: World,
+    },
+}
