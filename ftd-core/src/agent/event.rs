@@ -1,0 +1,250 @@
+//! What an agent is told, and what it wants done.
+
+use crate::failure::OwnEnd;
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
+use crate::inventory::{Groups, Inventory, Stamp};
+use crate::message::PeerMessage;
+use crate::policy::{Mode, Policy};
+use crate::record::EpochRecord;
+use crate::report::Report;
+
+/// What the job is; the same for every agent of the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobConfig {
+    /// The job's nodes.
+    pub nodes: Vec<NodeId>,
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Who survives a failure.
+    pub mode: Mode,
+    /// What the user chose, and the time-outs.
+    pub policy: Policy,
+    /// A lost slot can be replaced by a new one (`ftrun` starts another shepherd; a Slurm step cannot).
+    pub renewable_slots: bool,
+    /// Which ranks checkpoint together.
+    pub groups: Groups,
+}
+
+impl JobConfig {
+    /// A job of one machine under `ftrun`: one node, renewable slots, one group.
+    pub fn single_node(world_size: u32, mode: Mode, policy: Policy) -> Self {
+        JobConfig { nodes: vec![NodeId(0)], world_size, mode, policy, renewable_slots: true, groups: Groups::one() }
+    }
+}
+
+/// How a process ended, as `wait` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Exit {
+    /// Killed by this signal.
+    Signal(i32),
+    /// Exited with this code.
+    Code(i32),
+}
+
+/// What an agent is told. Events of worlds that have ended do no harm; the driver need not filter them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// First event, once. `slots` are this node's slots that exist, whether their shepherds have dialled in or not;
+    /// a `SlotUp` follows for each that does. A slot of the record that is not listed is lost.
+    Start {
+        /// The slots.
+        slots: Vec<SlotId>,
+    },
+    /// A slot's shepherd dialled in, and nothing runs below it. Also answers [`Effect::NeedSlot`], with a new slot.
+    SlotUp(SlotId),
+    /// A slot's shepherd is gone, and every process that stood below it.
+    SlotLost(SlotId),
+    /// The process's program is loaded.
+    Started(Process),
+    /// The process cannot be started.
+    StartFailed {
+        /// Which.
+        process: Process,
+        /// What failed, one sentence ("cannot execute ./app: no such file or directory").
+        reason: String,
+        /// The shell's status for it: 127 not found, 126 not executable.
+        status: i32,
+    },
+    /// The process is past `MPI_Init`.
+    Initialized(Process),
+    /// The process's `MPI_Finalize` returned.
+    Finalized(Process),
+    /// The process is dying, its robust futex says, and it had not announced an exit of its own. The cause comes later,
+    /// with [`Exited`](Self::Exited).
+    Dying(Process),
+    /// The process is gone.
+    Exited {
+        /// Which.
+        process: Process,
+        /// How.
+        exit: Exit,
+        /// The kernel's out-of-memory killer was at work.
+        oom: bool,
+    },
+    /// The process called `MPI_Abort` and waits for [`Effect::Proceed`].
+    AbortRequested {
+        /// Which.
+        process: Process,
+        /// The code it passed.
+        code: i32,
+    },
+    /// Answer to [`Effect::Survey`]: the local processes that are dead or dying at this moment, without those that
+    /// announced an exit of their own.
+    Surveyed {
+        /// Which.
+        dying: Vec<Process>,
+    },
+    /// The process that serves this world its PMIx died.
+    WorldServerLost(WorldId),
+    /// Answer to [`Effect::StopWorld`]: nothing is left below any slot of this node that the world used.
+    WorldEmptied(WorldId),
+    /// Answer to [`Effect::Drain`]: what the world's processes wrote has been read.
+    Drained(WorldId),
+    /// `version` is whole in this node's memory, checksum made. Ignored when its process is not of the released world.
+    Committed {
+        /// Whose.
+        process: Process,
+        /// Which version.
+        version: Version,
+    },
+    /// Answer to [`Effect::TakeInventory`].
+    InventoryTaken {
+        /// The epoch named there.
+        epoch: EpochId,
+        /// What is whole and verified.
+        inventory: Inventory,
+    },
+    /// The process has its state back.
+    Restored {
+        /// Whose.
+        process: Process,
+        /// Which version.
+        version: Version,
+    },
+    /// Answer to [`Effect::ReadStore`]; may also come unasked (a watch fired).
+    StoreRead {
+        /// The key's revision; 0 when it was never written.
+        revision: Revision,
+        /// Its value.
+        record: Option<EpochRecord>,
+    },
+    /// Answer to [`Effect::Cas`]: written.
+    CasDone {
+        /// The key's new revision.
+        revision: Revision,
+    },
+    /// Answer to [`Effect::Cas`]: another was first.
+    CasLost {
+        /// The key's revision.
+        revision: Revision,
+        /// What is there.
+        record: EpochRecord,
+    },
+    /// Answer to [`Effect::ReadStore`] or [`Effect::Cas`]: no answer from the store. The write may have happened.
+    StoreUnavailable,
+    /// From another agent of the job.
+    Message {
+        /// The sender.
+        from: NodeId,
+        /// What it says.
+        message: PeerMessage,
+    },
+    /// The time of [`Effect::WakeAt`] has come. Early or superfluous ones do no harm.
+    Timer,
+    /// The user ends the job.
+    Cancel {
+        /// The signal that said so.
+        signal: i32,
+    },
+}
+
+/// What an agent wants done, in this order. Answers come as later events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Read the job's key, linearizable. Answered by `StoreRead` or `StoreUnavailable`.
+    ReadStore,
+    /// Write the key if it is still at this revision (0: absent). Answered by `CasDone`, `CasLost`, `StoreUnavailable`.
+    Cas {
+        /// The revision it must have.
+        expected: Revision,
+        /// The value.
+        record: Box<EpochRecord>,
+    },
+    /// Tell another agent. May be lost.
+    Send {
+        /// To whom.
+        to: NodeId,
+        /// What.
+        message: PeerMessage,
+    },
+    /// A `Timer` event at this time; the latest call counts, earlier ones are void.
+    WakeAt(Micros),
+    /// Start these processes on these slots of this node; the slots are up and empty.
+    Launch {
+        /// Their world.
+        world: WorldId,
+        /// The epoch that the world is for.
+        epoch: EpochId,
+        /// Which process on which slot.
+        processes: Vec<(Process, SlotId)>,
+        /// They must wait before `main` until [`Effect::Release`]; otherwise they run at once and `Release` follows in
+        /// the same list.
+        parked: bool,
+    },
+    /// The world is the job's world now: parked processes go on.
+    Release(WorldId),
+    /// SIGKILL every process of this world on this node, launched or parked, and its PMIx server. Always answered by
+    /// `WorldEmptied`, at once if there is none.
+    StopWorld(WorldId),
+    /// SIGSTOP every rank of this node.
+    Pause,
+    /// SIGCONT every rank of this node.
+    Continue,
+    /// Look at every local process of the released world at once. Answered by `Surveyed`.
+    Survey,
+    /// Read what the processes of the stopped world left in their pipes. Answered by `Drained`.
+    Drain(WorldId),
+    /// Freeze this node's checkpoints: accept no commit of `world` or an older one any more, finish and verify the
+    /// checksums. Answered by `InventoryTaken`.
+    TakeInventory {
+        /// The epoch that begins.
+        epoch: EpochId,
+        /// The world that ended.
+        world: WorldId,
+    },
+    /// What `ft_restore` gives the ranks of this group in this epoch. Every version newer than it is to be dropped:
+    /// it will be computed anew. Ranks that ask before this wait.
+    Restore {
+        /// The epoch.
+        epoch: EpochId,
+        /// The group; 0 is all ranks unless the job has colours.
+        group: GroupId,
+        /// Version and the epoch that committed it; `None`: from the beginning.
+        stamp: Option<Stamp>,
+    },
+    /// `complete` is whole for every rank of the group; places that hold older versions may be used again.
+    Retire {
+        /// The group; 0 is all ranks unless the job has colours.
+        group: GroupId,
+        /// The newest complete version.
+        complete: Version,
+    },
+    /// Let a process go on with the `MPI_Abort` that it waits in: it was its own wish.
+    Proceed {
+        /// Which.
+        process: Process,
+        /// What it wished.
+        end: OwnEnd,
+    },
+    /// Start another slot on this node. Answered by `SlotUp` of a new one.
+    NeedSlot,
+    /// Tell people.
+    Report(Report),
+    /// The job is over on this node; nothing of it runs here any more. Last effect.
+    End {
+        /// The job's exit status.
+        status: i32,
+        /// Why, when it is not a clean end.
+        reason: Option<String>,
+    },
+}

@@ -1,0 +1,210 @@
+//! Checkpoints that exist, and which version is to be restored.
+//!
+//! When an epoch ends, every agent freezes what it holds and says so in an [`Inventory`]. The version to restore is a pure
+//! function of the inventories ([`choose`]): per group, the greatest version of which every rank's data still exists at
+//! some level. So the choice needs no agreement of its own, and cannot name bytes that are gone.
+
+use crate::ids::{EpochId, GroupId, Rank, Version};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where a copy of a checkpoint lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Level {
+    /// L1: the arena of the rank, on its own node.
+    #[default]
+    Own,
+    /// L2: a partner node's arena, or parity.
+    Partner,
+    /// L3: a file system or object store.
+    Stable,
+}
+
+/// A version and the epoch in which it was committed. The number alone does not name the bytes: after a recovery the
+/// application computes a version anew, perhaps differently, while copies from the epoch before may still be somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stamp {
+    /// The application's number.
+    pub version: Version,
+    /// The epoch of the process that committed it.
+    pub epoch: EpochId,
+}
+
+/// One whole, verified copy of one rank's version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holding {
+    /// Whose data.
+    pub owner: Rank,
+    /// Which version.
+    pub stamp: Stamp,
+    /// At which level.
+    pub level: Level,
+}
+
+/// What one node holds, frozen: nothing is added, changed or reused until the next epoch is running. A copy that failed
+/// its checksum is not in it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Inventory {
+    /// The copies.
+    pub holdings: BTreeSet<Holding>,
+}
+
+impl Inventory {
+    /// An inventory of copies in the ranks' own arenas.
+    pub fn own(copies: impl IntoIterator<Item = (Rank, Stamp)>) -> Self {
+        let holding = |(owner, stamp)| Holding { owner, stamp, level: Level::Own };
+        Inventory { holdings: copies.into_iter().map(holding).collect() }
+    }
+}
+
+/// Which ranks checkpoint together.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Groups {
+    /// Colour per rank; ranks beyond its end are of group 0. Empty: one group.
+    colours: Vec<GroupId>,
+}
+
+impl Groups {
+    /// All ranks in one group.
+    pub fn one() -> Self {
+        Self::default()
+    }
+
+    /// Rank `i` is in group `colours[i]`.
+    pub fn coloured(colours: Vec<GroupId>) -> Self {
+        Groups { colours }
+    }
+
+    /// The group of `rank`.
+    pub fn of(&self, rank: Rank) -> GroupId {
+        self.colours.get(rank.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// The groups of a world of this size, with their ranks.
+    pub fn ranks(&self, world_size: u32) -> BTreeMap<GroupId, Vec<Rank>> {
+        let mut groups: BTreeMap<GroupId, Vec<Rank>> = BTreeMap::new();
+        for rank in (0..world_size).map(Rank) {
+            groups.entry(self.of(rank)).or_default().push(rank);
+        }
+        groups
+    }
+}
+
+/// Per group the version to restore, or `None`: that group starts from the beginning.
+pub type Choice = BTreeMap<GroupId, Option<Stamp>>;
+
+/// The version each group restores: the greatest of which every rank of the group has a copy, committed in one and the
+/// same epoch, in one of the inventories.
+pub fn choose<'a>(inventories: impl IntoIterator<Item = &'a Inventory>, groups: &Groups, world_size: u32) -> Choice {
+    let mut held: BTreeMap<Rank, BTreeSet<Stamp>> = BTreeMap::new();
+    for inventory in inventories {
+        for holding in &inventory.holdings {
+            held.entry(holding.owner).or_default().insert(holding.stamp);
+        }
+    }
+    let newest = |ranks: &[Rank]| {
+        let (first, rest) = ranks.split_first()?;
+        let has = |rank: &Rank, stamp| held.get(rank).is_some_and(|of_rank| of_rank.contains(stamp));
+        held.get(first)?.iter().rev().find(|stamp| rest.iter().all(|rank| has(rank, stamp))).copied()
+    };
+    groups.ranks(world_size).into_iter().map(|(group, ranks)| (group, newest(&ranks))).collect()
+}
+
+/// What this node's ranks have committed in the running epoch, and which versions are complete.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ledger {
+    committed: BTreeMap<Rank, BTreeSet<Version>>,
+    local: BTreeMap<GroupId, BTreeSet<Version>>,
+    complete: BTreeMap<GroupId, Version>,
+}
+
+impl Ledger {
+    /// `rank` holds `version` whole; `ranks` are this node's ranks. Says whether the version is now held by all of them
+    /// that are of the rank's group.
+    pub fn commit(&mut self, rank: Rank, version: Version, groups: &Groups, ranks: &[Rank]) -> bool {
+        let group = groups.of(rank);
+        if self.complete.get(&group).is_some_and(|complete| version <= *complete) {
+            return false;
+        }
+        self.committed.entry(rank).or_default().insert(version);
+        let mut members = ranks.iter().filter(|other| groups.of(**other) == group);
+        members.all(|other| self.committed.get(other).is_some_and(|of_rank| of_rank.contains(&version)))
+            && self.local.entry(group).or_default().insert(version)
+    }
+
+    /// The versions that all of this node's ranks of a group hold, from the newest complete one on.
+    pub fn local(&self) -> &BTreeMap<GroupId, BTreeSet<Version>> {
+        &self.local
+    }
+
+    /// The newest complete version per group.
+    pub fn complete(&self) -> &BTreeMap<GroupId, Version> {
+        &self.complete
+    }
+
+    /// `version` is the newest that all nodes with ranks of `group` hold; says whether that is news. Older ones are
+    /// forgotten.
+    pub fn completed(&mut self, group: GroupId, version: Version, groups: &Groups) -> bool {
+        if self.complete.get(&group).is_some_and(|complete| version <= *complete) {
+            return false;
+        }
+        self.complete.insert(group, version);
+        if let Some(local) = self.local.get_mut(&group) {
+            local.retain(|other| *other >= version);
+        }
+        for (_, of_rank) in self.committed.iter_mut().filter(|(rank, _)| groups.of(**rank) == group) {
+            of_rank.retain(|other| *other > version);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp(version: u64, epoch: u64) -> Stamp {
+        Stamp { version: Version(version), epoch: EpochId(epoch) }
+    }
+
+    #[test]
+    fn the_newest_version_that_everybody_holds_is_chosen() {
+        let node0 = Inventory::own([(Rank(0), stamp(10, 1)), (Rank(0), stamp(20, 1)), (Rank(1), stamp(10, 1))]);
+        let node1 = Inventory::own([(Rank(2), stamp(10, 1)), (Rank(2), stamp(20, 1))]);
+        let choice = choose([&node0, &node1], &Groups::one(), 3);
+        assert_eq!(choice, Choice::from([(GroupId(0), Some(stamp(10, 1)))]));
+    }
+
+    #[test]
+    fn a_rank_without_a_copy_means_the_beginning() {
+        let node0 = Inventory::own([(Rank(0), stamp(10, 1))]);
+        assert_eq!(choose([&node0], &Groups::one(), 2), Choice::from([(GroupId(0), None)]));
+    }
+
+    #[test]
+    fn copies_of_one_number_from_two_epochs_do_not_mix() {
+        let node0 = Inventory::own([(Rank(0), stamp(20, 1)), (Rank(0), stamp(10, 1))]);
+        let node1 = Inventory::own([(Rank(1), stamp(20, 2)), (Rank(1), stamp(10, 1))]);
+        assert_eq!(choose([&node0, &node1], &Groups::one(), 2)[&GroupId(0)], Some(stamp(10, 1)));
+    }
+
+    #[test]
+    fn groups_restore_different_versions() {
+        let groups = Groups::coloured(vec![GroupId(0), GroupId(1)]);
+        let node0 = Inventory::own([(Rank(0), stamp(7, 1)), (Rank(1), stamp(3, 1))]);
+        let choice = choose([&node0], &groups, 2);
+        assert_eq!(choice, Choice::from([(GroupId(0), Some(stamp(7, 1))), (GroupId(1), Some(stamp(3, 1)))]));
+    }
+
+    #[test]
+    fn a_version_counts_when_all_hold_it_and_older_ones_are_forgotten() {
+        let (groups, ranks) = (Groups::one(), [Rank(0), Rank(1)]);
+        let mut ledger = Ledger::default();
+        assert!(!ledger.commit(Rank(0), Version(1), &groups, &ranks));
+        assert!(!ledger.commit(Rank(0), Version(2), &groups, &ranks));
+        assert!(ledger.commit(Rank(1), Version(1), &groups, &ranks));
+        assert!(ledger.completed(GroupId(0), Version(1), &groups));
+        assert!(!ledger.completed(GroupId(0), Version(1), &groups));
+        assert!(ledger.commit(Rank(1), Version(2), &groups, &ranks));
+        assert_eq!(ledger.local()[&GroupId(0)], BTreeSet::from([Version(1), Version(2)]));
+    }
+}

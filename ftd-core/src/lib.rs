@@ -1,0 +1,42 @@
+//! What `ftd` decides, and nothing of how it is done: epochs, failure sets, the planner, the choice of the checkpoint to
+//! restore, blame, and the agent's state machine.
+//!
+//! Everything here is pure: no I/O, no clock, no threads, no randomness. Time is an argument in microseconds. The real
+//! agent (`ft-agent`) is a driver around [`Agent::step`], and so is the simulation in `tests/`; both drive the same code.
+//!
+//! | module | concept |
+//! | --- | --- |
+//! | [`ids`] | names: ranks, worlds, epochs, slots, nodes, processes |
+//! | [`record`] | the agreed state of a job: [`EpochRecord`] |
+//! | [`placement`] | which rank is on which slot, run-length |
+//! | [`failure`] | what died, where, why: [`FailureSet`] |
+//! | [`policy`] | what the user chose, and every time-out |
+//! | [`plan`](mod@plan) | the next record from the last one and the failures |
+//! | [`inventory`] | frozen checkpoints and the version to restore |
+//! | [`blame`] | whose a death is; ends that are held until that is known |
+//! | [`ring`] | who observes whom; when a node is silent, when it must stop itself |
+//! | [`message`] | what agents of one job tell each other |
+//! | [`report`] | what people are told |
+//! | [`agent`] | the state machine that an agent is |
+
+pub mod agent;
+pub mod failure;
+pub mod ids;
+pub mod inventory;
+pub mod message;
+pub mod placement;
+pub mod plan;
+pub mod policy;
+pub mod record;
+pub mod report;
+
+pub use agent::{Agent, Effect, Event, Exit, JobConfig};
+pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
+pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
+pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};
+pub use message::{PeerMessage, Status};
+pub use placement::Placement;
+pub use plan::{Cluster, Unrecoverable, plan};
+pub use policy::{Mode, Policy};
+pub use record::{EpochRecord, HistoryEntry, NodeEntry, Outcome, SlotEntry, SlotState, Strategy, Streak, Suspect};
+pub use report::{Episode, Notice, PhaseTimes, Recovery, Report};

@@ -1,0 +1,65 @@
+//! What the agents of one job tell each other. Any message may be lost, doubled, late or out of order: each says a state,
+//! not a change, and is repeated until it is no longer needed.
+
+use crate::ids::{EpochId, GroupId, Process, SlotId, Version};
+use crate::inventory::Inventory;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far one agent is in one epoch. Sent when it changes, and again each heartbeat period while anybody may wait for it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Status {
+    /// The epoch of the newest record that the sender has read; 0 before the first.
+    pub epoch: EpochId,
+    /// Before epoch 1: the sender's slots, once all of them are up.
+    pub slots: Option<BTreeSet<SlotId>>,
+    /// No process of an older epoch is left on the sender's node.
+    pub emptied: bool,
+    /// Its frozen checkpoints, once verified.
+    pub inventory: Option<Inventory>,
+    /// Per group the versions that all ranks of the sender's node have committed in this epoch, from the newest complete
+    /// one on.
+    pub committed: BTreeMap<GroupId, BTreeSet<Version>>,
+    /// Its ranks are out of `MPI_Init`.
+    pub initialized: bool,
+    /// Its ranks have their state back.
+    pub restored: bool,
+    /// All its ranks ended cleanly.
+    pub finished: bool,
+}
+
+/// Agent → agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerMessage {
+    /// Observed node → observer, each period.
+    Heartbeat {
+        /// Counts the sender's heartbeats.
+        sequence: u64,
+        /// The sender's epoch.
+        epoch: EpochId,
+    },
+    /// Observer → observed node.
+    Acknowledge {
+        /// The heartbeat's.
+        sequence: u64,
+        /// The observer's epoch; a newer one makes the observed node read the record.
+        epoch: EpochId,
+    },
+    /// How far the sender is.
+    Status(Status),
+    /// An end is held on the sender's node: did anybody die before it?
+    AnyDeath {
+        /// Names the question.
+        question: u64,
+        /// The epoch it is about.
+        epoch: EpochId,
+    },
+    /// Answer to [`AnyDeath`](Self::AnyDeath), given after a look at every local process.
+    Deaths {
+        /// The question's.
+        question: u64,
+        /// The epoch it is about.
+        epoch: EpochId,
+        /// Dead and dying processes on the sender's node; it proposes them itself.
+        dead: Vec<Process>,
+    },
+}

@@ -1,0 +1,132 @@
+//! Which rank is on which slot, run-length: a job of 10 000 ranks in order is one run.
+
+use crate::ids::{Rank, SlotId};
+
+/// `length` ranks from `rank` on, placed on the slots from `slot` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// First rank.
+    pub rank: Rank,
+    /// Its slot.
+    pub slot: SlotId,
+    /// How many ranks; never 0.
+    pub length: u32,
+}
+
+/// Rank → slot for the ranks `0..world_size`, in rank order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Placement {
+    runs: Vec<Run>,
+}
+
+impl Placement {
+    /// The placement that puts rank `i` on `slots[i]`.
+    pub fn from_slots(slots: impl IntoIterator<Item = SlotId>) -> Self {
+        let mut runs: Vec<Run> = Vec::new();
+        for (rank, slot) in (0u32..).zip(slots) {
+            match runs.last_mut() {
+                Some(run) if slot.0.checked_sub(run.slot.0) == Some(run.length) => run.length += 1,
+                _ => runs.push(Run { rank: Rank(rank), slot, length: 1 }),
+            }
+        }
+        Placement { runs }
+    }
+
+    /// The placement of these runs; `None` unless they cover the ranks from 0 on without a gap, in order, and no slot
+    /// twice.
+    pub fn from_runs(runs: Vec<Run>) -> Option<Self> {
+        let mut next = 0u32;
+        for run in &runs {
+            if run.rank.0 != next || run.length == 0 {
+                return None;
+            }
+            run.slot.0.checked_add(run.length - 1)?;
+            next = next.checked_add(run.length)?;
+        }
+        let mut by_slot: Vec<_> = runs.iter().map(|run| (run.slot.0, run.length)).collect();
+        by_slot.sort_unstable();
+        let disjoint = by_slot.windows(2).all(|pair| pair[0].0 + (pair[0].1 - 1) < pair[1].0);
+        disjoint.then_some(Placement { runs })
+    }
+
+    /// The runs, in rank order.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// Number of ranks placed.
+    pub fn len(&self) -> u32 {
+        self.runs.last().map_or(0, |run| run.rank.0 + run.length)
+    }
+
+    /// Whether no rank is placed.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Every rank with its slot, in rank order.
+    pub fn iter(&self) -> impl Iterator<Item = (Rank, SlotId)> + '_ {
+        self.runs.iter().flat_map(|run| (0..run.length).map(|i| (Rank(run.rank.0 + i), SlotId(run.slot.0 + i))))
+    }
+
+    /// The slot of `rank`.
+    pub fn slot(&self, rank: Rank) -> Option<SlotId> {
+        let at = self.runs.partition_point(|run| run.rank <= rank).checked_sub(1)?;
+        let run = self.runs[at];
+        let offset = rank.0 - run.rank.0;
+        (offset < run.length).then(|| SlotId(run.slot.0 + offset))
+    }
+
+    /// The rank on `slot`.
+    pub fn rank(&self, slot: SlotId) -> Option<Rank> {
+        self.runs.iter().find_map(|run| {
+            let offset = slot.0.checked_sub(run.slot.0)?;
+            (offset < run.length).then(|| Rank(run.rank.0 + offset))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn ranks_in_order_are_one_run() {
+        let placement = Placement::from_slots((0..10_000).map(SlotId));
+        assert_eq!(placement.runs().len(), 1);
+        assert_eq!(placement.slot(Rank(9_999)), Some(SlotId(9_999)));
+        assert_eq!(placement.slot(Rank(10_000)), None);
+    }
+
+    proptest! {
+        #[test]
+        fn runs_say_what_the_list_said(slots in proptest::collection::btree_set(0u32..64, 0..32).prop_shuffle_set()) {
+            let placement = Placement::from_slots(slots.iter().copied().map(SlotId));
+            prop_assert_eq!(placement.len() as usize, slots.len());
+            for (rank, slot) in slots.iter().enumerate() {
+                prop_assert_eq!(placement.slot(Rank(rank as u32)), Some(SlotId(*slot)));
+                prop_assert_eq!(placement.rank(SlotId(*slot)), Some(Rank(rank as u32)));
+            }
+            prop_assert_eq!(Placement::from_runs(placement.runs().to_vec()), Some(placement));
+        }
+    }
+
+    trait ShuffleSet {
+        fn prop_shuffle_set(self) -> BoxedStrategy<Vec<u32>>;
+    }
+
+    impl<S: Strategy<Value = std::collections::BTreeSet<u32>> + 'static> ShuffleSet for S {
+        fn prop_shuffle_set(self) -> BoxedStrategy<Vec<u32>> {
+            self.prop_map(|set| set.into_iter().collect::<Vec<_>>()).prop_shuffle().boxed()
+        }
+    }
+
+    #[test]
+    fn a_slot_twice_or_a_gap_is_no_placement() {
+        let run = |rank, slot, length| Run { rank: Rank(rank), slot: SlotId(slot), length };
+        assert!(Placement::from_runs(vec![run(0, 4, 2), run(2, 5, 1)]).is_none());
+        assert!(Placement::from_runs(vec![run(0, 4, 2), run(3, 7, 1)]).is_none());
+        assert!(Placement::from_runs(vec![run(0, 4, 2), run(2, 0, 4)]).is_some());
+    }
+}

@@ -1,0 +1,366 @@
+//! The planner: the next record from the last one. No I/O, no clock, no randomness; equal input, equal answer, on every
+//! agent.
+//!
+//! Of a world in which some ranks had ended cleanly before another died, *all* ranks run again in the next world: the
+//! ended ones took part in communication that will be repeated. (When all have ended cleanly, the job is complete.)
+
+use crate::failure::{Cause, Failure, FailureSet, Subject, signal_name};
+use crate::ids::{EpochId, NodeId, Process, Rank, SlotId, WorldId};
+use crate::placement::Placement;
+use crate::policy::{Mode, Policy};
+use crate::record::{
+    EpochRecord, HistoryEntry, NodeEntry, Outcome, RecordError, SlotEntry, SlotState, Strategy, Streak, Suspect,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the proposer knows beside the record.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cluster {
+    /// Slots that are up and that the record does not know.
+    pub new_slots: BTreeMap<SlotId, NodeId>,
+    /// The job got on in the epoch that ends: a newer complete checkpoint than the one restored, or long enough computing.
+    pub progress: bool,
+    /// True causes that became known after a death was agreed.
+    pub causes: BTreeMap<Process, Cause>,
+}
+
+/// Why there is no next epoch.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unrecoverable {
+    /// `--ft=none`.
+    #[error("{failures}; --ft=none recovers nothing")]
+    ModeNone {
+        /// What failed.
+        failures: FailureSet,
+    },
+    /// The same death again and again.
+    #[error(
+        "the job cannot continue, because {suspect} died {deaths} times in a row without a newer complete checkpoint \
+         or {progress_after} of computing between (--ft-max-failures); its history: {}", history.join("; ")
+    )]
+    CrashLoop {
+        /// Who.
+        suspect: Suspect,
+        /// How often.
+        deaths: u32,
+        /// What would have counted as progress.
+        progress_after: crate::ids::Micros,
+        /// One entry per death, oldest first.
+        history: Vec<String>,
+        /// How it died last.
+        last: Cause,
+    },
+    /// Not enough slots are left.
+    #[error(
+        "the job cannot continue, because {missing} of its {world_size} ranks cannot be placed: {failures}, and no free \
+         slot is left for {missing} of them"
+    )]
+    NoSlot {
+        /// Ranks without a slot.
+        missing: u32,
+        /// All ranks.
+        world_size: u32,
+        /// What failed.
+        failures: FailureSet,
+    },
+    /// The job has fewer slots than ranks from the start.
+    #[error("the job cannot start, because it has {slots} slots for {world_size} ranks")]
+    TooFewSlots {
+        /// Slots.
+        slots: u32,
+        /// Ranks.
+        world_size: u32,
+    },
+    /// The record is a job's last.
+    #[error("the job is over since {0}")]
+    Over(EpochId),
+    /// None of the failures concerns the record.
+    #[error("nothing of {0} has failed")]
+    NothingFailed(EpochId),
+    /// The planner contradicted itself; a bug in ftd, said rather than acted upon.
+    #[error("the job cannot continue, because ftd planned a wrong record (a bug in ftd): {0}")]
+    Inconsistent(#[from] RecordError),
+}
+
+impl Unrecoverable {
+    /// The job's exit status.
+    pub fn status(&self) -> i32 {
+        let of = |cause: &Cause| match cause {
+            Cause::Signal(signal) => 128 + signal,
+            Cause::OutOfMemory | Cause::Unknown => 128 + 9,
+            Cause::Own(end) => end.status(),
+            _ => 1,
+        };
+        match self {
+            Unrecoverable::ModeNone { failures } => failures.failures().first().map_or(1, |first| of(&first.cause)),
+            Unrecoverable::CrashLoop { last, .. } => of(last),
+            _ => 1,
+        }
+    }
+}
+
+/// The first record: rank after rank on the slots in order, node after node.
+///
+/// # Errors
+/// [`Unrecoverable::TooFewSlots`].
+pub fn first_record(
+    mode: Mode,
+    world_size: u32,
+    nodes: &[NodeId],
+    slots: &BTreeMap<SlotId, NodeId>,
+) -> Result<EpochRecord, Unrecoverable> {
+    let mut order: Vec<_> = slots.iter().map(|(slot, node)| (*node, *slot)).collect();
+    order.sort_unstable();
+    if order.len() < world_size as usize {
+        return Err(Unrecoverable::TooFewSlots { slots: order.len() as u32, world_size });
+    }
+    order.truncate(world_size as usize);
+    let used: BTreeSet<SlotId> = order.iter().map(|(_, slot)| *slot).collect();
+    let state = |slot| if used.contains(&slot) { SlotState::Active } else { SlotState::Parked };
+    let mut members: Vec<NodeId> = nodes.to_vec();
+    members.sort_unstable();
+    members.dedup();
+    let record = EpochRecord {
+        epoch: EpochId(1),
+        mode,
+        world: WorldId(1),
+        world_size,
+        placement: Placement::from_slots(order.into_iter().map(|(_, slot)| slot)),
+        slots: slots.iter().map(|(slot, node)| SlotEntry { slot: *slot, node: *node, state: state(*slot) }).collect(),
+        nodes: members.into_iter().map(|node| NodeEntry { node, member: true, vouched: 0 }).collect(),
+        failures: FailureSet::new(),
+        strategy: Strategy::Fresh,
+        streaks: Vec::new(),
+        history: Vec::new(),
+        outcome: None,
+    };
+    record.check()?;
+    Ok(record)
+}
+
+/// The record that ends the job.
+pub fn last_record(record: &EpochRecord, outcome: Outcome) -> EpochRecord {
+    EpochRecord { epoch: record.epoch.next(), failures: FailureSet::new(), outcome: Some(outcome), ..record.clone() }
+}
+
+/// The same record with one more vouching of `node` for itself.
+pub fn vouch(record: &EpochRecord, node: NodeId) -> EpochRecord {
+    let mut record = record.clone();
+    record.nodes.iter_mut().filter(|entry| entry.node == node).for_each(|entry| entry.vouched += 1);
+    record
+}
+
+/// The failures that concern this record's released world, its slots or its members. What is left out is in the record
+/// already, or ended with an older world.
+pub fn relevant(record: &EpochRecord, failures: &FailureSet) -> FailureSet {
+    let mut relevant = failures.clone();
+    relevant.retain(|failure| match failure.subject {
+        Subject::Process(process) => record.released(process),
+        Subject::Slot(slot) => record.slot(slot).is_some_and(|entry| entry.state == SlotState::Active),
+        Subject::Node(node) => record.is_member(node),
+    });
+    relevant
+}
+
+/// The next epoch after these failures.
+///
+/// # Errors
+/// Why the job cannot continue; the message is a sentence for its user.
+pub fn plan(
+    record: &EpochRecord,
+    failures: &FailureSet,
+    cluster: &Cluster,
+    policy: &Policy,
+) -> Result<EpochRecord, Unrecoverable> {
+    if record.outcome.is_some() {
+        return Err(Unrecoverable::Over(record.epoch));
+    }
+    let failures = relevant(record, failures);
+    if failures.is_empty() {
+        return Err(Unrecoverable::NothingFailed(record.epoch));
+    }
+    if record.mode == Mode::None {
+        return Err(Unrecoverable::ModeNone { failures });
+    }
+    let mut next = record.clone();
+    next.epoch = record.epoch.next();
+    next.world = record.world.next();
+    next.strategy = Strategy::Fresh;
+    for entry in &mut next.history {
+        entry.failures = completed(&entry.failures, &cluster.causes);
+    }
+    next.history.push(HistoryEntry { epoch: record.epoch, failures: failures.clone() });
+    let surplus = next.history.len().saturating_sub(policy.history);
+    next.history.drain(..surplus);
+    next.streaks = streaks(record, &failures, cluster.progress);
+    crash_loop(&next, &failures, policy)?;
+    remove_lost(&mut next, &failures);
+    add_new(&mut next, cluster);
+    place(&mut next, record, &failures)?;
+    next.failures = failures;
+    next.check()?;
+    debug_assert!(next.epoch > record.epoch && next.world > record.world, "epochs and worlds only grow");
+    Ok(next)
+}
+
+fn completed(failures: &FailureSet, causes: &BTreeMap<Process, Cause>) -> FailureSet {
+    let mut failures = failures.clone();
+    let late: Vec<Failure> = failures
+        .failures()
+        .iter()
+        .filter_map(|failure| match failure.subject {
+            Subject::Process(process) => causes.get(&process).map(|cause| Failure { cause: *cause, ..*failure }),
+            _ => None,
+        })
+        .collect();
+    late.into_iter().for_each(|failure| failures.insert(failure));
+    failures
+}
+
+/// Who is to be blamed for a failure, if it counts for a crash loop: the loss of a node or of ftd's own agent does not.
+fn suspect(record: &EpochRecord, failure: &Failure) -> Option<Suspect> {
+    match (failure.subject, failure.cause) {
+        (Subject::Process(process), _) => Some(Suspect::Rank(process.rank)),
+        (Subject::Slot(slot), _) => record.placement.rank(slot).map(Suspect::ShepherdOf),
+        (Subject::Node(node), Cause::WorldServerLost) => Some(Suspect::ServerOf(node)),
+        (Subject::Node(_), _) => None,
+    }
+}
+
+fn streaks(record: &EpochRecord, failures: &FailureSet, progress: bool) -> Vec<Streak> {
+    let mut deaths: BTreeMap<Suspect, u32> = BTreeMap::new();
+    if !progress {
+        deaths.extend(record.streaks.iter().map(|streak| (streak.suspect, streak.deaths)));
+    }
+    for suspect in failures.failures().iter().filter_map(|failure| suspect(record, failure)) {
+        *deaths.entry(suspect).or_default() += 1;
+    }
+    deaths.into_iter().map(|(suspect, deaths)| Streak { suspect, deaths }).collect()
+}
+
+fn crash_loop(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Result<(), Unrecoverable> {
+    let Some(worst) = next.streaks.iter().filter(|streak| streak.deaths >= policy.max_failures.max(1)).max_by_key(
+        // The first of equals: `max_by_key` would take the last.
+        |streak| (streak.deaths, std::cmp::Reverse(streak.suspect)),
+    ) else {
+        return Ok(());
+    };
+    // The record's placement is the old one here, so a shepherd's rank is still found.
+    let of_suspect = |failures: &FailureSet| -> Option<Failure> {
+        failures.failures().iter().find(|failure| suspect(next, failure) == Some(worst.suspect)).copied()
+    };
+    let lines = next.history.iter().filter_map(|entry| {
+        let failure = of_suspect(&entry.failures)?;
+        Some(format!("{}: {failure}", entry.epoch))
+    });
+    let history: Vec<String> = lines.collect();
+    let skip = history.len().saturating_sub(worst.deaths as usize);
+    Err(Unrecoverable::CrashLoop {
+        suspect: worst.suspect,
+        deaths: worst.deaths,
+        progress_after: policy.progress_after,
+        history: history.into_iter().skip(skip).collect(),
+        last: of_suspect(failures).map_or(Cause::Unknown, |failure| failure.cause),
+    })
+}
+
+fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {
+    for failure in failures.failures() {
+        match failure.subject {
+            Subject::Node(node) if failure.cause.takes_node() => {
+                next.nodes.iter_mut().filter(|entry| entry.node == node).for_each(|entry| entry.member = false);
+                next.slots
+                    .iter_mut()
+                    .filter(|entry| entry.node == node)
+                    .for_each(|entry| entry.state = SlotState::Lost);
+            }
+            Subject::Slot(slot) => {
+                next.slots
+                    .iter_mut()
+                    .filter(|entry| entry.slot == slot)
+                    .for_each(|entry| entry.state = SlotState::Lost);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn add_new(next: &mut EpochRecord, cluster: &Cluster) {
+    for (slot, node) in &cluster.new_slots {
+        if !next.is_member(*node) {
+            continue;
+        }
+        if let Err(at) = next.slots.binary_search_by_key(slot, |entry| entry.slot) {
+            next.slots.insert(at, SlotEntry { slot: *slot, node: *node, state: SlotState::Parked });
+        }
+    }
+}
+
+/// Ranks whose slot is gone move; all others stay. A rank goes to a free slot of its own node if there is one. The ranks
+/// of one lost node go together to the node with the fewest free slots that holds them all, else to wherever there is
+/// room, lowest node and slot first.
+fn place(next: &mut EpochRecord, record: &EpochRecord, failures: &FailureSet) -> Result<(), Unrecoverable> {
+    let mut free: BTreeMap<NodeId, BTreeSet<SlotId>> = BTreeMap::new();
+    for entry in next.slots.iter().filter(|entry| entry.state == SlotState::Parked && next.is_member(entry.node)) {
+        free.entry(entry.node).or_default().insert(entry.slot);
+    }
+    let mut slots: Vec<Option<SlotId>> = Vec::with_capacity(record.world_size as usize);
+    let mut homeless: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
+    for (rank, slot) in record.placement.iter() {
+        let entry = next.slot(slot);
+        let stays = entry.is_some_and(|entry| entry.state == SlotState::Active && next.is_member(entry.node));
+        slots.push(stays.then_some(slot));
+        if let (false, Some(entry)) = (stays, entry) {
+            homeless.entry(entry.node).or_default().push(rank);
+        }
+    }
+    for (node, ranks) in homeless {
+        let room = free
+            .iter()
+            .filter(|(_, free)| free.len() >= ranks.len())
+            .min_by_key(|(other, free)| (**other != node, free.len(), **other))
+            .map(|(node, _)| *node);
+        for rank in ranks {
+            let candidates = [Some(node), room].into_iter().flatten().chain(free.keys().copied());
+            let Some(target) = candidates.into_iter().find(|node| free.get(node).is_some_and(|free| !free.is_empty()))
+            else {
+                continue;
+            };
+            slots[rank.0 as usize] = free.get_mut(&target).and_then(BTreeSet::pop_first);
+        }
+    }
+    let missing = slots.iter().filter(|slot| slot.is_none()).count() as u32;
+    if missing > 0 {
+        let failures = failures.clone();
+        return Err(Unrecoverable::NoSlot { missing, world_size: record.world_size, failures });
+    }
+    next.placement = Placement::from_slots(slots.into_iter().flatten());
+    let used: BTreeSet<SlotId> = next.placement.iter().map(|(_, slot)| slot).collect();
+    for entry in &mut next.slots {
+        if entry.state == SlotState::Parked && used.contains(&entry.slot) {
+            entry.state = SlotState::Active;
+        }
+    }
+    Ok(())
+}
+
+/// One sentence per failure and collateral end, for the report.
+pub fn sentences(record: &EpochRecord, failures: &FailureSet) -> Vec<String> {
+    let of_failure = |failure: &Failure| match failure.subject {
+        Subject::Slot(slot) => match record.placement.rank(slot) {
+            Some(rank) => format!("{rank} on {} {}", failure.node, failure.cause),
+            None => failure.to_string(),
+        },
+        _ => failure.to_string(),
+    };
+    let mut lines: Vec<String> = failures.failures().iter().map(of_failure).collect();
+    lines.extend(failures.collateral().iter().map(|collateral| {
+        format!("{} {} because of that death; it is not blamed", collateral.process.rank, collateral.end)
+    }));
+    lines
+}
+
+/// The job's exit status when this signal ended it, and its name.
+pub fn signal_status(signal: i32) -> (i32, String) {
+    (128 + signal, signal_name(signal))
+}

@@ -1,0 +1,130 @@
+//! What the user chose, and every time-out with its reason.
+
+use crate::ids::Micros;
+use std::fmt;
+use std::str::FromStr;
+
+/// Who survives a failure (`--ft=`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Nobody: ftd only launches.
+    None,
+    /// The job: all ranks restart in place from the newest complete checkpoint.
+    #[default]
+    Reinit,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::None => "none",
+            Mode::Reinit => "reinit",
+        })
+    }
+}
+
+/// A mode that cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ModeError {
+    /// Designed, but not in this release.
+    #[error("the mode '{0}' is not built yet: this release has none and reinit")]
+    NotBuilt(String),
+    /// No such mode.
+    #[error("'{0}' is no mode: choose none or reinit")]
+    Unknown(String),
+}
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(word: &str) -> Result<Self, ModeError> {
+        match word {
+            "none" => Ok(Mode::None),
+            "reinit" => Ok(Mode::Reinit),
+            "spare" | "replicate" | "ulfm" => Err(ModeError::NotBuilt(word.to_string())),
+            _ => Err(ModeError::Unknown(word.to_string())),
+        }
+    }
+}
+
+/// The same on every agent of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// `--ft-max-failures`: deaths of one rank in a row, without progress, that end the job.
+    pub max_failures: u32,
+    /// `--ft-on-abort=recover`: an abort or own error of the program is recovered from like a failure.
+    pub recover_aborts: bool,
+    /// Failures that arrive this close together go into one record.
+    pub batch_window: Micros,
+    /// This long computing since the release counts as progress, checkpoint or not.
+    pub progress_after: Micros,
+    /// The start waits this long for every slot of every node to come up.
+    pub start_timeout: Micros,
+    /// A recovery waits this long for the replacement of a lost slot.
+    pub slot_timeout: Micros,
+    /// Processes that were sent SIGKILL have this long to be gone; longer is a process the kernel cannot kill.
+    pub stop_timeout: Micros,
+    /// The old world's output has this long to be read before the new world is started all the same.
+    pub drain_timeout: Micros,
+    /// The checksums of the frozen checkpoints have this long to be verified.
+    pub inventory_timeout: Micros,
+    /// A program whose end is held as collateral waits this long for the exit of a process that is known to be dying.
+    pub exit_timeout: Micros,
+    /// After an abort that is the program's own wish its process has this long to write its last words.
+    pub abort_grace: Micros,
+    /// The report of a recovery waits this long after the last sign of it (a program may never call `MPI_Init` or
+    /// `ft_restore`), then it is given without.
+    pub report_patience: Micros,
+    /// An unreachable store is asked again after this long.
+    pub store_retry: Micros,
+    /// A recovery or a start gives up on an unreachable store after this long.
+    pub store_timeout: Micros,
+    /// Period of the heartbeats between agents; short, because a period is what a lost datagram costs.
+    pub heartbeat_period: Micros,
+    /// A node that was silent this long may be proposed dead by its observers. It stops itself after three quarters.
+    pub heartbeat_timeout: Micros,
+    /// How many of the next nodes in the ring observe a node.
+    pub observers: usize,
+    /// Ranks that were stopped because neither observers nor the store answer are killed after this long.
+    pub fence_kill: Micros,
+    /// How many past failures a record carries.
+    pub history: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            max_failures: 5,
+            recover_aborts: false,
+            batch_window: Micros::from_millis(1),
+            progress_after: Micros::from_secs(30),
+            start_timeout: Micros::from_secs(60),
+            slot_timeout: Micros::from_secs(10),
+            stop_timeout: Micros::from_secs(30),
+            drain_timeout: Micros::from_secs(2),
+            inventory_timeout: Micros::from_secs(120),
+            exit_timeout: Micros::from_secs(5),
+            abort_grace: Micros::from_millis(500),
+            report_patience: Micros::from_secs(2),
+            store_retry: Micros::from_millis(100),
+            store_timeout: Micros::from_secs(600),
+            heartbeat_period: Micros::from_millis(100),
+            heartbeat_timeout: Micros::from_millis(500),
+            observers: 3,
+            fence_kill: Micros::from_secs(60),
+            history: 32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_that_are_not_built_are_refused_by_name() {
+        assert_eq!("reinit".parse(), Ok(Mode::Reinit));
+        assert!("spare".parse::<Mode>().unwrap_err().to_string().contains("'spare' is not built yet"));
+        assert!("magic".parse::<Mode>().unwrap_err().to_string().contains("'magic' is no mode"));
+    }
+}

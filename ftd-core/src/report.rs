@@ -1,0 +1,108 @@
+//! What people are told. Structured here; the launcher's block and the log lines are made from it.
+
+use crate::failure::FailureSet;
+use crate::ids::{EpochId, Micros, Process, SlotId, WorldId};
+use crate::inventory::Choice;
+
+/// When each step of a recovery was reached, on this agent's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PhaseTimes {
+    /// The first notice of the first failure.
+    pub noticed: Micros,
+    /// The record of the new epoch was written or read.
+    pub agreed: Option<Micros>,
+    /// The last process of the old world on this node was gone.
+    pub emptied: Option<Micros>,
+    /// The new world was released.
+    pub released: Option<Micros>,
+    /// The last rank was out of `MPI_Init`.
+    pub initialized: Option<Micros>,
+    /// The last rank had its state back.
+    pub restored: Option<Micros>,
+}
+
+/// One failure set of a recovery; there is more than one when it was superseded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Episode {
+    /// The epoch that began with it.
+    pub epoch: EpochId,
+    /// What had failed, with the causes as far as they are known by now.
+    pub failures: FailureSet,
+}
+
+/// A recovery that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// The epoch that runs now.
+    pub epoch: EpochId,
+    /// The world that runs now.
+    pub world: WorldId,
+    /// The failures, oldest first: more than one when failures came during the recovery.
+    pub episodes: Vec<Episode>,
+    /// One sentence per failure and collateral end: what died, where, why, whose it is.
+    pub blame: Vec<String>,
+    /// What was restored, per group; `None` inside means from the beginning. `None` outside: nobody asked yet and the
+    /// inventories are not in.
+    pub restored: Option<Choice>,
+    /// When each step was reached.
+    pub times: PhaseTimes,
+    /// All ranks were seen initialised, and restored if there was something to restore. Otherwise the report was given
+    /// after [`Policy::report_patience`](crate::Policy::report_patience) without a further sign.
+    pub complete: bool,
+}
+
+/// One line for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Notice {
+    /// The store does not answer.
+    StoreUnavailable,
+    /// The store answers again.
+    StoreBack,
+    /// The ranks of this node were stopped because observers are silent.
+    Paused,
+    /// The ranks of this node go on.
+    Continued,
+    /// The true cause of an agreed death became known after its recovery was reported.
+    CauseKnown {
+        /// The process.
+        process: Process,
+        /// One sentence.
+        sentence: String,
+    },
+    /// A lost slot is waited for.
+    WaitingForSlot {
+        /// The lost slot.
+        lost: SlotId,
+    },
+    /// The old world's output was not read in time; the new one is started all the same.
+    DrainTimedOut(WorldId),
+}
+
+/// What an agent tells people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Report {
+    /// A failure is known; nothing is agreed yet.
+    RecoveryBegun {
+        /// The epoch that ends.
+        epoch: EpochId,
+        /// What is known so far.
+        failures: FailureSet,
+        /// When.
+        at: Micros,
+    },
+    /// The next epoch is agreed.
+    RecoveryAgreed {
+        /// The new epoch.
+        epoch: EpochId,
+        /// Its world.
+        world: WorldId,
+        /// What ended the old one.
+        failures: FailureSet,
+        /// When.
+        at: Micros,
+    },
+    /// All ranks compute again.
+    RecoveryDone(Recovery),
+    /// One line.
+    Notice(Notice),
+}
