@@ -1,0 +1,1 @@
+"""The scenario harness: Python 3's standard library only."""

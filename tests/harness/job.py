@@ -1,0 +1,346 @@
+"""What a scenario works with: programs, jobs under ftrun, gates, and what must hold afterwards."""
+
+import fcntl
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from . import mpis, proc
+
+
+class Failed(Exception):
+    """A scenario's assertion did not hold; the message says which."""
+
+
+class Skipped(Exception):
+    """The scenario cannot run here; the message says why."""
+
+
+def check(condition, message):
+    """The harness's assert: also under `python -O`, and always with a message."""
+    if not condition:
+        raise Failed(message)
+
+
+class Context:
+    """One scenario's surroundings: directories of its own, and the installation under test."""
+
+    def __init__(self, name, scratch, prefix, isolated):
+        self.name = name
+        self.scratch = pathlib.Path(scratch)
+        self.prefix = pathlib.Path(prefix)
+        self.isolated = isolated
+        self.dir = self.scratch / "run" / re.sub(r"[^\w.-]", "_", name)
+        self.work = self.dir / "work"
+        self.tmp = self.dir / "tmp"
+        for directory in (self.work, self.tmp):
+            directory.mkdir(parents=True)
+        # A memory directory of its own, so that nothing can be left in it unnoticed. In isolation /dev/shm is private anyway.
+        self.memory = pathlib.Path("/dev/shm") / ("" if isolated else f"{self.scratch.name}-{self.dir.name}"[:80])
+        self.memory.mkdir(exist_ok=True)
+        self.jobs = []
+
+    # --- programs -------------------------------------------------------------------------------------------------
+
+    def mpi(self, name):
+        """An MPI by name; skips the scenario when it is not installed."""
+        mpi = mpis.ALL[name]
+        if not mpi.available():
+            raise Skipped(f"{name} is not installed")
+        return mpi
+
+    def program(self, mpi, source):
+        """The compiled program; compiled once per MPI and run of the tests."""
+        path = pathlib.Path(source)
+        target = self.scratch / "build" / f"{path.stem}.{mpi.name}{'.f' if path.suffix == '.f90' else ''}"
+        with open(f"{target}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                include, lib = self.prefix / "include", self.prefix / "lib"
+                library = ["-L", str(lib), f"-Wl,-rpath,{lib}", "-lftd_client"]
+                found = next(f for f in (self.scratch / "src").rglob(path.name))
+                temporary = f"{target}.new"
+                if path.suffix == ".f90":
+                    modules = self.scratch / "build" / f"modules.{mpi.name}"
+                    modules.mkdir(exist_ok=True)
+                    command = [mpi.fc, "-O2", "-J", str(modules), str(include / "ft.f90"), str(found)]
+                else:
+                    command = [mpi.cc, "-O2", "-g", "-Wall", "-I", str(include), "-I", str(found.parent), str(found)]
+                    if "ft.h" not in found.read_text().replace("gate.h", ""):
+                        library = []
+                run = subprocess.run(
+                    [*command, "-o", temporary, *library, "-lm"], capture_output=True, text=True, env=self.env(mpi, {})
+                )
+                check(run.returncode == 0, f"{source} does not compile for {mpi}: {run.stderr}")
+                os.rename(temporary, target)
+        return str(target)
+
+    # --- running --------------------------------------------------------------------------------------------------
+
+    def env(self, mpi, extra):
+        """A small, known environment."""
+        env = {
+            "PATH": f"{self.prefix}/bin:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.dir),
+            "TMPDIR": str(self.tmp),
+            "LANG": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+            "FT_MEMORY_DIR": str(self.memory),
+        }
+        env.update(mpi.env if mpi else {})
+        env.update({key: str(value) for key, value in extra.items() if value is not None})
+        return env
+
+    def ftrun(self, mpi, size, *command, options=(), ft="reinit", env=None, gates=(), stdin=None, cwd=None):
+        """Starts `ftrun -n size --ft=… options command`."""
+        argv = [str(self.prefix / "bin" / "ftrun")]
+        if size is not None:
+            argv += ["-n", str(size)]
+        if ft is not None:
+            argv += [f"--ft={ft}"]
+        return self.start([*argv, *options, *command], mpi=mpi, env=env, gates=gates, stdin=stdin, cwd=cwd)
+
+    def start(self, argv, mpi=None, env=None, gates=(), stdin=None, cwd=None):
+        """Starts any command line as a job."""
+        job = Job(self, len(self.jobs), argv, mpi, env or {}, gates, stdin, cwd)
+        self.jobs.append(job)
+        return job
+
+    def reference(self, mpi, size, *command, env=None):
+        """The undisturbed result of a program, from the MPI's own launcher; computed once per run of the tests."""
+        key = re.sub(r"[^\w.-]", "_", "_".join([mpi.name, str(size), *command, *sorted(map(str, (env or {}).items()))]))
+        path = self.scratch / "build" / f"reference.{key[-150:]}"
+        with open(f"{path}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                run = subprocess.run(
+                    mpi.mpiexec(size, *command), env=self.env(mpi, env or {}), cwd=self.work, capture_output=True,
+                    text=True, timeout=60, stdin=subprocess.DEVNULL,
+                )
+                check(run.returncode == 0, f"the undisturbed run of {command} fails: {run.stderr}")
+                path.write_text(run.stdout)
+        return Output(path.read_text())
+
+    # --- afterwards -----------------------------------------------------------------------------------------------
+
+    def assert_clean(self, patience=5.0):
+        """No process, socket, shared memory or file is left of any job of this scenario."""
+        deadline = time.monotonic() + patience
+        while True:
+            left = self.left_behind()
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                raise Failed("left behind:\n" + "\n".join(left))
+            time.sleep(0.05)
+
+    def left_behind(self):
+        """What is left of this scenario's jobs, one line each."""
+        left = []
+        me = os.getpid()
+        for pid in proc.descendants(me):
+            # Orphans become this process's children (it is a subreaper): their bodies are no leak of ftd.
+            if proc.alive(pid):
+                left.append(f"process {pid}: {proc.command(pid) or proc.name(pid)}")
+            else:
+                try:
+                    os.waitpid(pid, os.WNOHANG)
+                except ChildProcessError:
+                    pass
+        for directory in (self.memory, self.tmp):
+            for found in sorted(directory.rglob("*")):
+                left.append(f"file {found}")
+        return left
+
+    def close(self):
+        """Removes what only this scenario used."""
+        if not self.isolated:
+            shutil.rmtree(self.memory, ignore_errors=True)
+
+
+class Output:
+    """The output of a program: `step K hash H` lines, `result H`, `restored V`."""
+
+    def __init__(self, text):
+        self.text = text
+
+    @property
+    def steps(self):
+        """(step, hash) in the order in which they were printed."""
+        return [(int(step), value) for step, value in re.findall(r"^(?:\S+ )?step (\d+) hash (\w+)$", self.text, re.M)]
+
+    @property
+    def results(self):
+        """Every `result` line."""
+        return re.findall(r"^result (.+)$", self.text, re.M)
+
+    @property
+    def starts(self):
+        """Per world: the version that its rank 0 restored, None for a fresh start."""
+        found = re.findall(r"^(?:restored (\d+)|restarted from version (\d+)|(fresh)\b.*)$", self.text, re.M)
+        return [None if fresh else int(a or b) for a, b, fresh in found]
+
+
+class Job:
+    """A running command line, normally ftrun."""
+
+    def __init__(self, context, number, argv, mpi, env, gates, stdin, cwd):
+        self.context = context
+        self.argv = argv
+        self.out_path = context.dir / f"job{number}.out"
+        self.err_path = context.dir / f"job{number}.err"
+        self.gate_dir = context.dir / f"job{number}.gates"
+        self.gate_dir.mkdir()
+        environment = {"FT_GATE": ",".join(gates), "FT_GATE_DIR": str(self.gate_dir)} if gates else {}
+        environment = context.env(mpi, {**environment, **env})
+        print(f"+ {' '.join(map(str, argv))}" + (f"   FT_GATE={','.join(gates)}" if gates else ""), flush=True)
+        self.started = time.monotonic()
+        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
+            self.process = subprocess.Popen(
+                [str(word) for word in argv], env=environment, cwd=cwd or context.work, stdout=out, stderr=err,
+                stdin=subprocess.DEVNULL if stdin is None else stdin, start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    # --- what it says ---------------------------------------------------------------------------------------------
+
+    @property
+    def output(self):
+        """Its standard output so far."""
+        return Output(self.out_path.read_text(errors="replace"))
+
+    @property
+    def err(self):
+        """Its standard error so far."""
+        return self.err_path.read_text(errors="replace")
+
+    @property
+    def restored(self):
+        """What ftd's recovery blocks say was restored: versions, None for "from the beginning"."""
+        found = re.findall(r"^\S*\s*(?:restored\s+version (\d+)|restarted\s+from the beginning)", self.err, re.M)
+        return [int(version) if version else None for version in found]
+
+    # --- processes ------------------------------------------------------------------------------------------------
+
+    def below(self, name):
+        """Processes of this job with that program name."""
+        return [pid for pid in proc.descendants(self.pid) if proc.alive(pid) and proc.name(pid) == name]
+
+    def one(self, name, patience=10.0):
+        """The only process with that name, waited for."""
+        deadline = time.monotonic() + patience
+        while True:
+            found = self.below(name)
+            if len(found) == 1:
+                return found[0]
+            check(time.monotonic() < deadline and self.running(), f"{len(found)} processes are called {name}, not one")
+            time.sleep(0.005)
+
+    def ranks(self, world=None):
+        """rank -> pid of the processes of the newest (or the given) world; of wrapper and wrapped the innermost one."""
+        found = {}
+        for pid in proc.descendants(self.pid):
+            if not proc.alive(pid) or proc.name(pid) in ("ft-agent", "ft-shepherd", "ft-pmix"):
+                continue
+            env = proc.environ(pid)
+            if "FT_RANK" in env and "FT_WORLD" in env:
+                found.setdefault(int(env["FT_WORLD"]), {})[int(env["FT_RANK"])] = pid
+        if not found:
+            return {}
+        return found.get(max(found) if world is None else world, {})
+
+    def wait_ranks(self, size, world=None, patience=20.0):
+        """`ranks`, waited for until all are there."""
+        deadline = time.monotonic() + patience
+        while True:
+            found = self.ranks(world)
+            if len(found) == size:
+                return found
+            check(self.running(), f"the job ended before world {world} had {size} ranks")
+            check(time.monotonic() < deadline, f"world {world} has ranks {sorted(found)} after {patience} s, not {size}")
+            time.sleep(0.002)
+
+    def shepherd_of(self, pid):
+        """The shepherd above a rank's process."""
+        while pid > 1:
+            found = proc.stat(pid)
+            check(found is not None, "the process is gone, and so is the way to its shepherd")
+            pid = found[1]
+            if proc.name(pid) == "ft-shepherd":
+                return pid
+        raise Failed("no ft-shepherd above the rank")
+
+    def running(self):
+        """Whether the job has not ended yet."""
+        return self.process.poll() is None
+
+    # --- gates ----------------------------------------------------------------------------------------------------
+
+    def gate_path(self, name, rank="-"):
+        """File of a gate."""
+        return self.gate_dir / f"{name}.{rank}"
+
+    def at_gate(self, name, rank="-", patience=30.0):
+        """Waits until a process stands at the gate; its pid. A place that is missed fails the test."""
+        path = self.gate_path(name, rank)
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                text = path.read_text()
+                if text.endswith("\n"):
+                    return int(text)
+            except FileNotFoundError:
+                pass
+            if not self.running():
+                raise Failed(f"the job ended (status {self.process.returncode}) and nobody had been at {path.name}")
+            check(time.monotonic() < deadline, f"nobody came to {path.name} within {patience} s")
+            time.sleep(0.001)
+
+    def go(self, name, rank="-"):
+        """Lets whoever waits at the gate go on."""
+        self.gate_dir.joinpath(f"{name}.{rank}.go").touch()
+
+    def kill(self, pid, what=""):
+        """SIGKILL, and proof that the process runs no more."""
+        print(f"  {time.monotonic() - self.started:7.3f} s: SIGKILL to {pid} {what or proc.name(pid)}", flush=True)
+        proc.kill(pid)
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def wait(self, patience=60.0):
+        """Its exit status; a job that does not end is a failure."""
+        try:
+            status = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"the job hangs: no end after {patience} s\n{proc.describe(os.getpid())}") from None
+        for late in self.gate_dir.glob("*.timeout"):
+            raise Failed(f"the gate {late.stem} waited in vain for the test")
+        return status
+
+    def interrupt(self, number=signal.SIGINT):
+        """What a terminal's Ctrl-C does to ftrun."""
+        os.kill(self.pid, number)
+
+    def expect(self, status=0, reference=None, patience=60.0):
+        """Waits for the end and compares: exit status, every step's hash, the result."""
+        ended = self.wait(patience)
+        check(ended == status, f"exit status {ended}, expected {status}")
+        if reference is not None:
+            truth = dict(reference.steps)
+            for step, value in self.output.steps:
+                check(truth.get(step) == value, f"step {step} has hash {value}, undisturbed it is {truth.get(step)}")
+            # A job whose ranks die in MPI_Finalize prints its result once per world.
+            check(
+                self.output.results and set(self.output.results) == set(reference.results),
+                f"results {self.output.results}, undisturbed {reference.results}",
+            )
+        return ended
+
+    def dump(self):
+        """Everything there is to know about a failed job."""
+        return f"--- {' '.join(map(str, self.argv))}\n--- stdout\n{self.out_path.read_text(errors='replace')[-4000:]}\n" \
+            f"--- stderr\n{self.err[-6000:]}\n--- gates: {sorted(p.name for p in self.gate_dir.iterdir())}"

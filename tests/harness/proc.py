@@ -1,0 +1,166 @@
+"""Looking at processes through /proc, and ending them."""
+
+import ctypes
+import os
+import signal
+import time
+
+_libc = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+CLONE_NEWNS = 0x00020000
+MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+
+
+def become_subreaper():
+    """Orphans below this process become its children, so that nothing gets away."""
+    if _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def die_with_parent():
+    """SIGKILL for this process when its parent ends."""
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def private_shm():
+    """Gives this process a /dev/shm of its own (needs root). False when the machine does not allow it."""
+    if os.geteuid() != 0 or _libc.unshare(CLONE_NEWNS) != 0:
+        return False
+    if _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
+        return False
+    return _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777") == 0
+
+
+def stat(pid):
+    """(state, parent, flags) of a process, or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return fields[0].decode(), int(fields[1]), int(fields[6])
+
+
+def name(pid):
+    """Name of the program, as its process calls itself."""
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def command(pid):
+    """Command line, for people."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def environ(pid):
+    """The environment that a process was started with."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            items = file.read().split(b"\0")
+    except OSError:
+        return {}
+    return dict(item.decode(errors="replace").partition("=")[::2] for item in items if b"=" in item)
+
+
+def descendants(root):
+    """All processes below `root`, zombies included, parents before children."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            found = stat(entry)
+            if found:
+                children.setdefault(found[1], []).append(int(entry))
+    below, todo = [], [root]
+    while todo:
+        for child in sorted(children.get(todo.pop(0), [])):
+            below.append(child)
+            todo.append(child)
+    return below
+
+
+def alive(pid):
+    """Whether the process can still run: it is neither gone nor a zombie."""
+    found = stat(pid)
+    return found is not None and found[0] not in "ZX"
+
+
+def kill(pid, number=signal.SIGKILL):
+    """Sends a signal; a process that is gone is an error of the test. For SIGKILL, waits until the process runs no more."""
+    os.kill(pid, number)
+    if number == signal.SIGKILL:
+        deadline = time.monotonic() + 10
+        while alive(pid):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"process {pid} ({name(pid)}) still runs 10 s after its SIGKILL")
+            time.sleep(0.0002)
+
+
+def kill_tree(root, also_root):
+    """SIGKILLs everything below `root` until nothing is left; only for processes that this harness started."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        below = [pid for pid in descendants(root) if alive(pid)]
+        if also_root and alive(root):
+            below.append(root)
+        if not below:
+            return
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+
+
+def describe(root):
+    """The processes below `root`, one line each."""
+    lines = []
+    for pid in descendants(root):
+        found = stat(pid)
+        if not found:
+            continue
+        env = environ(pid)
+        where = f" rank {env['FT_RANK']} world {env.get('FT_WORLD')}" if "FT_RANK" in env else ""
+        try:
+            with open(f"/proc/{pid}/wchan") as file:
+                where += f" in {file.read()}"
+        except OSError:
+            pass
+        lines.append(f"  {pid} parent {found[1]} {found[0]}{where}: {command(pid) or name(pid)}"[:300])
+    return "\n".join(lines)
+
+
+def resources(pid):
+    """What a leak would add to: descriptors, children, resident kB, mapped files in shared memory."""
+    kb = 0
+    with open(f"/proc/{pid}/smaps_rollup") as file:
+        for line in file:
+            # Private pages: shared ones are the arenas' and the libraries'.
+            if line.startswith(("Private_Clean:", "Private_Dirty:")):
+                kb += int(line.split()[1])
+    children = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children") as file:
+            children += len(file.read().split())
+    shared = set()
+    with open(f"/proc/{pid}/maps") as file:
+        for line in file:
+            if "/dev/shm/" in line or "/memfd:" in line:
+                shared.add(line.split(None, 5)[5])
+    with open(f"/proc/{pid}/status") as file:
+        resident = next(int(line.split()[1]) for line in file if line.startswith("VmRSS:"))
+    return {
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "children": children,
+        "shared": len(shared),
+        "private_kb": kb,
+        "resident_kb": resident,
+    }

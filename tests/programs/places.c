@@ -1,0 +1,148 @@
+/* places: the program that the failure tests kill. It computes in steps; every step sends messages around the ring, sums
+ * over all ranks, hashes the state of all ranks and takes a checkpoint whose version is the number of the step.
+ *
+ * Environment:
+ *   PLACES_STEPS (12)  PLACES_KB (64) of state per rank  PLACES_EVERY (1) steps per checkpoint  PLACES_SLEEP (0) ms per step
+ *   PLACES_STEP (6)    the step, counted from 1, at whose start the places are; all ranks have checkpointed before it
+ *   PLACES_TRACE       file in which rank r keeps its last committed version, 8 bytes at 8 * r
+ *   FT_GATE            see gate.h. Places of this program:
+ *     app.compute      the rank computes (it does not sleep) until the test says go
+ *     app.recv         the rank is in an MPI_Recv whose message is sent only after the test says go
+ *     app.allreduce    the rank is in an MPI_Allreduce which another rank enters only after the test says go
+ *
+ * Rank 0 prints `restored V` or `fresh`, `step K hash H` for every step, and `result H`. */
+#include "gate.h"
+#include <errno.h>
+#include <ft.h>
+#include <mpi.h>
+#include <stdint.h>
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+static int option(const char *name, int otherwise) {
+    const char *text = getenv(name);
+    return text ? atoi(text) : otherwise;
+}
+
+static void check(int code, const char *what) {
+    if (code != 0) {
+        fprintf(stderr, "places: %s: %s\n", what, ft_strerror(code));
+        MPI_Abort(MPI_COMM_WORLD, 70);
+    }
+}
+
+static volatile double sink;
+
+/* Ranks for which `name` is armed stand there; the lowest other rank keeps them there. With every rank armed there would be
+ * nobody to keep them: the test must leave one. */
+static int keeper(const char *name, int ranks) {
+    int nth, mark;
+    for (int rank = 0; rank < ranks; rank++)
+        if (!gate_armed(name, rank, &nth, &mark))
+            return rank;
+    fprintf(stderr, "places: %s is armed for every rank\n", name);
+    MPI_Abort(MPI_COMM_WORLD, 71);
+    return 0;
+}
+
+static void stand(int rank, int ranks) {
+    int nth, mark, dummy = 0, armed_recv = 0, armed_allreduce = 0;
+    MPI_Barrier(MPI_COMM_WORLD); /* every rank has committed the checkpoints of the steps before */
+    if (gate_armed("app.compute", rank, &nth, &mark) && gate_mark("app.compute", rank)) {
+        for (long round = 0; round < GATE_PATIENCE_MS && !gate_exists("app.compute", rank, ".go"); round++)
+            for (int i = 0; i < 100000; i++)
+                sink = sink * 0.999 + i;
+    }
+    for (int other = 0; other < ranks; other++) {
+        armed_recv |= gate_armed("app.recv", other, &nth, &mark);
+        armed_allreduce |= gate_armed("app.allreduce", other, &nth, &mark);
+    }
+    if (armed_recv) {
+        int from = keeper("app.recv", ranks);
+        for (int other = 0; other < ranks; other++) {
+            if (!gate_armed("app.recv", other, &nth, &mark))
+                continue;
+            if (rank == other) {
+                gate_mark("app.recv", rank);
+                MPI_Recv(&dummy, 1, MPI_INT, from, 99, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            } else if (rank == from) {
+                gate_wait("app.recv", other);
+                MPI_Send(&dummy, 1, MPI_INT, other, 99, MPI_COMM_WORLD);
+            }
+        }
+    }
+    if (armed_allreduce) {
+        int last = keeper("app.allreduce", ranks), sum;
+        for (int other = 0; other < ranks; other++)
+            if (gate_armed("app.allreduce", other, &nth, &mark)) {
+                if (rank == other)
+                    gate_mark("app.allreduce", rank);
+                else if (rank == last)
+                    gate_wait("app.allreduce", other);
+            }
+        MPI_Allreduce(&dummy, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    }
+}
+
+int main(int argc, char **argv) {
+    int steps = option("PLACES_STEPS", 12), place = option("PLACES_STEP", 6), every = option("PLACES_EVERY", 1);
+    size_t words = (size_t)option("PLACES_KB", 64) * 1024 / sizeof(uint64_t);
+    MPI_Init(&argc, &argv);
+    int rank, ranks, state;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    uint64_t *field = malloc(words * sizeof *field), result = 0, version, step = 0;
+    for (size_t i = 0; i < words; i++)
+        field[i] = mix(((uint64_t)rank << 40) + i);
+    int trace = getenv("PLACES_TRACE") ? open(getenv("PLACES_TRACE"), O_WRONLY | O_CREAT, 0644) : -1;
+
+    check(ft_init(&state), "ft_init");
+    check(ft_protect(1, &step, sizeof step), "ft_protect");
+    check(ft_protect(2, &result, sizeof result), "ft_protect");
+    check(ft_protect(7, field, words * sizeof *field), "ft_protect");
+    int code = ft_restore(&version);
+    if (code == 0 && version != step)
+        code = -1000; /* the bytes are not those of the version */
+    if (code == 0 && rank == 0)
+        printf("restored %llu\n", (unsigned long long)version);
+    else if (code == FT_ERR_NONE && rank == 0)
+        printf("fresh %d\n", state);
+    else if (code != 0 && code != FT_ERR_NONE)
+        check(code, "ft_restore");
+    fflush(stdout);
+
+    while (step < (uint64_t)steps) {
+        if (step + 1 == (uint64_t)place)
+            stand(rank, ranks);
+        uint64_t from_left, mine = 0, all;
+        MPI_Sendrecv(&field[words - 1], 1, MPI_UINT64_T, (rank + 1) % ranks, 1, &from_left, 1, MPI_UINT64_T,
+                     (rank + ranks - 1) % ranks, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        for (size_t i = 0; i < words; i++) {
+            field[i] = mix(field[i] + (i ? field[i - 1] : from_left) + step);
+            mine += field[i];
+        }
+        MPI_Allreduce(&mine, &all, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+        result = mix(result + all);
+        step++;
+        if (rank == 0) {
+            printf("step %d hash %016llx\n", (int)step, (unsigned long long)result);
+            fflush(stdout);
+        }
+        gate_sleep_ms(option("PLACES_SLEEP", 0));
+        if (step % every == 0) {
+            check(ft_checkpoint(step), "ft_checkpoint");
+            if (trace >= 0 && pwrite(trace, &step, sizeof step, 8 * rank) != sizeof step)
+                return 72;
+        }
+    }
+    if (rank == 0)
+        printf("result %016llx\n", (unsigned long long)result);
+    fflush(stdout);
+    check(ft_finalize(), "ft_finalize");
+    MPI_Finalize();
+    return 0;
+}

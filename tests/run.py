@@ -1,0 +1,218 @@
+#!/usr/bin/python3
+"""Runs ftd's scenarios: real MPI jobs under ftrun, killed at named places.
+
+    tests/run.py [options] [PATTERN …]      a pattern is part of a scenario's name, or a shell pattern
+
+As root it drops to the ordinary user `ftdtest`, and gives every scenario a /dev/shm of its own. It installs what
+`cargo build --release` made into a scratch directory and tests that installation. Standard library only.
+"""
+
+import argparse
+import fnmatch
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from harness import job, proc, registry  # noqa: E402
+
+SKIPPED = 77
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="run only scenarios whose name contains this")
+    parser.add_argument("--list", action="store_true", help="list the selected scenarios and end")
+    parser.add_argument("--soak", action="store_true", help="the full product of matrix.toml instead of its pairs")
+    parser.add_argument("--jobs", type=int, default=2, help="scenarios at a time (default %(default)s)")
+    parser.add_argument("--prefix", help="test this installation instead of the build in the target directory")
+    parser.add_argument("--keep", action="store_true", help="keep the scratch directory")
+    parser.add_argument("--repeat", type=int, default=1, help="run each scenario so many times")
+    return parser.parse_args()
+
+
+def prepare(options):
+    """The scratch directory: installation under test, sources of the programs, room for the scenarios."""
+    scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftd-tests-", dir="/tmp"))
+    scratch.chmod(0o755)
+    for directory in ("build", "run", "src"):
+        (scratch / directory).mkdir()
+    shutil.copytree(HERE / "programs", scratch / "src" / "programs")
+    shutil.copytree(HERE.parent / "examples", scratch / "src" / "examples")
+    prefix = options.prefix
+    if prefix is None:
+        prefix = scratch / "prefix"
+        install = subprocess.run(
+            ["make", "--no-print-directory", "-C", str(HERE.parent), "install", f"PREFIX={prefix}"],
+            capture_output=True, text=True,
+        )
+        if install.returncode != 0:
+            sys.exit(f"tests/run.py: cannot install what was built (was `make` run?):\n{install.stdout}{install.stderr}")
+    return scratch, pathlib.Path(prefix).resolve()
+
+
+def ordinary_user():
+    """(uid, gid, home) to run as, or None when this is an ordinary user already."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        entry = pwd.getpwnam("ftdtest")
+    except KeyError:
+        sys.exit("tests/run.py: there is no user 'ftdtest'; run scripts/install-deps.sh test")
+    return entry
+
+
+def drop(entry):
+    """Becomes the ordinary user, for good."""
+    os.setgroups([])
+    os.setgid(entry.pw_gid)
+    os.setuid(entry.pw_uid)
+
+
+def run_scenario(scenario, label, scratch, prefix, user, log):
+    """Body of a scenario's process; never returns."""
+    status = 1
+    try:
+        os.setsid()
+        proc.die_with_parent()
+        proc.become_subreaper()
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        isolated = proc.private_shm()
+        if user is not None:
+            drop(user)
+            # A change of user clears the death signal.
+            proc.die_with_parent()
+        os.umask(0o022)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        context = job.Context(label, scratch, prefix, isolated)
+        try:
+            scenario.function(context, **scenario.parameters)
+            context.assert_clean()
+            status = 0
+        except job.Skipped as reason:
+            print(f"skipped: {reason}")
+            status = SKIPPED
+        except BaseException as error:  # noqa: B036: whatever it is, the log must say it
+            if isinstance(error, job.Failed):
+                print(f"FAILED: {error}")
+                where = traceback.extract_tb(error.__traceback__)
+                print("".join(traceback.format_list([f for f in where if "scenarios" in f.filename])))
+            else:
+                traceback.print_exc()
+            for each in context.jobs:
+                print(each.dump())
+        context.close()
+    except BaseException:  # noqa: B036
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+class Running:
+    """A scenario that runs."""
+
+    def __init__(self, scenario, label, scratch, prefix, user):
+        self.scenario = scenario
+        self.label = label
+        self.log_path = scratch / "run" / f"{label.replace('/', '_')}.log"
+        self.started = time.monotonic()
+        sys.stdout.flush()
+        with open(self.log_path, "wb") as log:
+            self.pid = os.fork()
+            if self.pid == 0:
+                run_scenario(scenario, label, scratch, prefix, user, log)
+
+    def poll(self):
+        """None while it runs, else (verdict, seconds). Ends it when its time is over."""
+        seconds = time.monotonic() - self.started
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if pid != 0:
+            verdict = {0: "ok", SKIPPED: "skip"}.get(os.waitstatus_to_exitcode(status), "FAIL")
+            return verdict, seconds
+        if seconds < self.scenario.timeout:
+            return None
+        with open(self.log_path, "a") as log:
+            log.write(f"HANG: not over after {self.scenario.timeout} s; processes:\n{proc.describe(self.pid)}\n")
+            for path in sorted((self.log_path.parent / self.label.replace("/", "_")).glob("job*.*")):
+                if path.is_file():
+                    log.write(f"--- {path.name}\n{path.read_text(errors='replace')[-4000:]}\n")
+        # The scenario's process is the subreaper of all it started: below it they are all found.
+        os.kill(self.pid, signal.SIGSTOP)
+        proc.kill_tree(self.pid, also_root=True)
+        os.waitpid(self.pid, 0)
+        return "HANG", seconds
+
+
+def main():
+    options = arguments()
+    scenarios = registry.load(HERE, options.soak)
+    if options.patterns:
+        scenarios = [
+            s for s in scenarios if any(p in s.name or fnmatch.fnmatch(s.name, p) for p in options.patterns)
+        ]
+    if options.list:
+        for scenario in scenarios:
+            print(scenario.name)
+        return 0
+    if not scenarios:
+        sys.exit("tests/run.py: no scenario has such a name")
+    user = ordinary_user()
+    scratch, prefix = prepare(options)
+    if user is not None:
+        for path in [scratch, *(scratch / d for d in ("build", "run"))]:
+            os.chown(path, user.pw_uid, user.pw_gid)
+    print("=== scenarios ===", flush=True)
+    # Long ones first: they do not then stand alone at the end.
+    todo = sorted((s for s in scenarios), key=lambda s: -s.timeout)
+    todo = [(s, s.name if options.repeat == 1 else f"{s.name}#{n}") for s in todo for n in range(options.repeat)]
+    running, counts, failures = [], {"ok": 0, "FAIL": 0, "HANG": 0, "skip": 0}, []
+    try:
+        while todo or running:
+            busy = sum(r.scenario.weight for r in running)
+            while todo and (not running or busy + todo[0][0].weight <= options.jobs):
+                scenario, label = todo.pop(0)
+                running.append(Running(scenario, label, scratch, prefix, user))
+                busy += scenario.weight
+            for entry in list(running):
+                ended = entry.poll()
+                if ended is None:
+                    continue
+                running.remove(entry)
+                verdict, seconds = ended
+                counts[verdict] += 1
+                print(f"{verdict:4} {entry.label} ({seconds:.1f} s)", flush=True)
+                if verdict in ("FAIL", "HANG"):
+                    failures.append((verdict, entry.label))
+                    print("    " + entry.log_path.read_text(errors="replace").replace("\n", "\n    "), flush=True)
+                elif verdict == "skip":
+                    print("    " + entry.log_path.read_text(errors="replace").strip().splitlines()[-1], flush=True)
+            time.sleep(0.01)
+    finally:
+        for entry in running:
+            proc.kill_tree(entry.pid, also_root=True)
+        if failures or options.keep:
+            print(f"scratch directory kept: {scratch}")
+        else:
+            shutil.rmtree(scratch, ignore_errors=True)
+    for verdict, label in failures:
+        print(f"{verdict} {label}")
+    skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
+    print(f"{counts['ok']} passed, {counts['FAIL'] + counts['HANG']} failed{skipped}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

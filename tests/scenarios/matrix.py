@@ -1,0 +1,196 @@
+"""The failure matrix: who dies where, with every MPI and several sizes. See matrix.toml."""
+
+import struct
+import time
+
+from harness import registry
+from harness.job import check
+
+STEPS, PLACE = 12, 6
+
+# The recovery's gates are passed at the job's start as well; the recovery after the first failure is the second time.
+SECOND = 2
+
+
+def committed(path, size):
+    """Per rank the last version that its ft_checkpoint returned for."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        data = b""
+    data = data.ljust(8 * size, b"\0")
+    return list(struct.unpack(f"<{size}Q", data[: 8 * size]))
+
+
+class Kill:
+    """One row of the matrix, played."""
+
+    def __init__(self, context, mpi, size, place, victim):
+        self.context = context
+        self.mpi = context.mpi(mpi)
+        self.size, self.place, self.victim = size, place, victim
+        self.first = 1
+        self.other = 0 if size == 2 else 2
+        self.trace = context.work / "trace"
+        self.stand = []  # (gate, rank or "-") that the test waits for and opens afterwards
+        self.gates = []  # what FT_GATE arms
+        self.expected = PLACE - 1
+
+    def arm(self, gate, rank, nth=1, mark=False, wait=True):
+        """Arms a gate."""
+        self.gates.append(f"{gate}:{'*' if rank == '-' else rank}:{nth}" + (":mark" if mark else ""))
+        if wait:
+            self.stand.append((gate, rank))
+
+    def victims_here(self, keeper_needed=False):
+        """Ranks that stand at the place: two of them when several are to die at once and somebody else is left."""
+        if self.victim == "several" and not (keeper_needed and self.size == 2):
+            return [self.first, self.other]
+        return [self.first]
+
+    def prepare(self):
+        """Arms the place's gates."""
+        place = self.place
+        if place in ("compute", "recv", "allreduce"):
+            for rank in self.victims_here(place != "compute"):
+                self.arm(f"app.{place}", rank)
+        elif place == "init-before":
+            self.expected = None
+            for rank in self.victims_here():
+                self.arm("mpi.before-init", rank)
+        elif place == "init-fence":
+            self.expected = None
+            self.arm("agent.fence", "-")
+        elif place == "finalize":
+            self.expected = STEPS
+            self.arm("mpi.in-finalize", self.first, mark=True)
+            self.arm("mpi.after-finalize", self.first, mark=True, wait=False)
+            for rank in range(self.size):
+                if rank != self.first:
+                    self.arm("mpi.before-finalize", rank)
+        elif place in ("checkpoint-copy", "checkpoint-commit", "checkpoint-after"):
+            gate = {"copy": "client.copying", "commit": "client.copied", "after": "client.committed"}[place[11:]]
+            for rank in self.victims_here():
+                self.arm(gate, rank, nth=PLACE)
+            if place == "checkpoint-after":
+                self.expected = PLACE
+        elif place == "restore":
+            self.arm("app.compute", self.other, wait=False)
+            self.arm("client.restoring", self.first)
+        else:
+            self.arm("app.compute", self.first, wait=False)
+            self.arm(f"agent.{place}", "-", nth=1 if place == "noticed" else SECOND)
+        if self.victim == "again" and place not in ("released", "restore", "noticed", "agreed"):
+            self.arm("agent.released", "-", nth=SECOND, wait=False)
+
+    def first_failure(self, job):
+        """Places inside a recovery need a failure before."""
+        if self.place in ("restore", "noticed", "agreed", "released"):
+            rank = self.other if self.place == "restore" else self.first
+            job.kill(job.at_gate("app.compute", rank), f"rank {rank}, so that there is a recovery")
+            job.go("app.compute", rank)
+
+    def strike(self, job):
+        """The victim is at its place: kill it there."""
+        pids = {(gate, rank): job.at_gate(gate, rank) for gate, rank in self.stand}
+        if self.place == "checkpoint-after":
+            here = {rank for _, rank in self.stand}
+            deadline = time.monotonic() + 20
+            while any(v < PLACE for r, v in enumerate(committed(self.trace, self.size)) if r not in here):
+                check(time.monotonic() < deadline, "the other ranks do not come to commit the version")
+                time.sleep(0.001)
+        if self.victim in ("one", "several", "again"):
+            self.strike_ranks(job, pids)
+        elif self.victim == "agent":
+            job.kill(job.one("ft-agent"), "the agent")
+        elif self.victim == "pmix":
+            # Between two worlds there may be none, or one that is about to go.
+            found = job.below("ft-pmix")
+            if self.place not in ("noticed", "agreed", "released"):
+                check(len(found) > 0, "there is no ft-pmix to kill")
+            for pid in found:
+                job.kill(pid, "ft-pmix")
+        elif self.victim == "shepherd":
+            ranks = job.ranks()
+            shepherd = job.shepherd_of(ranks[self.first]) if self.first in ranks else job.below("ft-shepherd")[-1]
+            job.kill(shepherd, "a shepherd")
+        if self.place == "finalize":
+            check(not job.gate_path("mpi.after-finalize", self.first).exists(), "MPI_Finalize had returned already")
+        for gate, rank in self.stand:
+            job.go(gate, rank)
+
+    def strike_ranks(self, job, pids):
+        standing = {rank: pid for (gate, rank), pid in pids.items() if rank != "-"}
+        if self.place == "finalize":
+            standing = {self.first: standing[self.first]}
+        if self.place == "agreed":
+            # Nothing is released: the processes of the world that ends are what there is to kill, if they still are.
+            standing = {r: p for r, p in job.ranks().items() if r in (self.first, self.other)}
+        elif not standing:
+            world = {"released": 2, "noticed": 1, "init-fence": 1}[self.place]
+            chosen = [self.other] if self.place == "noticed" else [self.first]
+            ranks = job.ranks(world)
+            if self.place != "noticed":
+                ranks = job.wait_ranks(self.size, world)
+            check(all(rank in ranks for rank in chosen), f"world {world} has only ranks {sorted(ranks)}")
+            standing = {rank: ranks[rank] for rank in chosen}
+        if self.victim == "several" and len(standing) == 1 and self.size > 1:
+            spare = next((r for r in job.ranks() if r not in standing), None)
+            if spare is not None:
+                standing[spare] = job.ranks()[spare]
+        for rank, pid in standing.items():
+            try:
+                job.kill(pid, f"rank {rank}")
+            except ProcessLookupError:
+                # Only where ftd itself is ending the old world a process may be gone by now.
+                check(self.place in ("agreed", "noticed"), f"rank {rank} was gone before it was killed")
+
+    def again(self, job):
+        """One more during the recovery."""
+        if self.victim != "again" or "agent.released" not in ",".join(self.gates) or self.place == "released":
+            return
+        job.at_gate("agent.released")
+        ranks = job.wait_ranks(self.size, 2)
+        job.kill(ranks[self.other], f"rank {self.other} of the world that recovers")
+        job.go("agent.released")
+
+    def play(self):
+        """The whole row."""
+        env = {"PLACES_STEPS": STEPS, "PLACES_STEP": PLACE, "PLACES_TRACE": self.trace}
+        program = self.context.program(self.mpi, "places.c")
+        reference = self.context.reference(self.mpi, self.size, program, env={"PLACES_STEPS": STEPS})
+        self.prepare()
+        job = self.context.ftrun(
+            self.mpi, self.size, program, options=["--oversubscribe"], env=env, gates=self.gates
+        )
+        self.first_failure(job)
+        self.strike(job)
+        self.again(job)
+        job.expect(0, reference)
+        starts = job.output.starts
+        check(len(job.restored) >= 1, "ftd printed no recovery block")
+        check(
+            all(version == self.expected for version in job.restored),
+            f"ftd says it restored {job.restored}; the newest complete version was {self.expected}",
+        )
+        check(
+            len(starts) >= 1 and starts[-1] == self.expected and all(v in (None, self.expected) for v in starts),
+            f"the program was given {starts}; the newest complete version was {self.expected}",
+        )
+        check(
+            None not in starts[1:] or self.expected is None,
+            f"a world began from the beginning although version {self.expected} was complete: {starts}",
+        )
+
+
+def limit(row):
+    """Seconds for a row."""
+    return 60 + 4 * row["size"]
+
+
+for _row in registry.rows:
+
+    @registry.scenario("matrix", timeout=limit(_row), each=[_row])
+    def matrix(context, mpi, size, place, victim):
+        """One failure, or several, at one place."""
+        Kill(context, mpi, size, place, victim).play()
