@@ -1,0 +1,369 @@
+//! The agent's side. Everything it reads may have been written by a broken program: see the crate's documentation.
+
+use crate::ArenaError;
+use crate::layout::{
+    A_CHECK, A_CHECKSUM, A_COMPLETE, A_RELEASED, ENTRY, Entry, ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK, ID_WORLD_SIZE,
+    NOTIFY, PLACE_LIMIT, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED, STATE_EMPTY, STATE_WRITING, check,
+    identity, parse_table, place_offset, record, table_check, whole_pages,
+};
+use crate::map::{self, Mapping};
+use std::hash::Hasher;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use twox_hash::XxHash3_64;
+
+/// How much of a place is read at a time: small enough for the second-level cache.
+const CHUNK: usize = 512 << 10;
+
+/// The arena as the agent sees it. All methods take `&self`; hashing may run on a thread of its own.
+#[derive(Debug)]
+pub struct AgentArena {
+    fd: OwnedFd,
+    header: Mapping,
+    rank: u32,
+    world_size: u32,
+}
+
+/// What a place holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlaceState {
+    /// Nothing yet, or a version that the agent has released.
+    Free,
+    /// A version is being written, or its writer died while it wrote.
+    Writing,
+    /// A whole version whose checksum has not been made.
+    Copied,
+    /// A whole version with its checksum.
+    Complete {
+        /// The checksum that was stored with [`AgentArena::set_complete`].
+        checksum: u64,
+    },
+    /// Header, table or checksum were damaged: nothing of this is restored.
+    Corrupt {
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// One place, as its header describes it. For [`PlaceState::Free`], [`PlaceState::Writing`] and [`PlaceState::Corrupt`] the
+/// numbers mean nothing, except `sequence`, which [`AgentArena::release`] takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlaceInfo {
+    /// The place, `0..3`.
+    pub place: u32,
+    /// What it holds.
+    pub state: PlaceState,
+    /// The application's version.
+    pub version: u64,
+    /// Epoch in which it was written.
+    pub epoch: u64,
+    /// Number of this commit; grows with each commit of the arena.
+    pub sequence: u64,
+    /// Bytes, table included.
+    pub bytes: u64,
+}
+
+impl PlaceInfo {
+    /// Whether the place holds a version that is whole as far as its header tells.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.state, PlaceState::Copied | PlaceState::Complete { .. })
+    }
+}
+
+impl AgentArena {
+    /// Makes the arena of a rank. The second value is a duplicate of the descriptor, to be sent to the shepherd or the rank.
+    ///
+    /// # Errors
+    /// [`ArenaError::Io`].
+    pub fn create(rank: u32, world_size: u32) -> Result<(AgentArena, OwnedFd), ArenaError> {
+        let fd = map::create(rank).map_err(|source| ArenaError::Io { rank, what: "memfd_create", source })?;
+        let arena = AgentArena::adopt(fd, rank, world_size)?;
+        let duplicate = arena.descriptor()?;
+        Ok((arena, duplicate))
+    }
+
+    /// Takes over an arena whose descriptor a shepherd kept while the agent was dead.
+    ///
+    /// # Errors
+    /// [`ArenaError::Foreign`] when the descriptor is no arena, or one of another rank, world size or release. A damaged
+    /// identity is repaired: the agent knows it anyhow, and what lies in the places has its own checks.
+    pub fn adopt(fd: OwnedFd, rank: u32, world_size: u32) -> Result<AgentArena, ArenaError> {
+        let io = |what| move |source| ArenaError::Io { rank, what, source };
+        map::validate(fd.as_fd()).map_err(io("fstat"))?.map_err(|why| ArenaError::Foreign { rank, why })?;
+        let header = map::map_header(fd.as_fd()).map_err(io("mmap"))?;
+        let arena = AgentArena { fd, header, rank, world_size };
+        let found: Vec<u64> = arena.words()[..=ID_CHECK].iter().map(|word| word.load(Acquire)).collect();
+        let expected = identity(rank, world_size);
+        if found[ID_CHECK] == check(&found[..ID_CHECK]) && found[..] != expected[..] {
+            let why = format!(
+                "it is one of rank {} of {}, layout {} (magic {:#x})",
+                found[ID_RANK], found[ID_WORLD_SIZE], found[ID_LAYOUT], found[ID_MAGIC]
+            );
+            return Err(ArenaError::Foreign { rank, why });
+        }
+        arena.write_identity();
+        Ok(arena)
+    }
+
+    fn write_identity(&self) {
+        for (word, value) in self.words().iter().zip(identity(self.rank, self.world_size)) {
+            word.store(value, Release);
+        }
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        self.header.words()
+    }
+
+    /// The rank that writes this arena.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// A duplicate of the descriptor, to be sent to the shepherd or the rank. Writes the header's identity anew, so that a
+    /// rank can open an arena whose first bytes were damaged.
+    ///
+    /// # Errors
+    /// [`ArenaError::Io`].
+    pub fn descriptor(&self) -> Result<OwnedFd, ArenaError> {
+        self.write_identity();
+        self.fd.try_clone().map_err(|source| ArenaError::Io { rank: self.rank, what: "dup", source })
+    }
+
+    /// Bytes per place that the rank asked for last, for a rank that was told [`crate::Arena::reserve`].
+    pub fn reserved(&self) -> u64 {
+        self.words()[RESERVED].load(Acquire).min(PLACE_LIMIT)
+    }
+
+    /// Bytes of memory that the arena occupies now.
+    ///
+    /// # Errors
+    /// [`ArenaError::Io`].
+    pub fn allocated(&self) -> Result<u64, ArenaError> {
+        map::allocated(self.fd.as_fd()).map_err(|source| ArenaError::Io { rank: self.rank, what: "fstat", source })
+    }
+
+    /// What each place holds. Reads the header alone: cheap.
+    pub fn scan(&self) -> Vec<PlaceInfo> {
+        (0..PLACES).map(|place| self.inspect(place)).collect()
+    }
+
+    /// What one place holds. A place that does not exist is corrupt.
+    pub fn inspect(&self, place: u32) -> PlaceInfo {
+        if place >= PLACES {
+            let state = PlaceState::Corrupt { why: format!("an arena has {PLACES} places") };
+            return PlaceInfo { place, state, version: 0, epoch: 0, sequence: 0, bytes: 0 };
+        }
+        let record = Record::load(self.words(), place);
+        PlaceInfo {
+            place,
+            state: self.state(place, &record),
+            version: record.version,
+            epoch: record.epoch,
+            sequence: record.sequence,
+            bytes: record.bytes,
+        }
+    }
+
+    fn state(&self, place: u32, record: &Record) -> PlaceState {
+        match record.state {
+            STATE_EMPTY => return PlaceState::Free,
+            STATE_WRITING => return PlaceState::Writing,
+            STATE_COPIED => {}
+            other => return PlaceState::Corrupt { why: format!("its state is {other:#x}") },
+        }
+        let base = crate::layout::record(place);
+        if self.words()[base + A_RELEASED].load(Acquire) == record.sequence {
+            return PlaceState::Free;
+        }
+        if let Err(why) = record.validate(place, self.rank) {
+            return PlaceState::Corrupt { why };
+        }
+        if self.words()[base + A_COMPLETE].load(Acquire) != record.sequence {
+            return PlaceState::Copied;
+        }
+        let checksum = self.words()[base + A_CHECKSUM].load(Relaxed);
+        if self.words()[base + A_CHECK].load(Relaxed) != check(&[u64::from(place), record.sequence, checksum]) {
+            return PlaceState::Corrupt { why: "the record of its checksum is damaged".into() };
+        }
+        PlaceState::Complete { checksum }
+    }
+
+    /// The checksum (XXH3-64) of the version that `place` holds now: over its header, table and regions. Reads all of it, so
+    /// it belongs behind the copy, on a thread of its own.
+    ///
+    /// # Errors
+    /// [`ArenaError::Damaged`] when the place holds no whole version or its table is damaged; [`ArenaError::Io`].
+    pub fn hash(&self, place: u32) -> Result<(PlaceInfo, u64), ArenaError> {
+        let info = self.inspect(place);
+        let damaged = |why: String| ArenaError::Damaged { rank: self.rank, place, version: info.version, why };
+        match &info.state {
+            PlaceState::Copied | PlaceState::Complete { .. } => {}
+            PlaceState::Corrupt { why } => return Err(damaged(why.clone())),
+            PlaceState::Free | PlaceState::Writing => return Err(damaged("it holds no whole version".into())),
+        }
+        let record = Record::load(self.words(), place);
+        if record.sequence != info.sequence || record.validate(place, self.rank).is_err() {
+            return Err(damaged("it changed while it was read".into()));
+        }
+        // Every page of a whole version has been written. A header that claims more than the arena occupies lies, and must
+        // not cost the agent hours of reading holes.
+        if record.bytes > self.allocated()? {
+            return Err(damaged("it claims more bytes than the arena occupies".into()));
+        }
+        let entries = self.table(place, &record)?;
+        let mut hasher = XxHash3_64::with_seed(u64::from(place));
+        for word in [record.sequence, record.version, record.epoch, record.rank, record.bytes, record.regions] {
+            hasher.write(&word.to_le_bytes());
+        }
+        let mut buffer = vec![0; CHUNK.min(record.bytes as usize)];
+        for entry in entries {
+            hasher.write(&entry.to_bytes());
+            let (mut at, end) = (entry.offset, entry.offset + entry.length);
+            while at < end {
+                let length = (end - at).min(CHUNK as u64) as usize;
+                self.read(&mut buffer[..length], place_offset(place) + at)?;
+                hasher.write(&buffer[..length]);
+                at += length as u64;
+            }
+        }
+        let after = Record::load(self.words(), place);
+        if after != record {
+            return Err(damaged("it changed while it was read".into()));
+        }
+        Ok((info, hasher.finish()))
+    }
+
+    fn table(&self, place: u32, record: &Record) -> Result<Vec<Entry>, ArenaError> {
+        let damaged = |why: String| ArenaError::Damaged { rank: self.rank, place, version: record.version, why };
+        let mut table = vec![0; (record.regions * ENTRY) as usize];
+        self.read(&mut table, place_offset(place))?;
+        if table_check(&table) != record.table_check {
+            return Err(damaged("its region table does not match its checksum".into()));
+        }
+        parse_table(&table, record.bytes).map_err(damaged)
+    }
+
+    fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), ArenaError> {
+        map::read_at(self.fd.as_fd(), buffer, offset).map_err(|source| ArenaError::Io {
+            rank: self.rank,
+            what: "pread",
+            source,
+        })
+    }
+
+    /// Checks the version in `place` against the checksum that was stored with it.
+    ///
+    /// # Errors
+    /// [`ArenaError::Damaged`] when the place holds no complete version, or one whose bytes are not those that were
+    /// stored; [`ArenaError::Io`].
+    pub fn verify(&self, place: u32) -> Result<PlaceInfo, ArenaError> {
+        let (info, found) = self.hash(place)?;
+        let why = match info.state {
+            PlaceState::Complete { checksum } if checksum == found => return Ok(info),
+            PlaceState::Complete { checksum } => format!("its checksum is {found:016x} instead of {checksum:016x}"),
+            _ => "it has no checksum yet".to_string(),
+        };
+        Err(ArenaError::Damaged { rank: self.rank, place, version: info.version, why })
+    }
+
+    /// Stores the checksum of the commit `sequence` in the arena, where it outlives the agent. A commit that has been
+    /// overwritten meanwhile is not touched by this.
+    pub fn set_complete(&self, place: u32, sequence: u64, checksum: u64) {
+        if place >= PLACES {
+            return;
+        }
+        let base = record(place);
+        let words = self.words();
+        // The word that names the commit comes last: an agent that dies in between leaves the version without a checksum.
+        words[base + A_COMPLETE].store(0, Relaxed);
+        words[base + A_CHECKSUM].store(checksum, Release);
+        words[base + A_CHECK].store(check(&[u64::from(place), sequence, checksum]), Release);
+        words[base + A_COMPLETE].store(sequence, Release);
+    }
+
+    /// Allows the rank to overwrite the commit `sequence` in `place`, and wakes it if it waits for that. What the place has
+    /// beyond the size that the rank uses now is given back to the system.
+    pub fn release(&self, place: u32, sequence: u64) {
+        if place >= PLACES {
+            return;
+        }
+        let base = record(place);
+        let words = self.words();
+        let reserved = self.reserved();
+        if words[base + R_SEQUENCE].load(Acquire) == sequence && reserved > 0 && reserved < PLACE_LIMIT {
+            let tail = whole_pages(reserved);
+            // A failure leaves memory allocated for longer than needed and nothing else.
+            let _ = map::punch(self.fd.as_fd(), place_offset(place) + tail, PLACE_LIMIT - tail);
+        }
+        words[base + A_RELEASED].store(sequence, Release);
+        let notify = self.header.futex(NOTIFY);
+        notify.fetch_add(1, AcqRel);
+        map::futex_wake(notify);
+    }
+
+    /// Gives the memory of all free places back to the system (a rank that finished, a job that shrinks).
+    pub fn discard_free(&self) {
+        for info in self.scan() {
+            if info.state == PlaceState::Free {
+                let _ = map::punch(self.fd.as_fd(), place_offset(info.place), PLACE_LIMIT);
+            }
+        }
+    }
+}
+
+impl AsFd for AgentArena {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Arena;
+    use crate::layout::{R_BYTES, R_CHECK, R_REGIONS, R_TABLE_CHECK};
+    use std::time::Duration;
+
+    /// A header whose checksum is right and whose lengths lie.
+    #[test]
+    fn consistent_lies_are_refused() {
+        let (agent, fd) = AgentArena::create(0, 1).unwrap();
+        let mut rank = Arena::open(fd, 0, 1).unwrap();
+        rank.reserve(16384).unwrap();
+        let mut writing = rank.begin(1, 1, &[(1, 8000)], Duration::ZERO).unwrap();
+        writing.copy(0, &[1; 8000]);
+        writing.commit();
+        agent.hash(0).unwrap();
+        let base = record(0);
+        let honest = Record::load(agent.words(), 0);
+        let mut lie = |change: &dyn Fn(&mut Record)| {
+            let mut record = honest;
+            change(&mut record);
+            record.check = record.expected_check(0);
+            for (at, value) in [
+                (R_BYTES, record.bytes),
+                (R_REGIONS, record.regions),
+                (R_TABLE_CHECK, record.table_check),
+                (R_CHECK, record.check),
+            ] {
+                agent.words()[base + at].store(value, Relaxed);
+            }
+            let rank_refuses = rank.saved(0, 1).is_err();
+            agent.hash(0).map(|_| ()).map_err(|_| rank_refuses)
+        };
+        assert_eq!(lie(&|_| ()), Ok(()));
+        lie(&|record| record.bytes = 1 << 39).unwrap_err();
+        for change in [
+            &(|record: &mut Record| record.bytes = u64::MAX) as &dyn Fn(&mut Record),
+            &|record| record.bytes = 5000,
+            &|record| record.regions = u64::MAX / 2,
+            &|record| record.regions = 300,
+            &|record| record.table_check = 0,
+            &|record| record.rank = 7,
+        ] {
+            assert_eq!(lie(change), Err(true));
+        }
+    }
+}
