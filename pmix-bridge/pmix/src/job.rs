@@ -1,0 +1,230 @@
+//! What libpmix is told about the server and the world, as plain values.
+
+use ft_wire::Rank;
+use ft_wire::pmix::WorldInfo;
+use std::collections::HashSet;
+use std::ffi::CStr;
+use std::path::Path;
+
+use crate::native::keys;
+
+/// A key and its value.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Info {
+    pub(crate) key: &'static CStr,
+    pub(crate) value: Value,
+}
+
+/// A value with PMIx's type.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Value {
+    Text(String),
+    /// To be handed through `PMIx_generate_regex` first.
+    NodeMap(String),
+    /// To be handed through `PMIx_generate_ppn` first.
+    ProcMap(String),
+    U32(u32),
+    U16(u16),
+    Rank(Rank),
+    Bool(bool),
+    Infos(Vec<Info>),
+}
+
+/// A world as libpmix wants to know it.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) local: Vec<Rank>,
+    pub(crate) infos: Vec<Info>,
+}
+
+/// Why a [`WorldInfo`] cannot be served.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// The namespace's name does not fit.
+    #[error("PMIx namespace {0:?} is empty, longer than 255 bytes, or holds a slash or a NUL")]
+    Namespace(String),
+    /// This node is not in the list.
+    #[error("node {me} is not among the {nodes} nodes of the world")]
+    Me {
+        /// Index that was given.
+        me: u32,
+        /// Number of nodes.
+        nodes: usize,
+    },
+    /// Ranks are missing, doubled or too large.
+    #[error("the placement does not hold each of the {0} ranks once")]
+    Placement(u32),
+    /// A host name that would be read as two.
+    #[error("host name {0:?} is empty or holds a comma, a semicolon or a NUL")]
+    Host(String),
+    /// A text with a NUL byte in it.
+    #[error("{0:?} holds a NUL byte")]
+    Nul(String),
+}
+
+fn info(key: &'static CStr, value: Value) -> Info {
+    Info { key, value }
+}
+
+fn text(key: &'static CStr, value: impl Into<String>) -> Info {
+    info(key, Value::Text(value.into()))
+}
+
+fn count(key: &'static CStr, value: usize) -> Info {
+    info(key, Value::U32(u32::try_from(value).unwrap_or(u32::MAX)))
+}
+
+/// What `PMIx_server_init` is told.
+pub(crate) fn server(folder: &Path, host: &str) -> Vec<Info> {
+    let folder = folder.to_string_lossy();
+    vec![
+        text(keys::PMIX_SERVER_TMPDIR, folder.clone()),
+        text(keys::PMIX_SYSTEM_TMPDIR, folder),
+        // Without a name of its own the server of another job of the same user could be taken for this one.
+        text(keys::PMIX_SERVER_NSPACE, format!("ftd-server.{}", std::process::id())),
+        info(keys::PMIX_SERVER_RANK, Value::Rank(0)),
+        text(keys::PMIX_HOSTNAME, host),
+    ]
+}
+
+/// What `PMIx_server_register_nspace` is told. libpmix derives the rest from the two maps.
+pub(crate) fn describe(world: &WorldInfo, folder: &Path) -> Result<Job, JobError> {
+    check(world)?;
+    let me = world.me as usize;
+    let size = world.world_size as usize;
+    let local = world.nodes[me].1.clone();
+    let join = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
+    let hosts: Vec<_> = world.nodes.iter().map(|(host, _)| host.as_str()).collect();
+    let ranks: Vec<_> = world.nodes.iter().map(|(_, ranks)| join(ranks)).collect();
+    let crowded = |node: usize| {
+        // Only this node's processors are known here.
+        let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        node == me && world.nodes[node].1.len() > cpus
+    };
+
+    let mut infos = vec![
+        text(keys::PMIX_JOBID, world.nspace.clone()),
+        count(keys::PMIX_UNIV_SIZE, size),
+        count(keys::PMIX_JOB_SIZE, size),
+        count(keys::PMIX_MAX_PROCS, size),
+        count(keys::PMIX_JOB_NUM_APPS, 1),
+        count(keys::PMIX_NUM_NODES, world.nodes.len()),
+        info(keys::PMIX_NODE_MAP, Value::NodeMap(hosts.join(","))),
+        info(keys::PMIX_PROC_MAP, Value::ProcMap(ranks.join(";"))),
+        count(keys::PMIX_LOCAL_SIZE, local.len()),
+        count(keys::PMIX_NODE_SIZE, local.len()),
+        text(keys::PMIX_LOCAL_PEERS, join(&local)),
+        text(keys::PMIX_HOSTNAME, hosts[me]),
+        count(keys::PMIX_NODEID, me),
+        info(keys::PMIX_NODE_OVERSUBSCRIBED, Value::Bool(crowded(me))),
+        text(keys::PMIX_TMPDIR, folder.to_string_lossy()),
+        text(keys::PMIX_NSDIR, folder.join(&world.nspace).to_string_lossy()),
+        // The agent removes the folder; Open MPI must not.
+        info(keys::PMIX_TDIR_RMCLEAN, Value::Bool(true)),
+    ];
+    if let Some(leader) = local.iter().min() {
+        infos.push(info(keys::PMIX_LOCALLDR, Value::Rank(*leader)));
+    }
+    let app = vec![
+        count(keys::PMIX_APPNUM, 0),
+        count(keys::PMIX_APP_SIZE, size),
+        info(keys::PMIX_APPLDR, Value::Rank(0)),
+        text(keys::PMIX_WDIR, world.cwd.clone()),
+        text(keys::PMIX_APP_ARGV, world.argv0.clone()),
+    ];
+    infos.push(info(keys::PMIX_APP_INFO_ARRAY, Value::Infos(app)));
+    let mut procs: Vec<_> = world
+        .nodes
+        .iter()
+        .enumerate()
+        .flat_map(|(node, (host, ranks))| ranks.iter().zip(0u16..).map(move |(rank, local)| (*rank, local, node, host)))
+        .collect();
+    procs.sort_unstable();
+    for (rank, local_rank, node, host) in procs {
+        // RANK must stand first, LOCAL_RANK and NODE_RANK must be there.
+        let proc = vec![
+            info(keys::PMIX_RANK, Value::Rank(rank)),
+            count(keys::PMIX_APPNUM, 0),
+            info(keys::PMIX_APP_RANK, Value::Rank(rank)),
+            info(keys::PMIX_GLOBAL_RANK, Value::Rank(rank)),
+            info(keys::PMIX_LOCAL_RANK, Value::U16(local_rank)),
+            info(keys::PMIX_NODE_RANK, Value::U16(local_rank)),
+            count(keys::PMIX_NODEID, node),
+            text(keys::PMIX_HOSTNAME, host.clone()),
+            info(keys::PMIX_REINCARNATION, Value::U32(world.incarnation)),
+        ];
+        infos.push(info(keys::PMIX_PROC_INFO_ARRAY, Value::Infos(proc)));
+    }
+    Ok(Job { local, infos })
+}
+
+fn check(world: &WorldInfo) -> Result<(), JobError> {
+    let nspace = &world.nspace;
+    if nspace.is_empty() || nspace.len() > 255 || nspace.contains(['/', '\0']) || nspace.starts_with('.') {
+        return Err(JobError::Namespace(nspace.clone()));
+    }
+    if world.me as usize >= world.nodes.len() {
+        return Err(JobError::Me { me: world.me, nodes: world.nodes.len() });
+    }
+    let mut seen = HashSet::new();
+    let ranks = world.nodes.iter().flat_map(|(_, ranks)| ranks);
+    let sound = ranks.clone().all(|rank| *rank < world.world_size && seen.insert(*rank));
+    if !sound || seen.len() != world.world_size as usize || seen.is_empty() || seen.len() > usize::from(u16::MAX) {
+        return Err(JobError::Placement(world.world_size));
+    }
+    if let Some((host, _)) = world.nodes.iter().find(|(host, _)| host.is_empty() || host.contains([',', ';', '\0'])) {
+        return Err(JobError::Host(host.clone()));
+    }
+    let nul = [&world.tmpdir, &world.argv0, &world.cwd].into_iter().find(|text| text.contains('\0'));
+    nul.map_or(Ok(()), |text| Err(JobError::Nul(text.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn world() -> WorldInfo {
+        WorldInfo {
+            nspace: "job.1".to_string(),
+            world_size: 4,
+            nodes: vec![("a".to_string(), vec![0, 2]), ("b".to_string(), vec![1, 3])],
+            me: 1,
+            tmpdir: String::new(),
+            incarnation: 3,
+            argv0: "/bin/app".to_string(),
+            cwd: "/".to_string(),
+        }
+    }
+
+    #[test]
+    fn ranks_come_in_order_and_their_rank_first() {
+        let job = describe(&world(), Path::new("/x")).unwrap();
+        assert_eq!(job.local, [1, 3]);
+        let arrays = job.infos.iter().filter(|i| i.key == keys::PMIX_PROC_INFO_ARRAY);
+        let firsts: Vec<_> = arrays
+            .map(|array| match &array.value {
+                Value::Infos(infos) => infos[0].clone(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected: Vec<_> = (0..4).map(|rank| info(keys::PMIX_RANK, Value::Rank(rank))).collect();
+        assert_eq!(firsts, expected);
+        assert!(job.infos.contains(&info(keys::PMIX_PROC_MAP, Value::ProcMap("0,2;1,3".to_string()))));
+    }
+
+    #[test]
+    fn senseless_worlds_are_refused() {
+        let refuse = |change: fn(&mut WorldInfo)| {
+            let mut world = world();
+            change(&mut world);
+            describe(&world, Path::new("/x")).unwrap_err()
+        };
+        assert!(matches!(refuse(|w| w.nspace = "../x".to_string()), JobError::Namespace(_)));
+        assert!(matches!(refuse(|w| w.nspace = "n".repeat(256)), JobError::Namespace(_)));
+        assert!(matches!(refuse(|w| w.me = 2), JobError::Me { .. }));
+        assert!(matches!(refuse(|w| w.world_size = 5), JobError::Placement(5)));
+        assert!(matches!(refuse(|w| w.nodes[0].1 = vec![0, 0]), JobError::Placement(4)));
+        assert!(matches!(refuse(|w| w.nodes[0].0 = "a,b".to_string()), JobError::Host(_)));
+        assert!(matches!(refuse(|w| w.cwd = "a\0b".to_string()), JobError::Nul(_)));
+    }
+}

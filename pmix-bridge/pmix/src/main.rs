@@ -1,0 +1,268 @@
+//! `ft-pmix`: hosts libpmix's server for the ranks of one world on one node. Started by the agent, and worth nothing:
+//! it is killed with its world.
+
+use ft_pmix::{LookupResponder, ModexResponder, OpResponder, Server, SpawnResponder, Status, Upcall};
+use ft_wire::pmix::{Proc, ToAgent, ToPmix};
+use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
+use std::collections::{HashMap, HashSet};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::PathBuf;
+use std::time::Instant;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0} is not set; ft-pmix is started by ft-agent")]
+    Variable(&'static str),
+    #[error("FT_PMIX_FD: {0}")]
+    Socket(std::io::Error),
+    #[error("the host name cannot be read: {0}")]
+    Host(std::io::Error),
+    #[error(transparent)]
+    Pmix(#[from] ft_pmix::PmixError),
+    #[error("the link to ft-agent: {0}")]
+    Link(std::io::Error),
+    #[error("the link to ft-agent: {0}")]
+    Frame(#[from] FrameError),
+    #[error("the agent is a {0:?}")]
+    Stranger(Role),
+}
+
+/// A responder that waits for the agent.
+enum Waiting {
+    Op(OpResponder),
+    Modex(ModexResponder),
+    Lookup(LookupResponder),
+    Spawn(SpawnResponder),
+}
+
+/// What stands open.
+#[derive(Default)]
+struct Requests {
+    last: u64,
+    /// Requests to the agent, by token.
+    waiting: HashMap<u64, Waiting>,
+    /// Processes that have finalized: their connections may break without a meaning (libpmix 5 reports some).
+    finalized: HashSet<Proc>,
+    /// Last context number of a group.
+    contexts: usize,
+}
+
+impl Requests {
+    fn add(&mut self, responder: Waiting) -> u64 {
+        self.last += 1;
+        self.waiting.insert(self.last, responder);
+        self.last
+    }
+}
+
+fn main() {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_env("FT_LOG"))
+        .with_writer(std::io::stderr)
+        .init();
+    let code = match run() {
+        Ok(()) => 0,
+        Err(failure) => {
+            eprintln!("ft-pmix: {failure}");
+            1
+        }
+    };
+    ft_pmix::leave(code)
+}
+
+fn run() -> Result<(), Failure> {
+    let fd = std::env::var("FT_PMIX_FD").ok().and_then(|fd| fd.parse().ok()).ok_or(Failure::Variable("FT_PMIX_FD"))?;
+    let folder = std::env::var_os("FT_PMIX_TMPDIR").map(PathBuf::from).ok_or(Failure::Variable("FT_PMIX_TMPDIR"))?;
+    let socket = ft_pmix::take_inherited_socket(fd).map_err(Failure::Socket)?;
+    // What gethostname says; Open MPI compares it with the node's name in the job's information.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(Failure::Host)?;
+
+    let began = Instant::now();
+    let server = Server::start(&folder, host.trim())?;
+    tracing::debug!(version = Server::version(), took = ?began.elapsed(), "server started");
+
+    // libpmix has a thread of its own; one more is enough.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(Failure::Link)?;
+    runtime.block_on(serve(server, socket))
+}
+
+async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure> {
+    socket.set_nonblocking(true).map_err(Failure::Link)?;
+    let (mut reader, writer) = UnixStream::from_std(socket).map_err(Failure::Link)?.into_split();
+    let (to_agent, queue) = mpsc::unbounded_channel();
+    tokio::spawn(write(writer, queue));
+    let send = |message: ToAgent| {
+        // The writer ends only with the link, and the reader sees that, too.
+        let _ = to_agent.send(message);
+    };
+
+    let mut theirs = [0; PREAMBLE_LEN];
+    if let Err(error) = reader.read_exact(&mut theirs).await {
+        return if is_end(&error) { Ok(()) } else { Err(Failure::Link(error)) };
+    }
+    let peer = Preamble::from_bytes(&theirs)?;
+    if peer.role != Role::Agent {
+        return Err(Failure::Stranger(peer.role));
+    }
+    send(ToAgent::Ready { version: Server::version() });
+
+    let mut frames = FrameBuffer::default();
+    let mut requests = Requests::default();
+    loop {
+        tokio::select! {
+            message = next(&mut reader, &mut frames) => match message? {
+                None => return Ok(()),
+                Some(ToPmix::Register(world)) => {
+                    let began = Instant::now();
+                    match server.register(&world).await {
+                        Ok(env) => {
+                            tracing::debug!(took = ?began.elapsed(), "world registered");
+                            send(ToAgent::Registered { env });
+                        }
+                        Err(error) => {
+                            // The agent closes the link when it has read this.
+                            send(ToAgent::Failed { reason: error.to_string() });
+                        }
+                    }
+                }
+                Some(ToPmix::ModexRequest { token, proc }) => {
+                    let to_agent = to_agent.clone();
+                    // The process may not have committed its data yet: others must not wait for it.
+                    tokio::spawn(async move {
+                        let (status, data) = Server::modex_data(&proc).await;
+                        let _ = to_agent.send(ToAgent::ModexData { token, status: status.0, data });
+                    });
+                }
+                Some(answer) => answered(&mut requests, answer),
+            },
+            upcall = server.upcall() => {
+                let Some(upcall) = upcall else { return Ok(()) };
+                if let Some(message) = translate(upcall, &mut requests) {
+                    send(message);
+                }
+            }
+        }
+    }
+}
+
+/// Gives an answer of the agent to the responder that waits for it. One that nobody waits for is dropped.
+fn answered(requests: &mut Requests, answer: ToPmix) {
+    let (token, status, data, found) = match answer {
+        ToPmix::FenceDone { token, status, data } | ToPmix::ModexDone { token, status, data } => {
+            (token, status, data, Vec::new())
+        }
+        ToPmix::Done { token, status } => (token, status, Vec::new(), Vec::new()),
+        ToPmix::Found { token, status, found } => (token, status, Vec::new(), found),
+        ToPmix::Register(_) | ToPmix::ModexRequest { .. } => return,
+    };
+    let status = Status(status);
+    match requests.waiting.remove(&token) {
+        Some(Waiting::Op(respond)) => respond.complete(status),
+        Some(Waiting::Modex(respond)) => respond.complete(status, data),
+        Some(Waiting::Lookup(respond)) => respond.complete(status, found),
+        Some(Waiting::Spawn(respond)) => {
+            // The protocol has no way to say what was spawned yet, so "success" would be a lie.
+            respond.complete(Err(if status == Status::SUCCESS { Status::NOT_SUPPORTED } else { status }));
+        }
+        None => tracing::warn!(token, "an answer that nobody waits for"),
+    }
+}
+
+/// The message that an upcall becomes; what needs no agent is answered at once.
+fn translate(upcall: Upcall, requests: &mut Requests) -> Option<ToAgent> {
+    tracing::trace!(?upcall);
+    let message = match upcall {
+        Upcall::Connected { proc, respond } => {
+            respond.complete(Status::SUCCESS);
+            // A process may come again after it finalized (MPI sessions).
+            requests.finalized.remove(&proc);
+            ToAgent::Connected { rank: proc.rank }
+        }
+        Upcall::Finalized { proc, respond } => {
+            respond.complete(Status::SUCCESS);
+            let rank = proc.rank;
+            requests.finalized.insert(proc);
+            ToAgent::Finalized { rank }
+        }
+        Upcall::LostConnection { proc } if requests.finalized.contains(&proc) => return None,
+        Upcall::LostConnection { proc } => ToAgent::LostConnection { rank: proc.rank },
+        Upcall::Abort { proc, status, message, respond } => {
+            let token = requests.add(Waiting::Op(respond));
+            ToAgent::Abort { token, rank: proc.rank, status, message }
+        }
+        Upcall::Fence { procs, data, respond } => {
+            ToAgent::Fence { token: requests.add(Waiting::Modex(respond)), procs, data }
+        }
+        Upcall::Modex { proc, respond } => ToAgent::Modex { token: requests.add(Waiting::Modex(respond)), proc },
+        Upcall::Publish { proc, values, respond } => {
+            ToAgent::Publish { token: requests.add(Waiting::Op(respond)), proc, values }
+        }
+        Upcall::Lookup { proc, keys, wait, respond } => {
+            ToAgent::Lookup { token: requests.add(Waiting::Lookup(respond)), proc, keys, wait }
+        }
+        Upcall::Unpublish { proc, keys, respond } => {
+            ToAgent::Unpublish { token: requests.add(Waiting::Op(respond)), proc, keys }
+        }
+        Upcall::Connect { procs, connect, respond } => {
+            ToAgent::Connect { token: requests.add(Waiting::Op(respond)), procs, connect }
+        }
+        Upcall::Spawn { proc, command, respond } => {
+            ToAgent::Spawn { token: requests.add(Waiting::Spawn(respond)), proc, command }
+        }
+        Upcall::Group { construct, respond } => {
+            // All participants live on this node as long as a world does; a context number must only be new.
+            requests.contexts += usize::from(construct);
+            respond.complete(Status::SUCCESS, construct.then_some(requests.contexts + 1000));
+            return None;
+        }
+        Upcall::Notified { respond, .. } => {
+            respond.complete(Status::SUCCESS);
+            return None;
+        }
+    };
+    Some(message)
+}
+
+fn is_end(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset)
+}
+
+/// The next message; `None` at the link's end. Nothing is lost when the future is dropped.
+async fn next(reader: &mut OwnedReadHalf, frames: &mut FrameBuffer) -> Result<Option<ToPmix>, Failure> {
+    loop {
+        if let Some((body, _)) = frames.next_frame()? {
+            return Ok(Some(ft_wire::decode(&body)?));
+        }
+        let mut bytes = [0; 1 << 16];
+        match reader.read(&mut bytes).await {
+            Ok(0) => return Ok(None),
+            Ok(count) => frames.push(&bytes[..count]),
+            Err(error) if is_end(&error) => return Ok(None),
+            Err(error) => return Err(Failure::Link(error)),
+        }
+    }
+}
+
+/// Writes everything that is queued. Ends with the link.
+async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<ToAgent>) {
+    if writer.write_all(&Preamble::ours(Role::Pmix).to_bytes()).await.is_err() {
+        return;
+    }
+    while let Some(message) = queue.recv().await {
+        let frame = match ft_wire::encode(&message, 0) {
+            Ok(frame) => frame,
+            Err(error) => {
+                // The world cannot go on without this message, and the agent sees the link's end.
+                eprintln!("ft-pmix: {error}");
+                ft_pmix::leave(1)
+            }
+        };
+        if writer.write_all(&frame).await.is_err() {
+            return;
+        }
+    }
+}
