@@ -96,6 +96,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     uint64_t *field = malloc(words * sizeof *field), result = 0, version, step = 0;
+    struct { char text[16]; uint64_t version; } mark = {"PLACES-MARK-HERE", 0}; /* the test finds versions by it */
     for (size_t i = 0; i < words; i++)
         field[i] = mix(((uint64_t)rank << 40) + i);
     int trace = getenv("PLACES_TRACE") ? open(getenv("PLACES_TRACE"), O_WRONLY | O_CREAT, 0644) : -1;
@@ -103,9 +104,10 @@ int main(int argc, char **argv) {
     check(ft_init(&state), "ft_init");
     check(ft_protect(1, &step, sizeof step), "ft_protect");
     check(ft_protect(2, &result, sizeof result), "ft_protect");
+    check(ft_protect(3, &mark, sizeof mark), "ft_protect");
     check(ft_protect(7, field, words * sizeof *field), "ft_protect");
     int code = ft_restore(&version);
-    if (code == 0 && version != step)
+    if (code == 0 && (version != step || version != mark.version))
         code = -1000; /* the bytes are not those of the version */
     if (code == 0 && rank == 0)
         printf("restored %llu\n", (unsigned long long)version);
@@ -134,6 +136,7 @@ int main(int argc, char **argv) {
         }
         gate_sleep_ms(option("PLACES_SLEEP", 0));
         if (step % every == 0) {
+            mark.version = step;
             check(ft_checkpoint(step), "ft_checkpoint");
             if (trace >= 0 && pwrite(trace, &step, sizeof step, 8 * rank) != sizeof step)
                 return 72;

@@ -1,0 +1,322 @@
+"""Jobs without failures, the command line, and the endings that are the application's own wish."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+
+from harness.job import check
+from harness.mpis import ALL
+from harness.registry import scenario
+
+EVERY_MPI = [{"mpi": name} for name in ALL]
+
+
+@scenario("undisturbed", each=[{"mpi": name, "size": size} for name in ALL for size in (1, 4)])
+def undisturbed(context, mpi, size):
+    """Nothing fails: the result is mpirun's, and ftd says nothing."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, size, program)
+    job.expect(0, context.reference(mpi, size, program))
+    check(job.err.strip() == "", f"stderr of an undisturbed job: {job.err}")
+    check(job.output.starts == [None], f"starts: {job.output.starts}")
+
+
+@scenario("mode-none", each=EVERY_MPI)
+def mode_none(context, mpi):
+    """--ft=none only launches; a death ends the job."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 4, program, ft="none")
+    job.expect(0, context.reference(mpi, 4, program))
+    dies = context.ftrun(mpi, 4, program, ft="none", gates=["app.compute:1"])
+    dies.kill(dies.at_gate("app.compute", 1))
+    check(dies.wait(20) == 128 + signal.SIGKILL, f"exit status {dies.process.returncode}")
+    check(len(dies.output.starts) == 1, "the job was restarted")
+
+
+@scenario("own-end", each=[{"mpi": m, "how": h} for m in ALL for h in ("abort", "exit", "return", "late")])
+def own_end(context, mpi, how):
+    """MPI_Abort, exit and return without MPI_Finalize, and a non-zero status after it, end the job with that status."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 3, context.program(mpi, "ending.c"), how, "1", "42")
+    status = job.wait(20)
+    check(status == 42, f"exit status {status}, expected 42")
+    check(job.restored == [], "ftd restarted what the program itself ended")
+    check(job.err.strip() != "", "ftd does not say why the job ended")
+
+
+@scenario("return-zero-without-finalize")
+def return_zero(context):
+    """Leaving main with 0 but without MPI_Finalize is an end by the application's own wish, and no clean one."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 3, context.program(mpi, "ending.c"), "return", "1", "0")
+    check(job.wait(20) != 0, "exit status 0 for a program that left without MPI_Finalize")
+    check("MPI_Finalize" in job.err, f"the reason is not named: {job.err}")
+
+
+@scenario("on-abort-recover", each=[{"mpi": m, "how": h} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5")
+                                    for h in ("abort-once", "exit-once", "return-once")])
+def on_abort_recover(context, mpi, how):
+    """--ft-on-abort=recover makes a failure of it."""
+    mpi = context.mpi(mpi)
+    once = {"ENDING_ONCE": context.work / "once"}
+    job = context.ftrun(mpi, 3, context.program(mpi, "ending.c"), how, "1", "42",
+                        options=["--ft-on-abort=recover"], env=once)
+    job.expect(0)
+    check(job.output.results == ["of ending"], f"results {job.output.results}")
+    check(job.restored == [None], f"recoveries {job.restored}")
+
+
+@scenario("crash-loop", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def crash_loop(context, mpi):
+    """A rank that crashes by itself every time ends the job after --ft-max-failures, with its history."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 3, context.program(mpi, "ending.c"), "crash", "1", options=["--ft-max-failures=3"])
+    status = job.wait(40)
+    check(status == 128 + signal.SIGSEGV, f"exit status {status}, expected that of SIGSEGV")
+    check(len(job.restored) == 2, f"{len(job.restored)} recoveries before the third death ended the job")
+    check(re.search(r"rank 1", job.err) and "SIGSEGV" in job.err, "the history does not name rank and signal")
+
+
+@scenario("crash-once")
+def crash_once(context):
+    """One crash is a failure like any other."""
+    mpi = context.mpi("mpich5")
+    once = {"ENDING_ONCE": context.work / "once"}
+    job = context.ftrun(mpi, 4, context.program(mpi, "ending.c"), "crash-once", "2", env=once)
+    job.expect(0)
+    check(job.restored == [None], f"recoveries {job.restored}")
+    check("SIGSEGV" in job.err, "the block does not name the signal")
+
+
+@scenario("survivors-abort")
+def survivors_abort(context):
+    """Open MPI 5's survivors abort when a peer over TCP dies: collateral, never the job's end."""
+    mpi = context.mpi("openmpi5")
+    program = context.program(mpi, "places.c")
+    env = {"OMPI_MCA_btl": "self,tcp"}
+    reference = context.reference(mpi, 4, program)
+    for place in ("app.recv", "app.allreduce"):
+        job = context.ftrun(mpi, 4, program, env=env, gates=[f"{place}:1"])
+        job.kill(job.at_gate(place, 1))
+        # No go: the keeper stays where it is, the others notice the broken connections.
+        job.expect(0, reference)
+        check(job.restored == [5], f"restored {job.restored}")
+
+
+@scenario("cancel", each=[{"mpi": m, "number": n} for m in ("openmpi5", "mpich4") for n in ("SIGINT", "SIGTERM", "SIGHUP")])
+def cancel(context, mpi, number):
+    """Ctrl-C ends the job at once; so do SIGTERM and SIGHUP."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 4, context.program(mpi, "places.c"), gates=["app.compute:1"])
+    job.at_gate("app.compute", 1)
+    begun = time.monotonic()
+    job.interrupt(getattr(signal, number))
+    status = job.wait(10)
+    check(time.monotonic() - begun < 2, f"the end took {time.monotonic() - begun:.1f} s")
+    check(status == 128 + getattr(signal, number), f"exit status {status}")
+    check(job.restored == [], "a cancelled job was recovered")
+
+
+@scenario("cancel-in-recovery", each=[{"gate": g} for g in ("agent.noticed", "agent.agreed", "agent.released")])
+def cancel_in_recovery(context, gate):
+    """Ctrl-C in the middle of a recovery ends the job as well."""
+    mpi = context.mpi("mpich4")
+    nth = 1 if gate == "agent.noticed" else 2
+    job = context.ftrun(mpi, 4, context.program(mpi, "places.c"), gates=["app.compute:1", f"{gate}:*:{nth}"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.at_gate(gate)
+    job.interrupt()
+    job.go(gate)
+    check(job.wait(10) == 128 + signal.SIGINT, f"exit status {job.process.returncode}")
+
+
+@scenario("signals-forwarded")
+def signals_forwarded(context):
+    """SIGUSR1 to ftrun reaches every rank."""
+    script = 'trap "echo got $FT_RANK; exit 0" USR1; touch ready.$FT_RANK; while :; do sleep 0.02; done'
+    job = context.ftrun(None, 3, "bash", "-c", script)
+    deadline = time.monotonic() + 10
+    while len(list(context.work.glob("ready.*"))) < 3:
+        check(time.monotonic() < deadline, "the ranks did not start")
+        time.sleep(0.01)
+    job.interrupt(signal.SIGUSR1)
+    job.expect(0)
+    check(sorted(job.output.text.split("\n")) == ["", "got 0", "got 1", "got 2"], f"output {job.output.text!r}")
+
+
+@scenario("no-mpi")
+def no_mpi(context):
+    """A program that never calls MPI just runs; its status is the job's; killed, it is started again."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "nompi.c")
+    job = context.ftrun(None, 3, program)
+    job.expect(0)
+    check(sorted(job.output.text.split()) == sorted("hello from 0 hello from 1 hello from 2".split()), job.output.text)
+    check(context.ftrun(None, 2, program, "7").wait(10) == 7, "exit status of a program without MPI")
+    job = context.ftrun(None, 3, program, gates=["app.compute:*"])
+    for rank in range(3):
+        job.at_gate("app.compute", rank)
+    job.kill(job.at_gate("app.compute", 1))
+    for rank in range(3):
+        job.go("app.compute", rank)
+    job.expect(0)
+    check(sorted(set(re.findall(r"hello from (\d)", job.output.text))) == ["0", "1", "2"], job.output.text)
+
+
+@scenario("clean-end-then-death")
+def clean_end_then_death(context):
+    """Some ranks have ended cleanly, then another dies: all of them run again (docs/guide.md)."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "nompi.c")
+    job = context.ftrun(None, 3, program, gates=["app.compute:1"])
+    pid = job.at_gate("app.compute", 1)
+    deadline = time.monotonic() + 10
+    while job.output.text.count("hello") < 2 or len(job.ranks()) > 1:
+        check(time.monotonic() < deadline, "the other ranks do not end")
+        time.sleep(0.01)
+    job.kill(pid)
+    job.expect(0)
+    check(job.output.text.count("hello from 1") == 1, job.output.text)
+    check(job.output.text.count("hello from 0") == 2, job.output.text)
+
+
+@scenario("tag-output")
+def tag_output(context):
+    """--tag-output names the rank of every line, also after a recovery."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 3, context.program(mpi, "io.c"), options=["--tag-output"], gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0)
+    lines = job.output.text.strip().splitlines()
+    check(len(lines) == 3, f"lines: {lines}")
+    for rank in range(3):
+        check(any(re.match(rf"\S*\b{rank}\b\S*\s.*rank {rank} stdin", line) for line in lines), f"rank {rank}: {lines}")
+    check(re.search(r"^\S*\b2\b\S*\s.*rank 2 on stderr", job.err, re.M), f"stderr is not tagged: {job.err}")
+
+
+@scenario("environment")
+def environment(context):
+    """-x VAR, -x VAR=value, --chdir."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "io.c")
+    elsewhere = context.dir / "else where"
+    elsewhere.mkdir()
+    job = context.ftrun(mpi, 2, program, options=["-x", "PROBE=a b", "--chdir", str(elsewhere)])
+    job.expect(0)
+    check(job.output.text.count(f"cwd {elsewhere} probe a b") == 2, job.output.text)
+    job = context.ftrun(mpi, 2, program, options=["-x", "PROBE"], env={"PROBE": "from outside"})
+    job.expect(0)
+    check(job.output.text.count("probe from outside") == 2, job.output.text)
+
+
+def _stdin_hash(data):
+    value = 1469598103934665603
+    for byte in data:
+        value = ((value ^ byte) * 1099511628211) % (1 << 64)
+    return f"stdin {len(data)} bytes {value:016x}"
+
+
+@scenario("stdin", each=[{"kind": k} for k in ("file", "file-offset", "pipe", "slow-pipe", "large-pipe", "null", "closed")])
+def stdin(context, kind):
+    """Rank 0 reads standard input from its first byte in every world; the other ranks read nothing."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "io.c")
+    data = b"".join(b"line %d of the input\n" % i for i in range(200000 if kind == "large-pipe" else 500))
+    gates = [] if kind in ("null", "closed") else ["io.half:0"]
+    feeder = None
+    if kind.startswith("file"):
+        path = context.work / "input"
+        path.write_bytes((b"skip me\n" if kind == "file-offset" else b"") + data)
+        source = os.open(path, os.O_RDONLY)
+        if kind == "file-offset":
+            os.lseek(source, 8, os.SEEK_SET)
+    elif kind in ("null", "closed"):
+        data, source = b"", subprocess.DEVNULL
+    else:
+        path = context.work / "input"
+        path.write_bytes(data)
+        wait = "sleep 0.3;" if kind == "slow-pipe" else ""
+        feeder = subprocess.Popen(
+            ["bash", "-c", f"head -n 3 input; {wait} tail -n +4 input"], cwd=context.work, stdout=subprocess.PIPE
+        )
+        source = feeder.stdout
+    if kind == "closed":
+        job = context.start(
+            ["bash", "-c", 'exec <&-; exec "$@"', "bash", context.prefix / "bin/ftrun", "-n", "3", "--ft=reinit", program],
+            mpi=mpi,
+        )
+    else:
+        job = context.ftrun(mpi, 3, program, stdin=source, gates=[*gates, "app.compute:2"])
+        if gates:
+            job.kill(job.at_gate("io.half", 0), "rank 0 after its first byte of input")
+        job.kill(job.at_gate("app.compute", 2), "rank 2 while rank 0 has read all")
+    job.expect(0)
+    if feeder:
+        feeder.stdout.close()
+        feeder.wait(5)
+    lines = job.output.text.splitlines()
+    check(any(line.startswith(f"rank 0 {_stdin_hash(data)}") for line in lines), f"{lines}, not {_stdin_hash(data)}")
+    check(sum(f"{_stdin_hash(b'')}" in line for line in lines) == (3 if not data else 2), f"{lines}")
+
+
+@scenario("wrapper", each=[{"kind": k, "mpi": m} for k in ("bash", "numactl", "nested") for m in ("openmpi4", "mpich5")])
+def wrapper(context, kind, mpi):
+    """The rank is the process that calls MPI_Init, whatever stands above it."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    command = {
+        "bash": ["bash", "-c", f"{program}; exit $?"],
+        "numactl": ["numactl", "--physcpubind=all", program],
+        "nested": ["bash", "-c", f"sleep 30 & env A=b bash -c '{program} 3<&-; exit $?'; code=$?; kill %1; exit $code"],
+    }[kind]
+    job = context.ftrun(mpi, 3, *command, gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0, context.reference(mpi, 3, program))
+    check(job.restored == [5], f"restored {job.restored}")
+
+
+PYTHON_PROGRAM = """
+import os, sys
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+total = 0
+for step in range(1, 11):
+    total = (total * 31 + world.allreduce(world.rank * step)) % 1000003
+    world.barrier()
+    if step == 5 and world.rank == 1:
+        try:
+            with open(os.environ["HERE"], "x") as file:
+                file.write(f"{os.getpid()}\\n")
+        except FileExistsError:
+            pass
+        else:
+            while True:
+                pass
+if world.rank == 0:
+    print("result", total)
+"""
+
+
+@scenario("mpi4py", each=[{"how": "script"}, {"how": "module"}])
+def mpi4py(context, how):
+    """python3 program.py and python3 -m mpi4py program.py."""
+    mpi = context.mpi("openmpi4")
+    (context.work / "program.py").write_text(PYTHON_PROGRAM)
+    here = context.work / "here"
+    command = ["/usr/bin/python3", *(["-m", "mpi4py"] if how == "module" else []), "program.py"]
+    job = context.ftrun(mpi, 3, *command, env={"HERE": here})
+    deadline = time.monotonic() + 20
+    while not here.exists() or not here.read_text().endswith("\n"):
+        check(job.running() and time.monotonic() < deadline, "rank 1 did not come to its place")
+        time.sleep(0.01)
+    job.kill(int(here.read_text()), "rank 1, computing in Python")
+    job.expect(0)
+    total = 0
+    for step in range(1, 11):
+        total = (total * 31 + 3 * step) % 1000003
+    check(job.output.results == [str(total)], f"{job.output.results}, not {total}")
+    check(job.restored == [None], f"restored {job.restored}")

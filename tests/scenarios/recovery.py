@@ -1,0 +1,324 @@
+"""Failures beyond the matrix: many of them, ftrun's own death, examples, files, LAMMPS."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+from harness import proc
+from harness.job import check
+from harness.mpis import ALL
+from harness.registry import scenario
+
+
+@scenario("heat2d", each=[{"mpi": m, "source": "heat2d.c"} for m in ALL]
+          + [{"mpi": m, "source": "heat2d.f90"} for m in ("openmpi4", "mpich4")])
+def heat2d(context, mpi, source):
+    """The example survives three kills, in C and in Fortran."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, source)
+    command = [program, "-g", "64", "-s", "60", "-c", "5", "-p", "20"]
+    reference = context.reference(mpi, 4, *command)
+    job = context.ftrun(mpi, 4, *command)
+    for world in (1, 2, 3):
+        pid = job.wait_ranks(4, world)[world]
+        seen = len(job.output.steps)
+        deadline = time.monotonic() + 20
+        while len(job.output.steps) < seen + 8:
+            check(job.running() and time.monotonic() < deadline, f"world {world} does not get on")
+            time.sleep(0.005)
+        job.kill(pid, f"rank {world} in world {world}")
+    job.expect(0, reference)
+    check(len(job.restored) == 3 and None not in job.restored, f"restored {job.restored}")
+    check(job.restored == job.output.starts[-3:], f"ftd says {job.restored}, the program {job.output.starts}")
+    check(job.restored == sorted(job.restored), f"versions went back: {job.restored}")
+
+
+@scenario("montecarlo")
+def montecarlo(context):
+    """A program that knows nothing of ftd starts again from the beginning."""
+    mpi = context.mpi("openmpi4")
+    program = context.program(mpi, "montecarlo.c")
+    command = [program, "60", "2000", "15"]
+    reference = context.reference(mpi, 4, *command)
+    job = context.ftrun(mpi, 4, *command)
+    for world in (1, 2):
+        pid = job.wait_ranks(4, world)[2]
+        seen = len(job.output.steps)
+        while len(job.output.steps) < seen + 5 and job.running():
+            time.sleep(0.005)
+        job.kill(pid, "rank 2")
+    job.expect(0, reference)
+    check(job.restored == [None, None], f"restored {job.restored}")
+
+
+@scenario("resize", each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
+def resize(context, mpi):
+    """Protected regions that grow, shrink and move."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "resize.c")
+    calm = context.ftrun(mpi, 3, program)
+    calm.expect(0)
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0, calm.output)
+    check(job.restored == [8], f"restored {job.restored}")
+
+
+@scenario("files", each=[{"where": "half"}, {"where": "whole"}])
+def files(context, where):
+    """$FT_CHECKPOINT_DIR: the next world finds whole files only."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "files.c")
+    calm = context.ftrun(mpi, 2, program)
+    calm.expect(0)
+    gate, rank = ("files.half", 0) if where == "half" else ("app.compute", 1)
+    job = context.ftrun(mpi, 2, program, gates=[f"{gate}:{rank}"])
+    job.kill(job.at_gate(gate, rank))
+    job.expect(0, calm.output)
+    starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)
+    check(starts == ["0", "5" if where == "half" else "6"], f"restarts from {starts}")
+
+
+@scenario("files-agent-killed")
+def files_agent_killed(context):
+    """... also when it is the agent that dies in the middle of a file."""
+    mpi = context.mpi("openmpi4")
+    program = context.program(mpi, "files.c")
+    job = context.ftrun(mpi, 2, program, gates=["files.half:0"])
+    job.at_gate("files.half", 0)
+    job.kill(job.one("ft-agent"))
+    job.expect(0)
+    starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)
+    check(starts == ["0", "5"], f"restarts from {starts}")
+
+
+@scenario("launcher-killed", each=[{"mpi": m, "place": p} for m in ("openmpi4", "openmpi5", "mpich4", "impi")
+                                   for p in ("app.compute", "mpi.before-init", "agent.fence")]
+          + [{"mpi": "mpich4", "place": p} for p in ("agent.noticed", "agent.agreed", "agent.released")])
+def launcher_killed(context, mpi, place):
+    """ftrun is killed with SIGKILL: nothing is left."""
+    mpi = context.mpi(mpi)
+    gates, rank = [f"{place}:1"], 1
+    if place.startswith("agent."):
+        rank = "-"
+        gates = [f"{place}:*:{2 if place in ('agent.agreed', 'agent.released') else 1}"]
+    if place in ("agent.noticed", "agent.agreed", "agent.released"):
+        gates.append("app.compute:1")
+    job = context.ftrun(mpi, 4, context.program(mpi, "places.c"), gates=gates)
+    if len(gates) == 2:
+        job.kill(job.at_gate("app.compute", 1))
+    job.at_gate(place, rank)
+    job.kill(job.pid, "ftrun")
+    # No go: whoever stands at the gate must be ended as well.
+    context.assert_clean(5)
+
+
+@scenario("everything-killed")
+def everything_killed(context):
+    """ftrun, agent and all shepherds at once: the next ftrun of the same user removes what is left, nothing else runs on."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"])
+    job.at_gate("app.compute", 1)
+    for pid in [*job.below("ft-shepherd"), job.one("ft-agent"), job.pid]:
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while any(proc.alive(pid) for pid in proc.descendants(os.getpid())):
+        check(time.monotonic() < deadline, f"still there:\n{proc.describe(os.getpid())}")
+        time.sleep(0.01)
+    context.ftrun(mpi, 2, program).expect(0)
+
+
+@scenario("agent-crash-loop", timeout=90)
+def agent_crash_loop(context):
+    """An agent that is killed again and again: the job goes on until the limit, then ends with a sentence; it never hangs."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 2, program, env={"PLACES_SLEEP": "200"})
+    killed = 0
+    while job.running() and killed < 12:
+        found = job.below("ft-agent")
+        if found:
+            try:
+                job.kill(found[0])
+                killed += 1
+            except ProcessLookupError:
+                pass
+        time.sleep(0.15)
+    status = job.wait(30)
+    check(status != 0, "twelve killed agents within seconds, and yet status 0")
+    check("agent" in job.err, f"the reason does not name the agent: {job.err}")
+
+
+@scenario("hundred-failures", timeout=400, weight=2, each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
+def hundred_failures(context, mpi):
+    """100 failures in one job; between the 10th and the 100th nothing grows."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    env = {"PLACES_STEPS": 1050, "PLACES_STEP": 0, "PLACES_SLEEP": 2}
+    job = context.ftrun(mpi, 4, program, env=env)
+    measured = {}
+    for failure in range(1, 102):
+        ranks = job.wait_ranks(4, failure)
+        seen = len(job.output.steps)
+        deadline = time.monotonic() + 30
+        # Three steps further than ever: each world makes progress, so that no crash loop is seen.
+        while not (job.output.steps[seen:] and len(job.output.steps) >= seen + 3):
+            check(job.running(), f"the job ended before failure {failure}")
+            check(time.monotonic() < deadline, f"no progress before failure {failure}")
+            time.sleep(0.002)
+        if failure in (10, 100):
+            time.sleep(0.3)
+            shepherds = job.below("ft-shepherd")
+            measured[failure] = {
+                "ftrun": proc.resources(job.pid),
+                "agent": proc.resources(job.one("ft-agent")),
+                **{f"shepherd {i}": proc.resources(pid) for i, pid in enumerate(shepherds)},
+                "files": {"shm": sum(len(files) for _, _, files in os.walk(context.memory))},
+            }
+        if failure <= 100:
+            job.kill(ranks[failure % 4], f"failure {failure}")
+    job.expect(0, patience=120)
+    check(len(job.restored) == 100, f"{len(job.restored)} recovery blocks")
+    check(None not in job.restored[1:], "a restart from the beginning")
+    early, late = measured[10], measured[100]
+    print(f"after 10 failures: {early}\nafter 100 failures: {late}")
+    check(early.keys() == late.keys(), "there are other processes now")
+    for who in early:
+        for what, before in early[who].items():
+            after = late[who][what]
+            if what in ("private_kb", "resident_kb"):
+                check(after <= before * 1.05 + 64, f"{who}: {what} grew from {before} to {after}")
+            else:
+                check(after == before, f"{who}: {what} was {before} and is {after}")
+
+
+# --- LAMMPS --------------------------------------------------------------------------------------------------------
+
+LAMMPS_INPUT = """\
+variable dir getenv FT_CHECKPOINT_DIR
+variable have equal is_file(${dir}/melt.FIRST.restart)
+if "${have} == 1" then "read_restart ${dir}/melt.*.restart" else "include melt.new"
+pair_style lj/cut 2.5
+pair_coeff 1 1 1.0 1.0 2.5
+neighbor 0.3 bin
+neigh_modify every 20 delay 0 check no
+fix 1 all nve
+thermo 10
+thermo_modify format float %20.15g
+restart EVERY ${dir}/melt.*.restart
+run STEPS upto
+print "result done"
+"""
+LAMMPS_NEW = """\
+units lj
+atom_style atomic
+lattice fcc 0.8442
+region box block 0 SIDE 0 SIDE 0 SIDE
+create_box 1 box
+create_atoms 1 box
+mass 1 1.0
+velocity all create 3.0 87287
+"""
+
+
+def _lammps_input(context, every, steps, side):
+    def fill(text):
+        return text.replace("FIRST", str(every)).replace("EVERY", str(every)).replace("STEPS", str(steps)) \
+            .replace("SIDE", str(side))
+
+    (context.work / "in.melt").write_text(fill(LAMMPS_INPUT))
+    (context.work / "melt.new").write_text(fill(LAMMPS_NEW))
+
+
+def _thermo(text):
+    """Step -> thermo line, of the last world in the output."""
+    world = text.rpartition("LAMMPS (")[2]
+    return {int(m[1]): m[0] for m in re.finditer(r"^\s*(\d+)(?:\s+-?[\d.]+(?:e[+-]?\d+)?){5}\s*$", world, re.M)}
+
+
+@scenario("lammps", timeout=150, each=[{"how": h} for h in ("in", "stdin", "while-writing")])
+def lammps(context, how):
+    """LAMMPS from Debian, unmodified, with its own restart files."""
+    mpi = context.mpi("openmpi4")
+    if how == "while-writing":
+        every, steps, side = 5, 120, 24
+    else:
+        every, steps, side = 50, 1500, 10
+    _lammps_input(context, every, steps, side)
+    command = ["/usr/bin/lmp", "-log", "none"]
+    stdin = None
+    if how == "stdin":
+        stdin = os.open(context.work / "in.melt", os.O_RDONLY)
+    else:
+        command += ["-in", "in.melt"]
+    job = context.ftrun(mpi, 2, *command, stdin=stdin)
+    directory = None
+    deadline = time.monotonic() + 60
+    victim = None
+    while victim is None:
+        check(job.running() and time.monotonic() < deadline, "LAMMPS wrote no restart file in time")
+        ranks = job.ranks(1)
+        if 0 not in ranks:
+            continue
+        directory = directory or pathlib.Path(proc.environ(ranks[0])["FT_CHECKPOINT_DIR"])
+        if how == "while-writing":
+            if (directory / f"melt.{3 * every}.restart").exists() and _open_restart(ranks[0]):
+                os.kill(ranks[0], signal.SIGSTOP)
+                time.sleep(0.01)
+                torn = _open_restart(ranks[0])
+                if torn:
+                    victim = ranks[0]
+                else:
+                    os.kill(ranks[0], signal.SIGCONT)
+        elif (directory / f"melt.{2 * every}.restart").exists():
+            victim = ranks[1]
+            torn = None
+    job.kill(victim, f"in the middle of writing {torn}" if torn else "")
+    # The file from which the next world starts, for the restart by hand.
+    read = None
+    while read is None:
+        check(job.running() and time.monotonic() < deadline, "the next world reads no restart file")
+        read = re.search(r"Reading restart file|Reading restart", job.output.text)
+        time.sleep(0.002)
+    by_hand = context.work / "by-hand"
+    by_hand.mkdir()
+    for path in directory.glob("melt.*.restart"):
+        try:
+            shutil.copy(path, by_hand)
+        except FileNotFoundError:
+            pass
+    job.expect(0, patience=100)
+    again = _thermo(job.output.text)
+    first = min(again)
+    print(f"restarted at step {first}")
+    check(first > 0 and first % every == 0, f"it began at step {first}")
+    check(job.output.results == ["done"], f"results {job.output.results}")
+    if torn:
+        number = int(re.search(r"melt\.(\d+)\.restart", torn)[1])
+        check(first < number, f"the torn file of step {number} was read")
+    for path in by_hand.glob("melt.*.restart"):
+        if int(path.name.split(".")[1]) > first:
+            path.unlink()
+    hand = subprocess.run(
+        mpi.mpiexec(2, "/usr/bin/lmp", "-log", "none", "-in", "in.melt"), cwd=context.work, timeout=100,
+        env=context.env(mpi, {"FT_CHECKPOINT_DIR": by_hand}), capture_output=True, text=True,
+    )
+    check(hand.returncode == 0, f"the restart by hand fails: {hand.stdout} {hand.stderr}")
+    check(_thermo(hand.stdout) == again, "thermodynamic output differs from that of a restart by hand")
+
+
+def _open_restart(pid):
+    """Name of a restart file that the process has open."""
+    try:
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            target = os.readlink(f"/proc/{pid}/fd/{number}")
+            if ".restart" in target:
+                return target
+    except OSError:
+        pass
+    return None

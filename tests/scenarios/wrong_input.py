@@ -1,0 +1,294 @@
+"""Wrong input: answered with one sentence and a non-zero exit."""
+
+import os
+import re
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+from harness.job import check
+from harness.registry import scenario
+
+
+def _refused(context, argv, *words, env=None, mpi=None):
+    job = context.start([context.prefix / "bin" / "ftrun", *argv], env=env, mpi=mpi)
+    status = job.wait(15)
+    check(status not in (0, 101) and status < 128, f"exit status {status}")
+    lines = [line for line in job.err.splitlines() if line.strip()]
+    check(len(lines) == 1, f"not one sentence: {lines}")
+    for word in words:
+        check(word in lines[0], f"'{word}' is not in the sentence: {lines[0]}")
+    check("panicked" not in job.err, job.err)
+
+
+CASES = {
+    "unknown-mode": (["-n", "2", "--ft=wonder", "true"], ["wonder"]),
+    "mode-spare": (["-n", "2", "--ft=spare", "true"], ["spare"]),
+    "mode-replicate": (["-n", "2", "--ft=replicate", "true"], ["replicate"]),
+    "mode-ulfm": (["-n", "2", "--ft=ulfm", "true"], ["ulfm"]),
+    "no-such-program": (["-n", "2", "--ft=reinit", "./no-such-program"], ["no-such-program"]),
+    "no-such-program-in-path": (["-n", "2", "--ft=reinit", "no-such-program"], ["no-such-program"]),
+    "directory": (["-n", "2", "--ft=reinit", "/tmp"], ["/tmp"]),
+    "zero-ranks": (["-n", "0", "--ft=reinit", "true"], ["0"]),
+    "negative-ranks": (["-n", "-3", "--ft=reinit", "true"], ["3"]),
+    "ranks-no-number": (["-n", "many", "--ft=reinit", "true"], ["many"]),
+    "no-program": (["-n", "2", "--ft=reinit"], []),
+    "unknown-option": (["-n", "2", "--ft-nothing", "true"], ["--ft-nothing"]),
+    "no-such-directory": (["-n", "2", "--chdir", "/no/such/directory", "true"], ["/no/such/directory"]),
+    "max-failures-no-number": (["-n", "2", "--ft-max-failures=few", "true"], ["few"]),
+    "unknown-on-abort": (["-n", "2", "--ft-on-abort=maybe", "true"], ["maybe"]),
+    "unknown-mpi-option": (["-n", "2", "--ft-mpi=lam", "true"], ["lam"]),
+}
+
+
+@scenario("wrong", each=[{"case": case} for case in CASES])
+def wrong(context, case):
+    """The command line."""
+    argv, words = CASES[case]
+    _refused(context, argv, *words)
+
+
+@scenario("not-executable")
+def not_executable(context):
+    """A file without the x bit, and one that is no program."""
+    plain = context.work / "plain"
+    plain.write_text("no program\n")
+    _refused(context, ["-n", "2", "--ft=reinit", str(plain)], str(plain))
+    plain.chmod(0o755)
+    plain.write_bytes(b"\x7fELF" + b"\0" * 100)
+    _refused(context, ["-n", "2", "--ft=reinit", str(plain)], str(plain))
+
+
+@scenario("memory-directory")
+def memory_directory(context):
+    """A memory directory that does not exist."""
+    _refused(context, ["-n", "2", "true"], "/no/such", env={"FT_MEMORY_DIR": "/no/such"})
+
+
+FAKE_MPI = """
+int MPI_Init(int *c, char ***v) { (void)c; (void)v; return 0; }
+int MPI_Finalize(void) { return 0; }
+int MPI_Get_library_version(char *text, int *length) {
+    const char name[] = "Wonder MPI 7.1";
+    for (int i = 0; i < (int)sizeof name; i++) text[i] = name[i];
+    *length = sizeof name - 1;
+    return 0;
+}
+"""
+
+
+@scenario("unknown-mpi")
+def unknown_mpi(context):
+    """An MPI of an unknown kind is refused by its name."""
+    library, program = context.work / "libwonder.so", context.work / "program"
+    (context.work / "wonder.c").write_text(FAKE_MPI)
+    (context.work / "program.c").write_text(
+        "int MPI_Init(int *, char ***); int MPI_Finalize(void);\n"
+        "int main(void) { MPI_Init(0, 0); return MPI_Finalize(); }\n"
+    )
+    for command in (
+        ["gcc", "-shared", "-fPIC", "-o", library, "wonder.c"],
+        ["gcc", "-o", program, "program.c", library, f"-Wl,-rpath,{context.work}"],
+    ):
+        subprocess.run(command, cwd=context.work, check=True)
+    job = context.ftrun(None, 2, str(program))
+    status = job.wait(15)
+    check(status != 0, "a program with an unknown MPI ended with 0")
+    lines = [line for line in job.err.splitlines() if "Wonder MPI 7.1" in line]
+    check(len(lines) >= 1, f"the MPI is not named: {job.err}")
+    check(job.restored == [], "and it was tried again")
+
+
+@scenario("bad-api")
+def bad_api(context):
+    """Null pointers, restore before protect, regions that no longer match: errors with a sentence, and nothing changes."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "badapi.c"), gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0)
+    told = re.findall(r"^([\w-]+) code (-?\d+): (.+)$", job.output.text, re.M)
+    codes = {}
+    for name, code, sentence in told:
+        codes.setdefault(name, int(code))
+        check(len(sentence) > 5, f"{name}: no sentence")
+    for name in (
+        "protect-before-init", "checkpoint-before-init", "restore-before-protect", "null-pointer", "null-version",
+        "restore-nothing", "version-not-increasing", "restore-missing-region", "restore-other-size",
+    ):
+        check(codes.get(name, 0) != 0, f"{name} was accepted: {job.output.text}")
+    for name in ("init", "protect", "checkpoint", "restore", "finalize", "unchanged"):
+        check(codes.get(name) == 0, f"{name} failed: {job.output.text}")
+    check("number 7 version 5" in job.output.text, f"the checkpoint did not come back: {job.output.text}")
+
+
+@scenario("without-ftd", each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
+def without_ftd(context, mpi):
+    """The same program without ftd: it runs, checkpoints protect nothing, and that is said once."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    job = context.start(mpi.mpiexec(3, program), mpi=mpi)
+    job.expect(0)
+    check(job.output.starts == [None] and len(job.output.results) == 1, job.output.text)
+    check(1 <= len([x for x in job.err.splitlines() if "ftd" in x or "ftrun" in x]) <= 3, f"stderr: {job.err}")
+
+
+@scenario("does-not-fit")
+def does_not_fit(context):
+    """A checkpoint that does not fit in memory is an error; the older version stays whole and is restored."""
+    mpi = context.mpi("mpich4")
+    with open("/proc/meminfo") as file:
+        megabytes = int(re.search(r"MemTotal:\s+(\d+)", file.read())[1]) // 1024
+    job = context.ftrun(mpi, 2, context.program(mpi, "bigckpt.c"), str(megabytes), gates=["app.compute:1"])
+    pid = job.at_gate("app.compute", 1)
+    found = re.findall(r"rank (\d) checkpoint code (-?\d+): (.+)", job.err)
+    check(len(found) == 2 and all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
+    job.kill(pid)
+    job.expect(0)
+    check("restore code 0 version 2 value 22" in job.output.text, job.output.text)
+    check(job.restored == [2], f"restored {job.restored}")
+
+
+def arenas(job):
+    """(path of the descriptor, rank by what is in it) of every arena that the agent holds."""
+    agent = job.one("ft-agent")
+    for number in os.listdir(f"/proc/{agent}/fd"):
+        path = f"/proc/{agent}/fd/{number}"
+        try:
+            target = os.readlink(path)
+        except OSError:
+            continue
+        if target.startswith("/memfd:") and "arena" in target:
+            yield path, target
+
+
+def marks(path):
+    """(offset, version) of every whole mark that places.c put into an arena."""
+    found = []
+    with open(path, "rb") as file:
+        end = os.fstat(file.fileno()).st_size
+        at = 0
+        while at < end:
+            try:
+                start = os.lseek(file.fileno(), at, os.SEEK_DATA)
+                at = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            except OSError:
+                break
+            data = os.pread(file.fileno(), min(at - start, 1 << 24), start)
+            for hit in re.finditer(rb"PLACES-MARK-HERE(.{8})", data, re.S):
+                found.append((start + hit.start(), struct.unpack("<Q", hit[1])[0]))
+    return found
+
+
+@scenario("corrupted", each=[{"how": "newest"}, {"how": "two"}, {"how": "header"}])
+def corrupted(context, how):
+    """Flipped bytes in the arena are detected, and the older version is used."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"])
+    pid = job.at_gate("app.compute", 1)
+    time.sleep(1.0)  # checksums are made behind the copy; what is flipped before that nobody can know
+    hit = 0
+    wrong = {"newest": {5}, "two": {5, 4}, "header": {5}}[how]
+    # One arena of the three: the version must then be dropped for every rank.
+    path = next((path for path, _ in arenas(job) if marks(path)), None)
+    check(path is not None, "no arena with marks found below the agent's descriptors")
+    with open(path, "r+b", buffering=0) as file:
+        for offset, version in marks(path):
+            if version in wrong:
+                at = offset + 16 if how != "header" else offset - 1
+                byte = os.pread(file.fileno(), 1, at)
+                os.pwrite(file.fileno(), bytes([byte[0] ^ 0x40]), at)
+                hit += 1
+    check(hit >= len(wrong), f"only {hit} versions were found in the arena")
+    job.kill(pid)
+    job.expect(0, context.reference(mpi, 3, program))
+    expected = min(wrong) - 1
+    check(job.restored == [expected], f"restored {job.restored}, expected {expected}")
+    check(job.output.starts == [None, expected], f"starts {job.output.starts}")
+    check(re.search(r"checksum|corrupt|damaged|do not match|does not match", job.err), f"nothing is said: {job.err}")
+
+
+MAGIC = b"ftdwire\n"
+
+
+@scenario("mixed-agent-newer")
+def mixed_agent_newer(context):
+    """A client library that meets an agent of another release says so and fails."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "badapi.c")
+    path = context.work / "s"
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(path))
+    server.listen()
+
+    def answer():
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(MAGIC + struct.pack("<II", 9999, 0))
+            connection.settimeout(10)
+            try:
+                while connection.recv(4096):
+                    pass
+            except OSError:
+                pass
+
+    threading.Thread(target=answer, daemon=True).start()
+    env = {"FT_SOCKET": path, "FT_RANK": 0, "FT_SIZE": 1, "FT_WORLD": 1, "FT_EPOCH": 1, "FT_JOB": "x", "FT_MODE": "reinit"}
+    job = context.start(mpi.mpiexec(1, program), mpi=mpi, env=env)
+    job.wait(30)
+    found = re.search(r"^init code (-?\d+): (.+)$", job.output.text, re.M)
+    check(found and int(found[1]) != 0, f"ft_init accepted it: {job.output.text}{job.err}")
+    check("9999" in job.output.text + job.err, f"the versions are not named: {job.output.text}{job.err}")
+    server.close()
+
+
+OTHER_RELEASE = r"""
+import os, socket, struct, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(os.environ["FT_SOCKET"])
+s.sendall(b"ftdwire\n" + struct.pack("<II", 9999, 3))
+s.settimeout(10)
+data = b""
+while True:
+    more = s.recv(4096)
+    if not more:
+        break
+    data += more
+print("answer", data[:8], struct.unpack("<I", data[8:12])[0] if len(data) >= 12 else None)
+sys.exit(5)
+"""
+
+
+@scenario("mixed-client-newer")
+def mixed_client_newer(context):
+    """An agent that meets a client library of another release answers with its version, says so, and closes."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", OTHER_RELEASE)
+    check(job.wait(20) == 5, f"exit status {job.process.returncode}")
+    check("answer b'ftdwire\\n' " in job.output.text, f"{job.output.text} {job.err}")
+    check("9999" in job.err, f"ftd does not say that releases are mixed: {job.err}")
+
+
+STRANGER = r"""
+import os, socket
+for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100000, b"ftdwire\n\1\0\0\0\3\0\0\0" + b"\xff" * 64, b""):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(os.environ["FT_SOCKET"])
+    try:
+        s.sendall(data)
+        s.settimeout(5)
+        while s.recv(4096):
+            pass
+    except (ConnectionError, TimeoutError, BrokenPipeError):
+        pass
+    s.close()
+"""
+
+
+@scenario("hostile-bytes")
+def hostile_bytes(context):
+    """Bytes that are no protocol harm nobody."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", STRANGER)
+    job.expect(0, patience=40)
+    check("panicked" not in job.err, job.err)
