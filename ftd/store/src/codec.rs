@@ -1,0 +1,330 @@
+//! ftd-core's record as bytes (protobuf), and back.
+
+use ft_proto::v1;
+use ftd_core::placement::Run;
+use ftd_core::{
+    Cause, Collateral, EpochId, EpochRecord, Failure, FailureSet, HistoryEntry, Mode, NodeEntry, NodeId, Outcome,
+    OwnEnd, Placement, Process, Rank, Role, SlotEntry, SlotId, SlotState, Strategy, Streak, Subject, Suspect, WorldId,
+};
+use prost::Message;
+
+/// Why bytes are no record.
+#[derive(Debug, thiserror::Error)]
+pub enum CodecError {
+    /// No protobuf.
+    #[error("the record is damaged: {0}")]
+    Damaged(#[from] prost::DecodeError),
+    /// Written by a newer release.
+    #[error("the record has format {0}, this release reads up to {FORMAT}", FORMAT = v1::FORMAT)]
+    Newer(u32),
+    /// A field that must be there is not, or says what cannot be.
+    #[error("the record has no valid {0}")]
+    Missing(&'static str),
+}
+
+/// The record as bytes.
+pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
+    v1::EpochRecord {
+        format: v1::FORMAT,
+        epoch: record.epoch.0,
+        mode: match record.mode {
+            Mode::None => v1::Mode::None,
+            Mode::Reinit => v1::Mode::Reinit,
+        } as i32,
+        world: record.world.0,
+        world_size: record.world_size,
+        placement: record.placement.runs().iter().map(|r| v1::Run { slot: r.slot.0, length: r.length }).collect(),
+        slots: record.slots.iter().map(slot_out).collect(),
+        nodes: record.nodes.iter().map(|n| v1::Node { node: n.node.0, member: n.member, vouched: n.vouched }).collect(),
+        failures: Some(set_out(&record.failures)),
+        strategy: match record.strategy {
+            Strategy::Fresh => v1::Strategy::Fresh,
+            Strategy::StandbyExec => v1::Strategy::StandbyExec,
+            Strategy::StandbyInit => v1::Strategy::StandbyInit,
+        } as i32,
+        streaks: record.streaks.iter().map(streak_out).collect(),
+        history: record
+            .history
+            .iter()
+            .map(|h| v1::HistoryEntry { epoch: h.epoch.0, failures: Some(set_out(&h.failures)) })
+            .collect(),
+        outcome: record.outcome.as_ref().map(|o| v1::Outcome { status: o.status, reason: o.reason.clone() }),
+    }
+    .encode_to_vec()
+}
+
+/// The record from bytes.
+///
+/// # Errors
+/// When the bytes are damaged, or from a newer release.
+pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
+    let record = v1::EpochRecord::decode(bytes)?;
+    if record.format > v1::FORMAT {
+        return Err(CodecError::Newer(record.format));
+    }
+    let mode = match record.mode() {
+        v1::Mode::None => Mode::None,
+        v1::Mode::Reinit => Mode::Reinit,
+        v1::Mode::Unspecified => return Err(CodecError::Missing("mode")),
+    };
+    let strategy = match record.strategy() {
+        v1::Strategy::Fresh => Strategy::Fresh,
+        v1::Strategy::StandbyExec => Strategy::StandbyExec,
+        v1::Strategy::StandbyInit => Strategy::StandbyInit,
+        v1::Strategy::Unspecified => return Err(CodecError::Missing("strategy")),
+    };
+    let mut next = 0u32;
+    let mut runs = Vec::with_capacity(record.placement.len());
+    for run in &record.placement {
+        runs.push(Run { rank: Rank(next), slot: SlotId(run.slot), length: run.length });
+        next = next.checked_add(run.length).ok_or(CodecError::Missing("placement"))?;
+    }
+    Ok(EpochRecord {
+        epoch: EpochId(record.epoch),
+        mode,
+        world: WorldId(record.world),
+        world_size: record.world_size,
+        placement: Placement::from_runs(runs).ok_or(CodecError::Missing("placement"))?,
+        slots: record.slots.iter().map(slot_in).collect::<Result<_, _>>()?,
+        nodes: record
+            .nodes
+            .iter()
+            .map(|n| NodeEntry { node: NodeId(n.node), member: n.member, vouched: n.vouched })
+            .collect(),
+        failures: set_in(record.failures.unwrap_or_default())?,
+        strategy,
+        streaks: record.streaks.iter().map(streak_in).collect::<Result<_, _>>()?,
+        history: record
+            .history
+            .into_iter()
+            .map(|h| Ok(HistoryEntry { epoch: EpochId(h.epoch), failures: set_in(h.failures.unwrap_or_default())? }))
+            .collect::<Result<_, CodecError>>()?,
+        outcome: record.outcome.map(|o| Outcome { status: o.status, reason: o.reason }),
+    })
+}
+
+fn slot_out(entry: &SlotEntry) -> v1::Slot {
+    let state = match entry.state {
+        SlotState::Active => v1::SlotState::Active,
+        SlotState::Parked => v1::SlotState::Parked,
+        SlotState::Lost => v1::SlotState::Lost,
+    };
+    v1::Slot { slot: entry.slot.0, node: entry.node.0, state: state as i32 }
+}
+
+fn slot_in(entry: &v1::Slot) -> Result<SlotEntry, CodecError> {
+    let state = match entry.state() {
+        v1::SlotState::Active => SlotState::Active,
+        v1::SlotState::Parked => SlotState::Parked,
+        v1::SlotState::Lost => SlotState::Lost,
+        v1::SlotState::Unspecified => return Err(CodecError::Missing("slot state")),
+    };
+    Ok(SlotEntry { slot: SlotId(entry.slot), node: NodeId(entry.node), state })
+}
+
+fn process_out(process: Process) -> v1::Process {
+    v1::Process {
+        world: process.world.0,
+        rank: process.rank.0,
+        replica: process.role == Role::Replica,
+        incarnation: process.incarnation,
+    }
+}
+
+fn process_in(process: v1::Process) -> Process {
+    Process {
+        world: WorldId(process.world),
+        rank: Rank(process.rank),
+        role: if process.replica { Role::Replica } else { Role::Primary },
+        incarnation: process.incarnation,
+    }
+}
+
+fn own_out(end: OwnEnd) -> v1::OwnEnd {
+    use v1::own_end::End;
+    v1::OwnEnd {
+        end: Some(match end {
+            OwnEnd::Abort(code) => End::Abort(code),
+            OwnEnd::ExitCode(code) => End::ExitCode(code),
+            OwnEnd::NoFinalize => End::NoFinalize(true),
+        }),
+    }
+}
+
+fn own_in(end: v1::OwnEnd) -> Result<OwnEnd, CodecError> {
+    use v1::own_end::End;
+    Ok(match end.end.ok_or(CodecError::Missing("end"))? {
+        End::Abort(code) => OwnEnd::Abort(code),
+        End::ExitCode(code) => OwnEnd::ExitCode(code),
+        End::NoFinalize(_) => OwnEnd::NoFinalize,
+    })
+}
+
+fn cause_out(cause: Cause) -> v1::Cause {
+    use v1::cause::Cause as C;
+    v1::Cause {
+        cause: Some(match cause {
+            Cause::Signal(signal) => C::Signal(signal),
+            Cause::OutOfMemory => C::OutOfMemory(true),
+            Cause::Unknown => C::Unknown(true),
+            Cause::SlotLost => C::SlotLost(true),
+            Cause::AgentLost => C::AgentLost(true),
+            Cause::WorldServerLost => C::WorldServerLost(true),
+            Cause::NodeSilent => C::NodeSilent(true),
+            Cause::Fenced => C::Fenced(true),
+            Cause::Own(end) => C::Own(own_out(end)),
+        }),
+    }
+}
+
+fn cause_in(cause: v1::Cause) -> Result<Cause, CodecError> {
+    use v1::cause::Cause as C;
+    Ok(match cause.cause.ok_or(CodecError::Missing("cause"))? {
+        C::Signal(signal) => Cause::Signal(signal),
+        C::OutOfMemory(_) => Cause::OutOfMemory,
+        C::Unknown(_) => Cause::Unknown,
+        C::SlotLost(_) => Cause::SlotLost,
+        C::AgentLost(_) => Cause::AgentLost,
+        C::WorldServerLost(_) => Cause::WorldServerLost,
+        C::NodeSilent(_) => Cause::NodeSilent,
+        C::Fenced(_) => Cause::Fenced,
+        C::Own(end) => Cause::Own(own_in(end)?),
+    })
+}
+
+fn set_out(set: &FailureSet) -> v1::FailureSet {
+    use v1::failure::Subject as S;
+    v1::FailureSet {
+        failures: set
+            .failures()
+            .iter()
+            .map(|failure| v1::Failure {
+                subject: Some(match failure.subject {
+                    Subject::Process(process) => S::Process(process_out(process)),
+                    Subject::Slot(slot) => S::Slot(slot.0),
+                    Subject::Node(node) => S::OfNode(node.0),
+                }),
+                cause: Some(cause_out(failure.cause)),
+                node: failure.node.0,
+            })
+            .collect(),
+        collateral: set
+            .collateral()
+            .iter()
+            .map(|c| v1::Collateral { process: Some(process_out(c.process)), end: Some(own_out(c.end)) })
+            .collect(),
+    }
+}
+
+fn set_in(set: v1::FailureSet) -> Result<FailureSet, CodecError> {
+    use v1::failure::Subject as S;
+    let mut out = FailureSet::new();
+    for failure in set.failures {
+        let subject = match failure.subject.ok_or(CodecError::Missing("subject"))? {
+            S::Process(process) => Subject::Process(process_in(process)),
+            S::Slot(slot) => Subject::Slot(SlotId(slot)),
+            S::OfNode(node) => Subject::Node(NodeId(node)),
+        };
+        let cause = cause_in(failure.cause.ok_or(CodecError::Missing("cause"))?)?;
+        out.insert(Failure { subject, cause, node: NodeId(failure.node) });
+    }
+    for collateral in set.collateral {
+        out.insert_collateral(Collateral {
+            process: process_in(collateral.process.ok_or(CodecError::Missing("process"))?),
+            end: own_in(collateral.end.ok_or(CodecError::Missing("end"))?)?,
+        });
+    }
+    Ok(out)
+}
+
+fn streak_out(streak: &Streak) -> v1::Streak {
+    use v1::streak::Suspect as S;
+    let suspect = match streak.suspect {
+        Suspect::Rank(rank) => S::Rank(rank.0),
+        Suspect::ShepherdOf(rank) => S::ShepherdOf(rank.0),
+        Suspect::ServerOf(node) => S::ServerOf(node.0),
+    };
+    v1::Streak { suspect: Some(suspect), deaths: streak.deaths }
+}
+
+fn streak_in(streak: &v1::Streak) -> Result<Streak, CodecError> {
+    use v1::streak::Suspect as S;
+    let suspect = match streak.suspect.ok_or(CodecError::Missing("suspect"))? {
+        S::Rank(rank) => Suspect::Rank(Rank(rank)),
+        S::ShepherdOf(rank) => Suspect::ShepherdOf(Rank(rank)),
+        S::ServerOf(node) => Suspect::ServerOf(NodeId(node)),
+    };
+    Ok(Streak { suspect, deaths: streak.deaths })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> EpochRecord {
+        let mut failures = FailureSet::new();
+        let process = |rank| Process { world: WorldId(2), rank: Rank(rank), role: Role::Primary, incarnation: 0 };
+        let causes = [
+            Cause::Signal(9),
+            Cause::OutOfMemory,
+            Cause::Unknown,
+            Cause::SlotLost,
+            Cause::AgentLost,
+            Cause::WorldServerLost,
+            Cause::NodeSilent,
+            Cause::Fenced,
+            Cause::Own(OwnEnd::Abort(-3)),
+        ];
+        for (rank, cause) in (0..).zip(causes) {
+            failures.insert(Failure { subject: Subject::Process(process(rank)), cause, node: NodeId(1) });
+        }
+        failures.insert(Failure { subject: Subject::Slot(SlotId(4)), cause: Cause::SlotLost, node: NodeId(0) });
+        failures.insert(Failure { subject: Subject::Node(NodeId(7)), cause: Cause::NodeSilent, node: NodeId(7) });
+        failures.insert_collateral(Collateral { process: process(40), end: OwnEnd::NoFinalize });
+        failures.insert_collateral(Collateral { process: process(41), end: OwnEnd::ExitCode(3) });
+        EpochRecord {
+            epoch: EpochId(3),
+            mode: Mode::Reinit,
+            world: WorldId(3),
+            world_size: 3,
+            placement: Placement::from_slots([SlotId(5), SlotId(0), SlotId(1)]),
+            slots: vec![
+                SlotEntry { slot: SlotId(0), node: NodeId(0), state: SlotState::Active },
+                SlotEntry { slot: SlotId(2), node: NodeId(0), state: SlotState::Lost },
+                SlotEntry { slot: SlotId(9), node: NodeId(1), state: SlotState::Parked },
+            ],
+            nodes: vec![NodeEntry { node: NodeId(0), member: true, vouched: 3 }],
+            failures: failures.clone(),
+            strategy: Strategy::Fresh,
+            streaks: vec![
+                Streak { suspect: Suspect::Rank(Rank(1)), deaths: 2 },
+                Streak { suspect: Suspect::ShepherdOf(Rank(1)), deaths: 1 },
+                Streak { suspect: Suspect::ServerOf(NodeId(0)), deaths: 4 },
+            ],
+            history: vec![HistoryEntry { epoch: EpochId(1), failures }],
+            outcome: Some(Outcome { status: -1, reason: Some("because".into()) }),
+        }
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was() {
+        let record = record();
+        assert_eq!(decode_record(&encode_record(&record)).unwrap(), record);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_by_number() {
+        let mut message = v1::EpochRecord::decode(&*encode_record(&record())).unwrap();
+        message.format = v1::FORMAT + 1;
+        assert!(decode_record(&message.encode_to_vec()).unwrap_err().to_string().contains("format 2"));
+    }
+
+    #[test]
+    fn a_record_cut_short_is_damaged_or_has_holes_and_never_panics() {
+        let bytes = encode_record(&record());
+        for cut in 0..bytes.len() {
+            let _ = decode_record(&bytes[..cut]);
+        }
+        assert!(decode_record(&[]).is_err());
+    }
+}

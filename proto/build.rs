@@ -1,0 +1,7 @@
+fn main() {
+    println!("cargo:rerun-if-changed=ftd");
+    if let Err(error) = prost_build::compile_protos(&["ftd/v1/epoch.proto"], &["."]) {
+        eprintln!("{error}\nprotoc is in Debian's package protobuf-compiler");
+        std::process::exit(1);
+    }
+}
