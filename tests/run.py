@@ -48,6 +48,7 @@ def prepare(options):
         (scratch / directory).mkdir()
     shutil.copytree(HERE / "programs", scratch / "src" / "programs")
     shutil.copytree(HERE.parent / "examples", scratch / "src" / "examples")
+    shutil.copytree(HERE.parent / "docs", scratch / "src" / "docs")
     prefix = options.prefix
     if prefix is None:
         prefix = scratch / "prefix"
@@ -90,6 +91,7 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         isolated = proc.private_shm()
+        limited = scenario.memory_mb is None or proc.limit_memory(scenario.memory_mb) is not None
         if user is not None:
             drop(user)
             # A change of user clears the death signal.
@@ -98,6 +100,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         context = job.Context(label, scratch, prefix, isolated)
         try:
+            if not limited:
+                raise job.Skipped("a memory cgroup can be made by root only, and where the controller is")
             scenario.function(context, **scenario.parameters)
             context.assert_clean()
             status = 0
@@ -140,6 +144,8 @@ class Running:
         seconds = time.monotonic() - self.started
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if pid != 0:
+            if self.scenario.memory_mb is not None:
+                proc.drop_memory_limits(self.pid)
             verdict = {0: "ok", SKIPPED: "skip"}.get(os.waitstatus_to_exitcode(status), "FAIL")
             return verdict, seconds
         if seconds < self.scenario.timeout:

@@ -32,6 +32,48 @@ def private_shm():
     return _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777") == 0
 
 
+def limit_memory(megabytes):
+    """Puts this process into a new memory cgroup (version 1 or 2) with that limit; its path, or None where that cannot be
+    done. Needs root."""
+    if os.geteuid() != 0:
+        return None
+    with open("/proc/self/cgroup") as file:
+        groups = [line.strip().split(":", 2) for line in file]
+    for _, controllers, path in groups:
+        if controllers == "memory":
+            base, name = f"/sys/fs/cgroup/memory{path}", "memory.limit_in_bytes"
+        elif controllers == "" and os.path.exists(f"/sys/fs/cgroup{path}/memory.max"):
+            base, name = f"/sys/fs/cgroup{path}", "memory.max"
+        else:
+            continue
+        group = f"{base.rstrip('/')}/ftd-test-{os.getpid()}"
+        try:
+            os.mkdir(group)
+            for file, value in ((name, megabytes << 20), ("cgroup.procs", os.getpid())):
+                with open(f"{group}/{file}", "w") as file:
+                    file.write(str(value))
+            return group
+        except OSError:
+            if os.path.isdir(group):
+                os.rmdir(group)
+    return None
+
+
+def drop_memory_limits(pid):
+    """Removes the cgroup that `limit_memory` made in process `pid`, which is gone."""
+    if os.geteuid() != 0:
+        return
+    with open("/proc/self/cgroup") as file:
+        groups = [line.strip().split(":", 2) for line in file]
+    for _, controllers, path in groups:
+        if controllers in ("memory", ""):
+            base = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
+            try:
+                os.rmdir(f"{base}{path.rstrip('/')}/ftd-test-{pid}")
+            except OSError:
+                pass
+
+
 def stat(pid):
     """(state, parent, flags) of a process, or None when it is gone."""
     try:

@@ -10,25 +10,26 @@ from . import pairwise
 class Scenario:
     """A function to run with its parameters, under a hard time limit."""
 
-    def __init__(self, name, function, timeout, weight, parameters):
+    def __init__(self, name, function, timeout, weight, parameters, memory_mb):
         self.name = name
         self.function = function
         self.timeout = timeout
         self.weight = weight
         self.parameters = parameters
+        self.memory_mb = memory_mb
 
 
 _all = []
 
 
-def scenario(name, timeout=60, weight=1, each=None):
+def scenario(name, timeout=60, weight=1, each=None, memory_mb=None):
     """Registers a function. `each` is a list of parameter dicts: one scenario per entry, named after its values. `weight` 2
-    asks for the whole machine."""
+    asks for the whole machine; `memory_mb` for a memory cgroup with that limit around everything the scenario starts."""
 
     def register(function):
         for parameters in each or [{}]:
             suffix = "".join(f"/{value}" for value in parameters.values())
-            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters))
+            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb))
         return function
 
     return register
@@ -48,6 +49,7 @@ def matrix(path, soak):
 def load(here, soak):
     """All scenarios."""
     sys.modules["harness.registry"].rows = matrix(here / "matrix.toml", soak)
+    sys.modules["harness.registry"].every = _all
     for path in sorted((here / "scenarios").glob("[a-z]*.py")):
         importlib.import_module(f"scenarios.{path.stem}")
     return _all

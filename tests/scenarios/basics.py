@@ -125,7 +125,7 @@ def cancel(context, mpi, number):
 def cancel_in_recovery(context, gate):
     """Ctrl-C in the middle of a recovery ends the job as well."""
     mpi = context.mpi("mpich4")
-    nth = 1 if gate == "agent.noticed" else 2
+    nth = 2 if gate == "agent.released" else 1
     job = context.ftrun(mpi, 4, context.program(mpi, "places.c"), gates=["app.compute:1", f"{gate}:*:{nth}"])
     job.kill(job.at_gate("app.compute", 1))
     job.at_gate(gate)

@@ -8,7 +8,7 @@ from harness.job import check
 
 STEPS, PLACE = 12, 6
 
-# The recovery's gates are passed at the job's start as well; the recovery after the first failure is the second time.
+# The first world is released as well; the release after the first failure is the second one.
 SECOND = 2
 
 
@@ -79,7 +79,7 @@ class Kill:
             self.arm("client.restoring", self.first)
         else:
             self.arm("app.compute", self.first, wait=False)
-            self.arm(f"agent.{place}", "-", nth=1 if place == "noticed" else SECOND)
+            self.arm(f"agent.{place}", "-", nth=SECOND if place == "released" else 1)
         if self.victim == "again" and place not in ("released", "restore", "noticed", "agreed"):
             self.arm("agent.released", "-", nth=SECOND, wait=False)
 

@@ -105,7 +105,7 @@ def launcher_killed(context, mpi, place):
     gates, rank = [f"{place}:1"], 1
     if place.startswith("agent."):
         rank = "-"
-        gates = [f"{place}:*:{2 if place in ('agent.agreed', 'agent.released') else 1}"]
+        gates = [f"{place}:*:{2 if place == 'agent.released' else 1}"]
     if place in ("agent.noticed", "agent.agreed", "agent.released"):
         gates.append("app.compute:1")
     job = context.ftrun(mpi, 4, context.program(mpi, "places.c"), gates=gates)

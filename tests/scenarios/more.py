@@ -1,0 +1,214 @@
+"""The rest of the contract: order of the output, options, memory limits, linking, and the specification itself."""
+
+import fnmatch
+import os
+import re
+import subprocess
+import time
+
+from harness import job as harness_job
+from harness import registry
+from harness.job import check
+from harness.registry import scenario
+
+
+@scenario("block-order", each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
+def block_order(context, mpi):
+    """With stdout and stderr in one file: the steps after the restored version stand again below the recovery block, and
+    nothing of the old world stands there."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    both = context.work / "both"
+    job = context.start(
+        ["bash", "-c", 'exec >"$BOTH" 2>&1; exec "$@"', "bash", context.prefix / "bin/ftrun", "-n", "4", "--ft=reinit",
+         program], mpi=mpi, gates=["app.compute:2"], env={"BOTH": both},
+    )
+    job.kill(job.at_gate("app.compute", 2))
+    job.expect(0)
+    text = both.read_text()
+    before, block, after = re.split(r"((?:^.*\n)*?^.*restored\s+version 5.*\n)", text, maxsplit=1, flags=re.M)
+    first = [int(n) for n in re.findall(r"^step (\d+) ", before + block, re.M)]
+    second = [int(n) for n in re.findall(r"^step (\d+) ", after, re.M)]
+    check(first == list(range(1, 6)), f"above the block: {first}")
+    check(second == list(range(6, 13)), f"below the block: {second}")
+    for word in ("rank 2", "SIGKILL", " ms"):
+        check(word in block, f"'{word}' is not in the block:\n{block}")
+
+
+@scenario("options-from-environment")
+def options_from_environment(context):
+    """Each option of ftd's has its environment variable."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "ending.c")
+    job = context.start([context.prefix / "bin/ftrun", "-n", "2", "true"], env={"FT": "wonder", "FT_MODE": "wonder"})
+    check(job.wait(10) != 0 and "wonder" in job.err, f"FT_MODE is not read: {job.err}")
+    job = context.ftrun(mpi, 3, program, "crash", "1", env={"FT_MAX_FAILURES": "2"})
+    check(job.wait(30) == 139 and len(job.restored) == 1, f"FT_MAX_FAILURES is not read: {job.restored}")
+    once = {"ENDING_ONCE": context.work / "once", "FT_ON_ABORT": "recover"}
+    job = context.ftrun(mpi, 3, program, "abort-once", "1", "42", env=once)
+    job.expect(0)
+
+
+@scenario("oversubscribe")
+def oversubscribe(context):
+    """More ranks than cores: accepted with --oversubscribe; without it either refused with a sentence or run with one."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    size = len(os.sched_getaffinity(0)) * 3
+    job = context.ftrun(mpi, size, program, options=["--oversubscribe"])
+    job.expect(0, context.reference(mpi, size, program), patience=90)
+
+
+@scenario("notice-large", timeout=90)
+def notice_large(context):
+    """A rank with 1 GB of memory: its death is noticed, and the next epoch agreed, long before the kernel is done with it."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "resident.c")
+    job = context.ftrun(mpi, 2, program, "1024", gates=["app.compute:1", "agent.agreed:*:1"])
+    pid = job.at_gate("app.compute", 1)
+    begun = time.monotonic()
+    os.kill(pid, 9)
+    job.at_gate("agent.agreed")
+    took = time.monotonic() - begun
+    job.go("agent.agreed")
+    job.expect(0)
+    print(f"kill to agreement with 1 GB resident: {took * 1000:.1f} ms")
+    check(took < 0.06, f"kill to agreement took {took * 1000:.0f} ms")
+
+
+@scenario("out-of-memory", timeout=90, memory_mb=400)
+def out_of_memory(context):
+    """The kernel's out-of-memory killer is a failure, named as such."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "hog.c"), env={"ENDING_ONCE": context.work / "once"})
+    job.expect(0)
+    check(job.restored == [None], f"restored {job.restored}")
+    check(re.search(r"out of memory|out-of-memory|OOM", job.err, re.I), f"the cause is not named: {job.err}")
+
+
+@scenario("does-not-fit-cgroup", timeout=90, memory_mb=400)
+def does_not_fit_cgroup(context):
+    """A checkpoint that fits in the machine but not in the cgroup's limit is an error; the older version is whole."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "bigckpt.c"), "600", gates=["app.compute:1"])
+    pid = job.at_gate("app.compute", 1)
+    found = re.findall(r"rank (\d) checkpoint code (-?\d+): (.+)", job.err)
+    check(len(found) == 2 and all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
+    job.kill(pid)
+    job.expect(0)
+    check("restore code 0 version 2 value 22" in job.output.text, job.output.text)
+
+
+@scenario("linking", each=[{"how": "pkg-config"}, {"how": "static"}])
+def linking(context, how):
+    """The installed library can be linked the two usual ways."""
+    mpi = context.mpi("mpich4")
+    source = context.scratch / "src/examples/heat2d/heat2d.c"
+    env = context.env(mpi, {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig"})
+
+    def pkg_config(*words):
+        return subprocess.run(["pkg-config", *words, "ftd"], env=env, check=True, capture_output=True, text=True).stdout.split()
+
+    program = context.work / "heat2d"
+    if how == "static":
+        libs = [str(context.prefix / "lib/libftd_client.a"),
+                *(w for w in pkg_config("--static", "--libs") if not w.startswith("-L") and w != "-lftd_client")]
+    else:
+        libs = [*pkg_config("--libs"), f"-Wl,-rpath,{context.prefix}/lib"]
+    subprocess.run([mpi.cc, "-o", program, source, *pkg_config("--cflags"), *libs, "-lm"], env=env, check=True)
+    linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    check(("libftd_client" in linked) == (how == "pkg-config"), linked)
+    job = context.ftrun(mpi, 2, str(program), "-s", "20", "-g", "32")
+    job.expect(0)
+    check(len(job.output.results) == 1, job.output.text)
+
+
+@scenario("pmix-library", each=[{"library": "4"}, {"library": "5"}])
+def pmix_library(context, library):
+    """ft-pmix runs on Debian's libpmix 4.2 and on the Open MPI wheel's libpmix 5, with either Open MPI."""
+    wheel = context.mpi("openmpi5")
+    found = None
+    if library == "5":
+        base = wheel.env["OPAL_PREFIX"]
+        for directory, _, names in os.walk(base):
+            if any(name.startswith("libpmix.so") for name in names):
+                found = directory
+        check(found, f"no libpmix below {base}")
+    for name in ("openmpi4", "openmpi5"):
+        mpi = context.mpi(name)
+        program = context.program(mpi, "places.c")
+        env = {"FT_PMIX_LIBRARY_PATH": found} if found else {}
+        job = context.ftrun(mpi, 3, program, gates=["app.compute:1"], env=env)
+        job.at_gate("app.compute", 1)
+        with open(f"/proc/{job.below('ft-pmix')[0]}/maps") as maps:
+            mapped = {line.split()[-1] for line in maps if "libpmix" in line}
+        check(any(path.startswith(str(found or "/usr/lib")) or path.startswith(str(found or "/lib")) for path in mapped),
+              f"ft-pmix runs on {mapped}")
+        job.kill(job.at_gate("app.compute", 1))
+        job.expect(0, context.reference(mpi, 3, program))
+        check(job.restored == [5], f"restored {job.restored}")
+
+
+@scenario("repeated-kills", timeout=120, each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def repeated_kills(context, mpi):
+    """Chaos: kills at no particular moment, some of them in the midst of a recovery. The restored version is never older
+    than what every rank had committed at the kill."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    trace = context.work / "trace"
+    env = {"PLACES_STEPS": 60, "PLACES_STEP": 0, "PLACES_SLEEP": 5}
+    reference = context.reference(mpi, 4, program, env=env)
+    job = context.ftrun(mpi, 4, program, env={**env, "PLACES_TRACE": trace}, options=["--ft-max-failures=50"])
+    pauses = [0.3, 0.02, 0.05, 0.4, 0.0, 0.01, 0.3, 0.12, 0.2, 0.07]
+    job.wait_ranks(4, 1)
+    for number, pause in enumerate(pauses):
+        time.sleep(pause)
+        ranks = job.ranks()
+        victim = ranks.get(number % 4)
+        if victim is None or not job.running():
+            continue
+        try:
+            job.kill(victim, f"rank {number % 4}")
+        except ProcessLookupError:
+            pass
+    job.expect(0, reference, patience=90)
+    versions = [version or 0 for version in job.restored]
+    check(versions == sorted(versions), f"versions went back: {job.restored}")
+
+
+@scenario("harness-proof")
+def harness_proof(context):
+    """The harness itself: a place that is missed fails, a process that is left is found, a file that is left is found."""
+    job = context.start(["sleep", "0.1"], gates=["app.compute:1"])
+    try:
+        job.at_gate("app.compute", 1)
+        check(False, "a missed place passed")
+    except harness_job.Failed as error:
+        check("nobody had been" in str(error), str(error))
+    context.start(["bash", "-c", "setsid sleep 60 & disown; exit 0"]).wait(5)
+    left = context.left_behind()
+    check(any("sleep 60" in line for line in left), f"the process left behind was not found: {left}")
+    for line in left:
+        os.kill(int(re.search(r"process (\d+)", line)[1]), 9)
+    (context.memory / "left").touch()
+    check(any(line.endswith("/left") for line in context.left_behind()), "the file left behind was not found")
+    (context.memory / "left").unlink()
+
+
+@scenario("specification")
+def specification(context):
+    """Every scenario that docs/SPECIFICATION.md names exists, and it has no duplicate number."""
+    text = (context.scratch / "src/docs/SPECIFICATION.md").read_text()
+    names = [entry.name for entry in registry.every]
+    numbers = re.findall(r"^\| ([A-Z]\d+) \|", text, re.M)
+    check(len(numbers) == len(set(numbers)) and len(numbers) > 60, "numbers are missing or used twice")
+    families = {name.partition("/")[0] for name in names}
+    for row in re.findall(r"^\| [A-Z]\d+ \|.*\| ([^|]*) \|$", text, re.M):
+        for quoted in re.findall(r"`([\w/*{},-]+)`", row):
+            if quoted.partition("/")[0].rstrip("*") in families or re.fullmatch(r"[a-z]+(-[a-z]+)+", quoted):
+                pattern = re.sub(r"\{.*\}", "*", quoted)
+                pattern = pattern.rstrip("*").rstrip("/") + "*" if pattern.endswith("*") else pattern
+                check(
+                    any(fnmatch.fnmatch(name, pattern) or name == quoted or name.startswith(quoted + "/") for name in names),
+                    f"`{quoted}` is no scenario",
+                )
