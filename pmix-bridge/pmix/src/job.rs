@@ -88,20 +88,16 @@ pub(crate) fn server(folder: &Path, host: &str) -> Vec<Info> {
 }
 
 /// What `PMIx_server_register_nspace` is told. libpmix derives the rest from the two maps.
-pub(crate) fn describe(world: &WorldInfo, folder: &Path) -> Result<Job, JobError> {
+/// `cpus` are those that this node's ranks share.
+pub(crate) fn describe(world: &WorldInfo, folder: &Path, cpus: usize) -> Result<Job, JobError> {
     check(world)?;
     let me = world.me as usize;
     let size = world.world_size as usize;
     let local = world.nodes[me].1.clone();
+    let crowded = local.len() > cpus;
     let join = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
     let hosts: Vec<_> = world.nodes.iter().map(|(host, _)| host.as_str()).collect();
     let ranks: Vec<_> = world.nodes.iter().map(|(_, ranks)| join(ranks)).collect();
-    let crowded = |node: usize| {
-        // Only this node's processors are known here.
-        let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        node == me && world.nodes[node].1.len() > cpus
-    };
-
     let mut infos = vec![
         text(keys::PMIX_JOBID, world.nspace.clone()),
         count(keys::PMIX_UNIV_SIZE, size),
@@ -116,12 +112,15 @@ pub(crate) fn describe(world: &WorldInfo, folder: &Path) -> Result<Job, JobError
         text(keys::PMIX_LOCAL_PEERS, join(&local)),
         text(keys::PMIX_HOSTNAME, hosts[me]),
         count(keys::PMIX_NODEID, me),
-        info(keys::PMIX_NODE_OVERSUBSCRIBED, Value::Bool(crowded(me))),
         text(keys::PMIX_TMPDIR, folder.to_string_lossy()),
         text(keys::PMIX_NSDIR, folder.join(&world.nspace).to_string_lossy()),
         // The agent removes the folder; Open MPI must not.
         info(keys::PMIX_TDIR_RMCLEAN, Value::Bool(true)),
     ];
+    if crowded {
+        // Makes Open MPI 5 give the processor away when it waits. It looks only whether the key is there.
+        infos.push(info(keys::PMIX_NODE_OVERSUBSCRIBED, Value::Bool(true)));
+    }
     if let Some(leader) = local.iter().min() {
         infos.push(info(keys::PMIX_LOCALLDR, Value::Rank(*leader)));
     }
@@ -198,7 +197,7 @@ mod tests {
 
     #[test]
     fn ranks_come_in_order_and_their_rank_first() {
-        let job = describe(&world(), Path::new("/x")).unwrap();
+        let job = describe(&world(), Path::new("/x"), 1).unwrap();
         assert_eq!(job.local, [1, 3]);
         let arrays = job.infos.iter().filter(|i| i.key == keys::PMIX_PROC_INFO_ARRAY);
         let firsts: Vec<_> = arrays
@@ -209,6 +208,9 @@ mod tests {
             .collect();
         let expected: Vec<_> = (0..4).map(|rank| info(keys::PMIX_RANK, Value::Rank(rank))).collect();
         assert_eq!(firsts, expected);
+        let oversubscribed = info(keys::PMIX_NODE_OVERSUBSCRIBED, Value::Bool(true));
+        assert!(job.infos.contains(&oversubscribed));
+        assert!(!describe(&world(), Path::new("/x"), 2).unwrap().infos.contains(&oversubscribed));
         assert!(job.infos.contains(&info(keys::PMIX_PROC_MAP, Value::ProcMap("0,2;1,3".to_string()))));
     }
 
@@ -217,7 +219,7 @@ mod tests {
         let refuse = |change: fn(&mut WorldInfo)| {
             let mut world = world();
             change(&mut world);
-            describe(&world, Path::new("/x")).unwrap_err()
+            describe(&world, Path::new("/x"), 2).unwrap_err()
         };
         assert!(matches!(refuse(|w| w.nspace = "../x".to_string()), JobError::Namespace(_)));
         assert!(matches!(refuse(|w| w.nspace = "n".repeat(256)), JobError::Namespace(_)));

@@ -195,7 +195,8 @@ impl Server {
     /// # Errors
     /// [`PmixError`].
     pub async fn register(&self, world: &WorldInfo) -> Result<RankEnvironment, PmixError> {
-        let job = job::describe(world, &self.folder)?;
+        let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        let job = job::describe(world, &self.folder, cpus)?;
         make_folder(&self.folder.join(&world.nspace))?;
         if !world.tmpdir.is_empty() {
             make_folder(Path::new(&world.tmpdir))?;

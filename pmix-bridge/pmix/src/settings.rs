@@ -11,7 +11,7 @@ pub struct Setting {
     pub reason: &'static str,
 }
 
-/// All of them. A variable that the user has set already is left as it is, unless it starts with `PMIX_MCA_gds`.
+/// All of them. They hold for the hosting process alone: what a user has set for the job reaches the ranks unchanged.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "PMIX_MCA_gds",
@@ -23,5 +23,18 @@ pub const SETTINGS: &[Setting] = &[
         name: "PMIX_MCA_pmix_event_caching_window",
         value: "0",
         reason: "otherwise a lost connection is told only after a second",
+    },
+    Setting {
+        name: "PMIX_MCA_pmix_server_fence_localonly_opt",
+        value: "0",
+        reason: "otherwise libpmix ends a fence of one node alone, and nobody could hold ranks inside MPI_Init or see \
+                 that they are there",
+    },
+    Setting {
+        name: "HWLOC_COMPONENTS",
+        value: "-linux:pci,-linux:io,-pci,-gl,-opencl",
+        reason: "libpmix 4 explores the machine when it starts, and looks at every PCI device, X display and OpenCL \
+                 device: 14 of 20 ms on a virtual machine. Nobody asks this process for devices (the ranks look \
+                 themselves); what it needs of the processors is kept",
     },
 ];

@@ -58,9 +58,60 @@ fn worlds_run_to_their_end() {
             ranks.sort_unstable();
             ranks
         };
+        assert!(story.fences >= 1, "{}: {story:?}", mpi.name);
         assert_eq!(sorted(story.connected.clone()), all, "{}", mpi.name);
         assert_eq!(sorted(story.finalized.clone()), all, "{}", mpi.name);
         
         assert_eq!(story.lost, [], "{}", mpi.name);
     });
+}
+
+#[test]
+fn names_are_published_found_and_withdrawn() {
+    each("names", &[2], |mpi, _, story| {
+        assert!(story.all_succeeded(), "{}: {story:?}", mpi.name);
+        assert!(story.output.contains("names: 2 ranks"), "{}: {story:?}", mpi.name);
+    });
+}
+
+#[test]
+fn spawning_is_refused_and_the_world_goes_on() {
+    each("spawn", &[2], |mpi, _, story| {
+        assert!(story.all_succeeded(), "{}: {story:?}", mpi.name);
+        assert_eq!(story.spawns, ["/bin/true"], "{}", mpi.name);
+    });
+}
+
+#[test]
+fn sessions_build_their_communicators() {
+    each("session", &[2], |mpi, _, story| assert!(story.all_succeeded(), "{}: {story:?}", mpi.name));
+}
+
+#[test]
+fn an_abort_is_held_and_nobody_ends_meanwhile() {
+    each("abort", &[3], |mpi, size, story| {
+        let [(rank, status, _)] = story.aborts.as_slice() else { panic!("{}: {story:?}", mpi.name) };
+        assert_eq!((*rank, *status), (size - 1, 7), "{}", mpi.name);
+        assert_eq!(story.statuses, vec![None; size as usize], "{}", mpi.name);
+    });
+}
+
+/// Whether a rank that waits in `MPI_Barrier` calls `sched_yield`.
+fn yields(mpi: &Mpi, size: u32) -> bool {
+    let story = world(mpi, "sched", size);
+    assert!(story.all_succeeded(), "{}: {story:?}", mpi.name);
+    story.output.contains("yields")
+}
+
+#[test]
+fn waiting_ranks_give_the_processor_away_when_there_are_more_ranks_than_processors() {
+    let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    if cpus > 16 {
+        println!("skipped: too many processors ({cpus}) to have more ranks than those");
+        return;
+    }
+    for mpi in [driver::ompi5, driver::ompi5_own_libpmix].iter().filter_map(|kind| kind()) {
+        assert!(yields(&mpi, cpus + 1), "{}", mpi.name);
+        assert!(!yields(&mpi, cpus), "{}", mpi.name);
+    }
 }

@@ -78,7 +78,7 @@ impl Mpi {
         let program = folder.join("world");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/world.c");
         let mut command = Command::new(&self.mpicc);
-        command.envs(self.env.iter().cloned()).arg("-o").arg(&program).arg(&source);
+        command.envs(self.env.iter().cloned()).arg("-o").arg(&program).arg(&source).arg("-ldl");
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         program
