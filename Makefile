@@ -9,6 +9,7 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 
 release   := $(CARGO_TARGET_DIR)/release
+version   := $(shell sed -n '/workspace.package/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 bindir     = $(DESTDIR)$(PREFIX)/bin
 libdir     = $(DESTDIR)$(PREFIX)/lib
 libexecdir = $(DESTDIR)$(PREFIX)/libexec/ftd
@@ -66,7 +67,8 @@ install:
 	install -m 644 $(release)/libftd_client.a $(libdir)/
 	install -m 644 ftd-client/include/ft.h $(includedir)/
 	install -m 644 ftd-client/fortran/ft.f90 $(includedir)/
-	sed 's|@PREFIX@|$(PREFIX)|' ftd-client/ftd.pc.in > $(libdir)/pkgconfig/ftd.pc
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@INCLUDEDIR@|$(PREFIX)/include|' -e 's|@LIBDIR@|$(PREFIX)/lib|' \
+		-e 's|@VERSION@|$(version)|' ftd-client/ftd-client.pc.in > $(libdir)/pkgconfig/ftd-client.pc
 	install -m 644 docs/man/ftrun.1 $(mandir)/man1/
 	install -m 644 docs/man/ft.3 $(mandir)/man3/
 

@@ -2,7 +2,7 @@
  *
  * With the checkpoint API (five calls, marked "ft") the job survives the death of any of its ranks:
  *
- *     mpicc -o heat2d heat2d.c $(pkg-config --cflags --libs ftd) -lm
+ *     mpicc -o heat2d heat2d.c $(pkg-config --cflags --libs ftd-client) -lm
  *     ftrun -n 4 --ft=reinit ./heat2d
  *
  * The result is a hash over the plate after every single step: one wrong step shows. */

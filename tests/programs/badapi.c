@@ -38,7 +38,6 @@ int main(int argc, char **argv) {
     } else {
         number = 0;
         tell("protect", ft_protect(0, &number, sizeof number));
-        tell("restore-missing-region", ft_restore(&version));
         tell("protect", ft_protect(1, region, sizeof region - 1));
         tell("restore-other-size", ft_restore(&version));
         tell("unchanged", number);

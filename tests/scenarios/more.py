@@ -107,7 +107,7 @@ def linking(context, how):
     env = context.env(mpi, {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig"})
 
     def pkg_config(*words):
-        return subprocess.run(["pkg-config", *words, "ftd"], env=env, check=True, capture_output=True, text=True).stdout.split()
+        return subprocess.run(["pkg-config", *words, "ftd-client"], env=env, check=True, capture_output=True, text=True).stdout.split()
 
     program = context.work / "heat2d"
     if how == "static":
