@@ -1,0 +1,247 @@
+#!/usr/bin/python3
+"""Measures what ftd costs and gains; see benches/README.md. Standard library only.
+
+    benches/run.py [--quick] [--mpi NAME …] [recovery|checkpoint|startup …]
+
+Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tests"))
+
+from harness import mpis, proc  # noqa: E402
+
+SIZES = (4, 8, 16)
+PATIENCE = 120.0
+
+
+def monotonic_ms():
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC) / 1e6
+
+
+class Bench:
+    """An installation in a scratch directory, and programs compiled against it."""
+
+    def __init__(self, options):
+        self.repetitions = 3 if options.quick else 21
+        self.mpis = [mpis.ALL[name] for name in options.mpi]
+        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftd-bench-"))
+        self.prefix = self.scratch / "prefix"
+        subprocess.run(["make", "-s", "-C", str(HERE.parent), "install", f"PREFIX={self.prefix}"], check=True)
+
+    def close(self):
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def program(self, mpi, name):
+        target = self.scratch / f"{name}.{mpi}"
+        if not target.exists():
+            include, lib = self.prefix / "include", self.prefix / "lib"
+            subprocess.run(
+                [mpi.cc, "-O2", "-I", include, HERE / f"{name}.c", "-o", target, "-L", lib, f"-Wl,-rpath,{lib}",
+                 "-lftd_client"], check=True, env=self.env(mpi),
+            )
+        return str(target)
+
+    def env(self, mpi, **more):
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.scratch), "TMPDIR": str(self.scratch),
+               **mpi.env, **{k: str(v) for k, v in more.items()}}
+        if os.geteuid() == 0:
+            env.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        return env
+
+    def ftrun(self, size, *command):
+        return [str(self.prefix / "bin/ftrun"), "-n", str(size), "--ft=reinit", "--oversubscribe", *command]
+
+
+class Traced:
+    """A job of `recovery`, and what its ranks wrote down."""
+
+    def __init__(self, bench, mpi, argv, trace, stop):
+        self.trace, self.read = trace, 0
+        self.errors = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            argv, env=bench.env(mpi, BENCH_TRACE=trace, BENCH_STOP=stop), stdout=subprocess.DEVNULL, stderr=self.errors,
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )
+
+    def lines(self):
+        try:
+            return self.trace.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def world(self, size, patience=PATIENCE):
+        """Waits for the next world: (pids by rank, last init, last restored) in milliseconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            new = self.lines()[self.read:]
+            if "ready" in new:
+                break
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                raise RuntimeError(f"no world came up (status {self.process.poll()}): {self.err()[-2000:]}")
+            time.sleep(0.002)
+        self.read += len(new)
+        found = {}
+        for line in new:
+            match = re.fullmatch(r"rank (\d+) pid (\d+) init (\d+) restored (\d+) version (\d+)", line)
+            if match:
+                rank, pid, init, restored, _ = map(int, match.groups())
+                found[rank] = (pid, init / 1e6, restored / 1e6)
+        if len(found) != size:
+            raise RuntimeError(f"{len(found)} ranks reported, not {size}")
+        return ({r: v[0] for r, v in found.items()}, max(v[1] for v in found.values()), max(v[2] for v in found.values()))
+
+    def err(self):
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace")
+
+    def end(self):
+        try:
+            self.process.wait(PATIENCE)
+        finally:
+            if self.process.poll() is None:
+                proc.kill_tree(self.process.pid, also_root=True)
+
+
+def blocks(text):
+    """Per recovery block: phase -> milliseconds since the notice."""
+    found = []
+    for line in re.findall(r"took\s+[\d.]+ ms from the notice on: (.*)", text):
+        at, phases = 0.0, {}
+        for name, took in re.findall(r"([A-Za-z_ ]+?) ([\d.]+)(?:,|;|$)", line):
+            at += float(took)
+            phases[name.strip()] = at
+        found.append(phases)
+    return found
+
+
+def recovery_ftd(bench, mpi, size, protected, resident):
+    """Kills one rank after another in one job; lists of milliseconds since the kill."""
+    trace, stop = bench.scratch / "trace", bench.scratch / "stop"
+    for path in (trace, stop):
+        path.unlink(missing_ok=True)
+    job = Traced(bench, mpi, bench.ftrun(size, bench.program(mpi, "recovery"), str(protected), str(resident)), trace, stop)
+    init, restored = [], []
+    try:
+        pids, _, _ = job.world(size)
+        for number in range(bench.repetitions):
+            time.sleep(0.1)
+            begun = monotonic_ms()
+            os.kill(pids[number % size], signal.SIGKILL)
+            pids, last_init, last_restored = job.world(size)
+            init.append(last_init - begun)
+            restored.append(last_restored - begun)
+        stop.touch()
+    finally:
+        stop.touch()
+        job.end()
+    phases = blocks(job.err())
+    columns = {"init": init, "restored": restored, "noticed": [], "agreed": []}
+    if len(phases) == len(restored):
+        for total, phase in zip(restored, phases):
+            if "state restored" in phase and "agreed" in phase:
+                # The ranks' clock and the agent's block end at the same moment; what is left is the notice.
+                noticed = max(0.0, total - phase["state restored"])
+                columns["noticed"].append(noticed)
+                columns["agreed"].append(noticed + phase["agreed"])
+    return columns
+
+
+def recovery_relaunch(bench, mpi, size, protected, resident):
+    """The same failure under the MPI's own launcher: it aborts, and is started again as soon as it has ended."""
+    trace, stop = bench.scratch / "trace", bench.scratch / "stop"
+    argv = mpi.mpiexec(size, bench.program(mpi, "recovery"), str(protected), str(resident))
+    init = []
+    for number in range(bench.repetitions):
+        for path in (trace, stop):
+            path.unlink(missing_ok=True)
+        job = Traced(bench, mpi, argv, trace, stop)
+        pids, _, _ = job.world(size)
+        time.sleep(0.1)
+        begun = monotonic_ms()
+        os.kill(pids[number % size], signal.SIGKILL)
+        job.process.wait(PATIENCE)
+        trace.unlink()
+        again = Traced(bench, mpi, argv, trace, stop)
+        _, last_init, _ = again.world(size)
+        init.append(last_init - begun)
+        stop.touch()
+        again.end()
+    return init
+
+
+def median(values):
+    return f"{statistics.median(values):8.1f}" if values else "       –"
+
+
+def bench_recovery(bench):
+    print("\n## Recovery: milliseconds from kill -9 of a rank, medians of", bench.repetitions)
+    cases = [(size, 16, 0) for size in SIZES] + [(size, 16, 1024) for size in SIZES] + [(4, 1024, 0)]
+    print(f"{'MPI':10} ranks protected resident |  noticed   agreed  past MPI_Init  restored | abort + relaunch, past MPI_Init")
+    for size, protected, resident in cases:
+        for mpi in bench.mpis:
+            ours = recovery_ftd(bench, mpi, size, protected, resident)
+            theirs = recovery_relaunch(bench, mpi, size, protected, resident)
+            print(f"{mpi.name:10} {size:5} {protected:6} MB {resident:5} MB | {median(ours['noticed'])} {median(ours['agreed'])} "
+                  f"     {median(ours['init'])}  {median(ours['restored'])} | {median(theirs)}", flush=True)
+
+
+def bench_checkpoint(bench):
+    print("\n## ft_checkpoint against memcpy, one rank, warm; medians of", max(bench.repetitions, 3))
+    print("MB      memcpy µs  ft_checkpoint µs  memcpy/ft_checkpoint (goal 0.9)")
+    mpi = bench.mpis[0]
+    for megabytes in (1, 16, 256):
+        run = subprocess.run(
+            bench.ftrun(1, bench.program(mpi, "checkpoint"), str(megabytes), str(bench.repetitions)), env=bench.env(mpi),
+            capture_output=True, text=True, timeout=PATIENCE * 3, check=True,
+        )
+        copy = statistics.median(map(float, re.findall(r"memcpy_us ([\d.]+)", run.stdout)))
+        checkpoint = statistics.median(map(float, re.findall(r"checkpoint_us ([\d.]+)", run.stdout)))
+        print(f"{megabytes:4} {copy:12.0f} {checkpoint:17.0f} {copy / checkpoint:12.2f}", flush=True)
+
+
+def bench_startup(bench):
+    print("\n## Start-up: milliseconds for a program that only initialises and finalizes MPI, medians of", bench.repetitions)
+    print(f"{'MPI':10} ranks |   ftrun  mpirun")
+    for mpi in bench.mpis:
+        program = bench.program(mpi, "startup")
+        for size in SIZES:
+            ours, theirs = [], []
+            for _ in range(bench.repetitions):
+                for argv, times in ((bench.ftrun(size, program), ours), (mpi.mpiexec(size, program), theirs)):
+                    begun = monotonic_ms()
+                    subprocess.run(argv, env=bench.env(mpi), check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                    times.append(monotonic_ms() - begun)
+            print(f"{mpi.name:10} {size:5} | {median(ours)} {median(theirs)}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", nargs="*", choices=["recovery", "checkpoint", "startup", []], default=[])
+    parser.add_argument("--quick", action="store_true", help="medians of 3: to see that it works")
+    parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=list(mpis.ALL))
+    options = parser.parse_args()
+    proc.become_subreaper()
+    bench = Bench(options)
+    try:
+        for name in options.what or ["startup", "checkpoint", "recovery"]:
+            {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup}[name](bench)
+    finally:
+        bench.close()
+
+
+if __name__ == "__main__":
+    main()
