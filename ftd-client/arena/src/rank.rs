@@ -142,6 +142,11 @@ impl Arena {
         Ok(Writing { arena: self, place, version, epoch, sequence, bytes, entries })
     }
 
+    /// Waits up to `timeout` until there is a free place; whether there is one now.
+    pub fn wait_until_free(&self, timeout: Duration) -> bool {
+        self.wait_for_place(0, timeout).is_ok()
+    }
+
     fn wait_for_place(&self, version: u64, timeout: Duration) -> Result<u32, ArenaError> {
         let started = Instant::now();
         let notify = self.header.futex(NOTIFY);

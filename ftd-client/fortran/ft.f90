@@ -1,0 +1,308 @@
+! Fortran interface of ftd's client library. The contract of each call is in ft.h. Every subroutine takes an optional last
+! argument ierr: FT_OK or one of the codes below.
+!
+!     use ft
+!     call ft_init(state)
+!     call ft_protect(1, step)
+!     call ft_protect(2, field)
+!     if (state == FT_STATE_RESTARTED) call ft_restore(version)
+!
+! Protected variables must have the TARGET (or POINTER) attribute, or be ALLOCATABLE or SAVEd ones with it, and must stay
+! where they are: protect an array again after it was reallocated. Array sections with gaps are FT_ERR_ARGUMENT.
+module ft
+  use, intrinsic :: iso_c_binding, only: c_int, c_int8_t, c_int16_t, c_int32_t, c_int64_t, c_size_t, c_float, c_double, &
+    c_ptr, c_loc, c_null_ptr, c_char, c_f_pointer, c_associated
+  implicit none
+  private
+
+  integer(c_int), parameter, public :: FT_OK = 0, FT_ERR_NONE = 1, FT_ERR_ORDER = 2, FT_ERR_ARGUMENT = 3, FT_ERR_SIZE = 4, &
+    FT_ERR_VERSION = 5, FT_ERR_MEMORY = 6, FT_ERR_TIMEOUT = 7, FT_ERR_AGENT = 8, FT_ERR_MIXED = 9, FT_ERR_REFUSED = 10, &
+    FT_ERR_ARENA = 11, FT_ERR_CHILD = 12, FT_ERR_INTERNAL = 13
+  integer(c_int), parameter, public :: FT_STATE_NEW = 0, FT_STATE_RESTARTED = 1, FT_STATE_SURVIVOR = 2, FT_STATE_SPARE = 3
+
+  public :: ft_init, ft_protect, ft_unprotect, ft_checkpoint, ft_restore, ft_checkpoint_due, ft_finalize, ft_strerror
+
+  interface
+    function c_init(state) bind(C, name="ft_init") result(code)
+      import :: c_int
+      integer(c_int), intent(out) :: state
+      integer(c_int) :: code
+    end function
+    function c_protect(id, pointer, bytes) bind(C, name="ft_protect") result(code)
+      import :: c_int, c_ptr, c_size_t
+      integer(c_int), value :: id
+      type(c_ptr), value :: pointer
+      integer(c_size_t), value :: bytes
+      integer(c_int) :: code
+    end function
+    function c_checkpoint(version) bind(C, name="ft_checkpoint") result(code)
+      import :: c_int, c_int64_t
+      integer(c_int64_t), value :: version
+      integer(c_int) :: code
+    end function
+    function c_restore(version) bind(C, name="ft_restore") result(code)
+      import :: c_int, c_int64_t
+      integer(c_int64_t), intent(out) :: version
+      integer(c_int) :: code
+    end function
+    function c_checkpoint_due(yes) bind(C, name="ft_checkpoint_due") result(code)
+      import :: c_int
+      integer(c_int), intent(out) :: yes
+      integer(c_int) :: code
+    end function
+    function c_finalize() bind(C, name="ft_finalize") result(code)
+      import :: c_int
+      integer(c_int) :: code
+    end function
+    function c_strerror(code) bind(C, name="ft_strerror") result(text)
+      import :: c_int, c_ptr
+      integer(c_int), value :: code
+      type(c_ptr) :: text
+    end function
+    pure function c_strlen(text) bind(C, name="strlen") result(length)
+      import :: c_ptr, c_size_t
+      type(c_ptr), value :: text
+      integer(c_size_t) :: length
+    end function
+  end interface
+
+  ! Scalars and arrays of any rank.
+  interface ft_protect
+    module procedure protect_real_32, &
+      protect_real_64, &
+      protect_complex_32, &
+      protect_complex_64, &
+      protect_integer_8, &
+      protect_integer_16, &
+      protect_integer_32, &
+      protect_integer_64, &
+      protect_logical_default
+  end interface
+  ! Versions are default or 64-bit integers.
+  interface ft_checkpoint
+    module procedure checkpoint_32, checkpoint_64
+  end interface
+  interface ft_restore
+    module procedure restore_32, restore_64
+  end interface
+
+contains
+
+  subroutine ft_init(state, ierr)
+    integer(c_int), intent(out) :: state
+    integer(c_int), intent(out), optional :: ierr
+    state = FT_STATE_NEW
+    call give(c_init(state), ierr)
+  end subroutine
+
+  ! Takes a region out.
+  subroutine ft_unprotect(id, ierr)
+    integer, intent(in) :: id
+    integer(c_int), intent(out), optional :: ierr
+    call give(c_protect(int(id, c_int), c_null_ptr, 0_c_size_t), ierr)
+  end subroutine
+
+  subroutine checkpoint_32(version, ierr)
+    integer(c_int32_t), intent(in) :: version
+    integer(c_int), intent(out), optional :: ierr
+    call give(c_checkpoint(int(version, c_int64_t)), ierr)
+  end subroutine
+
+  subroutine checkpoint_64(version, ierr)
+    integer(c_int64_t), intent(in) :: version
+    integer(c_int), intent(out), optional :: ierr
+    call give(c_checkpoint(version), ierr)
+  end subroutine
+
+  subroutine restore_32(version, ierr)
+    integer(c_int32_t), intent(out) :: version
+    integer(c_int), intent(out), optional :: ierr
+    integer(c_int64_t) :: found
+    found = 0
+    call give(c_restore(found), ierr)
+    version = int(found, c_int32_t)
+  end subroutine
+
+  subroutine restore_64(version, ierr)
+    integer(c_int64_t), intent(out) :: version
+    integer(c_int), intent(out), optional :: ierr
+    version = 0
+    call give(c_restore(version), ierr)
+  end subroutine
+
+  subroutine ft_checkpoint_due(yes, ierr)
+    logical, intent(out) :: yes
+    integer(c_int), intent(out), optional :: ierr
+    integer(c_int) :: due
+    due = 0
+    call give(c_checkpoint_due(due), ierr)
+    yes = due /= 0
+  end subroutine
+
+  subroutine ft_finalize(ierr)
+    integer(c_int), intent(out), optional :: ierr
+    call give(c_finalize(), ierr)
+  end subroutine
+
+  function ft_strerror(code) result(text)
+    integer(c_int), intent(in) :: code
+    character(len=:), allocatable :: text
+    type(c_ptr) :: c_text
+    character(kind=c_char), pointer :: letters(:)
+    integer :: i
+    c_text = c_strerror(code)
+    call c_f_pointer(c_text, letters, [c_strlen(c_text)])
+    allocate(character(len=size(letters)) :: text)
+    do i = 1, size(letters)
+      text(i:i) = letters(i)
+    end do
+  end function
+
+  subroutine give(code, ierr)
+    integer(c_int), intent(in) :: code
+    integer(c_int), intent(out), optional :: ierr
+    if (present(ierr)) ierr = code
+  end subroutine
+
+  ! A null pointer with bytes makes the library refuse the region and say so.
+  subroutine protect_bytes(id, address, contiguous, bytes, ierr)
+    integer, intent(in) :: id
+    type(c_ptr), intent(in) :: address
+    logical, intent(in) :: contiguous
+    integer(c_size_t), intent(in) :: bytes
+    integer(c_int), intent(out), optional :: ierr
+    if (.not. contiguous) then
+      write (0, '(a,i0,a)') 'ftd: region ', id, ' is an array section with gaps: protect whole arrays'
+      call give(FT_ERR_ARGUMENT, ierr)
+    else
+      call give(c_protect(int(id, c_int), address, bytes), ierr)
+    end if
+  end subroutine
+
+  subroutine protect_real_32(id, region, ierr)
+    integer, intent(in) :: id
+    real(c_float), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_real_64(id, region, ierr)
+    integer, intent(in) :: id
+    real(c_double), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_complex_32(id, region, ierr)
+    integer, intent(in) :: id
+    complex(c_float), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_complex_64(id, region, ierr)
+    integer, intent(in) :: id
+    complex(c_double), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_integer_8(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int8_t), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_integer_16(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int16_t), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_integer_32(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int32_t), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_integer_64(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int64_t), intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+  subroutine protect_logical_default(id, region, ierr)
+    integer, intent(in) :: id
+    logical, intent(in), target :: region(..)
+    integer(c_int), intent(out), optional :: ierr
+    call protect_bytes(id, address_of(), is_contiguous(region), &
+      size(region, kind=c_size_t) * (storage_size(region, kind=c_size_t) / 8), ierr)
+  contains
+    function address_of() result(address)
+      type(c_ptr) :: address
+      address = c_null_ptr
+      if (size(region) > 0) address = c_loc(region)
+    end function
+  end subroutine
+
+end module ft

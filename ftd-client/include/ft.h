@@ -1,0 +1,86 @@
+/*
+ * ftd's client library: checkpoints into memory that outlives the process.
+ *
+ *     int state;
+ *     ft_init(&state);
+ *     ft_protect(1, &step, sizeof step);
+ *     ft_protect(2, field, bytes);
+ *     if (state == FT_STATE_RESTARTED) { uint64_t version; ft_restore(&version); }
+ *     for (; step < steps; ) { ...; step++; ft_checkpoint(step); }
+ *     ft_finalize();
+ *
+ * Every function returns FT_OK (0) or one of the codes below. Each error also prints one sentence on stderr, except
+ * FT_ERR_NONE. The functions may be called from any thread, one after the other. No function calls MPI, and none is a
+ * barrier: take a checkpoint at the same place of the loop in every rank, where no message is under way, and after a
+ * failure all ranks get the same version back.
+ *
+ * Without ftd the same program runs: ft_init says FT_STATE_NEW, checkpoints succeed and protect nothing, ft_restore
+ * returns FT_ERR_NONE. Rank 0 says so once on stderr.
+ */
+#ifndef FT_H
+#define FT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    FT_OK = 0,
+    FT_ERR_NONE = 1,      /* there is nothing to restore: begin from the start */
+    FT_ERR_ORDER = 2,     /* the call comes too early or too late */
+    FT_ERR_ARGUMENT = 3,  /* a null pointer, an impossible size */
+    FT_ERR_SIZE = 4,      /* a protected region does not match the version: nothing was restored */
+    FT_ERR_VERSION = 5,   /* the version is not greater than the one before */
+    FT_ERR_MEMORY = 6,    /* the checkpoint does not fit in memory: older versions are untouched */
+    FT_ERR_TIMEOUT = 7,   /* no place became free in time: older versions are untouched */
+    FT_ERR_AGENT = 8,     /* the agent of this job does not answer */
+    FT_ERR_MIXED = 9,     /* library and agent are from different releases of ftd */
+    FT_ERR_REFUSED = 10,  /* the agent refused this process */
+    FT_ERR_ARENA = 11,    /* the checkpoint memory cannot be used or is damaged */
+    FT_ERR_CHILD = 12,    /* called in a child of the process that called ft_init */
+    FT_ERR_INTERNAL = 13  /* a bug in this library */
+};
+
+enum {
+    FT_STATE_NEW = 0,       /* first process of this rank */
+    FT_STATE_RESTARTED = 1, /* replaces a process that ended in a failure: call ft_restore */
+    FT_STATE_SURVIVOR = 2,  /* lived through a failure and kept its memory (mode spare) */
+    FT_STATE_SPARE = 3      /* waited as a spare and has just become a rank (mode spare) */
+};
+
+/* Joins the job, before or after MPI_Init. A second call changes nothing and returns the same state; a call after
+ * ft_finalize is FT_ERR_ORDER. */
+int ft_init(int *state);
+
+/* Protects a region of memory from the next checkpoint on. The same id again gives the region a new address and size;
+ * (id, NULL, 0) takes it out. A null pointer with bytes > 0 is FT_ERR_ARGUMENT. */
+int ft_protect(int id, void *pointer, size_t bytes);
+
+/* Copies all protected regions and returns; the rest goes on behind. Versions increase. Waits only while all three
+ * places hold versions that must be kept (at most FT_CHECKPOINT_TIMEOUT seconds, 60). A restarted process calls
+ * ft_restore first. Whatever the error, older versions stay whole. */
+int ft_checkpoint(uint64_t version);
+
+/* Copies the newest version that is complete for all ranks back, all protected regions or none, and says which it is.
+ * FT_ERR_NONE when there is none. Every protected region must have the size that it had in that version; regions of the
+ * version that are not protected are left out. So a program whose sizes change protects and restores its sizes first, then
+ * allocates, protects the rest and calls ft_restore again. Not after ft_checkpoint. */
+int ft_restore(uint64_t *version);
+
+/* Whether a checkpoint is worth its cost now (Young/Daly, from the measured cost and failure rate). 0 without ftd. */
+int ft_checkpoint_due(int *yes);
+
+/* Ends the use of the library. The checkpoints stay: if another rank fails later, this one is restored from them too. */
+int ft_finalize(void);
+
+/* One sentence for a code; never NULL. */
+const char *ft_strerror(int code);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

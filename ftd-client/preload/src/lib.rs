@@ -1,0 +1,23 @@
+//! `libft_preload.so`: what the launcher puts in front of a rank with `LD_PRELOAD`.
+//!
+//! Nothing happens until the program enters `MPI_Init` (or its relatives): bash, numactl and python run undisturbed. Then
+//! the library asks the loaded MPI what it is, tells the job's agent, gets the environment that this MPI wants, and only
+//! then lets the native call run. From there on a page of memory that the agent shares says in which phase the process is,
+//! and a robust mutex in it says, before the kernel has torn the process down, that it died.
+//!
+//! A process without `FT_SOCKET` in its environment gets the native calls and nothing else.
+//!
+//! The Fortran bindings of Open MPI, MPICH and Intel MPI call the C functions through the dynamic linker, so only the C
+//! names are interposed.
+
+mod link;
+mod mark;
+mod mpi;
+mod native;
+mod page;
+
+pub use mark::{_Exit, _exit, exit, quick_exit};
+pub use mpi::{
+    MPI_Abort, MPI_Finalize, MPI_Init, MPI_Init_thread, MPI_Session_finalize, MPI_Session_init, PMPI_Abort,
+    PMPI_Finalize, PMPI_Init, PMPI_Init_thread, PMPI_Session_finalize, PMPI_Session_init,
+};

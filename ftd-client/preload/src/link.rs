@@ -1,0 +1,196 @@
+//! The connection to the agent and what comes over it.
+
+use crate::native::{library_version, object_of};
+use crate::{mark, page};
+use ft_sys::channel::Channel;
+use ft_wire::rank::{ToAgent, ToRank};
+use ft_wire::{Flavour, Rank, Role, World};
+use std::ffi::{CString, c_void};
+use std::io::Write;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest wait for the agent while joining. An agent that is being started again answers within a second; if it does not
+/// come back at all, the shepherd ends this process.
+const JOIN: Duration = Duration::from_secs(60);
+/// Longest wait for the agent's word on an abort; normally it ends this process instead of answering.
+const ABORT: Duration = Duration::from_secs(5);
+
+struct Link {
+    channel: Channel,
+    /// Device and inode of the socket: programs that close descriptors they do not know may have put a file there.
+    identity: (u64, u64),
+}
+
+static LINK: Mutex<Option<Link>> = Mutex::new(None);
+
+/// Ends the process with one sentence.
+pub(crate) fn refuse(text: &str) -> ! {
+    let rank = rank().map_or_else(|| "?".into(), |rank| rank.to_string());
+    // There is nobody to tell that stderr is closed.
+    let _ = std::io::stderr().write_all(format!("ftd: rank {rank}: {text}\n").as_bytes());
+    mark::_exit(1)
+}
+
+fn text(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+    text(name)?.parse().ok()
+}
+
+/// The rank that the environment tells.
+pub(crate) fn rank() -> Option<Rank> {
+    number("FT_RANK")
+}
+
+/// Whether the environment says that this process belongs to a job.
+pub(crate) fn is_wanted() -> bool {
+    std::env::var_os("FT_SOCKET").is_some_and(|socket| !socket.is_empty())
+}
+
+/// The family of the loaded MPI: what `--ft-mpi` says, else what the library says of itself.
+fn flavour(library: &str) -> Flavour {
+    match text("FT_MPI").as_deref() {
+        Some("openmpi") => return Flavour::OpenMpi,
+        Some("mpich") => return Flavour::Mpich,
+        _ => {}
+    }
+    let known = [
+        ("Open MPI", Flavour::OpenMpi),
+        ("MPICH", Flavour::Mpich),
+        ("Intel(R) MPI", Flavour::Mpich),
+        ("MVAPICH", Flavour::Mpich),
+    ];
+    match known.iter().find(|(name, _)| library.contains(name)) {
+        Some((_, flavour)) => *flavour,
+        None => refuse(&format!(
+            "the loaded MPI library (\"{library}\") is of an unknown kind: say --ft-mpi=openmpi or --ft-mpi=mpich if it speaks like one of them"
+        )),
+    }
+}
+
+/// Joins the job and makes the environment what the loaded MPI wants. `init` is the native `MPI_Init`.
+pub(crate) fn join(init: *const c_void) {
+    let library = library_version().unwrap_or_default();
+    let flavour = flavour(&library);
+    let Some(socket) = std::env::var_os("FT_SOCKET") else { return };
+    let (Some(world), Some(rank)) = (number::<World>("FT_WORLD"), rank()) else {
+        refuse("FT_SOCKET is set, but FT_WORLD and FT_RANK are not set to numbers");
+    };
+    let mut channel = Channel::dial(Path::new(&socket), Role::Rank, JOIN).unwrap_or_else(|error| {
+        refuse(&format!("cannot reach the agent of this job at {}: {error}", socket.display()))
+    });
+    let hello = ToAgent::Hello { world, rank, pid: page::pid() as i32, flavour, library };
+    let (answer, descriptors) = channel
+        .send(&hello, &[])
+        .and_then(|()| channel.receive::<ToRank>(Some(JOIN)))
+        .unwrap_or_else(|error| refuse(&format!("the agent of this job did not let the process join: {error}")));
+    let (env, pmi_fd) = match answer {
+        ToRank::Welcome { env, pmi_fd } => (env, pmi_fd),
+        ToRank::Refused { reason } => refuse(&reason),
+        ToRank::Proceed => refuse("the agent of this job gave no proper answer to the process that joined"),
+    };
+    let mut descriptors = descriptors.into_iter();
+    let Some(shared) = descriptors.next() else { refuse("the agent of this job sent no page to share") };
+    for (name, value) in &env {
+        set_variable(name, value.as_deref());
+    }
+    if pmi_fd {
+        let Some(fd) = descriptors.next() else { refuse("the agent of this job sent no PMI connection") };
+        set_variable("PMI_FD", Some(&fd.into_raw_fd().to_string()));
+    }
+    if flavour == Flavour::OpenMpi {
+        find_prefix(init);
+    }
+    if let Err(error) = page::adopt(&shared) {
+        refuse(&format!("cannot share a page with the agent: {error}"));
+    }
+    mark::register();
+    let identity = identity(&channel);
+    *LINK.lock().unwrap_or_else(PoisonError::into_inner) = Some(Link { channel, identity });
+}
+
+/// Sets or removes a variable where C code sees it.
+fn set_variable(name: &str, value: Option<&str>) {
+    let Ok(name) = CString::new(name) else { return };
+    match value.map(CString::new) {
+        // SAFETY: both are C strings; libc locks the environment against itself.
+        Some(Ok(value)) => drop(unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) }),
+        // SAFETY: as above.
+        None => drop(unsafe { libc::unsetenv(name.as_ptr()) }),
+        Some(Err(_)) => {}
+    }
+}
+
+/// An Open MPI that lies elsewhere than where it was built for (a wheel in a virtual environment, a copied tree) does not
+/// find its own files. Its mpirun would set these variables.
+fn find_prefix(init: *const c_void) {
+    let Some(library) = object_of(init).and_then(|path| path.canonicalize().ok()) else { return };
+    let Some(prefix) =
+        library.parent().filter(|lib| lib.file_name().is_some_and(|name| name == "lib" || name == "lib64"))
+    else {
+        return;
+    };
+    let Some(prefix) = prefix.parent().filter(|prefix| *prefix != Path::new("/usr")) else { return };
+    let Some(text) = prefix.to_str() else { return };
+    for (variable, data) in [("OPAL_PREFIX", "openmpi"), ("PMIX_PREFIX", "pmix")] {
+        if std::env::var_os(variable).is_none() && prefix.join("share").join(data).is_dir() {
+            set_variable(variable, Some(text));
+        }
+    }
+}
+
+fn identity(channel: &Channel) -> (u64, u64) {
+    // SAFETY: an all-zero stat is a valid value of the type.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    if unsafe { libc::fstat(channel.as_fd().as_raw_fd(), &mut stat) } != 0 {
+        return (0, 0);
+    }
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Uses the connection if there is (still) one, in the process that made it.
+fn with_channel<T>(body: impl FnOnce(&mut Channel) -> T) -> Option<T> {
+    if !page::is_owner() {
+        return None;
+    }
+    let mut link = LINK.lock().unwrap_or_else(PoisonError::into_inner);
+    if link.as_ref().is_some_and(|link| identity(&link.channel) != link.identity) {
+        // The descriptor is not ours any more: neither use nor close it.
+        std::mem::forget(link.take());
+    }
+    link.as_mut().map(|link| body(&mut link.channel))
+}
+
+/// Tells the agent something that it does not answer. An agent that is gone is no reason to fail: the shepherd acts on it.
+pub(crate) fn tell(message: &ToAgent) {
+    with_channel(|channel| channel.send(message, &[]));
+}
+
+/// Tells the agent of an `MPI_Abort` and waits for its word, within bounds. Normally the agent ends the process instead.
+pub(crate) fn ask_to_abort(code: i32) {
+    with_channel(|channel| {
+        if channel.send(&ToAgent::Abort { code }, &[]).is_ok() {
+            // Whatever comes, or does not come: the native call is next.
+            let _ = channel.receive::<ToRank>(Some(ABORT));
+        }
+    });
+}
+
+/// Files in /dev/shm that this process has mapped.
+pub(crate) fn shared_files() -> Vec<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut files: Vec<String> = maps
+        .lines()
+        .filter_map(|line| line.find("/dev/shm/").map(|at| line[at..].to_string()))
+        .filter(|path| !path.ends_with(" (deleted)"))
+        .collect();
+    files.sort_unstable();
+    files.dedup();
+    files
+}

@@ -1,0 +1,433 @@
+//! The client: one connection to the agent, one arena, the protected regions.
+
+use crate::Error;
+use ft_arena::{Arena, LAYOUT, Saved, bytes_for};
+use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::gate;
+use ft_wire::client::{ToAgent, ToClient};
+use ft_wire::{Rank, Role};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Longest wait for an answer of the agent. Answers take microseconds, except the one to `Restore`, which waits until the
+/// recovery has agreed on a version.
+const ANSWER: Duration = Duration::from_secs(60);
+/// Longest wait for a place in the arena, unless `FT_CHECKPOINT_TIMEOUT` (seconds) says otherwise.
+const PLACE: Duration = Duration::from_secs(60);
+
+/// What this process is to its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// The first process of its rank, or one without ftd.
+    New,
+    /// It replaces a process of an earlier epoch: call [`Client::restore`].
+    Restarted,
+    /// It lived through a failure and kept its memory (mode `spare`).
+    Survivor,
+    /// It waited as a spare and has just become a rank (mode `spare`).
+    Spare,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Region {
+    pointer: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: a region is an address that the application vouches for; it is used under the client's `&mut self` alone.
+unsafe impl Send for Region {}
+
+/// What only exists when the process runs under ftd.
+#[derive(Debug)]
+struct Job {
+    /// Gone after the first failure: an answer that comes late must not be taken for the next one.
+    channel: Option<Channel>,
+    arena: Arena,
+    epoch: u64,
+    /// The version that the agent named, and its place; asked for once.
+    chosen: Option<Option<(u64, u32)>>,
+    reported: bool,
+}
+
+/// The library's state. One per process.
+#[derive(Debug)]
+pub struct Client {
+    state: State,
+    rank: Option<Rank>,
+    pid: u32,
+    regions: BTreeMap<i32, Region>,
+    job: Option<Job>,
+    last: Option<u64>,
+    checkpointed: bool,
+    patience: Duration,
+}
+
+/// Prints one line on stderr with one system call, so that lines of different ranks do not mix.
+pub(crate) fn say(rank: Option<Rank>, text: &str) {
+    let line = match rank {
+        Some(rank) => format!("ftd: rank {rank}: {text}\n"),
+        None => format!("ftd: {text}\n"),
+    };
+    // There is nobody to tell that stderr is closed.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The rank as the environment tells it, for messages.
+pub(crate) fn rank_of_environment() -> Option<Rank> {
+    ["FT_RANK", "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK"].iter().find_map(|name| number(name))
+}
+
+fn number<T: std::str::FromStr>(name: &str) -> Option<T> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+fn required<T: std::str::FromStr>(name: &str) -> Result<T, Error> {
+    number(name).ok_or_else(|| Error::Refused(format!("FT_SOCKET is set, but {name} is not set to a number")))
+}
+
+impl Client {
+    /// Finds the job that this process belongs to. Without one (`FT_SOCKET` is not set, or the mode is `none`) the client
+    /// works and protects nothing; one rank says so on stderr.
+    ///
+    /// # Errors
+    /// [`Error::Agent`], [`Error::Mixed`], [`Error::Refused`], [`Error::Arena`].
+    pub fn init() -> Result<Client, Error> {
+        let rank = rank_of_environment();
+        let none = std::env::var("FT_MODE").is_ok_and(|mode| mode == "none");
+        let mut client = Client {
+            state: State::New,
+            rank,
+            pid: std::process::id(),
+            regions: BTreeMap::new(),
+            job: None,
+            last: None,
+            checkpointed: false,
+            patience: number("FT_CHECKPOINT_TIMEOUT").map_or(PLACE, Duration::from_secs),
+        };
+        match std::env::var_os("FT_SOCKET") {
+            Some(socket) if !none => client.join(Path::new(&socket))?,
+            _ if rank.unwrap_or(0) == 0 => {
+                let why = if none { "under --ft=none" } else { "not under ftd" };
+                say(None, &format!("the program runs {why}: its checkpoints protect nothing"));
+            }
+            _ => {}
+        }
+        Ok(client)
+    }
+
+    fn join(&mut self, socket: &Path) -> Result<(), Error> {
+        let doing = "joining the job";
+        let rank = required("FT_RANK")?;
+        let world = required("FT_WORLD")?;
+        self.rank = Some(rank);
+        let mut channel = Channel::dial(socket, Role::Client, ANSWER).map_err(|error| Error::agent(doing, error))?;
+        let hello = ToAgent::Hello { world, rank, pid: self.pid as i32, layout: LAYOUT };
+        channel.send(&hello, &[]).map_err(|error| Error::agent(doing, error))?;
+        let (answer, descriptors) =
+            channel.receive::<ToClient>(Some(ANSWER)).map_err(|error| Error::agent(doing, error))?;
+        let (restarted, world_size, epoch) = match answer {
+            ToClient::Welcome { restarted, world_size, epoch } => (restarted, world_size, epoch),
+            ToClient::Refused { reason } => return Err(Error::Refused(reason)),
+            _ => return Err(Error::Confused { doing }),
+        };
+        let descriptor = descriptors.into_iter().next().ok_or(Error::Confused { doing })?;
+        let arena = Arena::open(descriptor, rank, world_size)?;
+        self.state = if restarted { State::Restarted } else { State::New };
+        self.job = Some(Job { channel: Some(channel), arena, epoch, chosen: None, reported: false });
+        Ok(())
+    }
+
+    /// What this process is to its job.
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// The rank, if the environment tells one.
+    pub fn rank(&self) -> Option<Rank> {
+        self.rank
+    }
+
+    /// The process that made this client.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Protects `bytes` bytes at `pointer` as region `id`, from the next checkpoint on. An `id` that is protected already
+    /// gets the new address and size; a null pointer with no bytes takes the region out.
+    ///
+    /// # Safety
+    /// The memory must stay valid for reads and writes, and unused by other threads during [`Client::checkpoint`] and
+    /// [`Client::restore`], until the region is protected anew or the client is gone.
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub unsafe fn protect(&mut self, id: i32, pointer: *mut u8, bytes: usize) -> Result<(), Error> {
+        self.own_process()?;
+        if pointer.is_null() {
+            if bytes > 0 {
+                return Err(Error::Argument(format!("region {id} of {bytes} bytes has a null pointer")));
+            }
+            self.regions.remove(&id);
+            return Ok(());
+        }
+        if bytes > isize::MAX as usize || (pointer as usize).checked_add(bytes).is_none() {
+            return Err(Error::Argument(format!("region {id} of {bytes} bytes does not fit in the address space")));
+        }
+        self.regions.insert(id, Region { pointer, bytes });
+        Ok(())
+    }
+
+    /// Protects a slice; see [`Client::protect`].
+    ///
+    /// # Safety
+    /// As for [`Client::protect`]: the slice must neither move nor end while it is protected. `T` must be plain data, for
+    /// which any bytes that were once written are a value (no references, no owned memory).
+    ///
+    /// # Errors
+    /// [`Error::Argument`].
+    pub unsafe fn protect_slice<T: Copy>(&mut self, id: i32, slice: &mut [T]) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { self.protect(id, slice.as_mut_ptr().cast(), size_of_val(slice)) }
+    }
+
+    fn own_process(&self) -> Result<(), Error> {
+        let pid = std::process::id();
+        if pid == self.pid { Ok(()) } else { Err(Error::Child { pid: pid as i32, owner: self.pid as i32 }) }
+    }
+
+    /// Copies all protected regions as `version` and returns; everything else goes on behind. The call waits only when all
+    /// places of the arena hold versions that must be kept.
+    ///
+    /// # Errors
+    /// [`Error::Version`], [`Error::Memory`], [`Error::Timeout`], [`Error::Agent`], [`Error::Order`] in a restarted process
+    /// that has not called [`Client::restore`]. The versions before are untouched in each case.
+    pub fn checkpoint(&mut self, version: u64) -> Result<(), Error> {
+        self.own_process()?;
+        if let Some(last) = self.last.filter(|&last| version <= last) {
+            return Err(Error::Version { version, last });
+        }
+        let Some(job) = &mut self.job else {
+            self.last = Some(version);
+            self.checkpointed = true;
+            return Ok(());
+        };
+        if self.state == State::Restarted && job.chosen.is_none() {
+            return Err(Error::Order(
+                "ft_checkpoint before ft_restore in a restarted process: its versions would not follow those that exist",
+            ));
+        }
+        let lengths: Vec<(i32, u64)> = self.regions.iter().map(|(&id, region)| (id, region.bytes as u64)).collect();
+        job.fit(version, &lengths)?;
+        job.wait_for_place(version, self.patience)?;
+        let started = Instant::now();
+        let mut writing = job.arena.begin(version, job.epoch, &lengths, Duration::ZERO)?;
+        let half = lengths.iter().map(|length| length.1 as usize).sum::<usize>() / 2;
+        let mut done = 0;
+        for (index, region) in self.regions.values().enumerate() {
+            let (to, bytes) = writing.region(index);
+            // SAFETY: the application vouches for the region; the place is mapped, `bytes` long and written by nobody else.
+            unsafe {
+                copy(region.pointer, to, bytes, half.wrapping_sub(done), || gate::reach("client.copying", self.rank))
+            };
+            done += bytes;
+        }
+        let place = writing.place();
+        gate::reach("client.copied", self.rank);
+        writing.commit();
+        let copy_us = started.elapsed().as_micros() as u64;
+        gate::reach("client.committed", self.rank);
+        self.last = Some(version);
+        self.checkpointed = true;
+        job.tell(&ToAgent::Copied { place, version, copy_us }, "telling it of a checkpoint")
+    }
+
+    /// Copies the newest version that is complete for all ranks back into the protected regions, and returns its number.
+    /// Regions that the version holds and that are not protected are left out, so that a program may first restore the
+    /// sizes, then allocate, protect and restore the rest.
+    ///
+    /// # Errors
+    /// [`Error::Nothing`] when there is no such version, [`Error::Order`] before [`Client::protect`] and after
+    /// [`Client::checkpoint`], [`Error::Size`], [`Error::Missing`], [`Error::Agent`], [`Error::Arena`]. Nothing is changed in
+    /// any of these cases.
+    pub fn restore(&mut self) -> Result<u64, Error> {
+        self.own_process()?;
+        if self.regions.is_empty() {
+            return Err(Error::Order("ft_restore before ft_protect: there is no region to restore into"));
+        }
+        if self.checkpointed {
+            return Err(Error::Order("ft_restore after ft_checkpoint: a process restores before its first checkpoint"));
+        }
+        let Some(job) = &mut self.job else { return Err(Error::Nothing) };
+        let Some((version, place)) = job.choice()? else { return Err(Error::Nothing) };
+        let result = restore(&mut job.arena, &self.regions, version, place, self.rank);
+        let ok = result.is_ok();
+        if !job.reported {
+            job.reported = ok;
+            let told = job.tell(&ToAgent::Restored { version, ok }, "telling it of a restore");
+            result.and(told)?;
+        } else {
+            result?;
+        }
+        self.last = Some(version);
+        Ok(version)
+    }
+
+    /// Whether a checkpoint is worth its cost now (Young/Daly, from the measured cost and failure rate). Always `false`
+    /// without ftd.
+    ///
+    /// # Errors
+    /// [`Error::Agent`].
+    pub fn checkpoint_due(&mut self) -> Result<bool, Error> {
+        self.own_process()?;
+        let Some(job) = &mut self.job else { return Ok(false) };
+        match job.ask(&ToAgent::Due, "asking whether a checkpoint is due")? {
+            ToClient::Due { yes } => Ok(yes),
+            _ => Err(Error::Confused { doing: "asking whether a checkpoint is due" }),
+        }
+    }
+
+    /// Ends the use of the library. The checkpoints stay: a failure after this call still restores them.
+    pub fn finalize(self) {}
+}
+
+impl Job {
+    /// Uses the connection, and gives it up if that fails.
+    fn with<T>(
+        &mut self,
+        doing: &'static str,
+        use_it: impl FnOnce(&mut Channel) -> Result<T, ChannelError>,
+    ) -> Result<T, Error> {
+        let Some(channel) = &mut self.channel else { return Err(Error::Lost { doing }) };
+        use_it(channel).map_err(|error| {
+            self.channel = None;
+            Error::agent(doing, error)
+        })
+    }
+
+    fn tell(&mut self, message: &ToAgent, doing: &'static str) -> Result<(), Error> {
+        self.with(doing, |channel| channel.send(message, &[]))
+    }
+
+    fn ask(&mut self, question: &ToAgent, doing: &'static str) -> Result<ToClient, Error> {
+        self.with(doing, |channel| {
+            channel.send(question, &[])?;
+            channel.receive(Some(ANSWER)).map(|(answer, _)| answer)
+        })
+    }
+
+    /// Sees to it that the places hold regions of these lengths, and not much more.
+    fn fit(&mut self, version: u64, lengths: &[(i32, u64)]) -> Result<(), Error> {
+        let Some(needed) = bytes_for(lengths.iter().map(|length| length.1)) else {
+            let bytes: u64 = lengths.iter().fold(0, |sum, length| sum.saturating_add(length.1));
+            return Err(Error::Memory {
+                version,
+                reason: format!("{} regions of {bytes} bytes are beyond what an arena holds", lengths.len()),
+            });
+        };
+        let have = self.arena.place_bytes();
+        if needed > have {
+            // What grows once may grow again: a reservation touches all pages, so it is not made for each step.
+            if have > 0 && self.reserve(version, needed + needed / 8).is_ok() {
+                return Ok(());
+            }
+            return self.reserve(version, needed);
+        }
+        if needed < have / 2 {
+            // Only good housekeeping: the places are large enough whatever comes of it.
+            let _ = self.reserve(version, needed);
+        }
+        Ok(())
+    }
+
+    fn reserve(&mut self, version: u64, place_bytes: u64) -> Result<(), Error> {
+        match self.ask(&ToAgent::Reserve { place_bytes }, "asking for checkpoint memory")? {
+            ToClient::Reserved => {}
+            ToClient::NoMemory { reason } => return Err(Error::Memory { version, reason }),
+            _ => return Err(Error::Confused { doing: "asking for checkpoint memory" }),
+        }
+        self.arena.reserve(place_bytes).map_err(|error| Error::Memory { version, reason: error.to_string() })
+    }
+
+    /// Waits for a place in short steps, to notice an agent that dies meanwhile.
+    fn wait_for_place(&mut self, version: u64, patience: Duration) -> Result<(), Error> {
+        let started = Instant::now();
+        loop {
+            let waited = started.elapsed();
+            let left = patience.saturating_sub(waited);
+            if self.arena.wait_until_free(left.min(Duration::from_millis(250))) {
+                return Ok(());
+            }
+            if left.is_zero() {
+                return Err(Error::Timeout { version, waited });
+            }
+            let doing = "waiting for a free place in the arena";
+            if self.with(doing, |channel| channel.try_receive::<ToClient>())?.is_some() {
+                return Err(Error::Confused { doing });
+            }
+        }
+    }
+
+    fn choice(&mut self) -> Result<Option<(u64, u32)>, Error> {
+        if let Some(chosen) = self.chosen {
+            return Ok(chosen);
+        }
+        let doing = "asking which version to restore";
+        match self.ask(&ToAgent::Restore, doing)? {
+            ToClient::Restore { found } => {
+                self.chosen = Some(found);
+                Ok(found)
+            }
+            ToClient::Refused { reason } => Err(Error::Refused(reason)),
+            _ => Err(Error::Confused { doing }),
+        }
+    }
+}
+
+fn restore(
+    arena: &mut Arena,
+    regions: &BTreeMap<i32, Region>,
+    version: u64,
+    place: u32,
+    rank: Option<Rank>,
+) -> Result<(), Error> {
+    let saved: Saved<'_> = arena.saved(place, version)?;
+    let held: BTreeMap<i32, _> = saved.regions().map(|region| (region.id, region)).collect();
+    for (&id, region) in regions {
+        let Some(held) = held.get(&id) else { return Err(Error::Missing { version, id }) };
+        if held.bytes != region.bytes as u64 {
+            return Err(Error::Size { version, id, saved: held.bytes, protected: region.bytes as u64 });
+        }
+    }
+    let half = regions.values().map(|region| region.bytes).sum::<usize>() / 2;
+    let mut done = 0;
+    for (id, region) in regions {
+        if let Some(held) = held.get(id) {
+            // SAFETY: the saved region lies in the mapped place and has the protected region's length; the application
+            // vouches for the protected region.
+            unsafe {
+                copy(held.pointer, region.pointer, region.bytes, half.wrapping_sub(done), || {
+                    gate::reach("client.restoring", rank)
+                })
+            };
+            done += region.bytes;
+        }
+    }
+    Ok(())
+}
+
+/// Copies, and calls `midway` after `half` bytes if they lie in this copy.
+///
+/// # Safety
+/// As for `copy_nonoverlapping`.
+unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize, half: usize, midway: impl FnOnce()) {
+    let first = if half < bytes { half } else { bytes };
+    // SAFETY: the caller's promise, for the first part.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, first) };
+    if first < bytes {
+        midway();
+        // SAFETY: the caller's promise, for the rest.
+        unsafe { std::ptr::copy_nonoverlapping(from.add(first), to.add(first), bytes - first) };
+    }
+}
