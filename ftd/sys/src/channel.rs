@@ -1,0 +1,318 @@
+//! Unix stream sockets that carry [`ft_wire`] frames and descriptors.
+//!
+//! [`Channel`] blocks, for the small programs in and above a rank. [`recv_with_fds`] and [`send_with_fds`] are the system
+//! calls below it, for those that wait by other means.
+
+use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role, decode, encode};
+use nix::cmsg_space;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use serde::{Serialize, de::DeserializeOwned};
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Most descriptors that travel with one frame; the kernel's own limit is 253.
+const MAX_FDS: usize = 253;
+
+/// Why a message did not pass.
+#[derive(Debug, thiserror::Error)]
+pub enum ChannelError {
+    /// Nobody listens there.
+    #[error("{}: {error}", path.display())]
+    Dial {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The peer closed the connection.
+    #[error("the connection was closed by the peer")]
+    Closed,
+    /// No message came in time.
+    #[error("no answer within {} ms", .0.as_millis())]
+    TimedOut(Duration),
+    /// The peer sent what is no message, or is of another release.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// The socket failed.
+    #[error("the socket failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A connection that blocks.
+#[derive(Debug)]
+pub struct Channel {
+    stream: UnixStream,
+    frames: FrameBuffer,
+    fds: VecDeque<OwnedFd>,
+}
+
+impl Channel {
+    /// Connects to `path` and exchanges preambles.
+    ///
+    /// # Errors
+    /// [`ChannelError::Dial`] when nobody listens; [`ChannelError::Frame`] when the peer is of another release;
+    /// [`ChannelError::TimedOut`].
+    pub fn dial(path: &Path, role: Role, timeout: Duration) -> Result<Channel, ChannelError> {
+        let stream =
+            UnixStream::connect(path).map_err(|error| ChannelError::Dial { path: path.to_path_buf(), error })?;
+        let mut channel = Channel::from_stream(stream);
+        channel.exchange(role, timeout)?;
+        Ok(channel)
+    }
+
+    /// Takes a connected stream, an inherited socket pair for example. Nothing is sent yet.
+    pub fn from_stream(stream: UnixStream) -> Channel {
+        Channel { stream, frames: FrameBuffer::default(), fds: VecDeque::new() }
+    }
+
+    /// Sends this side's preamble and reads the peer's.
+    ///
+    /// # Errors
+    /// As [`dial`](Self::dial).
+    pub fn exchange(&mut self, role: Role, timeout: Duration) -> Result<Preamble, ChannelError> {
+        self.write_all(&Preamble::ours(role).to_bytes(), &[])?;
+        let deadline = Instant::now() + timeout;
+        let mut bytes = [0; PREAMBLE_LEN];
+        let mut have = 0;
+        while have < bytes.len() {
+            self.wait(PollFlags::POLLIN, Some((deadline, timeout)))?;
+            have += self.read(&mut bytes[have..])?;
+        }
+        Ok(Preamble::from_bytes(&bytes)?)
+    }
+
+    /// Sends one message; waits as long as the peer's buffer is full.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`] when the peer is gone.
+    pub fn send<M: Serialize>(&mut self, message: &M, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        if fds.len() > MAX_FDS {
+            return Err(FrameError::Malformed(format!("{} descriptors with one message", fds.len())).into());
+        }
+        let frame = encode(message, fds.len() as u8)?;
+        self.write_all(&frame, fds)
+    }
+
+    /// The next message with its descriptors; `None` waits for ever.
+    ///
+    /// # Errors
+    /// [`ChannelError::TimedOut`], after which the connection is still good; any other ends it.
+    pub fn receive<M: DeserializeOwned>(
+        &mut self,
+        timeout: Option<Duration>,
+    ) -> Result<(M, Vec<OwnedFd>), ChannelError> {
+        let deadline = timeout.map(|timeout| (Instant::now() + timeout, timeout));
+        loop {
+            if let Some(message) = self.buffered()? {
+                return Ok(message);
+            }
+            self.wait(PollFlags::POLLIN, deadline)?;
+            self.fill()?;
+        }
+    }
+
+    /// A message that is here already.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`] when the peer is gone and all it sent was read.
+    pub fn try_receive<M: DeserializeOwned>(&mut self) -> Result<Option<(M, Vec<OwnedFd>)>, ChannelError> {
+        loop {
+            if let Some(message) = self.buffered()? {
+                return Ok(Some(message));
+            }
+            if !self.ready(PollFlags::POLLIN, Some(Duration::ZERO))? {
+                return Ok(None);
+            }
+            self.fill()?;
+        }
+    }
+
+    fn buffered<M: DeserializeOwned>(&mut self) -> Result<Option<(M, Vec<OwnedFd>)>, ChannelError> {
+        let Some((body, count)) = self.frames.next_frame()? else { return Ok(None) };
+        let count = usize::from(count);
+        if self.fds.len() < count {
+            let text = format!("{count} descriptors announced, {} came", self.fds.len());
+            return Err(FrameError::Malformed(text).into());
+        }
+        let message = decode(&body)?;
+        Ok(Some((message, self.fds.drain(..count).collect())))
+    }
+
+    fn fill(&mut self) -> Result<(), ChannelError> {
+        let mut bytes = [0; 16 << 10];
+        let count = self.read(&mut bytes)?;
+        self.frames.push(&bytes[..count]);
+        Ok(())
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> Result<usize, ChannelError> {
+        loop {
+            match recv_with_fds(self.stream.as_fd(), into, &mut self.fds) {
+                Ok(0) => return Err(ChannelError::Closed),
+                Ok(count) => return Ok(count),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLIN, None)?,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(ChannelError::Closed),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        let mut fds = fds;
+        while !bytes.is_empty() {
+            match send_with_fds(self.stream.as_fd(), bytes, fds) {
+                Ok(count) => {
+                    bytes = &bytes[count..];
+                    fds = &[];
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT, None)?,
+                Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
+                    return Err(ChannelError::Closed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Option<(Instant, Duration)>) -> Result<(), ChannelError> {
+        loop {
+            let left = deadline.map(|(at, _)| at.saturating_duration_since(Instant::now()));
+            if self.ready(what, left)? {
+                return Ok(());
+            }
+            if let Some((at, timeout)) = deadline
+                && Instant::now() >= at
+            {
+                return Err(ChannelError::TimedOut(timeout));
+            }
+        }
+    }
+
+    fn ready(&self, what: PollFlags, left: Option<Duration>) -> Result<bool, ChannelError> {
+        let timeout = match left {
+            None => PollTimeout::NONE,
+            // Rounded up, or the last millisecond would be spent spinning.
+            Some(left) => PollTimeout::try_from(left.as_micros().div_ceil(1000).min(60_000) as u32)
+                .unwrap_or(PollTimeout::MAX),
+        };
+        match poll(&mut [PollFd::new(self.stream.as_fd(), what)], timeout) {
+            Ok(count) => Ok(count > 0),
+            Err(nix::errno::Errno::EINTR) => Ok(false),
+            Err(errno) => Err(io::Error::from(errno).into()),
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// One `recvmsg`: returns the number of bytes, 0 at the end, and appends descriptors that came along (close-on-exec).
+///
+/// # Errors
+/// As `recvmsg`; `ENOBUFS` when descriptors were lost because this process has too many open.
+pub fn recv_with_fds(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
+    let mut control = cmsg_space!([RawFd; MAX_FDS]);
+    let mut slices = [IoSliceMut::new(into)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags)?;
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(received) = part {
+            // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
+            fds.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+        return Err(nix::errno::Errno::ENOBUFS.into());
+    }
+    Ok(message.bytes)
+}
+
+/// One `sendmsg` without SIGPIPE: returns the number of bytes taken. The descriptors go with the first byte.
+///
+/// # Errors
+/// As `sendmsg`.
+pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let control = if raw.is_empty() { &[][..] } else { &rights[..] };
+    let flags = MsgFlags::MSG_NOSIGNAL;
+    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Seek, SeekFrom, Write};
+
+    fn pair() -> (Channel, Channel) {
+        let (a, b) = UnixStream::pair().unwrap();
+        (Channel::from_stream(a), Channel::from_stream(b))
+    }
+
+    #[test]
+    fn descriptors_arrive_with_their_own_frame() {
+        let (mut a, mut b) = pair();
+        let file = |text: &str| {
+            let mut file = std::fs::File::from(crate::memory::create_memfd("t", 0).unwrap());
+            file.write_all(text.as_bytes()).unwrap();
+            file
+        };
+        let (one, two) = (file("one"), file("two"));
+        a.send(&1u32, &[]).unwrap();
+        a.send(&2u32, &[one.as_fd()]).unwrap();
+        a.send(&3u32, &[two.as_fd(), one.as_fd()]).unwrap();
+        let mut texts = Vec::new();
+        for expected in 1..=3u32 {
+            let (number, fds) = b.receive::<u32>(Some(Duration::from_secs(5))).unwrap();
+            assert_eq!(number, expected);
+            for fd in fds {
+                let (mut file, mut text) = (std::fs::File::from(fd), String::new());
+                file.seek(SeekFrom::Start(0)).unwrap();
+                file.read_to_string(&mut text).unwrap();
+                texts.push((number, text));
+            }
+        }
+        assert_eq!(texts, [(2, "one".into()), (3, "two".into()), (3, "one".into())]);
+    }
+
+    #[test]
+    fn many_megabytes_pass() {
+        let (mut a, mut b) = pair();
+        let big: Vec<u8> = (0..9_000_000u32).map(|n| n as u8).collect();
+        let sent = big.clone();
+        let sender = std::thread::spawn(move || a.send(&sent, &[]).map(|()| a));
+        assert_eq!(b.receive::<Vec<u8>>(Some(Duration::from_secs(20))).unwrap().0, big);
+        sender.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn silence_and_death_of_the_peer_are_told_apart() {
+        let (mut a, b) = pair();
+        assert!(matches!(a.receive::<u32>(Some(Duration::from_millis(20))), Err(ChannelError::TimedOut(_))));
+        assert!(a.try_receive::<u32>().unwrap().is_none());
+        drop(b);
+        assert!(matches!(a.receive::<u32>(None), Err(ChannelError::Closed)));
+        assert!(matches!(a.send(&1u32, &[]), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn another_release_is_told_by_both_numbers() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let mut bytes = Preamble::ours(Role::Agent).to_bytes();
+        bytes[8] += 1;
+        (&b).write_all(&bytes).unwrap();
+        let error = Channel::from_stream(a).exchange(Role::Client, Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("protocol version 2"), "{error}");
+    }
+}

@@ -1,0 +1,8 @@
+//! The system calls that ftd's processes need, behind safe functions. Small enough to live inside a rank.
+
+pub mod channel;
+pub mod death;
+pub mod gate;
+pub mod memory;
+pub mod oom;
+pub mod process;

@@ -1,0 +1,92 @@
+//! Memory limits: what is left, and whether the out-of-memory killer was at work. Knows cgroup v2 and v1.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The memory cgroup of a process: its directory and every one above it up to the hierarchy's root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Memory {
+    v2: bool,
+    directories: Vec<PathBuf>,
+}
+
+impl Memory {
+    fn of_self() -> Option<Memory> {
+        let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        // v1 first: where both are mounted the memory controller is bound to one of them.
+        Memory::find(&cgroups, &mounts, false).or_else(|| Memory::find(&cgroups, &mounts, true))
+    }
+
+    fn find(cgroups: &str, mounts: &str, v2: bool) -> Option<Memory> {
+        let path = cgroups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (controllers, path) = (parts.next()?, parts.next()?);
+            let ours = if v2 { controllers.is_empty() } else { controllers.split(',').any(|c| c == "memory") };
+            ours.then_some(path)
+        })?;
+        let root = mounts.lines().find_map(|line| {
+            let mut fields = line.split(' ').skip(1);
+            let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
+            let ours = if v2 { kind == "cgroup2" } else { kind == "cgroup" && options.split(',').any(|o| o == "memory") };
+            ours.then(|| PathBuf::from(at))
+        })?;
+        let below = Path::new(path.trim_start_matches('/'));
+        // In a container the path may name directories that are not mounted here.
+        let directories: Vec<PathBuf> =
+            below.ancestors().map(|part| root.join(part)).filter(|dir| dir.is_dir()).collect();
+        Some(Memory { v2, directories })
+    }
+
+    fn left(&self) -> Option<u64> {
+        let (limit, usage) =
+            if self.v2 { ("memory.max", "memory.current") } else { ("memory.limit_in_bytes", "memory.usage_in_bytes") };
+        let number = |dir: &Path, name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
+        self.directories.iter().filter_map(|dir| Some(number(dir, limit)?.saturating_sub(number(dir, usage)?))).min()
+    }
+
+    fn kills(&self) -> Option<u64> {
+        let file = if self.v2 { "memory.events" } else { "memory.oom_control" };
+        let text = fs::read_to_string(self.directories.first()?.join(file)).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+    }
+}
+
+/// How often the out-of-memory killer struck in this process's memory cgroup; `None` when there is no such counter.
+pub fn oom_kill_count() -> Option<u64> {
+    Memory::of_self()?.kills()
+}
+
+/// Bytes that this process may still take: what the machine has available, or what its cgroups leave if that is less.
+///
+/// # Errors
+/// When `/proc/meminfo` cannot be read.
+pub fn memory_available() -> io::Result<u64> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    let available = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+        .ok_or_else(|| io::Error::other("/proc/meminfo has no MemAvailable"))?
+        * 1024;
+    Ok(Memory::of_self().and_then(|memory| memory.left()).map_or(available, |left| left.min(available)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_generations_of_cgroups_are_found() {
+        let mounts = "cgroup2 / cgroup2 rw 0 0\ncgroup /proc cgroup rw,memory 0 0\n";
+        let v1 = Memory::find("4:cpu:/x\n3:memory:/self\n0::/\n", mounts, false).unwrap();
+        assert_eq!(v1.directories, [PathBuf::from("/proc/self"), PathBuf::from("/proc/")]);
+        assert_eq!(Memory::find("0::/etc\n", mounts, true).unwrap().directories[0], PathBuf::from("/etc"));
+        assert_eq!(Memory::find("0::/etc\n", mounts, false), None);
+    }
+
+    #[test]
+    fn something_is_available_here() {
+        assert!(memory_available().unwrap() > 1 << 20);
+    }
+}

@@ -1,0 +1,150 @@
+//! Processes: descriptors that name them, their descendants, and what ties children to parents.
+
+use nix::sys::signal::Signal;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// A descriptor that names a process for as long as it is open; readable when the process has ended.
+///
+/// # Errors
+/// `ESRCH` when there is no such process.
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: takes two numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Sends a signal to the process that the descriptor names, and to no other that got its number.
+///
+/// # Errors
+/// `ESRCH` when it has ended.
+pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: a null siginfo is allowed.
+    let result = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Sends a signal to a process by number; one that is gone is no error.
+pub fn kill(pid: i32, signal: i32) {
+    if pid > 0 {
+        // SAFETY: takes two numbers.
+        unsafe { libc::kill(pid, signal) };
+    }
+}
+
+/// The direct children of a process.
+pub fn children(pid: i32) -> Vec<i32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .collect()
+}
+
+/// All descendants of a process, parents before children. A snapshot: more may be forked while it is taken.
+pub fn descendants(pid: i32) -> Vec<i32> {
+    let mut found = children(pid);
+    let mut next = 0;
+    while next < found.len() {
+        let more = children(found[next]);
+        found.extend(more);
+        next += 1;
+    }
+    found
+}
+
+/// Sends a signal to all descendants of this process.
+pub fn signal_descendants(signal: i32) {
+    for pid in descendants(std::process::id() as i32) {
+        kill(pid, signal);
+    }
+}
+
+/// Makes this process the parent of all orphans below it.
+///
+/// # Errors
+/// As `prctl`.
+pub fn set_subreaper() -> io::Result<()> {
+    Ok(nix::sys::prctl::set_child_subreaper(true)?)
+}
+
+/// Has this process killed when the thread that forked it ends.
+///
+/// # Errors
+/// As `prctl`.
+pub fn set_pdeathsig() -> io::Result<()> {
+    Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)
+}
+
+/// Takes a descriptor that a parent left open under a known number, and marks it close-on-exec.
+///
+/// # Errors
+/// `EBADF` when there is none.
+pub fn take_inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: F_SETFD fails with EBADF on a number that is no descriptor.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and the caller names a descriptor that its parent gave to it alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Lets a descriptor through `exec`, under its present number.
+///
+/// # Errors
+/// As `fcntl`.
+pub fn pass_through_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
+    nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+    Ok(())
+}
+
+/// Marks every descriptor from `first` on close-on-exec.
+///
+/// # Errors
+/// As `close_range`.
+pub fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: changes flags of descriptors only.
+    let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn descendants_are_found_below_a_shell() {
+        let mut shell = Command::new("sh").args(["-c", "sleep 60 & sleep 60 & wait"]).spawn().unwrap();
+        let pid = shell.id() as i32;
+        for _ in 0..2000 {
+            if descendants(pid).len() == 2 {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let below = descendants(pid);
+        assert_eq!(below.len(), 2);
+        assert!(descendants(std::process::id() as i32).contains(&below[0]));
+        shell.kill().unwrap();
+        below.into_iter().for_each(|pid| kill(pid, libc::SIGKILL));
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn a_pidfd_signals_its_process_and_no_later_one() {
+        use std::os::fd::AsFd;
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pidfd = pidfd_open(child.id() as i32).unwrap();
+        pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL).unwrap();
+        child.wait().unwrap();
+        assert_eq!(pidfd_send_signal(pidfd.as_fd(), 0).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+    }
+}
