@@ -13,7 +13,7 @@ source=$(cd "$(dirname "$0")/.." && pwd)
 
 if [ ! -e "$root/etc/debian_version" ]; then
     mirror=$(sed -n 's/^URIs: *\([^ ]*\/debian\)$/\1/p; s/^deb \(\[.*\] \)\?\([^ ]*\/debian\) .*/\2/p' \
-        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -1)
+        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -1 || true)
     debootstrap --variant=minbase --include=ca-certificates,gcc,libc6-dev,make,git,python3 bookworm "$root" "$mirror"
 fi
 # The same sources and network settings as here.
