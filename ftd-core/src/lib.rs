@@ -20,6 +20,7 @@
 //! | [`agent`] | the state machine that an agent is |
 
 pub mod agent;
+pub mod blame;
 pub mod failure;
 pub mod ids;
 pub mod inventory;
@@ -29,6 +30,7 @@ pub mod plan;
 pub mod policy;
 pub mod record;
 pub mod report;
+pub mod ring;
 
 pub use agent::{Agent, Effect, Event, Exit, JobConfig};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};

@@ -12,19 +12,38 @@ pub struct Status {
     pub epoch: EpochId,
     /// Before epoch 1: the sender's slots, once all of them are up.
     pub slots: Option<BTreeSet<SlotId>>,
-    /// No process of an older epoch is left on the sender's node.
-    pub emptied: bool,
+    /// No process of an older epoch is left on the sender's node, and all its observers acknowledged it in this epoch.
+    pub ready: bool,
     /// Its frozen checkpoints, once verified.
     pub inventory: Option<Inventory>,
     /// Per group the versions that all ranks of the sender's node have committed in this epoch, from the newest complete
     /// one on.
     pub committed: BTreeMap<GroupId, BTreeSet<Version>>,
+    /// It has everybody's inventory and knows what is restored.
+    pub chosen: bool,
     /// Its ranks are out of `MPI_Init`.
     pub initialized: bool,
     /// Its ranks have their state back.
     pub restored: bool,
     /// All its ranks ended cleanly.
     pub finished: bool,
+}
+
+impl Status {
+    /// Adds what another message of the same sender and epoch says. Within an epoch a sender only gets further, so late
+    /// and doubled messages do no harm.
+    pub fn merge(&mut self, other: Status) {
+        self.slots = self.slots.take().or(other.slots);
+        self.ready |= other.ready;
+        self.inventory = self.inventory.take().or(other.inventory);
+        for (group, versions) in other.committed {
+            self.committed.entry(group).or_default().extend(versions);
+        }
+        self.chosen |= other.chosen;
+        self.initialized |= other.initialized;
+        self.restored |= other.restored;
+        self.finished |= other.finished;
+    }
 }
 
 /// Agent → agent.

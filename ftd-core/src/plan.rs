@@ -156,7 +156,7 @@ pub fn relevant(record: &EpochRecord, failures: &FailureSet) -> FailureSet {
     let mut relevant = failures.clone();
     relevant.retain(|failure| match failure.subject {
         Subject::Process(process) => record.released(process),
-        Subject::Slot(slot) => record.slot(slot).is_some_and(|entry| entry.state == SlotState::Active),
+        Subject::Slot(slot) => record.slot(slot).is_some_and(|entry| entry.state != SlotState::Lost),
         Subject::Node(node) => record.is_member(node),
     });
     relevant
@@ -203,7 +203,8 @@ pub fn plan(
     Ok(next)
 }
 
-fn completed(failures: &FailureSet, causes: &BTreeMap<Process, Cause>) -> FailureSet {
+/// The set with the true causes that are known by now.
+pub(crate) fn completed(failures: &FailureSet, causes: &BTreeMap<Process, Cause>) -> FailureSet {
     let mut failures = failures.clone();
     let late: Vec<Failure> = failures
         .failures()

@@ -105,7 +105,7 @@ impl Default for Policy {
             inventory_timeout: Micros::from_secs(120),
             exit_timeout: Micros::from_secs(5),
             abort_grace: Micros::from_millis(500),
-            report_patience: Micros::from_secs(2),
+            report_patience: Micros::from_secs(5),
             store_retry: Micros::from_millis(100),
             store_timeout: Micros::from_secs(600),
             heartbeat_period: Micros::from_millis(100),

@@ -1,25 +1,237 @@
 //! The agent's state machine: [`Agent::step`] takes the time and one event and returns what is to be done.
+//!
+//! An event only notes what is known ([`intake`](self)); then guards are evaluated, in a fixed order, each of which acts
+//! when its condition holds and its work is not done yet. So no order of events is special, and a newer record simply
+//! makes the guards see other conditions. The stages of one epoch on one node:
+//!
+//! | [`Stage`] | waits for | then |
+//! | --- | --- | --- |
+//! | `Gathering` | all slots of all nodes | `Cas` of epoch 1 |
+//! | `Restarted` | its own proposal: this agent's predecessor is dead | `Cas` of the next epoch |
+//! | `Emptying` | `WorldEmptied` of every older world | `Drain`, `TakeInventory` |
+//! | `Draining` | `Drained` (bounded), its slots up | `Launch` |
+//! | `Parked` | every node emptied and acknowledged by its observers | `Release` |
+//! | `Computing` | a failure, an own end, or the clean end of all ranks | `Cas` of the next epoch |
+//! | `Ending` | `WorldEmptied` of every world | `End` |
+//! | `Over` | nothing | |
+//!
+//! From every stage but the last two a newer record leads to `Emptying`, and one with an outcome, or without this node,
+//! to `Ending`. Beside the stages run the batch of failures not yet agreed ([`Batch`]), the ends that are held
+//! ([`Hold`]), and the fence ([`Ring`]).
 
+mod agree;
 mod event;
+mod execute;
+mod fence;
+mod intake;
+mod tell;
 
 pub use event::{Effect, Event, Exit, JobConfig};
 
-use crate::ids::{Micros, NodeId, Revision};
-use crate::record::EpochRecord;
+use crate::blame::{Hold, Phase};
+use crate::failure::{Cause, FailureSet};
+use crate::ids::{EpochId, Micros, NodeId, Process, Rank, Revision, SlotId, WorldId};
+use crate::inventory::{Choice, Inventory, Ledger};
+use crate::message::Status;
+use crate::record::{EpochRecord, Outcome};
+use crate::report::{Episode, PhaseTimes, Report};
+use crate::ring::Ring;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// One agent of a job.
+/// Where an agent is in its epoch; see the [module's table](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// No record yet.
+    Gathering,
+    /// There was a record when this agent started.
+    Restarted,
+    /// Older worlds are being killed.
+    Emptying,
+    /// The killed world's output is being read, slots are coming up.
+    Draining,
+    /// The world is launched and waits.
+    Parked,
+    /// The world is released.
+    Computing,
+    /// The job is over; its processes are being killed.
+    Ending,
+    /// The last effect was given.
+    Over,
+}
+
+/// A local slot.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    up: bool,
+    world: Option<WorldId>,
+}
+
+/// A local process of the record's world.
+#[derive(Debug, Clone, Copy, Default)]
+struct Local {
+    phase: Phase,
+    /// Its futex fired before `MPI_Init` was over or after `MPI_Finalize`: its exit will say what that was.
+    dying: bool,
+    end: Option<LocalEnd>,
+    restored: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LocalEnd {
+    Clean,
+    Failed,
+    Own,
+}
+
+/// What the store was asked last.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Read,
+    Write { record: Box<EpochRecord>, at: Micros },
+}
+
+/// This agent's view of the store.
+#[derive(Debug, Clone)]
+struct Link {
+    revision: Revision,
+    asked: Asked,
+    want_read: bool,
+    /// Unreachable since.
+    down: Option<Micros>,
+    retry_at: Micros,
+    /// A write that was not answered may still happen as long as the key is at this revision; it accuses these nodes.
+    uncertain: Option<(Revision, BTreeSet<NodeId>)>,
+}
+
+/// Failures that are known and not yet agreed.
+#[derive(Debug, Clone, Default)]
+struct Batch {
+    failures: FailureSet,
+    /// When the first of them was noticed.
+    since: Micros,
+    surveyed: bool,
+}
+
+/// A recovery on its way, for the report.
+#[derive(Debug, Clone)]
+struct Progress {
+    episodes: Vec<Episode>,
+    times: PhaseTimes,
+    last_sign: Micros,
+}
+
+/// The end of the job as this agent wants it recorded.
+#[derive(Debug, Clone)]
+struct Verdict {
+    outcome: Outcome,
+    since: Micros,
+    /// Stands even when somebody else's record comes first.
+    cancelled: bool,
+}
+
+/// One agent of a job: one per node.
 #[derive(Debug, Clone)]
 pub struct Agent {
     me: NodeId,
     config: JobConfig,
+    now: Micros,
+    effects: Vec<Effect>,
+    wake: Option<Micros>,
+    started: bool,
+    /// Peers may know this node's slots: a record may be written that counts on them.
+    announced: bool,
+    stage: Stage,
+    stage_since: Micros,
+    link: Link,
     record: Option<EpochRecord>,
-    revision: Revision,
+    slots: BTreeMap<SlotId, Slot>,
+    lost_slots: BTreeSet<SlotId>,
+    /// Slots that were asked for and have not come, and since when.
+    slots_asked: u32,
+    slots_since: Micros,
+    /// Worlds with processes on this node; the ones being killed since when.
+    worlds: BTreeMap<WorldId, Option<Micros>>,
+    locals: BTreeMap<Process, Local>,
+    batch: Option<Batch>,
+    holds: Vec<Hold>,
+    /// A hold or a question began at this time; dying processes are waited for from then on.
+    uncertain_since: Micros,
+    questions: u64,
+    askers: BTreeSet<(NodeId, u64)>,
+    survey_wanted: bool,
+    surveys: u32,
+    causes: BTreeMap<Process, Cause>,
+    verdict: Option<Verdict>,
+    /// A process that says its last words before the world is killed, and until when.
+    last_words: Option<(Process, Micros)>,
+    drained: bool,
+    inventory: Option<Inventory>,
+    inventory_asked: Option<Micros>,
+    choice: Option<Choice>,
+    ledger: Ledger,
+    ring: Ring,
+    paused: Option<Micros>,
+    fenced: bool,
+    peers: BTreeMap<NodeId, Status>,
+    told: Option<Status>,
+    tell_at: Micros,
+    progress: Option<Progress>,
 }
 
 impl Agent {
     /// The agent of node `me`.
     pub fn new(me: NodeId, config: JobConfig) -> Self {
-        Agent { me, config, record: None, revision: Revision(0) }
+        let ring = Ring::new(me, &config.policy);
+        let link = Link {
+            revision: Revision(0),
+            asked: Asked::Nothing,
+            want_read: false,
+            down: None,
+            retry_at: Micros(0),
+            uncertain: None,
+        };
+        Agent {
+            me,
+            config,
+            now: Micros(0),
+            effects: Vec::new(),
+            wake: None,
+            started: false,
+            announced: false,
+            stage: Stage::Gathering,
+            stage_since: Micros(0),
+            link,
+            record: None,
+            slots: BTreeMap::new(),
+            lost_slots: BTreeSet::new(),
+            slots_asked: 0,
+            slots_since: Micros(0),
+            worlds: BTreeMap::new(),
+            locals: BTreeMap::new(),
+            batch: None,
+            holds: Vec::new(),
+            uncertain_since: Micros(0),
+            questions: 0,
+            askers: BTreeSet::new(),
+            survey_wanted: false,
+            surveys: 0,
+            causes: BTreeMap::new(),
+            verdict: None,
+            last_words: None,
+            drained: false,
+            inventory: None,
+            inventory_asked: None,
+            choice: None,
+            ledger: Ledger::default(),
+            ring,
+            paused: None,
+            fenced: false,
+            peers: BTreeMap::new(),
+            told: None,
+            tell_at: Micros(0),
+            progress: None,
+        }
     }
 
     /// The newest record read or written.
@@ -27,12 +239,150 @@ impl Agent {
         self.record.as_ref()
     }
 
+    /// Where it is in its epoch.
+    pub fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Whether its ranks are stopped by the fence.
+    pub fn paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
+    /// The version that each group restores in this epoch, once it is known.
+    pub fn choice(&self) -> Option<&Choice> {
+        self.choice.as_ref()
+    }
+
     /// Takes one event at the time `now` and returns what is to be done, in order.
     pub fn step(&mut self, now: Micros, event: Event) -> Vec<Effect> {
-        let _ = (now, self.me, &self.config, self.revision);
-        match event {
-            Event::Start { .. } => vec![Effect::ReadStore],
-            _ => Vec::new(),
+        self.now = self.now.max(now);
+        if self.stage == Stage::Over {
+            return Vec::new();
         }
+        if event == Event::Timer {
+            self.wake = None;
+        }
+        // What has become due counts before the event: a node that slept must stop itself before it believes anybody.
+        self.guard_fence();
+        self.take(event);
+        self.guard_fence();
+        self.guard_holds();
+        self.guard_stage();
+        self.guard_agreement();
+        self.guard_stage();
+        self.guard_reports();
+        self.guard_status();
+        self.guard_store();
+        self.guard_survey();
+        self.schedule();
+        std::mem::take(&mut self.effects)
+    }
+
+    fn emit(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    fn report(&mut self, report: Report) {
+        self.effects.push(Effect::Report(report));
+    }
+
+    fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+        self.stage_since = self.now;
+    }
+
+    fn due(&self, since: Micros, span: Micros) -> bool {
+        self.now.since(since) >= span
+    }
+
+    fn epoch(&self) -> EpochId {
+        self.record.as_ref().map_or(EpochId(0), |record| record.epoch)
+    }
+
+    fn world(&self) -> WorldId {
+        self.record.as_ref().map_or(WorldId(0), |record| record.world)
+    }
+
+    fn others(&self) -> Vec<NodeId> {
+        match &self.record {
+            Some(record) => record.members().filter(|node| *node != self.me).collect(),
+            None => self.config.nodes.iter().copied().filter(|node| *node != self.me).collect(),
+        }
+    }
+
+    fn local_ranks(&self) -> Vec<Rank> {
+        self.locals.keys().map(|process| process.rank).collect()
+    }
+
+    /// The peers' statuses in this epoch, `None` for one that has not said anything.
+    fn peers_now(&self) -> impl Iterator<Item = Option<&Status>> + '_ {
+        let epoch = self.epoch();
+        self.others().into_iter().map(move |node| self.peers.get(&node).filter(|status| status.epoch == epoch))
+    }
+
+    fn all_peers(&self, condition: impl Fn(&Status) -> bool) -> bool {
+        self.peers_now().all(|status| status.is_some_and(&condition))
+    }
+
+    /// Asks to be woken at the next moment at which a guard may act by time alone.
+    fn schedule(&mut self) {
+        if self.stage == Stage::Over {
+            return;
+        }
+        let next = self.deadlines().into_iter().filter(|at| *at > self.now).min();
+        if let Some(at) = next.filter(|at| Some(*at) != self.wake) {
+            self.wake = Some(at);
+            self.emit(Effect::WakeAt(at));
+        }
+    }
+
+    fn deadlines(&self) -> Vec<Micros> {
+        let policy = &self.config.policy;
+        let mut at: Vec<Micros> = self.ring.deadlines().collect();
+        let since = self.stage_since;
+        match self.stage {
+            Stage::Gathering => at.push(since.after(policy.start_timeout)),
+            Stage::Draining => at.extend([since.after(policy.drain_timeout), since.after(policy.slot_timeout)]),
+            _ => {}
+        }
+        at.extend(self.worlds.values().flatten().map(|since| since.after(policy.stop_timeout)));
+        at.extend(self.inventory_asked.map(|since| since.after(policy.inventory_timeout)));
+        if let Some(batch) = &self.batch {
+            at.extend([self.batch_due(batch), batch.since.after(policy.exit_timeout)]);
+            at.push(self.slots_since.after(policy.slot_timeout));
+        }
+        if !self.holds.is_empty() || !self.askers.is_empty() {
+            at.push(self.uncertain_since.after(policy.exit_timeout));
+        }
+        for hold in &self.holds {
+            at.push(hold.since.after(self.question_timeout()));
+            at.extend(hold.elsewhere.map(|since| since.after(policy.exit_timeout)));
+        }
+        at.extend(self.last_words.map(|(_, until)| until));
+        if self.link.want_read {
+            at.push(self.link.retry_at);
+        }
+        at.extend(self.link.down.map(|since| since.after(policy.store_timeout)));
+        at.extend(self.verdict.as_ref().map(|verdict| verdict.since.after(policy.store_retry)));
+        at.extend(self.paused.map(|since| since.after(policy.fence_kill)));
+        if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
+            at.push(progress.last_sign.after(policy.report_patience));
+        }
+        if !self.others().is_empty() {
+            at.push(self.tell_at);
+        }
+        at
+    }
+
+    fn batch_due(&self, batch: &Batch) -> Micros {
+        batch.since.after(self.config.policy.batch_window)
+    }
+
+    /// How long the other nodes have to say whether somebody died there: a node that is silent for longer is itself a
+    /// failure by then.
+    fn question_timeout(&self) -> Micros {
+        let timeout = self.config.policy.heartbeat_timeout;
+        timeout.after(timeout.quarters(2))
     }
 }

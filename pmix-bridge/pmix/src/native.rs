@@ -1018,3 +1018,15 @@ pub fn leave(code: i32) -> ! {
     // SAFETY: ends the process without running anything.
     unsafe { libc::_exit(code) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_of_the_protocol_are_those_of_the_headers() {
+        assert_eq!(Status::SUCCESS.0, ft_wire::pmix::SUCCESS);
+        assert_eq!(Status::NOT_FOUND.0, ft_wire::pmix::ERR_NOT_FOUND);
+        assert_eq!(Status::NOT_SUPPORTED.0, ft_wire::pmix::ERR_NOT_SUPPORTED);
+    }
+}

@@ -61,7 +61,7 @@ fn worlds_run_to_their_end() {
         assert!(story.fences >= 1, "{}: {story:?}", mpi.name);
         assert_eq!(sorted(story.connected.clone()), all, "{}", mpi.name);
         assert_eq!(sorted(story.finalized.clone()), all, "{}", mpi.name);
-        
+
         assert_eq!(story.lost, [], "{}", mpi.name);
     });
 }
@@ -110,7 +110,7 @@ fn waiting_ranks_give_the_processor_away_when_there_are_more_ranks_than_processo
         println!("skipped: too many processors ({cpus}) to have more ranks than those");
         return;
     }
-    for mpi in [driver::ompi5, driver::ompi5_own_libpmix].iter().filter_map(|kind| kind()) {
+    for mpi in KINDS.iter().filter_map(|kind| kind()) {
         assert!(yields(&mpi, cpus + 1), "{}", mpi.name);
         assert!(!yields(&mpi, cpus), "{}", mpi.name);
     }

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, dead_code)]
 
-use ft_wire::pmix::{Proc, ToAgent, ToPmix, WorldInfo};
+use ft_wire::pmix::{
+    ERR_NOT_FOUND, ERR_NOT_SUPPORTED, NOT_SINGLETON, OVERSUBSCRIBED, Proc, SUCCESS, ToAgent, ToPmix, WorldInfo,
+};
 use ft_wire::{FrameBuffer, PREAMBLE_LEN, Preamble, Role};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -33,9 +35,7 @@ pub fn ompi4() -> Option<Mpi> {
         println!("skipped: {} is not there (apt install libopenmpi-dev)", mpicc.display());
         return None;
     }
-    // Open MPI 4 is a singleton unless it believes that a resource manager stands above it.
-    let mut env = vec![pair("FLUX_JOB_ID", "0")];
-    env.extend(root());
+    let env = vec![pair(NOT_SINGLETON.0, NOT_SINGLETON.1)];
     Some(Mpi { mpicc, env, host_env: Vec::new(), name: "Open MPI 4" })
 }
 
@@ -45,10 +45,8 @@ pub fn ompi5() -> Option<Mpi> {
         println!("skipped: FT_TEST_OMPI5 is not set");
         return None;
     };
-    let env = vec![
-        pair("OPAL_PREFIX", venv.to_str().unwrap()),
-        pair("LD_LIBRARY_PATH", venv.join("lib").to_str().unwrap()),
-    ];
+    let env =
+        vec![pair("OPAL_PREFIX", venv.to_str().unwrap()), pair("LD_LIBRARY_PATH", venv.join("lib").to_str().unwrap())];
     Some(Mpi { mpicc: venv.join("bin/mpicc"), env, host_env: Vec::new(), name: "Open MPI 5" })
 }
 
@@ -66,10 +64,6 @@ pub fn ompi5_own_libpmix() -> Option<Mpi> {
 
 fn pair(name: &str, value: &str) -> (String, String) {
     (name.to_string(), value.to_string())
-}
-
-fn root() -> Vec<(String, String)> {
-    ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"].map(|name| pair(name, "1")).to_vec()
 }
 
 impl Mpi {
@@ -91,10 +85,24 @@ pub struct Host {
     link: UnixStream,
     frames: FrameBuffer,
     pub version: String,
+    /// Whether the end of `ft-pmix` is expected.
+    pub may_crash: bool,
+}
+
+/// Waits for the end of a process that must end.
+pub fn wait_end(process: &mut Child) -> ExitStatus {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status;
+        }
+        assert!(Instant::now() < end, "the process does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 impl Host {
-    pub fn start(env: &[(String, String)], folder: &Path) -> Host {
+    fn spawn(env: &[(String, String)], folder: &Path, stderr: Stdio) -> (UnixStream, Child) {
         let (link, theirs) = UnixStream::pair().unwrap();
         let fd = theirs.as_raw_fd();
         let mut command = Command::new(env!("CARGO_BIN_EXE_ft-pmix"));
@@ -106,9 +114,21 @@ impl Host {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        let process = command.stdin(Stdio::null()).spawn().unwrap();
-        drop(theirs);
-        let mut host = Host { process, link, frames: FrameBuffer::default(), version: String::new() };
+        (link, command.stdin(Stdio::null()).stderr(stderr).spawn().unwrap())
+    }
+
+    /// Starts with a folder that cannot be made; returns what was said on stderr, and the exit status.
+    pub fn fail(folder: &Path) -> (String, ExitStatus) {
+        let (_link, mut process) = Host::spawn(&[], folder, Stdio::piped());
+        let status = wait_end(&mut process);
+        let mut text = String::new();
+        process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        (text, status)
+    }
+
+    pub fn start(env: &[(String, String)], folder: &Path) -> Host {
+        let (link, process) = Host::spawn(env, folder, Stdio::inherit());
+        let mut host = Host { process, link, frames: FrameBuffer::default(), version: String::new(), may_crash: false };
         host.link.write_all(&Preamble::ours(Role::Agent).to_bytes()).unwrap();
         host.link.set_read_timeout(Some(LIMIT)).unwrap();
         let mut preamble = [0; PREAMBLE_LEN];
@@ -122,7 +142,18 @@ impl Host {
     }
 
     pub fn send(&mut self, message: &ToPmix) {
-        self.link.write_all(&ft_wire::encode(message, 0).unwrap()).unwrap();
+        self.send_bytes(&ft_wire::encode(message, 0).unwrap());
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        match self.link.write_all(bytes) {
+            Err(_) if self.may_crash => {}
+            result => result.unwrap(),
+        }
+    }
+
+    pub fn hang_up(&mut self) {
+        self.link.shutdown(std::net::Shutdown::Both).unwrap();
     }
 
     /// The next message; `None` after `wait` without one.
@@ -136,6 +167,11 @@ impl Host {
             self.link.set_read_timeout(Some(left.max(Duration::from_micros(1)))).unwrap();
             let mut bytes = [0; 1 << 16];
             match self.link.read(&mut bytes) {
+                // libpmix may crash when clients die: then nothing more comes, and the agent would end the world.
+                Ok(0) if self.may_crash => {
+                    std::thread::sleep(left);
+                    return None;
+                }
                 Ok(0) => panic!("ft-pmix ended: {:?}", self.process.wait()),
                 Ok(count) => self.frames.push(&bytes[..count]),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
@@ -163,6 +199,13 @@ impl Host {
         }
     }
 
+    /// Kills the process; says whether it had ended by itself.
+    pub fn end(mut self) -> bool {
+        let ended = self.process.try_wait().unwrap().is_some();
+        self.kill();
+        ended
+    }
+
     pub fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
@@ -178,6 +221,9 @@ pub fn start_rank(mpi: &Mpi, program: &Path, what: &str, size: u32, rank: &(u32,
         }
     }
     command.envs(mpi.env.iter().cloned()).envs(rank.1.iter().cloned());
+    if size as usize > std::thread::available_parallelism().unwrap().get() {
+        command.env(OVERSUBSCRIBED.0, OVERSUBSCRIBED.1);
+    }
     command.env("FT_RANK", rank.0.to_string()).env("FT_SIZE", size.to_string());
     command.arg(what).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
@@ -237,35 +283,35 @@ pub fn run(host: &mut Host, ranks: &mut [Child], mut end: impl FnMut(&Story, &mu
             }
             ToAgent::Fence { token, data, .. } => {
                 story.fences += 1;
-                host.send(&ToPmix::FenceDone { token, status: 0, data });
+                host.send(&ToPmix::FenceDone { token, status: SUCCESS, data });
             }
             ToAgent::Modex { token, .. } => {
                 story.modexes += 1;
-                host.send(&ToPmix::ModexDone { token, status: -46, data: Vec::new() });
+                host.send(&ToPmix::ModexDone { token, status: ERR_NOT_FOUND, data: Vec::new() });
             }
             ToAgent::Publish { token, proc, values } => {
                 published.extend(values.into_iter().map(|(key, value)| (key, (proc.clone(), value))));
-                host.send(&ToPmix::Done { token, status: 0 });
+                host.send(&ToPmix::Done { token, status: SUCCESS });
             }
             ToAgent::Lookup { token, keys, .. } => {
                 let found = keys.iter().filter_map(|key| {
                     published.get(key).map(|(proc, value)| (proc.clone(), key.clone(), value.clone()))
                 });
                 let found: Vec<_> = found.collect();
-                let status = if found.is_empty() { -46 } else { 0 };
+                let status = if found.is_empty() { ERR_NOT_FOUND } else { SUCCESS };
                 host.send(&ToPmix::Found { token, status, found });
             }
             ToAgent::Unpublish { token, keys, .. } => {
                 published.retain(|key, _| !keys.contains(key));
-                host.send(&ToPmix::Done { token, status: 0 });
+                host.send(&ToPmix::Done { token, status: SUCCESS });
             }
             ToAgent::Connect { token, .. } => {
                 connects.push(token);
-                host.send(&ToPmix::Done { token, status: 0 });
+                host.send(&ToPmix::Done { token, status: SUCCESS });
             }
             ToAgent::Spawn { token, command, .. } => {
                 story.spawns.push(command);
-                host.send(&ToPmix::Done { token, status: -47 });
+                host.send(&ToPmix::Done { token, status: ERR_NOT_SUPPORTED });
             }
             other => panic!("{other:?}"),
         }

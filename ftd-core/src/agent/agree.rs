@@ -1,0 +1,334 @@
+//! Reading and proposing records.
+
+use super::{Agent, Asked, Effect, Stage};
+use crate::failure::{Cause, Failure, FailureSet, Subject};
+use crate::ids::{NodeId, Process, Revision, SlotId};
+use crate::plan::{self, Cluster, Unrecoverable};
+use crate::record::{EpochRecord, SlotState};
+use crate::report::{Episode, Notice, Report};
+use std::collections::BTreeMap;
+
+impl Agent {
+    /// Wants the record read; at once if the store is idle.
+    pub(super) fn read(&mut self) {
+        self.link.want_read = true;
+    }
+
+    /// Issues a wanted read, and gives up on a store that is needed and has been unreachable for too long.
+    pub(super) fn guard_store(&mut self) {
+        if self.link.want_read && self.link.asked == Asked::Nothing && self.now >= self.link.retry_at {
+            self.link.want_read = false;
+            self.link.asked = Asked::Read;
+            self.emit(Effect::ReadStore);
+        }
+    }
+
+    fn write(&mut self, record: EpochRecord) {
+        self.announced = true;
+        let record = Box::new(record);
+        self.link.asked = Asked::Write { record: record.clone(), at: self.now };
+        self.emit(Effect::Cas { expected: self.link.revision, record });
+    }
+
+    fn store_idle(&self) -> bool {
+        self.link.asked == Asked::Nothing && !self.link.want_read && self.now >= self.link.retry_at
+    }
+
+    /// Takes a record that was read or written.
+    pub(super) fn adopt(&mut self, revision: Revision, record: EpochRecord) {
+        if revision < self.link.revision || revision == Revision(0) {
+            return;
+        }
+        self.link.revision = revision;
+        if self.link.uncertain.as_ref().is_some_and(|(at, _)| revision > *at) {
+            self.link.uncertain = None;
+        }
+        let known = self.epoch();
+        if record.epoch < known {
+            return;
+        }
+        self.ring.adopt(&record, self.now);
+        if record.epoch == known {
+            // Only the vouching differs: invariant 1.
+            self.record = Some(record);
+            return;
+        }
+        // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
+        // was a predecessor's.
+        if self.record.is_none() && !self.announced {
+            self.adopt_predecessors(record);
+        } else {
+            self.adopt_next(record);
+        }
+    }
+
+    /// A record was there when this agent started: its predecessor is dead, and with it the node's ranks.
+    fn adopt_predecessors(&mut self, record: EpochRecord) {
+        let world = record.world;
+        self.worlds.insert(world, None);
+        let over = record.outcome.is_some() || !record.is_member(self.me);
+        let gone: Vec<SlotId> = record
+            .slots
+            .iter()
+            .filter(|entry| entry.node == self.me && entry.state != SlotState::Lost)
+            .map(|entry| entry.slot)
+            .filter(|slot| !self.slots.contains_key(slot))
+            .collect();
+        self.record = Some(record);
+        if over {
+            return self.enter_ending();
+        }
+        self.enter(Stage::Restarted);
+        self.stop_worlds(None);
+        self.fail(Subject::Node(self.me), Cause::AgentLost);
+        for slot in gone {
+            self.lost_slots.insert(slot);
+            self.fail(Subject::Slot(slot), Cause::SlotLost);
+        }
+    }
+
+    fn adopt_next(&mut self, record: EpochRecord) {
+        debug_assert!(record.check().is_ok(), "{:?}", record.check());
+        let old = self.record.replace(record);
+        let Some(record) = self.record.clone() else { return };
+        let held = std::mem::take(&mut self.holds);
+        let mut failures = plan::completed(&record.failures, &self.causes);
+        let remembered =
+            |process: &Process| record.history.iter().any(|entry| entry.failures.of_process(*process).is_some());
+        self.causes.retain(|process, _| remembered(process));
+        if let Some(batch) = &self.batch {
+            batch.failures.collateral().iter().for_each(|collateral| failures.insert_collateral(*collateral));
+        }
+        for hold in held {
+            failures.insert_collateral(crate::failure::Collateral { process: hold.process, end: hold.end });
+        }
+        // Inventories and commits belong to their epoch.
+        self.locals.clear();
+        self.askers.clear();
+        self.inventory = None;
+        self.inventory_asked = None;
+        self.choice = None;
+        self.drained = false;
+        self.ledger = crate::inventory::Ledger::default();
+        if self.verdict.as_ref().is_some_and(|verdict| !verdict.cancelled) {
+            self.verdict = None;
+        }
+        if record.outcome.is_some() || !record.is_member(self.me) {
+            return self.enter_ending();
+        }
+        self.last_words = None;
+        if old.is_some() {
+            self.begin_progress();
+            self.report(Report::RecoveryAgreed {
+                epoch: record.epoch,
+                world: record.world,
+                failures: failures.clone(),
+                at: self.now,
+            });
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.times.agreed = Some(self.now);
+            progress.last_sign = self.now;
+            progress.episodes.push(Episode { epoch: record.epoch, failures });
+        }
+        self.stop_worlds(Some(record.world));
+        self.enter(Stage::Emptying);
+        self.renew_batch(&record);
+    }
+
+    /// Of the failures that were not agreed yet, those count on that concern the new record: the deaths of slots and
+    /// nodes. Deaths of processes ended with their world.
+    fn renew_batch(&mut self, record: &EpochRecord) {
+        let batch = self.batch.take();
+        let mut remaining = plan::relevant(record, &batch.map(|batch| batch.failures).unwrap_or_default());
+        remaining.retain(|failure| match failure.subject {
+            Subject::Process(_) => false,
+            Subject::Slot(_) => true,
+            Subject::Node(_) => failure.cause.takes_node(),
+        });
+        for failure in remaining.failures() {
+            self.fail(failure.subject, failure.cause);
+        }
+        for slot in self.lost_slots.clone() {
+            self.fail(Subject::Slot(slot), Cause::SlotLost);
+        }
+    }
+
+    /// Proposes what is to be agreed: the first record, the next epoch, the job's end.
+    pub(super) fn guard_agreement(&mut self) {
+        if matches!(self.stage, Stage::Ending | Stage::Over) {
+            return;
+        }
+        self.guard_clean_end();
+        self.guard_accusations();
+        let needed = self.verdict.is_some()
+            || self.batch.is_some()
+            || self.record.is_none()
+            || self.paused.is_some()
+            || self.fenced;
+        let timeout = self.config.policy.store_timeout;
+        if needed && self.link.down.is_some_and(|since| self.due(since, timeout)) {
+            let reason = format!("the job cannot continue, because the store has not answered for {timeout}");
+            return self.end_unrecorded(1, reason);
+        }
+        if !self.store_idle() {
+            return;
+        }
+        let verdict = self.verdict.clone();
+        match (verdict, self.record.clone()) {
+            (Some(verdict), Some(record)) => self.write(plan::last_record(&record, verdict.outcome)),
+            (Some(verdict), None) => self.end_unrecorded(verdict.outcome.status, verdict.outcome.reason),
+            (None, None) => self.propose_first(),
+            (None, Some(record)) => self.propose_next(&record),
+        }
+        if let (Some(vouched), true) = (self.vouch(), self.store_idle()) {
+            self.write(vouched);
+        }
+    }
+
+    /// All ranks of all nodes ended cleanly: the job is complete.
+    fn guard_clean_end(&mut self) {
+        let done = self.finished() && self.all_peers(|status| status.finished);
+        if done && self.batch.is_none() && self.verdict.is_none() {
+            self.conclude(0, None, false);
+        }
+    }
+
+    fn guard_accusations(&mut self) {
+        let accused = self.ring.accused(self.now);
+        if let Some(batch) = &mut self.batch {
+            // A node that was heard again, or vouched for itself, is not dead.
+            batch.failures.retain(|failure| match failure.subject {
+                Subject::Node(node) => !failure.cause.takes_node() || accused.contains(&node),
+                _ => true,
+            });
+            if batch.failures.is_empty() {
+                self.batch = None;
+            }
+        }
+        if self.stage == Stage::Restarted || self.fenced {
+            return;
+        }
+        for node in accused {
+            self.fail(Subject::Node(node), Cause::NodeSilent);
+        }
+    }
+
+    fn propose_first(&mut self) {
+        let overdue = self.due(self.stage_since, self.config.policy.start_timeout);
+        let mine = self.own_slots();
+        let mut slots: BTreeMap<SlotId, NodeId> = BTreeMap::new();
+        let mut nodes = vec![self.me];
+        slots.extend(mine.iter().flatten().map(|slot| (*slot, self.me)));
+        for node in self.others() {
+            if let Some(theirs) = self.peers.get(&node).and_then(|status| status.slots.as_ref()) {
+                slots.extend(theirs.iter().map(|slot| (*slot, node)));
+                nodes.push(node);
+            }
+        }
+        let complete = mine.is_some() && nodes.len() == self.config.nodes.len().max(1);
+        if !(complete || overdue) {
+            return;
+        }
+        if !complete {
+            let up = self.slots.iter().filter(|(_, slot)| slot.up).map(|(slot, _)| (*slot, self.me));
+            slots.extend(up);
+        }
+        let first = plan::first_record(self.config.mode, self.config.world_size, &nodes, &slots);
+        match first {
+            Ok(record) => self.write(record),
+            Err(_) if self.config.renewable_slots && !self.lost_slots.is_empty() && !overdue => {}
+            Err(error) => self.end_unrecorded(error.status(), error.to_string()),
+        }
+    }
+
+    /// This node's slots, once all of them are up.
+    pub(super) fn own_slots(&self) -> Option<std::collections::BTreeSet<SlotId>> {
+        let up = self.slots.values().all(|slot| slot.up) && self.started;
+        let enough = !self.config.renewable_slots || self.lost_slots.is_empty() || self.slots_awaited() == 0;
+        (up && enough).then(|| self.slots.keys().copied().collect())
+    }
+
+    /// Slots that were asked for before the first record and are not there yet.
+    fn slots_awaited(&self) -> u32 {
+        if self.record.is_some() {
+            return self.slots_asked;
+        }
+        let have = self.slots.len() as u32;
+        self.config.world_size.saturating_sub(have)
+    }
+
+    fn propose_next(&mut self, record: &EpochRecord) {
+        let Some(batch) = &self.batch else { return };
+        if self.now < self.batch_due(batch) || !batch.surveyed {
+            return;
+        }
+        let mut failures = batch.failures.clone();
+        for slot in &self.lost_slots {
+            let subject = Subject::Slot(*slot);
+            failures.insert(Failure { subject, cause: Cause::SlotLost, node: self.me });
+        }
+        let cluster = Cluster {
+            new_slots: self
+                .slots
+                .iter()
+                .filter(|(slot, known)| known.up && record.slot(**slot).is_none())
+                .map(|(slot, _)| (*slot, self.me))
+                .collect(),
+            progress: self.progressed(),
+            causes: self.causes.clone(),
+        };
+        match plan::plan(record, &failures, &cluster, &self.config.policy) {
+            Ok(next) => self.write(next),
+            Err(Unrecoverable::NothingFailed(_)) => self.batch = None,
+            Err(Unrecoverable::NoSlot { missing, .. }) if self.await_slots(&failures, missing) => {}
+            Err(_) if self.await_causes(&failures) => {}
+            Err(error) => self.conclude_now(&error, record),
+        }
+    }
+
+    fn conclude_now(&mut self, error: &Unrecoverable, record: &EpochRecord) {
+        self.conclude(error.status(), Some(error.to_string()), false);
+        if let Some(verdict) = self.verdict.clone() {
+            self.write(plan::last_record(record, verdict.outcome));
+        }
+    }
+
+    /// The job ends with how a process died: that is worth waiting for, a while.
+    fn await_causes(&self, failures: &FailureSet) -> bool {
+        let unknown = failures.failures().iter().any(|failure| failure.cause == Cause::Unknown);
+        unknown && !self.due(self.noticed(), self.config.policy.exit_timeout)
+    }
+
+    /// Asks for replacements of lost slots and stops the world meanwhile; false when there is nothing to wait for.
+    fn await_slots(&mut self, failures: &FailureSet, missing: u32) -> bool {
+        if !self.config.renewable_slots {
+            return false;
+        }
+        if self.slots_asked == 0 {
+            self.slots_since = self.now;
+        } else if self.due(self.slots_since, self.config.policy.slot_timeout) {
+            return false;
+        }
+        let lost = failures.failures().iter().filter_map(|failure| match failure.subject {
+            Subject::Slot(slot) => Some(slot),
+            _ => None,
+        });
+        if let (Some(lost), true) = (lost.max(), missing > self.slots_asked) {
+            self.report(Report::Notice(Notice::WaitingForSlot { lost }));
+        }
+        while self.slots_asked < missing {
+            self.slots_asked += 1;
+            self.emit(Effect::NeedSlot);
+        }
+        self.stop_worlds(None);
+        true
+    }
+
+    /// The epoch got the job on: a newer checkpoint than the restored one is complete, or it computed long enough.
+    fn progressed(&self) -> bool {
+        let computed = self.stage == Stage::Computing
+            && self.noticed().since(self.stage_since) >= self.config.policy.progress_after;
+        computed || !self.ledger.complete().is_empty()
+    }
+}

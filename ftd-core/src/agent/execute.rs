@@ -1,0 +1,266 @@
+//! Bringing an epoch about on this node.
+
+use super::{Agent, Effect, LocalEnd, Stage};
+use crate::failure::{Cause, Subject};
+use crate::ids::{SlotId, WorldId};
+use crate::inventory::{Inventory, choose};
+use crate::plan::signal_status;
+use crate::report::{Notice, Report};
+
+impl Agent {
+    /// Kills the processes of every world on this node, but for `except`.
+    pub(super) fn stop_worlds(&mut self, except: Option<WorldId>) {
+        let now = self.now;
+        let stop: Vec<WorldId> = self
+            .worlds
+            .iter_mut()
+            .filter(|(world, stopping)| Some(**world) != except && stopping.is_none())
+            .map(|(world, stopping)| {
+                *stopping = Some(now);
+                *world
+            })
+            .collect();
+        for world in stop {
+            self.emit(Effect::StopWorld(world));
+        }
+        // SIGKILL reaches stopped processes as well; there is nothing to continue.
+        if self.worlds.values().all(Option::is_some) {
+            self.paused = None;
+        }
+    }
+
+    pub(super) fn enter_ending(&mut self) {
+        self.batch = None;
+        self.enter(Stage::Ending);
+    }
+
+    /// Ends the job on this node without a word in the store, because there is none, or no record yet.
+    pub(super) fn end_unrecorded(&mut self, status: i32, reason: impl Into<Option<String>>) {
+        let outcome = crate::record::Outcome { status, reason: reason.into() };
+        self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled: true });
+        self.enter_ending();
+    }
+
+    /// Takes the epoch on by as many stages as its conditions allow.
+    pub(super) fn guard_stage(&mut self) {
+        self.guard_kill();
+        loop {
+            let before = self.stage;
+            match self.stage {
+                Stage::Emptying => self.guard_emptying(),
+                Stage::Draining => self.guard_draining(),
+                Stage::Parked => self.guard_parked(),
+                Stage::Ending => self.guard_ending(),
+                Stage::Gathering | Stage::Restarted | Stage::Computing | Stage::Over => {}
+            }
+            if self.stage == before {
+                break;
+            }
+        }
+        self.guard_choice();
+        self.note_complete();
+        self.guard_cancelled();
+    }
+
+    /// Processes that outlive SIGKILL are beyond ftd.
+    fn guard_kill(&mut self) {
+        let timeout = self.config.policy.stop_timeout;
+        let stuck = self.worlds.iter().find(|(_, since)| since.is_some_and(|since| self.due(since, timeout)));
+        let Some(world) = stuck.map(|(world, _)| *world) else { return };
+        self.worlds.remove(&world);
+        let reason = format!(
+            "the job cannot continue, because processes of {world} on {} are still there {timeout} after SIGKILL",
+            self.me
+        );
+        self.end_unrecorded(1, reason);
+    }
+
+    fn guard_emptying(&mut self) {
+        let Some(record) = &self.record else { return };
+        if self.worlds.keys().any(|world| *world < record.world) {
+            return;
+        }
+        let (epoch, world) = (record.epoch, record.world);
+        if let Some(progress) = &mut self.progress {
+            progress.times.emptied = Some(self.now);
+        }
+        self.enter(Stage::Draining);
+        if world == WorldId(1) {
+            // Nothing ran before the first world.
+            self.drained = true;
+            self.inventory = Some(Inventory::default());
+            return;
+        }
+        let old = WorldId(world.0 - 1);
+        self.inventory_asked = Some(self.now);
+        self.emit(Effect::Drain(old));
+        self.emit(Effect::TakeInventory { epoch, world: old });
+    }
+
+    fn guard_draining(&mut self) {
+        let Some(record) = &self.record else { return };
+        // What is superseded already is not started.
+        if self.batch.is_some() || self.verdict.is_some() {
+            return;
+        }
+        if !self.drained {
+            if !self.due(self.stage_since, self.config.policy.drain_timeout) {
+                return;
+            }
+            self.drained = true;
+            let old = WorldId(record.world.0.saturating_sub(1));
+            return self.report(Report::Notice(Notice::DrainTimedOut(old)));
+        }
+        let mine: Vec<_> = record.processes().filter(|(_, slot)| self.is_mine(*slot)).collect();
+        let missing = mine.iter().find(|(_, slot)| !self.slots.get(slot).is_some_and(|known| known.up));
+        if let Some((_, slot)) = missing {
+            // Its shepherd has not dialled in again since the last agent died.
+            if self.due(self.stage_since, self.config.policy.slot_timeout) {
+                let slot = *slot;
+                self.slots.remove(&slot);
+                self.lost_slots.insert(slot);
+                self.fail(Subject::Slot(slot), Cause::SlotLost);
+            }
+            return;
+        }
+        let (epoch, world) = (record.epoch, record.world);
+        self.enter(Stage::Parked);
+        let parked = !self.may_release();
+        for (process, slot) in &mine {
+            debug_assert!(self.slots.get(slot).is_some_and(|known| known.world.is_none()), "{slot} is not empty");
+            self.locals.insert(*process, super::Local::default());
+            if let Some(known) = self.slots.get_mut(slot) {
+                known.world = Some(world);
+            }
+        }
+        if !mine.is_empty() {
+            self.worlds.insert(world, None);
+            self.emit(Effect::Launch { world, epoch, processes: mine, parked });
+        }
+    }
+
+    fn is_mine(&self, slot: SlotId) -> bool {
+        self.record.as_ref().and_then(|record| record.slot(slot)).is_some_and(|entry| entry.node == self.me)
+    }
+
+    /// Every node has emptied its slots of older worlds, and every observer has acknowledged every node in this epoch:
+    /// invariant 2.
+    fn may_release(&self) -> bool {
+        self.all_peers(|status| status.ready) && self.ring.confirmed(self.now)
+    }
+
+    fn guard_parked(&mut self) {
+        let world = self.world();
+        if self.stopping(world) || self.batch.is_some() || self.verdict.is_some() || !self.may_release() {
+            return;
+        }
+        self.enter(Stage::Computing);
+        self.emit(Effect::Release(world));
+        if let Some(progress) = &mut self.progress {
+            progress.times.released = Some(self.now);
+            progress.last_sign = self.now;
+        }
+    }
+
+    /// The version to restore, as soon as every node's inventory is in.
+    fn guard_choice(&mut self) {
+        let timeout = self.config.policy.inventory_timeout;
+        if self.inventory_asked.is_some_and(|since| self.due(since, timeout)) {
+            self.inventory_asked = None;
+            let reason = format!(
+                "the job cannot continue, because the checkpoints on {} were not verified within {timeout}",
+                self.me
+            );
+            self.conclude(1, Some(reason), false);
+        }
+        let executing = matches!(self.stage, Stage::Draining | Stage::Parked | Stage::Computing);
+        if self.choice.is_some() || !executing || !self.all_peers(|status| status.inventory.is_some()) {
+            return;
+        }
+        let Some(own) = &self.inventory else { return };
+        let theirs = self.peers_now().flatten().filter_map(|status| status.inventory.as_ref());
+        let choice = choose(theirs.chain([own]), &self.config.groups, self.config.world_size);
+        let epoch = self.epoch();
+        for (group, stamp) in &choice {
+            self.effects.push(Effect::Restore { epoch, group: *group, stamp: *stamp });
+        }
+        self.choice = Some(choice);
+    }
+
+    /// Which versions have become complete everywhere.
+    pub(super) fn note_complete(&mut self) {
+        if self.stage != Stage::Computing {
+            return;
+        }
+        let Some(record) = &self.record else { return };
+        let epoch = record.epoch;
+        for (group, ranks) in self.config.groups.ranks(self.config.world_size) {
+            let mut nodes: Vec<_> = ranks.iter().filter_map(|rank| record.node_of(*rank)).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            let mut common: Option<std::collections::BTreeSet<_>> = None;
+            for node in nodes {
+                let held = if node == self.me {
+                    self.ledger.local().get(&group)
+                } else {
+                    let status = self.peers.get(&node).filter(|status| status.epoch == epoch);
+                    status.and_then(|status| status.committed.get(&group))
+                };
+                let held = held.cloned().unwrap_or_default();
+                common = Some(match common {
+                    None => held,
+                    Some(common) => common.intersection(&held).copied().collect(),
+                });
+            }
+            let Some(complete) = common.and_then(|common| common.last().copied()) else { continue };
+            if self.ledger.completed(group, complete, &self.config.groups) {
+                self.effects.push(Effect::Retire { group, complete });
+                for status in self.peers.values_mut() {
+                    if let Some(committed) = status.committed.get_mut(&group) {
+                        committed.retain(|version| *version >= complete);
+                    }
+                }
+            }
+        }
+    }
+
+    /// All ranks of this node have ended cleanly in the running epoch.
+    pub(super) fn finished(&self) -> bool {
+        self.stage == Stage::Computing
+            && self.batch.is_none()
+            && self.holds.is_empty()
+            && self.locals.values().all(|local| local.end == Some(LocalEnd::Clean))
+    }
+
+    /// A cancelled job ends although the store does not answer.
+    fn guard_cancelled(&mut self) {
+        let Some(verdict) = self.verdict.as_ref().filter(|verdict| verdict.cancelled) else { return };
+        let waited = self.due(verdict.since, self.config.policy.store_retry);
+        if waited && !matches!(self.stage, Stage::Ending | Stage::Over) {
+            self.enter_ending();
+            self.guard_ending();
+        }
+    }
+
+    fn guard_ending(&mut self) {
+        if let Some((_, until)) = self.last_words {
+            if self.now < until {
+                return;
+            }
+            self.last_words = None;
+        }
+        self.stop_worlds(None);
+        if !self.worlds.is_empty() {
+            return;
+        }
+        let recorded = self.record.as_ref().and_then(|record| record.outcome.clone());
+        let wanted = self.verdict.take().map(|verdict| verdict.outcome);
+        let epoch = self.epoch();
+        let outcome = recorded.or(wanted).unwrap_or_else(|| crate::record::Outcome {
+            status: signal_status(9).0,
+            reason: Some(format!("{} was left out of the job in {epoch}", self.me)),
+        });
+        self.enter(Stage::Over);
+        self.emit(Effect::End { status: outcome.status, reason: outcome.reason });
+    }
+}

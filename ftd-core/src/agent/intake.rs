@@ -1,0 +1,512 @@
+//! What an event means for what the agent knows.
+
+use super::{Agent, Asked, Batch, Effect, Event, Exit, Link, LocalEnd, Progress, Stage};
+use crate::blame::{self, Hold, Phase, verdict};
+use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject, signal_name};
+use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
+use crate::message::PeerMessage;
+use crate::plan::relevant;
+use crate::record::{EpochRecord, SlotState};
+use crate::report::{Notice, PhaseTimes, Report};
+use std::collections::BTreeSet;
+
+impl Agent {
+    pub(super) fn take(&mut self, event: Event) {
+        match event {
+            Event::Start { slots } => self.take_start(slots),
+            Event::SlotUp(slot) => self.take_slot_up(slot),
+            Event::SlotLost(slot) => self.take_slot_lost(slot),
+            Event::Started(process) => self.sign(process),
+            Event::StartFailed { process, reason, status } => self.take_start_failed(process, reason, status),
+            Event::Initialized(process) => self.take_phase(process, Phase::Initialized),
+            Event::Finalized(process) => self.take_phase(process, Phase::Finalized),
+            Event::Dying(process) => self.take_dying(process),
+            Event::Exited { process, exit, oom } => self.take_exited(process, exit, oom),
+            Event::AbortRequested { process, code } => self.take_own_end(process, OwnEnd::Abort(code)),
+            Event::Surveyed { dying } => self.take_survey(&dying),
+            Event::WorldServerLost(world) => self.take_server_lost(world),
+            Event::WorldEmptied(world) => self.take_emptied(world),
+            Event::Drained(world) => self.drained |= self.stage == Stage::Draining && world.next() == self.world(),
+            Event::Committed { process, version } => self.take_committed(process, version),
+            Event::InventoryTaken { epoch, inventory } => {
+                if epoch == self.epoch() && self.inventory.is_none() {
+                    self.inventory = Some(inventory);
+                    self.inventory_asked = None;
+                }
+            }
+            Event::Restored { process, version: _ } => {
+                if let Some(local) = self.locals.get_mut(&process) {
+                    local.restored = true;
+                    self.sign(process);
+                }
+            }
+            Event::StoreRead { revision, record } => self.take_read(revision, record),
+            Event::CasDone { revision } => self.take_written(revision),
+            Event::CasLost { revision, record } => {
+                self.answered();
+                self.link.asked = Asked::Nothing;
+                self.adopt(revision, record);
+            }
+            Event::StoreUnavailable => self.take_unavailable(),
+            Event::Message { from, message } => self.take_message(from, message),
+            Event::Timer => {}
+            Event::Cancel { signal } => {
+                let reason = format!("the job was cancelled by {}", signal_name(signal));
+                self.conclude(128 + signal, Some(reason), true);
+            }
+        }
+    }
+
+    fn take_start(&mut self, slots: Vec<SlotId>) {
+        self.stage_since = self.now;
+        self.started = true;
+        for slot in slots {
+            self.slots.entry(slot).or_default();
+        }
+        self.read();
+    }
+
+    fn take_slot_up(&mut self, slot: SlotId) {
+        if self.lost_slots.contains(&slot) {
+            return;
+        }
+        let known = self.slots.entry(slot).or_default();
+        let new = !known.up && self.slots_asked > 0 && self.record.as_ref().is_some_and(|r| r.slot(slot).is_none());
+        known.up = true;
+        if new {
+            self.slots_asked -= 1;
+        }
+    }
+
+    fn take_slot_lost(&mut self, slot: SlotId) {
+        self.slots.remove(&slot);
+        if !self.lost_slots.insert(slot) {
+            return;
+        }
+        match &self.record {
+            None if self.config.renewable_slots => {
+                self.slots_since = self.now;
+                self.emit(Effect::NeedSlot);
+            }
+            None => {}
+            Some(_) => self.fail(Subject::Slot(slot), Cause::SlotLost),
+        }
+    }
+
+    fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
+        if self.locals.contains_key(&process) && !self.stopping(process.world) {
+            self.conclude(status, Some(format!("{} cannot be started: {reason}", process.rank)), false);
+        }
+    }
+
+    /// A sign of life of a recovery, for the patience of its report.
+    fn sign(&mut self, process: Process) {
+        let world = self.world();
+        if let Some(progress) = self.progress.as_mut().filter(|_| process.world == world) {
+            progress.last_sign = self.now;
+        }
+    }
+
+    fn take_phase(&mut self, process: Process, phase: Phase) {
+        if let Some(local) = self.locals.get_mut(&process) {
+            local.phase = local.phase.max(phase);
+            // A process whose futex fired before it was known to be past `MPI_Init` was past it after all.
+            let died = local.dying && local.end.is_none() && local.phase == Phase::Initialized;
+            self.sign(process);
+            if died {
+                self.take_dying(process);
+            }
+        }
+    }
+
+    fn take_dying(&mut self, process: Process) {
+        let held = self.holds.iter().any(|hold| hold.process == process);
+        let Some(local) = self.locals.get_mut(&process) else { return };
+        if local.end.is_some() || held || self.worlds.get(&process.world).is_some_and(Option::is_some) {
+            return;
+        }
+        local.dying = true;
+        if local.phase == Phase::Initialized {
+            local.end = Some(LocalEnd::Failed);
+            self.fail(Subject::Process(process), Cause::Unknown);
+        }
+    }
+
+    fn take_exited(&mut self, process: Process, exit: Exit, oom: bool) {
+        let stopping = self.stopping(process.world);
+        let held = self.holds.iter().any(|hold| hold.process == process);
+        if self.last_words.is_some_and(|(speaker, _)| speaker == process) {
+            self.last_words = None;
+        }
+        let Some(local) = self.locals.get_mut(&process) else {
+            return self.cause_known(process, blame::verdict(Phase::Initialized, true, exit, oom));
+        };
+        let verdict = verdict(local.phase, local.dying, exit, oom);
+        if local.end == Some(LocalEnd::Failed) || stopping {
+            return self.cause_known(process, verdict);
+        }
+        if held || local.end.is_some() {
+            return;
+        }
+        local.end = Some(match verdict {
+            blame::Verdict::Clean => LocalEnd::Clean,
+            blame::Verdict::Failure(_) => LocalEnd::Failed,
+            blame::Verdict::Own(_) => LocalEnd::Own,
+        });
+        match verdict {
+            blame::Verdict::Clean => {}
+            blame::Verdict::Failure(cause) => self.fail(Subject::Process(process), cause),
+            blame::Verdict::Own(end) => self.take_own_end(process, end),
+        }
+    }
+
+    /// The true cause of a death that has been noted, and perhaps agreed, without one.
+    fn cause_known(&mut self, process: Process, verdict: blame::Verdict) {
+        let blame::Verdict::Failure(cause) = verdict else { return };
+        let failure = Failure { subject: Subject::Process(process), cause, node: self.me };
+        let unknown = |set: &FailureSet| set.of_process(process).is_some_and(|known| known.cause == Cause::Unknown);
+        let noted = self.batch.as_ref().is_some_and(|batch| unknown(&batch.failures));
+        let agreed = self.record.as_ref().is_some_and(|record| {
+            unknown(&record.failures) || record.history.iter().any(|entry| unknown(&entry.failures))
+        });
+        if cause == Cause::Unknown || !(noted || agreed) {
+            return;
+        }
+        if let Some(batch) = self.batch.as_mut().filter(|_| noted) {
+            batch.failures.insert(failure);
+        }
+        if self.causes.insert(process, cause).is_some() || !agreed {
+            return;
+        }
+        let episodes = self.progress.iter_mut().flat_map(|progress| &mut progress.episodes);
+        match episodes.into_iter().find(|episode| unknown(&episode.failures)) {
+            Some(episode) => episode.failures.insert(failure),
+            None => self.report(Report::Notice(Notice::CauseKnown { process, sentence: failure.to_string() })),
+        }
+    }
+
+    /// An end by a process's own will: collateral when a failure is known, otherwise held.
+    fn take_own_end(&mut self, process: Process, end: OwnEnd) {
+        if self.stopping(process.world) || self.holds.iter().any(|hold| hold.process == process) {
+            return;
+        }
+        let Some(local) = self.locals.get_mut(&process) else { return };
+        if matches!(end, OwnEnd::Abort(_)) && local.end.is_some() {
+            return;
+        }
+        local.end = Some(LocalEnd::Own);
+        if let Some(batch) = &mut self.batch {
+            batch.failures.insert_collateral(Collateral { process, end });
+            return;
+        }
+        self.questions += 1;
+        self.uncertain_since = self.now;
+        let hold = Hold {
+            process,
+            end,
+            since: self.now,
+            surveyed: false,
+            question: self.questions,
+            unanswered: self.others().into_iter().collect(),
+            elsewhere: None,
+        };
+        let message = PeerMessage::AnyDeath { question: hold.question, epoch: self.epoch() };
+        for to in hold.unanswered.clone() {
+            self.emit(Effect::Send { to, message: message.clone() });
+        }
+        self.holds.push(hold);
+        self.survey_wanted = true;
+    }
+
+    fn take_survey(&mut self, dying: &[Process]) {
+        self.surveys = self.surveys.saturating_sub(1);
+        for process in dying {
+            self.take_dying(*process);
+        }
+        // A later survey is on its way: its answer counts for what was noted after this one was asked for.
+        if self.surveys > 0 || self.survey_wanted {
+            return;
+        }
+        self.holds.iter_mut().for_each(|hold| hold.surveyed = true);
+        if let Some(batch) = &mut self.batch {
+            batch.surveyed = true;
+        }
+    }
+
+    /// Processes that are dying, nobody knows why: their exits will say.
+    pub(super) fn uncertain(&self) -> bool {
+        let uncertain = self.locals.values().any(|local| local.dying && local.end.is_none());
+        uncertain && !self.due(self.uncertain_since, self.config.policy.exit_timeout)
+    }
+
+    fn take_server_lost(&mut self, world: WorldId) {
+        if world == self.world()
+            && !self.stopping(world)
+            && self.locals.values().any(|local| local.end != Some(LocalEnd::Clean))
+        {
+            self.fail(Subject::Node(self.me), Cause::WorldServerLost);
+        }
+    }
+
+    fn take_emptied(&mut self, world: WorldId) {
+        // A world that was not told to stop may be launching anew at this moment.
+        if self.worlds.get(&world).is_some_and(Option::is_some) {
+            self.worlds.remove(&world);
+            self.slots.values_mut().filter(|slot| slot.world == Some(world)).for_each(|slot| slot.world = None);
+        }
+    }
+
+    fn take_committed(&mut self, process: Process, version: Version) {
+        if self.stage != Stage::Computing || !self.locals.contains_key(&process) || self.stopping(process.world) {
+            return;
+        }
+        let ranks = self.local_ranks();
+        self.ledger.commit(process.rank, version, &self.config.groups, &ranks);
+    }
+
+    /// Whether this world was told to stop.
+    pub(super) fn stopping(&self, world: WorldId) -> bool {
+        self.worlds.get(&world).is_some_and(Option::is_some)
+    }
+
+    /// Notes a failure and begins a recovery with the first.
+    pub(super) fn fail(&mut self, subject: Subject, cause: Cause) {
+        let Some(record) = &self.record else { return };
+        if self.verdict.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
+            return;
+        }
+        let node = match subject {
+            Subject::Node(node) => node,
+            _ => self.me,
+        };
+        let mut failures = FailureSet::new();
+        failures.insert(Failure { subject, cause, node });
+        if relevant(record, &failures).is_empty() {
+            return;
+        }
+        // A parked slot's loss ends no epoch; it is written down with the next one.
+        let active = |slot| record.slot(slot).is_some_and(|entry| entry.state == SlotState::Active);
+        if matches!(subject, Subject::Slot(slot) if !active(slot)) {
+            return;
+        }
+        for hold in std::mem::take(&mut self.holds) {
+            failures.insert_collateral(Collateral { process: hold.process, end: hold.end });
+        }
+        let epoch = record.epoch;
+        match &mut self.batch {
+            Some(batch) => batch.failures.merge(&failures),
+            None => {
+                self.begin_progress();
+                self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
+                self.batch = Some(Batch { failures, since: self.now, surveyed: false });
+                self.survey_wanted = true;
+            }
+        }
+    }
+
+    pub(super) fn begin_progress(&mut self) {
+        let times = PhaseTimes { noticed: self.now, ..PhaseTimes::default() };
+        let fresh = Progress { episodes: Vec::new(), times, last_sign: self.now };
+        let progress = self.progress.get_or_insert(fresh);
+        // A superseded recovery starts over, but was noticed when it was noticed.
+        progress.times = PhaseTimes { noticed: progress.times.noticed, ..PhaseTimes::default() };
+    }
+
+    fn answered(&mut self) {
+        if self.link.down.take().is_some() {
+            self.report(Report::Notice(Notice::StoreBack));
+        }
+    }
+
+    fn take_read(&mut self, revision: Revision, record: Option<EpochRecord>) {
+        self.answered();
+        if self.link.asked == Asked::Read {
+            self.link.asked = Asked::Nothing;
+        }
+        if let Some(record) = record {
+            self.adopt(revision, record);
+        }
+    }
+
+    fn take_written(&mut self, revision: Revision) {
+        self.answered();
+        if let Asked::Write { record, at } = std::mem::replace(&mut self.link.asked, Asked::Nothing) {
+            let vouched = self.record.as_ref().is_some_and(|known| known.epoch == record.epoch);
+            self.adopt(revision, *record);
+            if vouched {
+                self.ring.vouched_for_me(at);
+            }
+        }
+    }
+
+    fn take_unavailable(&mut self) {
+        let Link { asked, revision, .. } = &self.link;
+        if let Asked::Write { record, .. } = asked {
+            self.link.uncertain = Some((*revision, self.accuses(record)));
+        }
+        self.link.asked = Asked::Nothing;
+        self.link.want_read = true;
+        self.link.retry_at = self.now.after(self.config.policy.store_retry);
+        if self.link.down.is_none() {
+            self.link.down = Some(self.now);
+            self.report(Report::Notice(Notice::StoreUnavailable));
+        }
+    }
+
+    /// The nodes that this record leaves out and the present one does not.
+    pub(super) fn accuses(&self, next: &EpochRecord) -> BTreeSet<NodeId> {
+        let members = self.record.iter().flat_map(EpochRecord::members);
+        members.filter(|node| !next.is_member(*node)).collect()
+    }
+
+    fn take_message(&mut self, from: NodeId, message: PeerMessage) {
+        if self.record.as_ref().is_some_and(|record| !record.is_member(from)) {
+            // It may not know yet that it is out; that it reads.
+            if !matches!(message, PeerMessage::Acknowledge { .. }) {
+                self.tell(from);
+            }
+            return;
+        }
+        match message {
+            PeerMessage::Heartbeat { sequence, epoch } => {
+                self.note_epoch(from, epoch);
+                let acknowledge = self.ring.heartbeat(from, epoch, self.now);
+                if acknowledge && !self.accusing(from) {
+                    let message = PeerMessage::Acknowledge { sequence, epoch: self.epoch() };
+                    self.emit(Effect::Send { to: from, message });
+                }
+            }
+            PeerMessage::Acknowledge { sequence, epoch } => {
+                self.note_epoch(from, epoch);
+                self.ring.acknowledge(from, sequence);
+            }
+            PeerMessage::Status(status) => {
+                self.note_epoch(from, status.epoch);
+                let known = self.peers.entry(from).or_default();
+                if status.epoch > known.epoch {
+                    *known = status;
+                } else if status.epoch == known.epoch {
+                    known.merge(status);
+                }
+                self.note_complete();
+            }
+            PeerMessage::AnyDeath { question, epoch } => {
+                self.note_epoch(from, epoch);
+                if epoch == self.epoch() {
+                    self.askers.insert((from, question));
+                    self.survey_wanted = true;
+                    self.uncertain_since = self.now;
+                }
+            }
+            PeerMessage::Deaths { question, epoch, dead } => {
+                self.note_epoch(from, epoch);
+                let Some(hold) = self.holds.iter_mut().find(|hold| hold.question == question) else { return };
+                if epoch == self.record.as_ref().map_or(EpochId(0), |record| record.epoch) {
+                    hold.unanswered.remove(&from);
+                    if !dead.is_empty() {
+                        hold.elsewhere = hold.elsewhere.or(Some(self.now));
+                    }
+                }
+            }
+        }
+    }
+
+    fn note_epoch(&mut self, from: NodeId, epoch: EpochId) {
+        if epoch > self.epoch() {
+            self.read();
+        } else if epoch < self.epoch() {
+            self.tell(from);
+        }
+    }
+
+    /// Whether a write that leaves `node` out is, or may be, on its way to the store.
+    fn accusing(&self, node: NodeId) -> bool {
+        let written = match &self.link.asked {
+            Asked::Write { record, .. } => self.accuses(record).contains(&node),
+            _ => false,
+        };
+        let may_be =
+            |(revision, nodes): &(Revision, BTreeSet<NodeId>)| *revision == self.link.revision && nodes.contains(&node);
+        written || self.link.uncertain.as_ref().is_some_and(may_be)
+    }
+
+    pub(super) fn conclude(&mut self, status: i32, reason: Option<String>, cancelled: bool) {
+        let over = matches!(self.stage, Stage::Ending | Stage::Over);
+        if over || self.verdict.as_ref().is_some_and(|verdict| verdict.cancelled || !cancelled) {
+            return;
+        }
+        let outcome = crate::record::Outcome { status, reason };
+        self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled });
+        self.batch = None;
+        if cancelled {
+            self.last_words = None;
+            self.stop_worlds(None);
+        }
+    }
+
+    /// Ends of which it is known now whose they are.
+    pub(super) fn guard_holds(&mut self) {
+        self.answer_askers();
+        if self.uncertain() || self.verdict.is_some() {
+            return;
+        }
+        let (exit_timeout, question_timeout) = (self.config.policy.exit_timeout, self.question_timeout());
+        let decided = self.holds.iter().position(|hold| {
+            let answered = hold.unanswered.is_empty() || self.due(hold.since, question_timeout);
+            let alone = hold.elsewhere.is_none_or(|since| self.due(since, exit_timeout));
+            hold.surveyed && answered && alone
+        });
+        let Some(hold) = decided.map(|at| self.holds.remove(at)) else { return };
+        if self.config.policy.recover_aborts {
+            return self.fail(Subject::Process(hold.process), Cause::Own(hold.end));
+        }
+        let node = self.me;
+        let reason = match hold.end {
+            OwnEnd::NoFinalize => format!(
+                "{} on {node} exited with code 0 but without MPI_Finalize, and nobody had died before it",
+                hold.process.rank
+            ),
+            end => format!("{} on {node} {end}", hold.process.rank),
+        };
+        self.conclude(hold.end.status(), Some(reason), false);
+        if matches!(hold.end, OwnEnd::Abort(_)) {
+            let until = self.now.after(self.config.policy.abort_grace);
+            self.last_words = Some((hold.process, until));
+            self.emit(Effect::Proceed { process: hold.process, end: hold.end });
+        }
+    }
+
+    fn answer_askers(&mut self) {
+        if self.askers.is_empty() || self.survey_wanted || self.surveys > 0 || self.uncertain() {
+            return;
+        }
+        let known = self.batch.iter().flat_map(|batch| batch.failures.failures());
+        let mut dead: Vec<Process> = known
+            .filter_map(|failure| match failure.subject {
+                Subject::Process(process) => Some(process),
+                _ => None,
+            })
+            .collect();
+        if dead.is_empty() && self.batch.is_some() {
+            // Somebody died with a slot, a server or an agent.
+            dead.extend(self.locals.keys().copied());
+        }
+        let epoch = self.epoch();
+        for (to, question) in std::mem::take(&mut self.askers) {
+            self.emit(Effect::Send { to, message: PeerMessage::Deaths { question, epoch, dead: dead.clone() } });
+        }
+    }
+
+    pub(super) fn guard_survey(&mut self) {
+        if self.survey_wanted {
+            self.survey_wanted = false;
+            self.surveys += 1;
+            self.emit(Effect::Survey);
+        }
+    }
+
+    /// When the failure that is to be proposed was noticed.
+    pub(super) fn noticed(&self) -> Micros {
+        self.batch.as_ref().map_or(self.now, |batch| batch.since)
+    }
+}

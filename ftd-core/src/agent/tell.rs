@@ -1,0 +1,108 @@
+//! Telling peers how far this agent is, and people what happened.
+
+use super::{Agent, Effect, Stage};
+use crate::blame::Phase;
+use crate::ids::NodeId;
+use crate::message::{PeerMessage, Status};
+use crate::plan::sentences;
+use crate::report::{Recovery, Report};
+
+/// A settled agent repeats its status once in so many heartbeat periods.
+const SETTLED_PERIODS: u64 = 10;
+
+impl Agent {
+    fn status(&self) -> Status {
+        let executing = matches!(self.stage, Stage::Draining | Stage::Parked | Stage::Computing);
+        let settled = self.choice.is_some() && self.all_peers(|status| status.chosen);
+        Status {
+            epoch: self.epoch(),
+            slots: if self.record.is_none() { self.own_slots() } else { None },
+            ready: executing && self.ring.confirmed(self.now),
+            inventory: self.inventory.clone().filter(|_| executing && !settled),
+            committed: self.ledger.local().clone(),
+            chosen: self.choice.is_some(),
+            initialized: self.stage == Stage::Computing && self.initialized(),
+            restored: self.stage == Stage::Computing && self.restored(),
+            finished: self.finished(),
+        }
+    }
+
+    /// Tells the other agents how far this one is: when that changed, and again while anybody may wait for it.
+    pub(super) fn guard_status(&mut self) {
+        let others = self.others();
+        if others.is_empty() || !self.started || self.stage == Stage::Restarted || self.stage == Stage::Over {
+            return;
+        }
+        let status = self.status();
+        let changed = self.told.as_ref() != Some(&status);
+        if !changed && self.now < self.tell_at {
+            return;
+        }
+        let period = self.config.policy.heartbeat_period;
+        let settled = status.restored && self.all_peers(|status| status.restored);
+        let repeat = if settled { crate::ids::Micros(period.0 * SETTLED_PERIODS) } else { period };
+        self.tell_at = self.now.after(repeat);
+        self.announced |= status.slots.is_some();
+        for to in others {
+            self.emit(Effect::Send { to, message: PeerMessage::Status(status.clone()) });
+        }
+        self.told = Some(status);
+    }
+
+    /// Tells one agent, which seems not to know.
+    pub(super) fn tell(&mut self, to: NodeId) {
+        if self.stage != Stage::Restarted {
+            let status = self.status();
+            self.emit(Effect::Send { to, message: PeerMessage::Status(status) });
+        }
+    }
+
+    fn initialized(&self) -> bool {
+        self.locals.values().all(|local| local.end.is_some() || local.phase >= Phase::Initialized)
+    }
+
+    /// All ranks of this node that have something to restore have restored it.
+    fn restored(&self) -> bool {
+        let Some(choice) = &self.choice else { return false };
+        let groups = &self.config.groups;
+        let waits = |rank| choice.get(&groups.of(rank)).is_some_and(Option::is_some);
+        self.initialized()
+            && self.locals.iter().all(|(process, local)| local.end.is_some() || local.restored || !waits(process.rank))
+    }
+
+    /// Reports a recovery when all ranks compute again, or when there has been no sign of it for a while.
+    pub(super) fn guard_reports(&mut self) {
+        if self.stage != Stage::Computing || self.batch.is_some() {
+            return;
+        }
+        let initialized = self.initialized() && self.all_peers(|status| status.initialized);
+        let restored = initialized && self.restored() && self.all_peers(|status| status.restored);
+        let now = self.now;
+        let patience = self.config.policy.report_patience;
+        let Some(progress) = &mut self.progress else { return };
+        if initialized {
+            progress.times.initialized.get_or_insert(now);
+        }
+        if restored {
+            progress.times.restored.get_or_insert(now);
+        }
+        if !restored && now.since(progress.last_sign) < patience {
+            return;
+        }
+        let (Some(record), Some(progress)) = (self.record.as_ref(), self.progress.take()) else { return };
+        let blame = progress.episodes.iter().flat_map(|episode| sentences(record, &episode.failures)).collect();
+        let recovery = Recovery {
+            epoch: record.epoch,
+            world: record.world,
+            episodes: progress.episodes,
+            blame,
+            restored: self.choice.clone(),
+            times: progress.times,
+            complete: restored,
+        };
+        // One agent speaks for all.
+        if record.members().next() == Some(self.me) {
+            self.report(Report::RecoveryDone(recovery));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Whose a death is.
+//!
+//! A signal that the job did not send itself, the out-of-memory killer and the loss of a slot, a node or one of ftd's own
+//! processes are failures: they are recovered from. `MPI_Abort`, a non-zero exit, and an exit without `MPI_Finalize` of a
+//! program that had called `MPI_Init` are the program's own wish: they end the job — but not before it is known that no
+//! death came first, for libraries abort because a peer died, often before the kernel has finished with that peer. Until
+//! then such an end is *held* ([`Hold`]).
+
+use crate::failure::{Cause, OwnEnd};
+use crate::ids::{Micros, NodeId, Process};
+use std::collections::BTreeSet;
+
+use crate::agent::Exit;
+
+/// How far a process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Phase {
+    /// Started; it may never call MPI.
+    #[default]
+    Launched,
+    /// Past `MPI_Init`.
+    Initialized,
+    /// Past `MPI_Finalize`.
+    Finalized,
+}
+
+/// What an exit means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The rank is done.
+    Clean,
+    /// A failure.
+    Failure(Cause),
+    /// The program's own wish, unless a death came first.
+    Own(OwnEnd),
+}
+
+/// What the exit of a process means. `dying`: its robust futex had fired without an exit of its own announced, so it
+/// was killed, whatever code a wrapper (`bash -c …`) makes of that.
+///
+/// | exit | killed (`dying`) or out of memory | otherwise |
+/// | --- | --- | --- |
+/// | signal | failure | failure |
+/// | code 129 to 192 | failure: signal code − 128 | own |
+/// | other code, not 0 | own; past `MPI_Init` a failure of unknown cause | own |
+/// | code 0 before `MPI_Init` or after `MPI_Finalize` | clean | clean |
+/// | code 0 between | failure of unknown cause | own |
+pub fn verdict(phase: Phase, dying: bool, exit: Exit, oom: bool) -> Verdict {
+    let between = phase == Phase::Initialized;
+    match exit {
+        Exit::Signal(9) | Exit::Code(137) if oom => Verdict::Failure(Cause::OutOfMemory),
+        Exit::Signal(signal) => Verdict::Failure(Cause::Signal(signal)),
+        Exit::Code(code @ 129..=192) if dying => Verdict::Failure(Cause::Signal(code - 128)),
+        Exit::Code(_) if dying && between => Verdict::Failure(Cause::Unknown),
+        Exit::Code(0) if between => Verdict::Own(OwnEnd::NoFinalize),
+        Exit::Code(0) => Verdict::Clean,
+        Exit::Code(code) => Verdict::Own(OwnEnd::ExitCode(code)),
+    }
+}
+
+/// An end that is held until it is known whether a death came before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hold {
+    /// The process.
+    pub process: Process,
+    /// How it ended.
+    pub end: OwnEnd,
+    /// Since when it is held.
+    pub since: Micros,
+    /// The own node was looked at after it.
+    pub surveyed: bool,
+    /// Names the question to the other nodes.
+    pub question: u64,
+    /// Nodes that have not answered it.
+    pub unanswered: BTreeSet<NodeId>,
+    /// A node answered that somebody died there; it will propose that itself. The hold waits for it until then.
+    pub elsewhere: Option<Micros>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_ends() {
+        use Phase::{Finalized, Initialized, Launched};
+        let own = |code| Verdict::Own(OwnEnd::ExitCode(code));
+        let signal = |signal| Verdict::Failure(Cause::Signal(signal));
+        let table = [
+            (Launched, false, Exit::Code(0), false, Verdict::Clean),
+            (Finalized, false, Exit::Code(0), false, Verdict::Clean),
+            (Initialized, false, Exit::Code(0), false, Verdict::Own(OwnEnd::NoFinalize)),
+            (Launched, false, Exit::Code(3), false, own(3)),
+            (Finalized, false, Exit::Code(3), false, own(3)),
+            (Initialized, false, Exit::Signal(11), false, signal(11)),
+            (Launched, false, Exit::Signal(11), false, signal(11)),
+            (Initialized, false, Exit::Signal(9), true, Verdict::Failure(Cause::OutOfMemory)),
+            (Initialized, true, Exit::Code(137), false, signal(9)),
+            (Launched, true, Exit::Code(137), false, signal(9)),
+            (Launched, false, Exit::Code(137), false, own(137)),
+            (Initialized, true, Exit::Code(0), false, Verdict::Failure(Cause::Unknown)),
+            (Finalized, true, Exit::Code(0), false, Verdict::Clean),
+        ];
+        for (phase, dying, exit, oom, expected) in table {
+            assert_eq!(verdict(phase, dying, exit, oom), expected, "{phase:?} {dying} {exit:?} {oom}");
+        }
+    }
+}

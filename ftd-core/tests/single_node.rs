@@ -1,0 +1,412 @@
+//! One node, effect by effect: the order in which a real agent is told to act.
+
+use ftd_core::*;
+
+const MS: u64 = 1000;
+
+struct Node {
+    agent: Agent,
+    now: u64,
+    revision: u64,
+    stored: Option<EpochRecord>,
+}
+
+fn process(world: u64, rank: u32) -> Process {
+    Process::primary(WorldId(world), Rank(rank))
+}
+
+impl Node {
+    fn new(policy: Policy, mode: Mode) -> Self {
+        let agent = Agent::new(NodeId(0), JobConfig::single_node(2, mode, policy));
+        Node { agent, now: 0, revision: 0, stored: None }
+    }
+
+    fn restart(&mut self, policy: Policy) {
+        self.agent = Agent::new(NodeId(0), JobConfig::single_node(2, Mode::Reinit, policy));
+    }
+
+    /// One event; the store answers at once, the survey finds what `dying` says, the rest is returned as words.
+    fn tell(&mut self, event: Event) -> Vec<String> {
+        self.tell_with(event, &[])
+    }
+
+    fn tell_with(&mut self, event: Event, dying: &[Process]) -> Vec<String> {
+        let mut said = Vec::new();
+        let mut events = std::collections::VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            for effect in self.agent.step(Micros(self.now), event) {
+                match effect {
+                    Effect::ReadStore => events
+                        .push_back(Event::StoreRead { revision: Revision(self.revision), record: self.stored.clone() }),
+                    Effect::Cas { expected, record } => {
+                        assert_eq!(expected, Revision(self.revision));
+                        self.revision += 1;
+                        said.push(match &record.outcome {
+                            Some(outcome) => format!("agree end {}", outcome.status),
+                            None => format!("agree {} {}", record.epoch, record.world),
+                        });
+                        self.stored = Some(*record);
+                        events.push_back(Event::CasDone { revision: Revision(self.revision) });
+                    }
+                    Effect::Survey => events.push_back(Event::Surveyed { dying: dying.to_vec() }),
+                    Effect::WakeAt(_) => {}
+                    Effect::Launch { world, processes, parked, .. } => {
+                        let at: Vec<String> = processes.iter().map(|(p, s)| format!("{}@{}", p.rank.0, s.0)).collect();
+                        said.push(format!("launch {world} {}{}", at.join(" "), if parked { " parked" } else { "" }));
+                    }
+                    Effect::Release(world) => said.push(format!("release {world}")),
+                    Effect::StopWorld(world) => said.push(format!("stop {world}")),
+                    Effect::Drain(world) => said.push(format!("drain {world}")),
+                    Effect::TakeInventory { epoch, world } => said.push(format!("inventory {epoch} {world}")),
+                    Effect::Restore { stamp: None, .. } => said.push("restore nothing".into()),
+                    Effect::Restore { stamp: Some(stamp), .. } => said.push(format!("restore {}", stamp.version)),
+                    Effect::Retire { complete, .. } => said.push(format!("retire below {complete}")),
+                    Effect::Proceed { process, .. } => said.push(format!("proceed {}", process.rank)),
+                    Effect::NeedSlot => said.push("need slot".into()),
+                    Effect::End { status, reason } => {
+                        said.push(format!("end {status}{}", reason.map(|r| format!(": {r}")).unwrap_or_default()));
+                    }
+                    Effect::Report(Report::RecoveryDone(done)) => said.push(format!("done: {}", done.blame.join("; "))),
+                    Effect::Report(Report::Notice(notice)) => said.push(format!("{notice:?}")),
+                    Effect::Report(_) => {}
+                    other => panic!("a single node needs no {other:?}"),
+                }
+            }
+        }
+        said
+    }
+
+    /// Lets the batch window pass.
+    fn wait(&mut self, us: u64) -> Vec<String> {
+        self.now += us;
+        self.tell(Event::Timer)
+    }
+
+    fn start(&mut self) {
+        assert!(self.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] }).is_empty());
+        assert!(self.tell(Event::SlotUp(SlotId(0))).is_empty());
+        let said = self.tell(Event::SlotUp(SlotId(1)));
+        assert_eq!(said, ["agree epoch 1 world 1", "launch world 1 0@0 1@1", "release world 1", "restore nothing"]);
+        self.initialize(1);
+    }
+
+    fn initialize(&mut self, world: u64) {
+        for rank in 0..2 {
+            self.tell(Event::Started(process(world, rank)));
+            self.tell(Event::Initialized(process(world, rank)));
+        }
+    }
+}
+
+fn running() -> Node {
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.start();
+    node
+}
+
+fn killed(world: u64, rank: u32) -> Event {
+    Event::Exited { process: process(world, rank), exit: Exit::Signal(9), oom: false }
+}
+
+fn exits(world: u64, rank: u32, code: i32) -> Event {
+    Event::Exited { process: process(world, rank), exit: Exit::Code(code), oom: false }
+}
+
+#[test]
+fn a_killed_rank_costs_a_recovery_from_the_newest_complete_checkpoint() {
+    let mut node = running();
+    for (rank, version) in [(0, 10), (1, 10), (0, 20)] {
+        let said = node.tell(Event::Committed { process: process(1, rank), version: Version(version) });
+        let complete = rank == 1;
+        assert_eq!(said, if complete { vec!["retire below version 10"] } else { vec![] });
+    }
+    assert!(node.tell(Event::Dying(process(1, 1))).is_empty(), "the window for others is open");
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    assert!(node.tell(killed(1, 0)).is_empty());
+    assert!(node.tell(killed(1, 1)).is_empty(), "its cause is in the report");
+    assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["drain world 1", "inventory epoch 2 world 1"]);
+    assert_eq!(node.tell(Event::Drained(WorldId(1))), ["launch world 2 0@0 1@1", "release world 2"]);
+    let stamp = |version| Stamp { version: Version(version), epoch: EpochId(1) };
+    let inventory = Inventory::own([(Rank(0), stamp(10)), (Rank(0), stamp(20)), (Rank(1), stamp(10))]);
+    let said = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory });
+    assert_eq!(said, ["restore version 10"]);
+    node.initialize(2);
+    assert!(node.tell(Event::Restored { process: process(2, 0), version: Version(10) }).is_empty());
+    let said = node.tell(Event::Restored { process: process(2, 1), version: Version(10) });
+    assert_eq!(said, ["done: rank 1 on node 0 was killed by SIGKILL"]);
+    node.tell(Event::Finalized(process(2, 0)));
+    node.tell(Event::Finalized(process(2, 1)));
+    assert!(node.tell(exits(2, 0, 0)).is_empty());
+    assert_eq!(node.tell(exits(2, 1, 0)), ["agree end 0", "stop world 2"]);
+    assert_eq!(node.tell(Event::WorldEmptied(WorldId(2))), ["end 0"]);
+}
+
+#[test]
+fn a_clean_end_before_a_death_is_run_again() {
+    let mut node = running();
+    node.tell(Event::Finalized(process(1, 0)));
+    node.tell(exits(1, 0, 0));
+    node.tell(killed(1, 1));
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(node.tell(Event::Drained(WorldId(1)))[0], "launch world 2 0@0 1@1");
+}
+
+#[test]
+fn an_abort_without_a_death_before_it_ends_the_job_with_its_code() {
+    let mut node = running();
+    let said = node.tell(Event::AbortRequested { process: process(1, 0), code: 7 });
+    assert_eq!(said, ["proceed rank 0", "agree end 7"], "it may write its last words");
+    assert_eq!(node.tell(exits(1, 0, 7)), ["stop world 1"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(said, ["end 7: rank 0 on node 0 called MPI_Abort with code 7"]);
+}
+
+#[test]
+fn an_abort_that_never_exits_is_killed_after_its_grace() {
+    let mut node = running();
+    node.tell(Event::AbortRequested { process: process(1, 0), code: 7 });
+    assert!(node.wait(499 * MS).is_empty());
+    assert_eq!(node.wait(MS), ["stop world 1"]);
+}
+
+#[test]
+fn an_abort_because_a_peer_died_is_collateral() {
+    let mut node = running();
+    let event = Event::AbortRequested { process: process(1, 0), code: 1 };
+    assert!(node.tell_with(event, &[process(1, 1)]).is_empty());
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    node.tell(killed(1, 1));
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    node.tell(Event::Drained(WorldId(1)));
+    node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
+    node.tell(Event::Initialized(process(2, 0)));
+    let said = node.tell(Event::Initialized(process(2, 1)));
+    let blame = "done: rank 1 on node 0 was killed by SIGKILL; rank 0 called MPI_Abort with code 1 because of that \
+                 death; it is not blamed";
+    assert_eq!(said, [blame]);
+}
+
+#[test]
+fn an_exit_waits_for_the_cause_of_a_death_that_nobody_knows_yet() {
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.start();
+    // Rank 1 of a program that never called MPI as far as ftd knows: world 1 is not initialised in this one.
+    let mut node = {
+        node.tell(killed(1, 1));
+        node.wait(MS);
+        node.tell(Event::WorldEmptied(WorldId(1)));
+        node.tell(Event::Drained(WorldId(1)));
+        node
+    };
+    assert!(node.tell_with(exits(2, 0, 3), &[process(2, 1)]).is_empty(), "rank 1 is dying: of what?");
+    assert!(node.tell(killed(2, 1)).is_empty(), "of a signal: rank 0's exit is collateral");
+    assert_eq!(node.wait(MS), ["agree epoch 3 world 3", "stop world 2"]);
+}
+
+#[test]
+fn own_errors_end_the_job_unless_told_otherwise() {
+    let mut node = running();
+    assert_eq!(node.tell(exits(1, 0, 3)), ["agree end 3", "stop world 1"]);
+    assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["end 3: rank 0 on node 0 exited with code 3"]);
+
+    let mut node = Node::new(Policy { recover_aborts: true, ..Policy::default() }, Mode::Reinit);
+    node.start();
+    node.tell(exits(1, 0, 3));
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+}
+
+#[test]
+fn an_exit_without_finalize_ends_the_job_with_status_1() {
+    let mut node = running();
+    assert_eq!(node.tell(exits(1, 0, 0)), ["agree end 1", "stop world 1"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert!(said[0].starts_with("end 1: rank 0 on node 0 exited with code 0 but without MPI_Finalize"), "{said:?}");
+}
+
+#[test]
+fn a_failure_during_a_recovery_supersedes_it() {
+    let mut node = running();
+    node.tell(killed(1, 0));
+    node.wait(MS);
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    node.tell(Event::Drained(WorldId(1)));
+    // World 2 is launched; rank 1 dies before MPI_Init.
+    node.tell(killed(2, 1));
+    assert_eq!(node.wait(MS), ["agree epoch 3 world 3", "stop world 2"]);
+    let late = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
+    assert!(late.is_empty(), "work for an older epoch is dropped");
+    node.tell(Event::WorldEmptied(WorldId(2)));
+    assert_eq!(node.tell(Event::Drained(WorldId(2))), ["launch world 3 0@0 1@1", "release world 3"]);
+    node.initialize(3);
+    let said = node.tell(Event::InventoryTaken { epoch: EpochId(3), inventory: Inventory::default() });
+    let done = "done: rank 0 on node 0 was killed by SIGKILL; rank 1 on node 0 was killed by SIGKILL";
+    assert_eq!(said, ["restore nothing", done]);
+}
+
+fn recover(node: &mut Node, world: u64) {
+    node.tell(Event::WorldEmptied(WorldId(world)));
+    node.tell(Event::Drained(WorldId(world)));
+    node.tell(Event::InventoryTaken { epoch: EpochId(world + 1), inventory: Inventory::default() });
+    node.initialize(world + 1);
+}
+
+#[test]
+fn a_crash_loop_ends_the_job_with_its_history_and_the_true_cause() {
+    let mut node = running();
+    for world in 1..5 {
+        node.tell(Event::Dying(process(world, 1)));
+        node.wait(MS);
+        node.tell(Event::Exited { process: process(world, 1), exit: Exit::Signal(11), oom: false });
+        recover(&mut node, world);
+    }
+    node.tell(Event::Dying(process(5, 1)));
+    assert!(node.wait(MS).is_empty(), "how it died is worth waiting for");
+    let exit = Event::Exited { process: process(5, 1), exit: Exit::Signal(11), oom: false };
+    assert_eq!(node.tell(exit), ["agree end 139", "stop world 5"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(5)));
+    assert!(said[0].contains("because rank 1 died 5 times in a row"), "{said:?}");
+    assert_eq!(said[0].matches("was killed by SIGSEGV").count(), 5, "{said:?}");
+}
+
+#[test]
+fn progress_ends_a_streak() {
+    let mut node = running();
+    for world in 1..12 {
+        if world % 2 == 0 {
+            for rank in 0..2 {
+                node.tell(Event::Committed { process: process(world, rank), version: Version(world) });
+            }
+        } else {
+            node.now += 30_000 * MS;
+        }
+        node.tell(killed(world, 1));
+        assert_eq!(node.wait(MS).len(), 2, "recovers in world {world}");
+        recover(&mut node, world);
+    }
+}
+
+#[test]
+fn a_lost_slot_is_replaced_and_its_rank_moves() {
+    let mut node = running();
+    node.tell(Event::SlotLost(SlotId(1)));
+    let said = node.wait(MS);
+    assert_eq!(said, ["WaitingForSlot { lost: SlotId(1) }", "need slot", "stop world 1"]);
+    node.tell(killed(1, 0));
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    let said = node.tell(Event::SlotUp(SlotId(2)));
+    assert_eq!(said, ["agree epoch 2 world 2", "drain world 1", "inventory epoch 2 world 1"]);
+    assert_eq!(node.tell(Event::Drained(WorldId(1))), ["launch world 2 0@0 1@2", "release world 2"]);
+}
+
+#[test]
+fn a_slot_that_is_not_replaced_ends_the_job_with_a_sentence() {
+    let mut node = running();
+    node.tell(Event::SlotLost(SlotId(1)));
+    node.wait(MS);
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    let said = node.wait(10_000 * MS);
+    assert!(
+        said.last().unwrap().starts_with("end 1: the job cannot continue, because 1 of its 2 ranks cannot"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn an_agent_that_starts_again_recovers_the_job_and_blames_no_rank() {
+    let mut node = running();
+    for (world, epoch) in (1..).zip(2..8) {
+        node.restart(Policy::default());
+        let said = node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+        assert_eq!(said, [format!("stop world {world}")]);
+        assert_eq!(node.wait(MS), [format!("agree epoch {epoch} world {}", world + 1)]);
+        let said = node.tell(Event::WorldEmptied(WorldId(world)));
+        assert_eq!(said, [format!("drain world {world}"), format!("inventory epoch {epoch} world {world}")]);
+        assert!(node.tell(Event::Drained(WorldId(world))).is_empty(), "the shepherds have not dialled in");
+        node.tell(Event::SlotUp(SlotId(0)));
+        let said = node.tell(Event::SlotUp(SlotId(1)));
+        assert_eq!(said, [format!("launch world {} 0@0 1@1", world + 1), format!("release world {}", world + 1)]);
+        node.initialize(world + 1);
+    }
+    assert!(node.stored.unwrap().streaks.is_empty());
+}
+
+#[test]
+fn an_agent_that_starts_again_after_the_end_does_not_run_the_job_again() {
+    let mut node = running();
+    node.tell(exits(1, 0, 3));
+    node.restart(Policy::default());
+    assert_eq!(node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] }), ["stop world 1"]);
+    assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["end 3: rank 0 on node 0 exited with code 3"]);
+}
+
+#[test]
+fn mode_none_recovers_nothing() {
+    let mut node = Node::new(Policy::default(), Mode::None);
+    node.start();
+    node.tell(Event::Dying(process(1, 0)));
+    node.wait(MS);
+    assert_eq!(node.tell(killed(1, 0)), ["agree end 137", "stop world 1"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(said, ["end 137: rank 0 on node 0 was killed by SIGKILL; --ft=none recovers nothing"]);
+}
+
+#[test]
+fn a_program_that_cannot_be_started_ends_the_job_with_its_reason() {
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    node.tell(Event::SlotUp(SlotId(0)));
+    node.tell(Event::SlotUp(SlotId(1)));
+    let reason = "cannot execute /x/y: no such file".to_string();
+    node.tell(Event::StartFailed { process: process(1, 0), reason, status: 127 });
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(said, ["end 127: rank 0 cannot be started: cannot execute /x/y: no such file"]);
+}
+
+#[test]
+fn a_cancelled_job_ends_at_once_at_any_stage() {
+    let mut node = running();
+    assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["stop world 1", "agree end 130"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(said, ["end 130: the job was cancelled by SIGINT"]);
+
+    let mut node = running();
+    node.tell(killed(1, 0));
+    node.wait(MS);
+    assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["agree end 143"]);
+    assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["end 143: the job was cancelled by SIGTERM"]);
+
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["end 130: the job was cancelled by SIGINT"]);
+}
+
+#[test]
+fn a_pmix_server_that_dies_again_and_again_is_named() {
+    let mut node = running();
+    for world in 1..5 {
+        node.tell(Event::WorldServerLost(WorldId(world)));
+        node.wait(MS);
+        recover(&mut node, world);
+    }
+    node.tell(Event::WorldServerLost(WorldId(5)));
+    node.wait(MS);
+    let said = node.tell(Event::WorldEmptied(WorldId(5)));
+    assert!(said[0].contains("because the PMIx server (ft-pmix) of node 0 died 5 times in a row"), "{said:?}");
+}
+
+#[test]
+fn a_program_without_mpi_just_runs_and_its_report_waits_for_nothing() {
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    node.tell(Event::SlotUp(SlotId(0)));
+    node.tell(Event::SlotUp(SlotId(1)));
+    node.tell(killed(1, 0));
+    node.wait(MS);
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    node.tell(Event::Drained(WorldId(1)));
+    node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
+    assert_eq!(node.wait(5_000 * MS), ["done: rank 0 on node 0 was killed by SIGKILL"]);
+    node.tell(exits(2, 0, 0));
+    assert_eq!(node.tell(exits(2, 1, 0)), ["agree end 0", "stop world 2"]);
+}
