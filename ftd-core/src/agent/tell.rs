@@ -72,7 +72,7 @@ impl Agent {
 
     /// Reports a recovery when all ranks compute again, or when there has been no sign of it for a while.
     pub(super) fn guard_reports(&mut self) {
-        if self.stage != Stage::Computing || self.batch.is_some() {
+        if self.stage != Stage::Computing || self.batch.is_some() || self.verdict.is_some() {
             return;
         }
         let initialized = self.initialized() && self.all_peers(|status| status.initialized);
