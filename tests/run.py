@@ -97,6 +97,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
             # A change of user clears the death signal.
             proc.die_with_parent()
         os.umask(0o022)
+        # The source tree may lie where the ordinary user cannot go.
+        os.chdir(scratch)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         context = job.Context(label, scratch, prefix, isolated)
         try:
