@@ -1,6 +1,9 @@
 #!/usr/bin/python3
 """make demo: heat2d on four ranks, one of them killed with SIGKILL before your eyes, and the result compared with that of
-the undisturbed run. Needs nothing but what was built and one MPI."""
+the undisturbed run. Needs nothing but what was built and one MPI.
+
+    scripts/demo.py [PREFIX]        with PREFIX: that installation instead of what was built
+"""
 
 import os
 import pathlib
@@ -13,7 +16,6 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 RANKS, STEPS, VICTIM = 4, 200, 2
 COMMAND = ["-g", "256", "-s", str(STEPS), "-c", "10", "-p", "25"]
 BOLD, RED, PLAIN = ("\033[1m", "\033[1;31m", "\033[0m") if sys.stdout.isatty() else ("", "", "")
@@ -114,24 +116,25 @@ def main():
     compiler = next((c for c in ("mpicc", "mpicc.mpich", "mpicc.openmpi") if shutil.which(c)), None)
     if compiler is None:
         fail("there is no mpicc; run scripts/install-deps.sh demo")
-    for file in ("ftrun", "ft-agent", "ft-shepherd", "libft_preload.so", "libftd_client.so"):
-        if not (TARGET / "release" / file).exists():
-            fail(f"{TARGET}/release/{file} is missing; run make")
     with tempfile.TemporaryDirectory(prefix="ftd-demo-") as scratch:
-        install = subprocess.run(
-            ["make", "-s", "-C", str(ROOT), "install", f"PREFIX={scratch}/ftd"], capture_output=True, text=True
-        )
-        if install.returncode != 0:
-            fail(f"cannot install into {scratch}: {install.stderr}")
+        if len(sys.argv) > 1:
+            prefix = sys.argv[1]
+        else:
+            prefix = f"{scratch}/ftd"
+            install = subprocess.run(
+                ["make", "-s", "-C", str(ROOT), "install", f"PREFIX={prefix}"], capture_output=True, text=True
+            )
+            if install.returncode != 0:
+                fail(f"cannot install what make built into {scratch}: {install.stderr}")
         program = f"{scratch}/heat2d"
-        lib = f"{scratch}/ftd/lib"
+        lib = f"{prefix}/lib"
         subprocess.run(
-            [compiler, "-O2", "-o", program, ROOT / "examples/heat2d/heat2d.c", f"-I{scratch}/ftd/include", f"-L{lib}",
+            [compiler, "-O2", "-o", program, ROOT / "examples/heat2d/heat2d.c", f"-I{prefix}/include", f"-L{lib}",
              f"-Wl,-rpath,{lib}", "-lftd_client", "-lm"], check=True,
         )
         # An undisturbed run of a few seconds, and on few cores the transports that need no probing.
         env = dict(os.environ, OMPI_MCA_pml="ob1")
-        ftrun = f"{scratch}/ftd/bin/ftrun"
+        ftrun = f"{prefix}/bin/ftrun"
         shown = f"ftrun -n {RANKS} --ft=reinit ./heat2d {' '.join(COMMAND)}"
         argv = [ftrun, "-n", str(RANKS), "--ft=reinit", "--oversubscribe", program, *COMMAND]
 

@@ -49,6 +49,8 @@ def prepare(options):
     shutil.copytree(HERE / "programs", scratch / "src" / "programs")
     shutil.copytree(HERE.parent / "examples", scratch / "src" / "examples")
     shutil.copytree(HERE.parent / "docs", scratch / "src" / "docs")
+    (scratch / "src" / "scripts").mkdir()
+    shutil.copy(HERE.parent / "scripts" / "demo.py", scratch / "src" / "scripts")
     prefix = options.prefix
     if prefix is None:
         prefix = scratch / "prefix"

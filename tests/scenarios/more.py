@@ -176,6 +176,29 @@ def repeated_kills(context, mpi):
     check(versions == sorted(versions), f"versions went back: {job.restored}")
 
 
+@scenario("demo", timeout=120)
+def demo(context):
+    """make demo shows what it promises, in time."""
+    job = context.start(["/usr/bin/python3", context.scratch / "src/scripts/demo.py", context.prefix])
+    job.expect(0, patience=110)
+    text = job.output.text
+    for words in ("$ kill -9 ", "restored  version", "rank 2", "identical, bit for bit"):
+        check(words in text, f"'{words}' is not shown:\n{text}")
+
+
+@scenario("all-at-once", each=[{"mpi": "openmpi4"}, {"mpi": "openmpi5"}, {"mpi": "mpich4"}])
+def all_at_once(context, mpi):
+    """Every rank dies at once."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 4, program, gates=["app.compute:1"])
+    job.at_gate("app.compute", 1)
+    for pid in job.ranks().values():
+        os.kill(pid, 9)
+    job.expect(0, context.reference(mpi, 4, program))
+    check(job.restored and set(job.restored) == {5}, f"restored {job.restored}")
+
+
 @scenario("harness-proof")
 def harness_proof(context):
     """The harness itself: a place that is missed fails, a process that is left is found, a file that is left is found."""
