@@ -70,7 +70,7 @@ class Traced:
 
     def __init__(self, bench, mpi, argv, trace, stop):
         self.trace, self.read = trace, 0
-        self.errors = tempfile.TemporaryFile()
+        self.errors = tempfile.TemporaryFile("a+b")
         self.process = subprocess.Popen(
             argv, env=bench.env(mpi, BENCH_TRACE=trace, BENCH_STOP=stop), stdout=subprocess.DEVNULL, stderr=self.errors,
             stdin=subprocess.DEVNULL, start_new_session=True,

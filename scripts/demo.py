@@ -60,7 +60,7 @@ def run(argv, env, kill_at=None):
     """Runs the job, shows its progress on one line and everything else as it comes. Returns (status, steps, result, world
     starts, the recovery block)."""
     steps, result, restarts = {}, None, []
-    errors = tempfile.TemporaryFile()
+    errors = tempfile.TemporaryFile("a+b")
     process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1)
     shown = 0
     repeated = 0
