@@ -200,8 +200,9 @@ impl Channel {
         let timeout = match left {
             None => PollTimeout::NONE,
             // Rounded up, or the last millisecond would be spent spinning.
-            Some(left) => PollTimeout::try_from(left.as_micros().div_ceil(1000).min(60_000) as u32)
-                .unwrap_or(PollTimeout::MAX),
+            Some(left) => {
+                PollTimeout::try_from(left.as_micros().div_ceil(1000).min(60_000) as u32).unwrap_or(PollTimeout::MAX)
+            }
         };
         match poll(&mut [PollFd::new(self.stream.as_fd(), what)], timeout) {
             Ok(count) => Ok(count > 0),

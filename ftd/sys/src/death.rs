@@ -34,12 +34,18 @@ pub fn wait_any(words: &[(&AtomicU32, u32)]) -> io::Result<()> {
     }
     let mut entries = [WaitEntry::default(); MOST];
     for (entry, (word, expected)) in entries.iter_mut().zip(words) {
-        *entry =
-            WaitEntry { value: u64::from(*expected), address: word.as_ptr() as u64, flags: FUTEX_32, reserved: 0 };
+        *entry = WaitEntry { value: u64::from(*expected), address: word.as_ptr() as u64, flags: FUTEX_32, reserved: 0 };
     }
     // SAFETY: `entries` holds `words.len()` initialised entries whose addresses are borrowed for the call.
     let result = unsafe {
-        libc::syscall(libc::SYS_futex_waitv, entries.as_ptr(), words.len() as libc::c_uint, 0, std::ptr::null::<u8>(), 0)
+        libc::syscall(
+            libc::SYS_futex_waitv,
+            entries.as_ptr(),
+            words.len() as libc::c_uint,
+            0,
+            std::ptr::null::<u8>(),
+            0,
+        )
     };
     if result >= 0 {
         return Ok(());
@@ -68,6 +74,19 @@ pub fn watch_robust(word: &AtomicU32) -> Option<u32> {
 /// # Errors
 /// When `/proc` cannot be read for another reason than the process being gone.
 pub fn is_dying(pid: i32) -> io::Result<bool> {
+    every_task(pid, |task, stat| Ok(stat.exiting || kill_is_pending(task)?))
+}
+
+/// Whether the process runs no user code any more: every task is exiting, or it is a zombie, or it is gone. Its memory may
+/// still be being torn down. Stricter than [`is_dying`]: a task with SIGKILL pending may be on its last instructions.
+///
+/// # Errors
+/// As [`is_dying`].
+pub fn is_past_user_code(pid: i32) -> io::Result<bool> {
+    every_task(pid, |_, stat| Ok(stat.exiting))
+}
+
+fn every_task(pid: i32, holds: impl Fn(&std::path::Path, &Stat) -> io::Result<bool>) -> io::Result<bool> {
     let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
         Err(error) if is_gone(&error) => return Ok(true),
         other => other?,
@@ -81,8 +100,9 @@ pub fn is_dying(pid: i32) -> io::Result<bool> {
             Err(error) if is_gone(&error) => continue,
             other => other?,
         };
-        let Some(stat) = Stat::parse(&stat) else { continue };
-        if !stat.exiting && !kill_is_pending(&task)? {
+        if let Some(stat) = Stat::parse(&stat)
+            && !holds(&task, &stat)?
+        {
             return Ok(false);
         }
     }

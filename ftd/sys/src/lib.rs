@@ -6,3 +6,4 @@ pub mod gate;
 pub mod memory;
 pub mod oom;
 pub mod process;
+pub mod spawn;

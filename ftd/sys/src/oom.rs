@@ -29,7 +29,8 @@ impl Memory {
         let root = mounts.lines().find_map(|line| {
             let mut fields = line.split(' ').skip(1);
             let (at, kind, options) = (fields.next()?, fields.next()?, fields.next()?);
-            let ours = if v2 { kind == "cgroup2" } else { kind == "cgroup" && options.split(',').any(|o| o == "memory") };
+            let ours =
+                if v2 { kind == "cgroup2" } else { kind == "cgroup" && options.split(',').any(|o| o == "memory") };
             ours.then(|| PathBuf::from(at))
         })?;
         let below = Path::new(path.trim_start_matches('/'));

@@ -67,6 +67,12 @@ pub fn signal_descendants(signal: i32) {
     }
 }
 
+/// Ignores a signal in this process. [`crate::spawn::Spawn`] gives children the default again.
+pub fn ignore_signal(signal: i32) {
+    // SAFETY: SIG_IGN runs no code of ours.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
 /// Makes this process the parent of all orphans below it.
 ///
 /// # Errors

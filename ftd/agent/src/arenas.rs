@@ -1,0 +1,270 @@
+//! The checkpoints of this node's ranks: arenas, checksums behind the copy, the frozen inventory, what is kept and what is
+//! given back (DESIGN §7).
+
+use crate::driver::{ConnectionId, Input};
+use ft_arena::{AgentArena, ArenaError, PlaceState};
+use ft_wire::{Epoch, Rank, Version, World};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Versions that each arena has room for.
+const PLACES: u64 = ft_arena::PLACES as u64;
+
+/// A version and the epoch whose process committed it.
+pub type Commit = (Version, Epoch);
+
+/// The checksum of one committed place.
+#[derive(Debug)]
+pub struct Hashed {
+    /// The world that committed it.
+    pub world: World,
+    /// Whose arena.
+    pub rank: Rank,
+    /// Version, place, number of the commit and checksum, or what is wrong with the place.
+    pub result: Result<(Version, u32, u64, u64), ArenaError>,
+}
+
+/// What the ended epoch left, read back and compared with its checksums.
+#[derive(Debug, Default)]
+pub struct Verified {
+    /// Rank, version and the epoch that committed it, place.
+    pub copies: Vec<(Rank, Commit, u32)>,
+    /// What did not match, one sentence each.
+    pub damaged: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Held {
+    arena: Arc<AgentArena>,
+    /// Bytes per place that were granted.
+    granted: u64,
+    /// Shepherds that hold a duplicate.
+    kept_by: BTreeSet<ConnectionId>,
+}
+
+/// All arenas of this node.
+#[derive(Debug)]
+pub struct Arenas {
+    world_size: u32,
+    inputs: UnboundedSender<Input>,
+    held: BTreeMap<Rank, Held>,
+    /// Set from an epoch's end to the next one's restore: nothing is committed or reused in between.
+    frozen: bool,
+    verified: BTreeMap<(Rank, Commit), u32>,
+}
+
+impl Arenas {
+    /// No arenas yet.
+    pub fn new(world_size: u32, inputs: UnboundedSender<Input>) -> Self {
+        Arenas { world_size, inputs, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
+    }
+
+    /// Takes over an arena from a shepherd, if this agent has none of that rank.
+    pub fn adopt(&mut self, rank: Rank, fd: OwnedFd) {
+        if rank >= self.world_size || self.held.contains_key(&rank) {
+            return;
+        }
+        match AgentArena::adopt(fd, rank, self.world_size) {
+            Ok(arena) => {
+                let granted = arena.reserved();
+                self.held.insert(rank, Held { arena: Arc::new(arena), granted, kept_by: BTreeSet::new() });
+            }
+            Err(error) => tracing::error!(rank, %error, "an arena could not be adopted"),
+        }
+    }
+
+    /// A descriptor of `rank`'s arena, which is made if it does not exist.
+    ///
+    /// # Errors
+    /// When there is no memory or no descriptor left.
+    pub fn descriptor(&mut self, rank: Rank) -> Result<OwnedFd, ArenaError> {
+        if let Some(held) = self.held.get(&rank) {
+            return held.arena.descriptor();
+        }
+        let (arena, fd) = AgentArena::create(rank, self.world_size)?;
+        self.held.insert(rank, Held { arena: Arc::new(arena), granted: 0, kept_by: BTreeSet::new() });
+        Ok(fd)
+    }
+
+    /// A duplicate for the shepherd at `connection`, unless it has one or there is no arena.
+    pub fn duplicate_for(&mut self, rank: Rank, connection: ConnectionId) -> Option<OwnedFd> {
+        let held = self.held.get_mut(&rank)?;
+        if !held.kept_by.insert(connection) {
+            return None;
+        }
+        held.arena.descriptor().map_err(|error| tracing::error!(rank, %error, "no duplicate of an arena")).ok()
+    }
+
+    /// Grants `rank` places of `place_bytes`, if all that was granted fits into memory.
+    ///
+    /// # Errors
+    /// One sentence with the numbers.
+    pub fn reserve(&mut self, rank: Rank, place_bytes: u64) -> Result<(), String> {
+        let available =
+            ft_sys::oom::memory_available().map_err(|error| format!("memory cannot be measured: {error}"))?;
+        let outstanding =
+            |held: &Held, granted: u64| (granted * PLACES).saturating_sub(held.arena.allocated().unwrap_or(0));
+        let others: u64 = self
+            .held
+            .iter()
+            .filter(|(other, _)| **other != rank)
+            .map(|(_, held)| outstanding(held, held.granted))
+            .sum();
+        let Some(held) = self.held.get_mut(&rank) else { return Err("the rank has no arena".into()) };
+        let wanted = outstanding(held, place_bytes);
+        if others.saturating_add(wanted) > available {
+            return Err(format!(
+                "three versions of {} MiB take {} MiB more memory, other ranks were promised {} MiB, and {} MiB are available",
+                place_bytes >> 20,
+                wanted >> 20,
+                others >> 20,
+                available >> 20
+            ));
+        }
+        held.granted = place_bytes;
+        Ok(())
+    }
+
+    /// A rank committed a version: its checksum is made on a thread of its own, and arrives as [`Input::Hashed`].
+    pub fn copied(&self, world: World, rank: Rank, place: u32) {
+        let Some(held) = self.held.get(&rank) else { return };
+        let (arena, inputs) = (held.arena.clone(), self.inputs.clone());
+        tokio::task::spawn_blocking(move || {
+            let result = arena.hash(place).map(|(info, checksum)| (info.version, place, info.sequence, checksum));
+            let _ = inputs.send(Input::Hashed(Hashed { world, rank, result }));
+        });
+    }
+
+    /// A checksum is there. Returns the version that counts from now on.
+    pub fn hashed(&mut self, hashed: &Hashed) -> Option<Version> {
+        let held = self.held.get(&hashed.rank)?;
+        match &hashed.result {
+            Ok((version, place, sequence, checksum)) => {
+                held.arena.set_complete(*place, *sequence, *checksum);
+                (!self.frozen).then_some(*version)
+            }
+            Err(error) => {
+                tracing::warn!(rank = hashed.rank, %error, "a version does not count");
+                None
+            }
+        }
+    }
+
+    /// The epoch before `epoch` is over, and its ranks are gone: finishes and verifies checksums on threads of their own;
+    /// the result arrives as [`Input::InventoryVerified`].
+    pub fn freeze(&mut self, epoch: Epoch) {
+        self.frozen = true;
+        self.verified.clear();
+        let arenas: BTreeMap<Rank, Arc<AgentArena>> =
+            self.held.iter().map(|(rank, h)| (*rank, h.arena.clone())).collect();
+        let (world_size, inputs) = (self.world_size, self.inputs.clone());
+        tokio::task::spawn_blocking(move || {
+            let _ = inputs.send(Input::InventoryVerified(epoch, verify(&arenas, world_size)));
+        });
+    }
+
+    /// Notes where the verified copies are.
+    pub fn note(&mut self, verified: &Verified) {
+        self.verified = verified.copies.iter().map(|(rank, commit, place)| ((*rank, *commit), *place)).collect();
+    }
+
+    /// The place in `rank`'s arena that holds the verified `commit`.
+    pub fn place(&self, rank: Rank, commit: Commit) -> Option<u32> {
+        self.verified.get(&(rank, commit)).copied()
+    }
+
+    /// The new epoch restores `commit`: that is kept, everything else may be overwritten.
+    pub fn begin_epoch(&mut self, commit: Option<Commit>) {
+        self.frozen = false;
+        for (rank, held) in &self.held {
+            let keep = commit.and_then(|c| self.verified.get(&(*rank, c)));
+            for info in held.arena.scan() {
+                if Some(&info.place) != keep && info.state != PlaceState::Free {
+                    held.arena.release(info.place, info.sequence);
+                }
+            }
+        }
+    }
+
+    /// `complete` is whole for the group: what is older may be overwritten.
+    pub fn retire(&self, complete: Version) {
+        for held in self.held.values() {
+            for info in held.arena.scan() {
+                if info.is_whole() && info.version < complete {
+                    held.arena.release(info.place, info.sequence);
+                }
+            }
+        }
+    }
+}
+
+/// Finds the newest version whose bytes are, for every rank, those that were stored. On one machine these are all ranks of
+/// the job, so nothing older needs to be read.
+fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32) -> Verified {
+    let mut verified = Verified::default();
+    let whole: BTreeMap<Rank, BTreeMap<Commit, u32>> = arenas
+        .iter()
+        .map(|(rank, arena)| {
+            let places = arena.scan();
+            for info in &places {
+                if let PlaceState::Corrupt { why } = &info.state {
+                    verified.damaged.push(format!("rank {rank}, place {}: {why}", info.place));
+                }
+            }
+            (*rank, places.into_iter().filter(|i| i.is_whole()).map(|i| ((i.version, i.epoch), i.place)).collect())
+        })
+        .collect();
+    if whole.len() < world_size as usize {
+        return verified;
+    }
+    let Some(first) = whole.values().next() else { return verified };
+    let candidates = first.keys().rev().filter(|commit| whole.values().all(|of_rank| of_rank.contains_key(commit)));
+    for commit in candidates {
+        let work: Vec<(Rank, u32)> = whole.iter().map(|(rank, of_rank)| (*rank, of_rank[commit])).collect();
+        let bad = check_all(arenas, &work);
+        if bad.is_empty() {
+            verified.copies.extend(work.into_iter().map(|(rank, place)| (rank, *commit, place)));
+            break;
+        }
+        verified.damaged.extend(bad.into_iter().map(|sentence| format!("version {}, {sentence}", commit.0)));
+    }
+    verified
+}
+
+fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Rank, u32)]) -> Vec<String> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(work.len());
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let check = || {
+        let mut bad = Vec::new();
+        while let Some((rank, place)) = work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+            if let Some(Err(error)) = arenas.get(rank).map(|arena| check_one(arena, *place)) {
+                bad.push(format!("rank {rank}: {error}"));
+            }
+        }
+        bad
+    };
+    std::thread::scope(|scope| {
+        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(check)).collect();
+        let mut bad = check();
+        for helper in helpers {
+            match helper.join() {
+                Ok(more) => bad.extend(more),
+                Err(_) => bad.push("a checksum thread panicked".into()),
+            }
+        }
+        bad
+    })
+}
+
+/// A place whose checksum was still to be made gets it now, from the bytes that the rank committed.
+fn check_one(arena: &AgentArena, place: u32) -> Result<(), ArenaError> {
+    if matches!(arena.inspect(place).state, PlaceState::Complete { .. }) {
+        arena.verify(place).map(drop)
+    } else {
+        let (info, checksum) = arena.hash(place)?;
+        arena.set_complete(place, info.sequence, checksum);
+        Ok(())
+    }
+}

@@ -1,0 +1,477 @@
+//! The one task that owns the agent's state: it turns what happens into events of ftd-core's state machine and carries
+//! out the effects that come back.
+
+use crate::arenas::Arenas;
+use crate::files::CheckpointDir;
+use crate::link::{Incoming, Link};
+use crate::pmix_host::{HostId, PmixHost};
+use crate::watcher::Watcher;
+use crate::world::{Member, World};
+use ft_store::{Embedded, Expected, Store, StoreError, decode_record, encode_record};
+use ft_wire::launcher::{self, JobSpec};
+use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
+use ft_wire::{client, pmix, rank, shepherd};
+use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Process, Revision, SlotId, WorldId};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+mod client_side;
+mod effects;
+mod mpi_side;
+
+/// Names one accepted connection; never reused.
+pub type ConnectionId = u64;
+
+/// Everything that can happen to the agent.
+#[derive(Debug)]
+pub enum Input {
+    /// The launcher says something.
+    Launcher(launcher::ToAgent),
+    /// The launcher is gone.
+    LauncherClosed,
+    /// Somebody dialled.
+    Opened(ConnectionId, Link),
+    /// A shepherd says something.
+    Shepherd(ConnectionId, shepherd::ToAgent, Vec<OwnedFd>),
+    /// A rank's preload says something.
+    Rank(ConnectionId, rank::ToAgent),
+    /// A rank's client library says something.
+    Client(ConnectionId, client::ToAgent),
+    /// A dialler is gone, or sent nonsense.
+    Closed(ConnectionId),
+    /// An `ft-pmix` says something.
+    Pmix {
+        /// Which.
+        host: HostId,
+        /// What.
+        message: pmix::ToAgent,
+    },
+    /// An `ft-pmix` is gone.
+    PmixClosed {
+        /// Which.
+        host: HostId,
+        /// Why, for people.
+        reason: String,
+    },
+    /// A rank sent bytes on its `PMI_FD`; none: it closed it.
+    Pmi(WorldNumber, Rank, Vec<u8>),
+    /// A rank's robust futex says that it is dying, and the kernel agrees.
+    Dying(WorldNumber, Rank),
+    /// A rank that is no shepherd's direct child is gone.
+    RankGone(WorldNumber, Rank),
+    /// The checksum of a place was computed.
+    Hashed(crate::arenas::Hashed),
+    /// The frozen inventory of an ended world is verified.
+    InventoryVerified(Epoch, crate::arenas::Verified),
+    /// Something happened in the checkpoint directory.
+    FilesChanged,
+    /// A timer that ftd-core asked for.
+    Timer,
+}
+
+#[derive(Debug)]
+struct Shepherd {
+    connection: ConnectionId,
+    link: Link,
+}
+
+#[derive(Debug)]
+enum Dialler {
+    Unknown(Link),
+    Shepherd(Slot),
+    Rank(WorldNumber, Rank),
+    Client(WorldNumber, Rank),
+}
+
+/// The agent of one job on one node.
+pub struct Driver {
+    spec: JobSpec,
+    core: Agent,
+    store: Embedded,
+    launcher: Link,
+    inputs: UnboundedSender<Input>,
+    events: VecDeque<Event>,
+    diallers: BTreeMap<ConnectionId, Dialler>,
+    shepherds: BTreeMap<Slot, Shepherd>,
+    worlds: BTreeMap<WorldNumber, World>,
+    arenas: Arenas,
+    files: std::sync::Arc<std::sync::Mutex<CheckpointDir>>,
+    watcher: Watcher,
+    warm_pmix: Option<PmixHost>,
+    next_host: HostId,
+    speaks_pmix: bool,
+    restore: Option<(Epoch, Option<crate::arenas::Commit>)>,
+    failures: u32,
+    started: std::time::Instant,
+    ended: Option<(i32, Option<String>)>,
+}
+
+/// Time that ftd-core reckons in; it goes on while the machine is suspended.
+pub fn now() -> Micros {
+    let time =
+        nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
+    Micros(time.tv_sec() as u64 * 1_000_000 + time.tv_nsec() as u64 / 1_000)
+}
+
+impl Driver {
+    /// Makes the agent from the launcher's first message.
+    ///
+    /// # Errors
+    /// When the job's directory or the store cannot be used.
+    pub fn new(
+        spec: JobSpec,
+        store: Embedded,
+        launcher: Link,
+        inputs: UnboundedSender<Input>,
+    ) -> Result<Driver, crate::AgentError> {
+        let job_dir = PathBuf::from(&spec.job_dir);
+        let at = |path: &Path| {
+            let path = path.to_path_buf();
+            move |error| crate::AgentError::JobDir { path, error }
+        };
+        let files = CheckpointDir::open(&job_dir).map_err(at(&job_dir))?;
+        let watcher = Watcher::start(inputs.clone()).map_err(crate::AgentError::Io)?;
+        let core = Agent::new(NodeId(0), crate::config::job_config(&spec)?);
+        Ok(Driver {
+            arenas: Arenas::new(spec.world_size, inputs.clone()),
+            core,
+            store,
+            launcher,
+            inputs,
+            events: VecDeque::new(),
+            diallers: BTreeMap::new(),
+            shepherds: BTreeMap::new(),
+            worlds: BTreeMap::new(),
+            files: std::sync::Arc::new(std::sync::Mutex::new(files)),
+            watcher,
+            warm_pmix: None,
+            next_host: 1,
+            speaks_pmix: spec.expect_pmix && spec.mpi != "mpich",
+            restore: None,
+            failures: 0,
+            started: std::time::Instant::now(),
+            ended: None,
+            spec,
+        })
+    }
+
+    /// Runs the job to its end; returns when the launcher has been told and the links are flushed.
+    pub async fn run(&mut self, slots: Vec<Slot>, mut inputs: UnboundedReceiver<Input>) {
+        self.warm_up();
+        self.report(Event::Start { slots: slots.into_iter().map(SlotId).collect() });
+        self.settle().await;
+        while self.ended.is_none() {
+            let Some(input) = inputs.recv().await else { break };
+            if matches!(input, Input::LauncherClosed) {
+                tracing::warn!("the launcher is gone: the job ends");
+                self.clean_up().await;
+                return;
+            }
+            self.take(input).await;
+        }
+        if let Some((status, reason)) = self.ended.take() {
+            self.clean_up().await;
+            self.launcher.send(&launcher::ToLauncher::End { status, reason });
+            let closed = async { while !matches!(inputs.recv().await, None | Some(Input::LauncherClosed)) {} };
+            let _ = tokio::time::timeout(Duration::from_secs(5), closed).await;
+        }
+    }
+
+    fn report(&mut self, event: Event) {
+        self.events.push_back(event);
+    }
+
+    /// Feeds ftd-core all that was reported, and all that follows from it.
+    async fn settle(&mut self) {
+        while let Some(event) = self.events.pop_front() {
+            tracing::debug!(?event, "event");
+            for effect in self.core.step(now(), event) {
+                tracing::debug!(?effect, "effect");
+                self.carry_out(effect).await;
+            }
+        }
+    }
+
+    async fn take(&mut self, input: Input) {
+        match input {
+            Input::Launcher(message) => self.launcher_says(message),
+            Input::LauncherClosed => {}
+            Input::Opened(connection, link) => drop(self.diallers.insert(connection, Dialler::Unknown(link))),
+            Input::Shepherd(connection, message, fds) => self.shepherd_says(connection, message, fds),
+            Input::Rank(connection, message) => self.rank_says(connection, message),
+            Input::Client(connection, message) => self.client_says(connection, message),
+            Input::Closed(connection) => self.dialler_left(connection),
+            Input::Pmix { host, message } => self.pmix_says(host, message),
+            Input::PmixClosed { host, reason } => self.pmix_left(host, &reason),
+            Input::Pmi(world, rank, bytes) => self.pmi_says(world, rank, &bytes),
+            Input::Dying(world, rank) => self.rank_is_dying(world, rank),
+            Input::RankGone(world, rank) => self.rank_is_gone(world, rank),
+            Input::Hashed(hashed) => self.place_hashed(hashed),
+            Input::InventoryVerified(epoch, verified) => self.inventory_verified(epoch, verified),
+            Input::FilesChanged => self.files_changed(),
+            Input::Timer => self.report(Event::Timer),
+        }
+        self.settle().await;
+    }
+
+    fn launcher_says(&mut self, message: launcher::ToAgent) {
+        match message {
+            launcher::ToAgent::Job { .. } => tracing::warn!("the launcher described the job twice"),
+            launcher::ToAgent::SlotGone { slot } => {
+                if let Some(shepherd) = self.shepherds.remove(&slot) {
+                    self.diallers.remove(&shepherd.connection);
+                }
+                self.slot_emptied(slot);
+                self.report(Event::SlotLost(SlotId(slot)));
+            }
+            launcher::ToAgent::SlotAdded { slot } => tracing::info!(slot, "a slot was added"),
+            launcher::ToAgent::Signal(signal) => self.to_all_shepherds(&shepherd::ToShepherd::Signal(signal)),
+            launcher::ToAgent::Cancel { signal } => self.report(Event::Cancel { signal }),
+            launcher::ToAgent::Drained { world } => self.report(Event::Drained(WorldId(world))),
+        }
+    }
+
+    fn to_all_shepherds(&self, message: &shepherd::ToShepherd) {
+        for shepherd in self.shepherds.values() {
+            shepherd.link.send(message);
+        }
+    }
+
+    fn shepherd_says(&mut self, connection: ConnectionId, message: shepherd::ToAgent, fds: Vec<OwnedFd>) {
+        let slot = match (&message, self.diallers.get(&connection)) {
+            (shepherd::ToAgent::Hello { slot, .. }, Some(Dialler::Unknown(_))) => *slot,
+            (_, Some(Dialler::Shepherd(slot))) => *slot,
+            _ => return tracing::warn!(connection, ?message, "a message out of turn"),
+        };
+        match message {
+            shepherd::ToAgent::Hello { slot, pid, arenas } => {
+                tracing::info!(slot, pid, "a shepherd dialled");
+                let Some(Dialler::Unknown(link)) = self.diallers.insert(connection, Dialler::Shepherd(slot)) else {
+                    return;
+                };
+                for (rank, fd) in arenas.into_iter().zip(fds) {
+                    self.arenas.adopt(rank, fd);
+                }
+                self.shepherds.insert(slot, Shepherd { connection, link });
+                self.report(Event::SlotUp(SlotId(slot)));
+            }
+            shepherd::ToAgent::Started { world, rank, pid } => {
+                if let Some(member) = self.member(world, rank) {
+                    member.child = Some(pid);
+                    let process = member.process;
+                    self.report(Event::Started(process));
+                }
+            }
+            shepherd::ToAgent::StartFailed { world, rank, errno, what } => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                if let Some(member) = self.member(world, rank) {
+                    member.ended = true;
+                    let process = member.process;
+                    let status = if errno == nix::libc::ENOENT { 127 } else { 126 };
+                    self.report(Event::StartFailed { process, reason: format!("{what}: {error}"), status });
+                }
+            }
+            shepherd::ToAgent::Exited { world, rank, pid: _, status, oom } => {
+                self.child_ended(world, rank, status, oom)
+            }
+            shepherd::ToAgent::Emptied { world } => {
+                if self.worlds.get(&world).is_some_and(|w| w.occupied.contains(&slot)) {
+                    self.slot_emptied(slot);
+                }
+            }
+        }
+    }
+
+    fn member(&mut self, world: WorldNumber, rank: Rank) -> Option<&mut Member> {
+        self.worlds.get_mut(&world)?.members.get_mut(&rank)
+    }
+
+    fn child_ended(&mut self, world: WorldNumber, rank: Rank, status: i32, oom: bool) {
+        let Some(member) = self.member(world, rank) else { return };
+        let first = !std::mem::replace(&mut member.ended, true);
+        let process = member.process;
+        tracing::debug!(world, rank, status, first, "child ended");
+        self.report(Event::Exited { process, exit: crate::config::exit_of(status), oom });
+    }
+
+    fn rank_is_dying(&mut self, world: WorldNumber, rank: Rank) {
+        if let Some(member) = self.member(world, rank)
+            && !member.ended
+            && !member.exits_by_itself()
+        {
+            let process = member.process;
+            self.report(Event::Dying(process));
+        }
+    }
+
+    /// A rank below a wrapper died; nobody waits for it, so the cause is not known beyond "not by its own will".
+    fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
+        if let Some(member) = self.member(world, rank)
+            && !member.ended
+            && !member.exits_by_itself()
+        {
+            let process = member.process;
+            self.report(Event::Dying(process));
+        }
+    }
+
+    /// Nothing is left on `slot` of the world that occupied it.
+    fn slot_emptied(&mut self, slot: Slot) {
+        let mut emptied = Vec::new();
+        for world in self.worlds.values_mut() {
+            if world.occupied.remove(&slot) && world.stopping && world.occupied.is_empty() {
+                emptied.push(world.number);
+            }
+        }
+        for number in emptied {
+            self.world_emptied(number);
+        }
+    }
+
+    fn dialler_left(&mut self, connection: ConnectionId) {
+        match self.diallers.remove(&connection) {
+            Some(Dialler::Rank(world, rank)) => {
+                if let Some(member) = self.member(world, rank) {
+                    member.link = None;
+                }
+            }
+            Some(Dialler::Client(world, rank)) => {
+                if let Some(member) = self.member(world, rank) {
+                    member.client = None;
+                    member.awaits_restore = false;
+                }
+            }
+            // The launcher tells when a shepherd is gone, and everything below it.
+            Some(Dialler::Shepherd(_) | Dialler::Unknown(_)) | None => {}
+        }
+    }
+
+    fn files_changed(&mut self) {
+        let worlds = &self.worlds;
+        let released = worlds.values().next_back();
+        if let Ok(mut files) = self.files.lock() {
+            files.absorb(|| released.is_none_or(World::healthy), |path| released.is_some_and(|w| w.has_open(path)));
+        }
+    }
+
+    /// Keeps one `ft-pmix` ready for the next world that wants one: its start is no part of a recovery.
+    fn warm_up(&mut self) {
+        if self.speaks_pmix && self.warm_pmix.is_none() {
+            self.warm_pmix = self.start_pmix();
+        }
+    }
+
+    fn start_pmix(&mut self) -> Option<PmixHost> {
+        let id = self.next_host;
+        self.next_host += 1;
+        let tmpdir = Path::new(&self.spec.job_dir).join("pmix").join(format!("{}-{id}", std::process::id()));
+        match PmixHost::start(id, &self.spec.ft_pmix, &tmpdir, self.inputs.clone()) {
+            Ok(host) => Some(host),
+            Err(error) => {
+                self.notice(format!("{} cannot be started: {error}", self.spec.ft_pmix));
+                None
+            }
+        }
+    }
+
+    fn notice(&self, text: String) {
+        self.launcher.send(&launcher::ToLauncher::Notice(text));
+    }
+
+    /// A descriptor that is readable when something happened in the checkpoint directory.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn files_descriptor(&self) -> Result<OwnedFd, crate::AgentError> {
+        use std::os::fd::AsFd;
+        let files = self.files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        files.as_fd().try_clone_to_owned().map_err(crate::AgentError::Io)
+    }
+
+    async fn clean_up(&mut self) {
+        for host in self.warm_pmix.take().into_iter().chain(self.worlds.values_mut().filter_map(|w| w.pmix.take())) {
+            host.kill();
+        }
+        let litter: Vec<_> = self.worlds.values().map(|w| w.litter.clone()).collect();
+        let _ = tokio::task::spawn_blocking(move || litter.iter().for_each(crate::litter::Litter::sweep)).await;
+    }
+}
+
+/// Accepts diallers for ever.
+pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<Input>) {
+    let mut next: ConnectionId = 0;
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::error!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        let own = nix::unistd::Uid::effective().as_raw();
+        match stream.peer_cred() {
+            Ok(peer) if peer.uid() == own || peer.uid() == 0 => {}
+            _ => {
+                tracing::warn!("a process of another user was turned away");
+                continue;
+            }
+        }
+        next += 1;
+        if let Ok(stream) = stream.into_std() {
+            tokio::spawn(serve(next, stream, inputs.clone()));
+        }
+    }
+}
+
+async fn serve(connection: ConnectionId, stream: UnixStream, inputs: UnboundedSender<Input>) {
+    let (role, link, incoming) = match Incoming::open(stream).await {
+        Ok(opened) => opened,
+        Err(error) => return tracing::warn!(%error, "a dialler was turned away"),
+    };
+    let _ = inputs.send(Input::Opened(connection, link));
+    let end = match role {
+        ft_wire::Role::Shepherd => relay(incoming, &inputs, |m, fds| Input::Shepherd(connection, m, fds)).await,
+        ft_wire::Role::Rank => relay(incoming, &inputs, |m, _| Input::Rank(connection, m)).await,
+        ft_wire::Role::Client => relay(incoming, &inputs, |m, _| Input::Client(connection, m)).await,
+        other => {
+            tracing::warn!(?other, "a dialler of this role has no business here");
+            Ok(())
+        }
+    };
+    if let Err(error) = end {
+        tracing::debug!(connection, %error, "a connection ended");
+    }
+    let _ = inputs.send(Input::Closed(connection));
+}
+
+/// Tells the driver when something happened in the checkpoint directory.
+pub async fn watch_files(files: OwnedFd, inputs: UnboundedSender<Input>) {
+    let Ok(files) = crate::ready::readable(files) else { return };
+    // The event stays pending until the driver has read it: one reminder per millisecond is enough.
+    while let Ok(mut ready) = files.readable().await {
+        if inputs.send(Input::FilesChanged).is_err() {
+            return;
+        }
+        ready.clear_ready();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Moves messages of one connection into the driver's queue.
+pub async fn relay<M: serde::de::DeserializeOwned>(
+    mut incoming: Incoming,
+    inputs: &UnboundedSender<Input>,
+    wrap: impl Fn(M, Vec<OwnedFd>) -> Input,
+) -> Result<(), crate::link::LinkError> {
+    loop {
+        let (message, fds) = incoming.next::<M>().await?;
+        if inputs.send(wrap(message, fds)).is_err() {
+            return Ok(());
+        }
+    }
+}

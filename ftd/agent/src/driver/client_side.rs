@@ -1,0 +1,143 @@
+//! The ranks' client libraries: checkpoints and restores.
+
+use super::*;
+use crate::arenas::{Hashed, Verified};
+use ft_wire::client::{ToAgent, ToClient};
+
+impl Driver {
+    pub(super) fn client_says(&mut self, connection: ConnectionId, message: ToAgent) {
+        if let ToAgent::Hello { world, rank, pid, layout } = message {
+            let Some(Dialler::Unknown(link)) = self.diallers.remove(&connection) else { return };
+            if let Err(reason) = self.welcome_client(connection, world, rank, pid, layout, link.clone()) {
+                link.send(&ToClient::Refused { reason });
+            }
+            return;
+        }
+        let Some(Dialler::Client(number, rank)) = self.diallers.get(&connection) else {
+            return tracing::warn!(connection, ?message, "a message out of turn");
+        };
+        let (number, rank) = (*number, *rank);
+        let (job, failures) = (self.started.elapsed(), self.failures);
+        let Some(world) = self.worlds.get_mut(&number).filter(|w| !w.stopping) else { return };
+        let since = world.since.elapsed();
+        let Some(member) = world.members.get_mut(&rank) else { return };
+        let Some(link) = member.client.clone() else { return };
+        let process = member.process;
+        match message {
+            ToAgent::Hello { .. } => {}
+            ToAgent::Reserve { place_bytes } => link.send(&match self.arenas.reserve(rank, place_bytes) {
+                Ok(()) => ToClient::Reserved,
+                Err(reason) => ToClient::NoMemory { reason },
+            }),
+            ToAgent::Copied { place, copy_us, .. } => {
+                world.due.checkpoint(Duration::from_micros(copy_us), since);
+                self.arenas.copied(number, rank, place);
+            }
+            ToAgent::Restore => {
+                member.awaits_restore = true;
+                ft_sys::gate::reach("agent.restore", Some(rank));
+                self.answer_restore(number, rank);
+            }
+            ToAgent::Restored { version, ok } => {
+                if ok {
+                    self.report(Event::Restored { process, version: ftd_core::Version(version) });
+                } else {
+                    tracing::warn!(rank, version, "a rank could not take its state back");
+                }
+            }
+            ToAgent::Due => {
+                let yes = world.due.ask(rank, since, job, failures);
+                link.send(&ToClient::Due { yes });
+            }
+        }
+    }
+
+    fn welcome_client(
+        &mut self,
+        connection: ConnectionId,
+        number: WorldNumber,
+        rank: Rank,
+        pid: i32,
+        layout: u32,
+        link: Link,
+    ) -> Result<(), String> {
+        if layout != ft_arena::LAYOUT {
+            return Err(format!(
+                "libftd_client writes arena layout {layout}, this ftd reads {}: link the program with this release's library",
+                ft_arena::LAYOUT
+            ));
+        }
+        let world = self.worlds.get_mut(&number).filter(|w| !w.stopping);
+        let Some(world) = world else { return Err(format!("world {number} has ended")) };
+        let epoch = world.epoch;
+        let Some(member) = world.members.get_mut(&rank) else {
+            return Err(format!("world {number} has no rank {rank} on this node"));
+        };
+        if member.client.is_some() {
+            return Err(format!("another process is rank {rank} already (this one is {pid})"));
+        }
+        let fd = self.arenas.descriptor(rank).map_err(|error| format!("no arena for rank {rank}: {error}"))?;
+        member.client = Some(link.clone());
+        let slot = member.slot;
+        self.diallers.insert(connection, Dialler::Client(number, rank));
+        link.send_with(&ToClient::Welcome { restarted: epoch > 1, world_size: self.spec.world_size, epoch }, vec![fd]);
+        self.spread_arena(rank, slot);
+        Ok(())
+    }
+
+    /// Duplicates of a rank's arena go to the shepherd of its slot and to the next one's, so that the agent and any one
+    /// shepherd may die together.
+    pub(super) fn spread_arena(&mut self, rank: Rank, slot: Slot) {
+        let next = self.shepherds.range(slot + 1..).next().or_else(|| self.shepherds.iter().next()).map(|(s, _)| *s);
+        for slot in [Some(slot), next].into_iter().flatten() {
+            if let Some(shepherd) = self.shepherds.get(&slot)
+                && let Some(fd) = self.arenas.duplicate_for(rank, shepherd.connection)
+            {
+                shepherd.link.send_with(&shepherd::ToShepherd::KeepArena { rank }, vec![fd]);
+            }
+        }
+    }
+
+    pub(super) fn place_hashed(&mut self, hashed: Hashed) {
+        let (world, rank) = (hashed.world, hashed.rank);
+        if let Some(version) = self.arenas.hashed(&hashed)
+            && let Some(process) = self.member(world, rank).map(|m| m.process)
+        {
+            self.report(Event::Committed { process, version: ftd_core::Version(version) });
+        }
+    }
+
+    pub(super) fn inventory_verified(&mut self, epoch: Epoch, verified: Verified) {
+        for sentence in &verified.damaged {
+            self.notice(format!("a checkpoint is damaged and not used: {sentence}"));
+        }
+        self.arenas.note(&verified);
+        let copies = verified
+            .copies
+            .into_iter()
+            .map(|(rank, (version, epoch), _)| (ftd_core::Rank(rank), stamp(version, epoch)));
+        let inventory = ftd_core::Inventory::own(copies);
+        self.report(Event::InventoryTaken { epoch: EpochId(epoch), inventory });
+    }
+
+    pub(super) fn answer_restore(&mut self, number: WorldNumber, rank: Rank) {
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        let found = match self.restore {
+            Some((epoch, commit)) if epoch == world.epoch => {
+                commit.and_then(|commit| self.arenas.place(rank, commit).map(|place| (commit.0, place)))
+            }
+            _ if world.epoch == 1 => None,
+            _ => return,
+        };
+        if let Some(member) = world.members.get_mut(&rank)
+            && std::mem::take(&mut member.awaits_restore)
+            && let Some(link) = &member.client
+        {
+            link.send(&ToClient::Restore { found });
+        }
+    }
+}
+
+fn stamp(version: Version, epoch: Epoch) -> ftd_core::inventory::Stamp {
+    ftd_core::inventory::Stamp { version: ftd_core::Version(version), epoch: EpochId(epoch) }
+}

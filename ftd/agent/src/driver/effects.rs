@@ -1,0 +1,279 @@
+//! Carries out what ftd-core decided.
+
+use super::*;
+use crate::report;
+
+/// Environment variables of other launchers that would mislead a rank.
+const FOREIGN: [&str; 6] = ["PMIX_", "PMI_", "OMPI_COMM_WORLD_", "MPI_LOCAL", "PRTE_", "FT_"];
+/// `FT_*` variables that are meant for the ranks.
+const KEPT: [&str; 4] = ["FT_GATE", "FT_GATE_DIR", "FT_CHECKPOINT_TIMEOUT", "FT_LOG"];
+/// Where a statically linked program of the MPICH family finds its `PMI_FD`.
+const STATIC_PMI_FD: i32 = 200;
+
+impl Driver {
+    pub(super) async fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::ReadStore => self.read_store().await,
+            Effect::Cas { expected, record } => self.swap(expected, &record).await,
+            Effect::Send { to, .. } => tracing::warn!(?to, "there is no other node on one machine"),
+            Effect::WakeAt(at) => {
+                let inputs = self.inputs.clone();
+                let wait = Duration::from_micros(at.0.saturating_sub(now().0));
+                tokio::spawn(async move {
+                    tokio::time::sleep(wait).await;
+                    let _ = inputs.send(Input::Timer);
+                });
+            }
+            Effect::Launch { world, epoch, processes, parked: _ } => self.launch(world.0, epoch.0, processes),
+            // A fresh world is released by being started.
+            Effect::Release(world) => {
+                tracing::info!(world = world.0, "released");
+                ft_sys::gate::reach("agent.released", None);
+            }
+            Effect::StopWorld(world) => self.stop_world(world.0),
+            Effect::Pause => self.to_all_shepherds(&shepherd::ToShepherd::Pause(true)),
+            Effect::Continue => self.to_all_shepherds(&shepherd::ToShepherd::Pause(false)),
+            Effect::Survey => self.survey(),
+            Effect::Drain(world) => self.launcher.send(&launcher::ToLauncher::Drain { world: world.0 }),
+            Effect::TakeInventory { epoch, world: _ } => self.arenas.freeze(epoch.0),
+            Effect::Restore { epoch, stamp, .. } => self.restore(epoch.0, stamp.map(|s| (s.version.0, s.epoch.0))),
+            Effect::Retire { complete, .. } => self.arenas.retire(complete.0),
+            Effect::Proceed { process, .. } => self.proceed(process),
+            Effect::NeedSlot => self.launcher.send(&launcher::ToLauncher::NeedSlot),
+            Effect::Report(report) => self.tell(report),
+            Effect::End { status, reason } => self.ended = Some((status, reason)),
+        }
+    }
+
+    async fn read_store(&mut self) {
+        let event = match self.store.get().await {
+            Ok(None) => Event::StoreRead { revision: Revision(0), record: None },
+            Ok(Some(found)) => match decode_record(&found.value) {
+                Ok(record) => Event::StoreRead { revision: Revision(found.revision), record: Some(record) },
+                Err(error) => {
+                    self.notice(format!("the job's record cannot be read: {error}"));
+                    Event::StoreUnavailable
+                }
+            },
+            Err(error) => {
+                tracing::error!(%error, "the store");
+                Event::StoreUnavailable
+            }
+        };
+        self.report(event);
+    }
+
+    async fn swap(&mut self, expected: Revision, record: &ftd_core::EpochRecord) {
+        if record.epoch.0 > 1 {
+            ft_sys::gate::reach("agent.noticed", None);
+        }
+        let expect = if expected.0 == 0 { Expected::Absent } else { Expected::Revision(expected.0) };
+        let first = record.epoch.0 == 1;
+        let event = match self.store.compare_and_swap(expect, encode_record(record)).await {
+            Ok(revision) => Event::CasDone { revision: Revision(revision) },
+            Err(StoreError::Lost(Some(found))) => match decode_record(&found.value) {
+                Ok(record) => Event::CasLost { revision: Revision(found.revision), record },
+                Err(_) => Event::StoreUnavailable,
+            },
+            Err(error) => {
+                self.notice(format!("the epoch could not be agreed: {error}"));
+                Event::StoreUnavailable
+            }
+        };
+        if !first {
+            ft_sys::gate::reach("agent.agreed", None);
+        }
+        self.report(event);
+    }
+
+    fn launch(&mut self, number: WorldNumber, epoch: Epoch, processes: Vec<(Process, SlotId)>) {
+        let mut world = World::new(number, epoch);
+        let ranks: Vec<(Rank, Slot)> = processes.iter().map(|(p, s)| (p.rank.0, s.0)).collect();
+        self.launcher.send(&launcher::ToLauncher::Placement { epoch, ranks });
+        for (process, SlotId(slot)) in processes {
+            let rank = process.rank.0;
+            let Some(shepherd) = self.shepherds.get(&slot) else {
+                // The launcher's word that the slot is gone is on its way, and with it the next epoch.
+                tracing::warn!(slot, rank, "a process was to start on a slot without a shepherd");
+                continue;
+            };
+            world.members.insert(rank, Member::new(process, slot));
+            world.occupied.insert(slot);
+            let start = shepherd::Start {
+                world: number,
+                epoch,
+                rank,
+                argv: self.spec.argv.clone(),
+                env: self.rank_environment(number, epoch, rank),
+                cwd: self.spec.cwd.clone(),
+                stdin: rank == 0,
+                fd_at: None,
+            };
+            match self.spec.mpi.as_str() {
+                "openmpi" | "mpich" => world.deferred.push((slot, start)),
+                _ => shepherd.link.send(&shepherd::ToShepherd::Start(start)),
+            }
+        }
+        self.worlds.insert(number, world);
+        if self.spec.mpi == "openmpi" {
+            self.serve_pmix(number);
+        } else if self.spec.mpi == "mpich" {
+            self.start_static_mpich(number);
+        }
+        // A world that already ended keeps nothing but its litter, and that is swept in the background.
+        let old: Vec<WorldNumber> = self.worlds.range(..number).map(|(n, _)| *n).collect();
+        for n in old {
+            if let Some(world) = self.worlds.remove(&n) {
+                self.bury(world);
+            }
+        }
+        self.warm_up();
+    }
+
+    /// With `--ft-mpi=mpich` the environment is complete from the start, also for a program that nothing can be preloaded into.
+    fn start_static_mpich(&mut self, number: WorldNumber) {
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        let deferred = std::mem::take(&mut world.deferred);
+        for (slot, mut start) in deferred {
+            let (fd, env) = match self.open_pmi(number, start.rank) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    self.notice(format!("rank {}: no connection for PMI: {error}", start.rank));
+                    continue;
+                }
+            };
+            for (key, value) in env {
+                start.env.push((key.into_bytes(), value.into_bytes()));
+            }
+            start.env.push((b"PMI_FD".to_vec(), STATIC_PMI_FD.to_string().into_bytes()));
+            start.fd_at = Some(STATIC_PMI_FD);
+            if let Some(shepherd) = self.shepherds.get(&slot) {
+                shepherd.link.send_with(&shepherd::ToShepherd::Start(start), vec![fd]);
+            }
+        }
+    }
+
+    fn rank_environment(&self, world: WorldNumber, epoch: Epoch, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let foreign = |key: &[u8]| {
+            let key = String::from_utf8_lossy(key);
+            FOREIGN.iter().any(|f| key.starts_with(f)) && !KEPT.contains(&key.as_ref())
+        };
+        let mut env: Vec<(Vec<u8>, Vec<u8>)> =
+            self.spec.env.iter().filter(|(key, _)| !foreign(key) && key != b"LD_PRELOAD").cloned().collect();
+        let mut set = |key: &str, value: String| env.push((key.as_bytes().to_vec(), value.into_bytes()));
+        set("FT_JOB", self.spec.job.clone());
+        set("FT_SOCKET", format!("{}/agent.sock", self.spec.job_dir));
+        set("FT_WORLD", world.to_string());
+        set("FT_EPOCH", epoch.to_string());
+        set("FT_RANK", rank.to_string());
+        set("FT_SIZE", self.spec.world_size.to_string());
+        set("FT_LOCAL_RANK", rank.to_string());
+        set("FT_LOCAL_SIZE", self.spec.world_size.to_string());
+        set("FT_MODE", self.spec.mode.clone());
+        set("FT_CHECKPOINT_DIR", format!("{}/ckpt", self.spec.job_dir));
+        if self.spec.mpi != "auto" {
+            set("FT_MPI", self.spec.mpi.clone());
+        }
+        let mut preload = self.spec.preload.clone().into_bytes();
+        if let Some((_, old)) = self.spec.env.iter().find(|(key, _)| key == b"LD_PRELOAD")
+            && !old.is_empty()
+        {
+            preload.push(b':');
+            preload.extend_from_slice(old);
+        }
+        env.push((b"LD_PRELOAD".to_vec(), preload));
+        env
+    }
+
+    fn stop_world(&mut self, number: WorldNumber) {
+        self.watcher.forget(number);
+        let Some(world) = self.worlds.get_mut(&number) else {
+            // Another agent's world: the shepherds emptied their slots before they dialled.
+            return self.report(Event::WorldEmptied(WorldId(number)));
+        };
+        if std::mem::replace(&mut world.stopping, true) {
+            return;
+        }
+        for slot in world.occupied.clone() {
+            if let Some(shepherd) = self.shepherds.get(&slot) {
+                shepherd.link.send(&shepherd::ToShepherd::Stop { world: number });
+            }
+        }
+        if self.worlds.get(&number).is_some_and(|w| w.occupied.is_empty()) {
+            self.world_emptied(number);
+        }
+    }
+
+    pub(super) fn world_emptied(&mut self, number: WorldNumber) {
+        if let Some(host) = self.worlds.get_mut(&number).and_then(|w| w.pmix.take()) {
+            host.kill();
+        }
+        let aside = match self.files.lock() {
+            Ok(mut files) => files.set_aside(),
+            Err(_) => Vec::new(),
+        };
+        for name in aside {
+            self.notice(format!("{} was being written and is set aside", name.display()));
+        }
+        self.report(Event::WorldEmptied(WorldId(number)));
+    }
+
+    fn bury(&mut self, mut world: World) {
+        if let Some(host) = world.pmix.take() {
+            host.kill();
+        }
+        let litter = world.litter;
+        tokio::task::spawn_blocking(move || litter.sweep());
+    }
+
+    fn survey(&mut self) {
+        let dying: Vec<Process> = self
+            .worlds
+            .values()
+            .flat_map(|w| w.members.values())
+            .filter(|m| !m.ended && m.died_of_signal())
+            .map(|m| m.process)
+            .collect();
+        self.report(Event::Surveyed { dying });
+    }
+
+    /// The abort was the program's own wish: its process may go on with it.
+    fn proceed(&mut self, process: Process) {
+        let (number, rank) = (process.world.0, process.rank.0);
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        if let Some(link) = world.members.get(&rank).and_then(|m| m.link.as_ref()) {
+            link.send(&rank::ToRank::Proceed);
+        }
+        for token in world.aborts.remove(&rank).into_iter().flatten() {
+            if let Some(host) = &world.pmix {
+                host.send(pmix::ToPmix::Done { token, status: 0 });
+            }
+        }
+    }
+
+    fn restore(&mut self, epoch: Epoch, commit: Option<crate::arenas::Commit>) {
+        self.restore = Some((epoch, commit));
+        self.arenas.begin_epoch(commit);
+        let number = self.worlds.values().find(|w| w.epoch == epoch).map(|w| w.number);
+        let waiting: Vec<Rank> = number
+            .and_then(|n| self.worlds.get(&n))
+            .map(|w| w.members.iter().filter(|(_, m)| m.awaits_restore).map(|(rank, _)| *rank).collect())
+            .unwrap_or_default();
+        for rank in waiting {
+            if let Some(number) = number {
+                self.answer_restore(number, rank);
+            }
+        }
+    }
+
+    fn tell(&mut self, report: ftd_core::Report) {
+        if let ftd_core::Report::RecoveryDone(recovery) = &report {
+            self.failures += recovery.episodes.len() as u32;
+        }
+        match report::text(&report) {
+            report::Text::Block(block) => self.launcher.send(&launcher::ToLauncher::Recovered { block }),
+            report::Text::Notice(notice) => self.notice(notice),
+            report::Text::Silent => {}
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! The ranks' MPI libraries: preload, PMI-1 and PMIx.
+
+use super::*;
+use ft_sys::memory::{SharedMap, create_memfd};
+use ft_wire::Flavour;
+use ft_wire::rank::page;
+use std::io::{self, ErrorKind};
+
+/// PMIx status codes of the standard that the agent answers with.
+mod status {
+    pub const SUCCESS: i32 = 0;
+    pub const NOT_FOUND: i32 = -46;
+    pub const NOT_SUPPORTED: i32 = -47;
+    pub const PARTIAL: i32 = -52;
+}
+
+impl Driver {
+    pub(super) fn rank_says(&mut self, connection: ConnectionId, message: rank::ToAgent) {
+        if let rank::ToAgent::Hello { world, rank, pid, flavour, library } = message {
+            let Some(Dialler::Unknown(link)) = self.diallers.remove(&connection) else { return };
+            match self.welcome_rank(connection, world, rank, pid, flavour, &library, link.clone()) {
+                Ok(()) => {}
+                Err(reason) => link.send(&rank::ToRank::Refused { reason }),
+            }
+            return;
+        }
+        let Some(Dialler::Rank(number, rank)) = self.diallers.get(&connection) else {
+            return tracing::warn!(connection, ?message, "a message out of turn");
+        };
+        let (number, rank) = (*number, *rank);
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        let Some(process) = world.members.get(&rank).map(|m| m.process) else { return };
+        match message {
+            rank::ToAgent::Hello { .. } => {}
+            rank::ToAgent::Initialized { shm_files } => {
+                world.litter.report(shm_files);
+                let member = world.members.get(&rank);
+                if let Some((pid, page)) = member.and_then(|m| m.pid.zip(m.page.clone()))
+                    && page.u32_at(ft_wire::rank::page::ARMED).load(std::sync::atomic::Ordering::Acquire) == 1
+                {
+                    self.watcher.add(number, rank, pid, page);
+                }
+                self.report(Event::Initialized(process));
+            }
+            rank::ToAgent::Abort { code } => self.report(Event::AbortRequested { process, code }),
+            rank::ToAgent::Finalized => self.report(Event::Finalized(process)),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn welcome_rank(
+        &mut self,
+        connection: ConnectionId,
+        number: WorldNumber,
+        rank: Rank,
+        pid: i32,
+        flavour: Flavour,
+        library: &str,
+        link: Link,
+    ) -> Result<(), String> {
+        let newest = self.worlds.keys().next_back().copied();
+        let Some(world) = self.worlds.get_mut(&number).filter(|w| !w.stopping) else {
+            return Err(format!("world {number} has ended; the job is at world {}", newest.unwrap_or(0)));
+        };
+        let Some(member) = world.members.get_mut(&rank) else {
+            return Err(format!("world {number} has no rank {rank} on this node"));
+        };
+        if let Some(first) = member.pid.filter(|first| *first != pid) {
+            return Err(format!(
+                "process {first} is rank {rank} already: only one process of a rank may call MPI_Init"
+            ));
+        }
+        let page = create_memfd("ft-rank-page", page::SIZE as u64)
+            .and_then(|fd| Ok((SharedMap::map(&fd, 0, page::SIZE)?, fd)))
+            .map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
+        let (map, page_fd) = page;
+        let map = std::sync::Arc::new(map);
+        member.pid = Some(pid);
+        member.page = Some(map);
+        member.link = Some(link.clone());
+        if member.child != Some(pid) {
+            watch_pid(number, rank, pid, self.inputs.clone());
+        }
+        self.diallers.insert(connection, Dialler::Rank(number, rank));
+        tracing::info!(rank, pid, library, "a rank is about to initialise MPI");
+        match flavour {
+            Flavour::Mpich => {
+                let (fd, env) = self.open_pmi(number, rank).map_err(|e| format!("no connection for PMI: {e}"))?;
+                let mut env: Vec<(String, Option<String>)> = env.into_iter().map(|(k, v)| (k, Some(v))).collect();
+                env.push(("PMIX_NAMESPACE".into(), None));
+                env.push(("PMIX_RANK".into(), None));
+                link.send_with(&rank::ToRank::Welcome { env, pmi_fd: true }, vec![page_fd, fd]);
+            }
+            Flavour::OpenMpi => {
+                self.speaks_pmix = true;
+                if let Some(member) = self.member(number, rank) {
+                    member.awaits_pmix = Some(page_fd);
+                }
+                self.serve_pmix(number);
+                self.welcome_pmix(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the world has a host for libpmix.
+    pub(super) fn serve_pmix(&mut self, number: WorldNumber) {
+        let taken = self.worlds.get(&number).is_none_or(|w| w.pmix.is_some());
+        if taken {
+            return;
+        }
+        let Some(host) = self.warm_pmix.take().or_else(|| self.start_pmix()) else { return };
+        let nspace = format!("{}.w{number}", self.spec.job);
+        let hostname = nix::unistd::gethostname().map(|h| h.to_string_lossy().into_owned()).unwrap_or_default();
+        let Some(world) = self.worlds.get_mut(&number) else { return host.kill() };
+        host.send(pmix::ToPmix::Register(pmix::WorldInfo {
+            tmpdir: format!("{}/pmix/{nspace}", self.spec.job_dir),
+            nspace,
+            world_size: self.spec.world_size,
+            nodes: vec![(hostname, (0..self.spec.world_size).collect())],
+            me: 0,
+            incarnation: u32::try_from(world.number - 1).unwrap_or(u32::MAX),
+            argv0: String::from_utf8_lossy(self.spec.argv.first().map_or(&[][..], |a| a)).into_owned(),
+            cwd: String::from_utf8_lossy(&self.spec.cwd).into_owned(),
+        }));
+        world.pmix = Some(host);
+    }
+
+    fn welcome_pmix(&mut self, number: WorldNumber) {
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        let Some(env) = &world.pmix_env else { return };
+        for (rank, member) in &mut world.members {
+            let Some(page) = member.awaits_pmix.take() else { continue };
+            let mut all: Vec<(String, Option<String>)> =
+                env.get(rank).into_iter().flatten().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
+            for key in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID"] {
+                all.push((key.into(), None));
+            }
+            if let Some(link) = &member.link {
+                link.send_with(&rank::ToRank::Welcome { env: all, pmi_fd: false }, vec![page]);
+            }
+        }
+        let deferred = std::mem::take(&mut world.deferred);
+        for (slot, mut start) in deferred {
+            for (key, value) in env.get(&start.rank).into_iter().flatten() {
+                start.env.push((key.clone().into_bytes(), value.clone().into_bytes()));
+            }
+            if let Some(shepherd) = self.shepherds.get(&slot) {
+                shepherd.link.send(&shepherd::ToShepherd::Start(start));
+            }
+        }
+    }
+
+    fn world_of_host(&mut self, host: HostId) -> Option<&mut World> {
+        self.worlds.values_mut().find(|w| w.pmix.as_ref().is_some_and(|p| p.id == host))
+    }
+
+    pub(super) fn pmix_says(&mut self, host: HostId, message: pmix::ToAgent) {
+        use pmix::{ToAgent, ToPmix};
+        if self.warm_pmix.as_ref().is_some_and(|p| p.id == host) {
+            if let ToAgent::Failed { reason } = message {
+                self.notice(format!("ft-pmix: {reason}"));
+            }
+            return;
+        }
+        let Some(world) = self.world_of_host(host) else { return };
+        let number = world.number;
+        let process = |world: &World, rank: Rank| world.members.get(&rank).map(|m| (m.process, m.link.is_some()));
+        let answer = |world: &World, message: ToPmix| {
+            if let Some(host) = &world.pmix {
+                host.send(message);
+            }
+        };
+        match message {
+            ToAgent::Ready { version } => tracing::debug!(version, "libpmix"),
+            ToAgent::Registered { env } => {
+                world.pmix_env = Some(env.into_iter().collect());
+                self.welcome_pmix(number);
+            }
+            ToAgent::Failed { reason } => {
+                self.notice(format!("ft-pmix: {reason}"));
+                self.report(Event::WorldServerLost(WorldId(number)));
+            }
+            ToAgent::Connected { .. } | ToAgent::ModexData { .. } => {}
+            // Ranks with a preload tell more exactly themselves.
+            ToAgent::Finalized { rank } => {
+                if let Some((process, false)) = process(world, rank) {
+                    self.report(Event::Finalized(process));
+                }
+            }
+            ToAgent::LostConnection { rank } => {
+                if let Some(member) = world.members.get(&rank)
+                    && !member.ended
+                    && member.died_of_signal()
+                {
+                    let process = member.process;
+                    self.report(Event::Dying(process));
+                }
+            }
+            ToAgent::Abort { token, rank, status, message } => {
+                tracing::info!(rank, status, message, "PMIx_Abort");
+                world.aborts.entry(rank).or_default().push(token);
+                if let Some((process, _)) = process(world, rank) {
+                    self.report(Event::AbortRequested { process, code: status });
+                }
+            }
+            ToAgent::Fence { token, data, .. } => {
+                self.first_fence(number);
+                if let Some(world) = self.worlds.get(&number) {
+                    answer(world, ToPmix::FenceDone { token, status: status::SUCCESS, data });
+                }
+            }
+            ToAgent::Modex { token, .. } => {
+                answer(world, ToPmix::ModexDone { token, status: status::NOT_FOUND, data: Vec::new() });
+            }
+            ToAgent::Publish { token, proc, values } => {
+                for (key, value) in values {
+                    world.published.insert(key, (proc.clone(), value));
+                }
+                answer(world, ToPmix::Done { token, status: status::SUCCESS });
+                let waiting = std::mem::take(&mut world.lookups);
+                for (token, keys) in waiting {
+                    lookup(world, token, keys, true);
+                }
+            }
+            ToAgent::Lookup { token, keys, wait, .. } => lookup(world, token, keys, wait),
+            ToAgent::Unpublish { token, keys, .. } => {
+                world.published.retain(|key, _| !keys.is_empty() && !keys.contains(key));
+                answer(world, ToPmix::Done { token, status: status::SUCCESS });
+            }
+            ToAgent::Connect { token, .. } => answer(world, ToPmix::Done { token, status: status::SUCCESS }),
+            ToAgent::Spawn { token, command, .. } => {
+                answer(world, ToPmix::Done { token, status: status::NOT_SUPPORTED });
+                self.notice(format!(
+                    "MPI_Comm_spawn of {command} was refused: mode reinit cannot restart spawned worlds"
+                ));
+            }
+        }
+    }
+
+    pub(super) fn pmix_left(&mut self, host: HostId, reason: &str) {
+        if self.warm_pmix.as_ref().is_some_and(|p| p.id == host) {
+            tracing::warn!(reason, "the ft-pmix kept for the next world is gone");
+            self.warm_pmix = None;
+            return;
+        }
+        if let Some(world) = self.world_of_host(host) {
+            let number = world.number;
+            if let Some(host) = world.pmix.take() {
+                host.kill();
+            }
+            // Ranks that have finalized, and worlds that end, need it no more.
+            let needed = world.members.values().any(|m| !m.ended);
+            if !world.stopping && needed {
+                self.report(Event::WorldServerLost(WorldId(number)));
+            }
+        }
+    }
+
+    fn first_fence(&mut self, number: WorldNumber) {
+        if self.worlds.get_mut(&number).is_some_and(|w| !std::mem::replace(&mut w.fenced, true)) {
+            ft_sys::gate::reach("agent.fence", None);
+        }
+    }
+
+    /// Opens a PMI-1 connection for `rank`: the rank's end and its environment.
+    pub(super) fn open_pmi(&mut self, number: WorldNumber, rank: Rank) -> io::Result<(OwnedFd, Vec<(String, String)>)> {
+        let size = self.spec.world_size as usize;
+        let name = format!("{}.w{number}", self.spec.job);
+        let inputs = self.inputs.clone();
+        let world = self.worlds.get_mut(&number).ok_or(ErrorKind::NotFound)?;
+        if world.pmi1.is_none() {
+            world.pmi1 = Some(ft_pmi1::World::new(&name, vec![0; size], 0).map_err(io::Error::other)?);
+        }
+        let env = world.pmi1.as_ref().map(|p| p.environment(rank)).unwrap_or_default();
+        let (ours, theirs) = UnixStream::pair()?;
+        let (queue, outgoing) = tokio::sync::mpsc::unbounded_channel();
+        ours.set_nonblocking(true)?;
+        let stream = tokio::net::UnixStream::from_std(ours)?;
+        tokio::spawn(serve_pmi(number, rank, stream, outgoing, inputs));
+        if let Some(member) = world.members.get_mut(&rank) {
+            member.pmi = Some(queue);
+        }
+        Ok((OwnedFd::from(theirs), env))
+    }
+
+    pub(super) fn pmi_says(&mut self, number: WorldNumber, rank: Rank, bytes: &[u8]) {
+        let Some(world) = self.worlds.get_mut(&number) else { return };
+        if bytes.is_empty() {
+            if let Some(member) = world.members.get_mut(&rank) {
+                member.pmi = None;
+            }
+            return;
+        }
+        let Some(server) = &mut world.pmi1 else { return };
+        match server.receive(rank, bytes) {
+            Ok(actions) => self.pmi_does(number, actions),
+            Err(error) => tracing::warn!(rank, %error, "PMI"),
+        }
+    }
+
+    fn pmi_does(&mut self, number: WorldNumber, actions: Vec<ft_pmi1::Action>) {
+        let mut pending = VecDeque::from(actions);
+        while let Some(action) = pending.pop_front() {
+            let Some(world) = self.worlds.get_mut(&number) else { return };
+            let event = match action {
+                ft_pmi1::Action::Send { rank, bytes } => {
+                    if let Some(queue) = world.members.get(&rank).and_then(|m| m.pmi.as_ref()) {
+                        let _ = queue.send(bytes);
+                    }
+                    continue;
+                }
+                ft_pmi1::Action::Event(event) => event,
+            };
+            let process = |rank: &Rank| world.members.get(rank).map(|m| (m.process, m.link.is_some()));
+            match event {
+                ft_pmi1::Event::BarrierReady { .. } => {
+                    self.first_fence(number);
+                    if let Some(Ok(actions)) =
+                        self.worlds.get_mut(&number).and_then(|w| w.pmi1.as_mut()).map(|p| p.barrier_complete([]))
+                    {
+                        pending.extend(actions);
+                    }
+                }
+                ft_pmi1::Event::Aborted { rank, code, message } => {
+                    tracing::info!(rank, code, message, "PMI abort");
+                    if let Some((process, _)) = process(&rank) {
+                        self.report(Event::AbortRequested { process, code });
+                    }
+                }
+                ft_pmi1::Event::Initialized { rank } => {
+                    if let Some((process, false)) = process(&rank) {
+                        self.report(Event::Initialized(process));
+                    }
+                }
+                ft_pmi1::Event::Finalized { rank } => {
+                    if let Some((process, false)) = process(&rank) {
+                        self.report(Event::Finalized(process));
+                    }
+                }
+                ft_pmi1::Event::Name { rank, request } => {
+                    let answer = world.names.handle(&request);
+                    if let Some(Ok(actions)) = world.pmi1.as_mut().map(|p| p.answer_name(rank, answer)) {
+                        pending.extend(actions);
+                    }
+                }
+                ft_pmi1::Event::SpawnRefused { command, .. } => self.notice(format!(
+                    "MPI_Comm_spawn of {command} was refused: mode reinit cannot restart spawned worlds"
+                )),
+                ft_pmi1::Event::Broken { rank, error } => {
+                    self.notice(format!("rank {rank} broke the PMI protocol: {error}"));
+                }
+                ft_pmi1::Event::Entered { .. } => {}
+            }
+        }
+    }
+}
+
+fn lookup(world: &mut World, token: u64, keys: Vec<String>, wait: bool) {
+    let found: Vec<_> = keys
+        .iter()
+        .filter_map(|key| world.published.get(key).map(|(proc, value)| (proc.clone(), key.clone(), value.clone())))
+        .collect();
+    if wait && found.len() < keys.len() {
+        world.lookups.push((token, keys));
+        return;
+    }
+    let status = match found.len() {
+        0 => status::NOT_FOUND,
+        n if n == keys.len() => status::SUCCESS,
+        _ => status::PARTIAL,
+    };
+    if let Some(host) = &world.pmix {
+        host.send(pmix::ToPmix::Found { token, status, found });
+    }
+}
+
+/// Watches a rank that is no direct child of its shepherd.
+fn watch_pid(world: WorldNumber, rank: Rank, pid: i32, inputs: UnboundedSender<Input>) {
+    let Ok(pidfd) = ft_sys::process::pidfd_open(pid) else {
+        let _ = inputs.send(Input::RankGone(world, rank));
+        return;
+    };
+    tokio::spawn(async move {
+        if let Ok(pidfd) = crate::ready::readable(pidfd) {
+            let _ = pidfd.readable().await.map(drop);
+            let _ = inputs.send(Input::RankGone(world, rank));
+        }
+    });
+}
+
+async fn serve_pmi(
+    world: WorldNumber,
+    rank: Rank,
+    stream: tokio::net::UnixStream,
+    mut outgoing: UnboundedReceiver<Vec<u8>>,
+    inputs: UnboundedSender<Input>,
+) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let (mut reader, mut writer) = stream.into_split();
+    tokio::spawn(async move {
+        while let Some(bytes) = outgoing.recv().await {
+            if writer.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut bytes = [0; 8192];
+    loop {
+        match reader.read(&mut bytes).await {
+            Ok(count) if count > 0 => drop(inputs.send(Input::Pmi(world, rank, bytes[..count].to_vec()))),
+            _ => {
+                let _ = inputs.send(Input::Pmi(world, rank, Vec::new()));
+                return;
+            }
+        }
+    }
+}

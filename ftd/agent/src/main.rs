@@ -1,0 +1,111 @@
+//! `ft-agent`: one per job and node, the job's user. Executes epochs, serves PMI-1, holds the checkpoint arenas.
+//!
+//! It is started by the launcher, never by hand: `FT_LAUNCHER_FD` names its end of the launcher link, `FT_LISTEN_FD` the
+//! listening socket that shepherds and ranks dial; the launcher made both, so that dials during an agent's death wait for
+//! the next agent instead of failing.
+
+mod arenas;
+mod config;
+mod driver;
+mod due;
+mod files;
+mod link;
+mod litter;
+mod pmix_host;
+mod ready;
+mod report;
+mod watcher;
+mod world;
+
+use driver::{Driver, Input};
+use ft_wire::launcher::ToAgent;
+use link::Incoming;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Why the agent cannot work.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// A variable that the launcher sets is missing or no descriptor.
+    #[error("{0} does not name a descriptor: ft-agent is started by ftrun, not by hand")]
+    NoDescriptor(&'static str),
+    /// The launcher link broke before the job was described.
+    #[error("the launcher did not describe the job: {0}")]
+    NoJob(link::LinkError),
+    /// The launcher sent something else first.
+    #[error("the launcher's first message did not describe the job")]
+    WrongFirst,
+    /// The job's mode is none of this release's.
+    #[error(transparent)]
+    Mode(#[from] ftd_core::policy::ModeError),
+    /// The job's directory cannot be used.
+    #[error("{}: {error}", path.display())]
+    JobDir {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The embedded store cannot be used.
+    #[error(transparent)]
+    Store(#[from] ft_store::StoreError),
+    /// A system call failed.
+    #[error("{0}")]
+    Io(std::io::Error),
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FT_LOG").unwrap_or_else(|_| "error".into()))
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&AgentError::Io(error)),
+    };
+    let result = runtime.block_on(work());
+    // Threads that hash or sweep must not hold up the end.
+    runtime.shutdown_timeout(std::time::Duration::from_millis(100));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+fn fail(error: &AgentError) -> ExitCode {
+    eprintln!("ftd: ft-agent: {error}");
+    ExitCode::FAILURE
+}
+
+fn inherited(variable: &'static str) -> Result<OwnedFd, AgentError> {
+    let number = std::env::var(variable).ok().and_then(|text| text.parse().ok());
+    number.and_then(|n| ft_sys::process::take_inherited_fd(n).ok()).ok_or(AgentError::NoDescriptor(variable))
+}
+
+async fn work() -> Result<(), AgentError> {
+    let launcher = std::os::unix::net::UnixStream::from(inherited("FT_LAUNCHER_FD")?);
+    let listener = std::os::unix::net::UnixListener::from(inherited("FT_LISTEN_FD")?);
+    listener.set_nonblocking(true).map_err(AgentError::Io)?;
+    let listener = tokio::net::UnixListener::from_std(listener).map_err(AgentError::Io)?;
+
+    let (_, launcher, mut incoming) = Incoming::open(launcher).await.map_err(AgentError::NoJob)?;
+    let (spec, slots, store) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
+        (ToAgent::Job { spec, slots }, mut fds) if fds.len() == 1 => (spec, slots, fds.remove(0)),
+        _ => return Err(AgentError::WrongFirst),
+    };
+    let store = ft_store::Embedded::open(std::fs::File::from(store))?;
+    let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
+    let mut driver = Driver::new(spec, store, launcher, inputs.clone())?;
+
+    let from_launcher = inputs.clone();
+    tokio::spawn(async move {
+        let _ = driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(message)).await;
+        let _ = from_launcher.send(Input::LauncherClosed);
+    });
+    tokio::spawn(driver::accept(listener, inputs.clone()));
+    tokio::spawn(driver::watch_files(driver.files_descriptor()?, inputs));
+    driver.run(slots, queue).await;
+    Ok(())
+}

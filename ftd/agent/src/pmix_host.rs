@@ -1,0 +1,83 @@
+//! The disposable `ft-pmix` process of a world: started, spoken to, and killed when its world is gone.
+
+use crate::driver::Input;
+use crate::link::{Incoming, Link};
+use ft_wire::pmix::{ToAgent, ToPmix};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Stdio;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+/// Names one `ft-pmix` process of this agent; never reused.
+pub type HostId = u64;
+
+/// A running `ft-pmix`.
+#[derive(Debug)]
+pub struct PmixHost {
+    /// Its name.
+    pub id: HostId,
+    child: Child,
+    queue: UnboundedSender<ToPmix>,
+}
+
+impl PmixHost {
+    /// Starts the program; what it says arrives as [`Input::Pmix`], its end as [`Input::PmixClosed`].
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start(id: HostId, program: &str, tmpdir: &Path, inputs: UnboundedSender<Input>) -> io::Result<PmixHost> {
+        std::fs::create_dir_all(tmpdir)?;
+        let (ours, theirs) = UnixStream::pair()?;
+        // As standard input it reaches the child whatever its number is here.
+        let child = Command::new(program)
+            .env("FT_PMIX_FD", "0")
+            .env("FT_PMIX_TMPDIR", tmpdir)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (queue, outgoing) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(relay(id, ours, outgoing, inputs));
+        Ok(PmixHost { id, child, queue })
+    }
+
+    /// Sends a message; a host that is gone reports itself as closed.
+    pub fn send(&self, message: ToPmix) {
+        let _ = self.queue.send(message);
+    }
+
+    /// Kills the process and waits for its end in the background.
+    pub fn kill(mut self) {
+        let _ = self.child.start_kill();
+        tokio::spawn(async move { self.child.wait().await });
+    }
+}
+
+async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
+    while let Some(message) = outgoing.recv().await {
+        link.send(&message);
+    }
+}
+
+async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmix>, inputs: UnboundedSender<Input>) {
+    let mut incoming = match Incoming::open(stream).await {
+        Ok((_, link, incoming)) => {
+            tokio::spawn(forward(link, outgoing));
+            incoming
+        }
+        Err(error) => {
+            let _ = inputs.send(Input::PmixClosed { host: id, reason: error.to_string() });
+            return;
+        }
+    };
+    let reason = loop {
+        match incoming.next::<ToAgent>().await {
+            Ok((message, _)) => drop(inputs.send(Input::Pmix { host: id, message })),
+            Err(error) => break error.to_string(),
+        }
+    };
+    let _ = inputs.send(Input::PmixClosed { host: id, reason });
+}

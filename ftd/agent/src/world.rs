@@ -1,0 +1,155 @@
+//! What the agent holds of one world: its processes on this node and the servers that wire them up.
+
+use crate::link::Link;
+use crate::litter::Litter;
+use crate::pmix_host::PmixHost;
+use ft_sys::memory::SharedMap;
+use ft_wire::rank::page;
+use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
+use ftd_core::Process;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// One process of a world.
+#[derive(Debug)]
+pub struct Member {
+    /// Its name in ftd-core's words.
+    pub process: Process,
+    /// Where it runs.
+    pub slot: Slot,
+    /// The shepherd's direct child.
+    pub child: Option<i32>,
+    /// The descendant that called `MPI_Init`: the rank.
+    pub pid: Option<i32>,
+    /// Page shared with the preload.
+    pub page: Option<Arc<SharedMap>>,
+    /// Connection to the preload.
+    pub link: Option<Link>,
+    /// The welcome waits for `ft-pmix`, and the page's descriptor with it.
+    pub awaits_pmix: Option<OwnedFd>,
+    /// Connection to the client library.
+    pub client: Option<Link>,
+    /// The client library waits for the version to restore.
+    pub awaits_restore: bool,
+    /// Writing half towards the rank's `PMI_FD`.
+    pub pmi: Option<tokio::sync::mpsc::UnboundedSender<Vec<u8>>>,
+    /// The end was reported to ftd-core.
+    pub ended: bool,
+}
+
+impl Member {
+    /// A process that is about to be started.
+    pub fn new(process: Process, slot: Slot) -> Self {
+        Member {
+            process,
+            slot,
+            child: None,
+            pid: None,
+            page: None,
+            link: None,
+            awaits_pmix: None,
+            client: None,
+            awaits_restore: false,
+            pmi: None,
+            ended: false,
+        }
+    }
+
+    /// Whether the process said that it ends by its own will.
+    pub fn exits_by_itself(&self) -> bool {
+        self.page.as_ref().is_some_and(|p| p.u32_at(page::EXIT).load(Ordering::Acquire) & page::EXIT_MARK != 0)
+    }
+
+    /// Whether the process is dying or dead of a signal, as the kernel tells it now.
+    pub fn died_of_signal(&self) -> bool {
+        [self.pid, self.child].into_iter().flatten().any(|pid| ft_sys::death::signal_of_dying(pid).is_some())
+    }
+}
+
+/// One world on this node.
+#[derive(Debug)]
+pub struct World {
+    /// Its number.
+    pub number: WorldNumber,
+    /// The epoch that released it.
+    pub epoch: Epoch,
+    /// Its processes here.
+    pub members: BTreeMap<Rank, Member>,
+    /// Host of libpmix, once a rank asked for PMIx.
+    pub pmix: Option<PmixHost>,
+    /// PMIx environment by rank, once the host has registered the world.
+    pub pmix_env: Option<BTreeMap<Rank, Vec<(String, String)>>>,
+    /// PMI-1 server, once a rank asked for it.
+    pub pmi1: Option<ft_pmi1::World>,
+    /// Published PMI-1 names.
+    pub names: ft_pmi1::Names,
+    /// Slots that are not known to be empty yet.
+    pub occupied: BTreeSet<Slot>,
+    /// ftd-core wants to know when no slot is occupied.
+    pub stopping: bool,
+    /// Shared-memory files to remove afterwards.
+    pub litter: Litter,
+    /// Published PMIx values: key to publisher and packed value.
+    pub published: BTreeMap<String, (ft_wire::pmix::Proc, Vec<u8>)>,
+    /// When it was released.
+    pub since: std::time::Instant,
+    /// When a checkpoint is due.
+    pub due: crate::due::Due,
+    /// Starts that wait for the PMIx environment (static programs).
+    pub deferred: Vec<(Slot, ft_wire::shepherd::Start)>,
+    /// Lookups that wait until all their keys are published: token and keys.
+    pub lookups: Vec<(u64, Vec<String>)>,
+    /// All local ranks have been inside a fence.
+    pub fenced: bool,
+    /// `PMIx_Abort` calls that wait for an answer, by rank.
+    pub aborts: BTreeMap<Rank, Vec<u64>>,
+}
+
+impl World {
+    /// A world without processes.
+    pub fn new(number: WorldNumber, epoch: Epoch) -> Self {
+        World {
+            number,
+            epoch,
+            members: BTreeMap::new(),
+            pmix: None,
+            pmix_env: None,
+            pmi1: None,
+            names: ft_pmi1::Names::default(),
+            occupied: BTreeSet::new(),
+            stopping: false,
+            litter: Litter::default(),
+            published: BTreeMap::new(),
+            since: std::time::Instant::now(),
+            due: crate::due::Due::default(),
+            deferred: Vec::new(),
+            lookups: Vec::new(),
+            aborts: BTreeMap::new(),
+            fenced: false,
+        }
+    }
+
+    /// Whether nobody of this world is dying or gone.
+    pub fn healthy(&self) -> bool {
+        !self.stopping
+            && self.members.values().all(|m| {
+                m.ended && m.exits_by_itself()
+                    || [m.pid, m.child].into_iter().flatten().all(|pid| !ft_sys::death::is_dying(pid).unwrap_or(true))
+            })
+    }
+
+    /// Whether a process of this world has `path` open for writing.
+    pub fn has_open(&self, path: &std::path::Path) -> bool {
+        self.members.values().flat_map(|m| [m.pid, m.child]).flatten().any(|pid| open_for_writing(pid, path))
+    }
+}
+
+fn open_for_writing(pid: i32, path: &std::path::Path) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().any(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target == path)
+            && std::fs::symlink_metadata(entry.path())
+                .is_ok_and(|link| std::os::unix::fs::PermissionsExt::mode(&link.permissions()) & 0o200 != 0)
+    })
+}

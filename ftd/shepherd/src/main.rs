@@ -1,0 +1,164 @@
+//! `ft-shepherd`: one per slot. Starts, watches, signals and kills the processes of its slot, and keeps duplicates of
+//! arenas so that an agent's death loses no checkpoint. Single-threaded and tiny: it must never die of the application.
+
+mod feeder;
+mod options;
+mod slot;
+
+use ft_sys::channel::{Channel, ChannelError};
+use ft_wire::Role;
+use ft_wire::shepherd::{ToAgent, ToShepherd};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use options::Options;
+use slot::Slot;
+use std::io::Read;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How long the agent may take to answer the first bytes; an agent that is being restarted answers when it is up.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between attempts to dial.
+const REDIAL: Duration = Duration::from_millis(5);
+/// How often what was killed is looked at again until it is gone.
+const LOOK_AGAIN_MS: u16 = 1;
+
+fn main() -> ExitCode {
+    let options = match Options::parse(std::env::args_os().skip(1)) {
+        Ok(options) => options,
+        Err(sentence) => {
+            eprintln!("ftd: ft-shepherd: {sentence}");
+            return ExitCode::from(2);
+        }
+    };
+    match tend(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ftd: ft-shepherd: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn tend(options: Options) -> std::io::Result<()> {
+    ft_sys::process::set_subreaper()?;
+    for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTSTP] {
+        ft_sys::process::ignore_signal(ignored as i32);
+    }
+    let mut children = SigSet::empty();
+    children.add(Signal::SIGCHLD);
+    children.thread_block()?;
+    let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let mut shepherd = Shepherd { slot: Slot::new(&options), lifeline: options.lifeline, deaths, agent: None };
+    let job_dir = options.socket.parent().map(std::path::Path::to_path_buf);
+    while shepherd.launcher_lives() {
+        if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot) {
+            std::thread::sleep(REDIAL);
+            continue;
+        }
+        if shepherd.turn()? == Turn::Exit {
+            return Ok(());
+        }
+    }
+    // The launcher is dead or has closed the lifeline: nothing below may stay, nor the job's files.
+    shepherd.slot.empty_now();
+    if let Some(job_dir) = job_dir {
+        let _ = std::fs::remove_dir_all(job_dir);
+    }
+    Ok(())
+}
+
+#[derive(PartialEq, Eq)]
+enum Turn {
+    Again,
+    Exit,
+}
+
+struct Shepherd {
+    slot: Slot,
+    lifeline: UnixStream,
+    deaths: SignalFd,
+    agent: Option<Channel>,
+}
+
+impl Shepherd {
+    /// Reads what the launcher wrote; its end of file is the launcher's death.
+    fn launcher_lives(&mut self) -> bool {
+        let mut bytes = [0; 64];
+        loop {
+            match self.lifeline.read(&mut bytes) {
+                Ok(0) => return false,
+                Ok(_) => self.slot.stdin_grew(),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn dial(&mut self, socket: &std::path::Path, slot: ft_wire::Slot) -> bool {
+        let Ok(mut channel) = Channel::dial(socket, Role::Shepherd, DIAL_TIMEOUT) else { return false };
+        let (ranks, fds): (Vec<_>, Vec<BorrowedFd<'_>>) = self.slot.arenas().unzip();
+        let hello = ToAgent::Hello { slot, pid: std::process::id() as i32, arenas: ranks };
+        if channel.send(&hello, &fds).is_ok() {
+            self.agent = Some(channel);
+        }
+        self.agent.is_some()
+    }
+
+    /// Waits for the next thing to happen and does what it asks for.
+    fn turn(&mut self) -> std::io::Result<Turn> {
+        let Some(agent) = &self.agent else { return Ok(Turn::Again) };
+        let mut waited = vec![
+            PollFd::new(agent.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.deaths.as_fd(), PollFlags::POLLIN),
+        ];
+        if let Some(pipe) = self.slot.feeding() {
+            waited.push(PollFd::new(pipe, PollFlags::POLLOUT));
+        }
+        let patience = if self.slot.is_emptying() { PollTimeout::from(LOOK_AGAIN_MS) } else { PollTimeout::NONE };
+        match poll(&mut waited, patience) {
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let _ = self.deaths.read_signal();
+        self.slot.feed();
+        let mut reports = self.slot.reap();
+        let mut exit = false;
+        let mut agent_gone = false;
+        while let Some(agent) = &mut self.agent {
+            match agent.try_receive::<ToShepherd>() {
+                Ok(Some((ToShepherd::Exit, _))) => {
+                    self.slot.stop(0);
+                    exit = true;
+                }
+                Ok(Some((message, fds))) => reports.extend(self.slot.obey(message, fds)),
+                Ok(None) => break,
+                Err(error) => {
+                    if !matches!(error, ChannelError::Closed) {
+                        eprintln!("ftd: slot {}: the agent's words: {error}", self.slot.number());
+                    }
+                    agent_gone = true;
+                    break;
+                }
+            }
+        }
+        reports.extend(self.slot.emptied());
+        if let Some(agent) = &mut self.agent {
+            agent_gone |= reports.iter().any(|report| agent.send(report, &[]).is_err());
+        }
+        if agent_gone {
+            // Without an agent nothing is agreed: what runs here belongs to no epoch any more.
+            self.agent = None;
+            self.slot.empty_now();
+        }
+        if exit {
+            self.slot.empty_now();
+            return Ok(Turn::Exit);
+        }
+        Ok(Turn::Again)
+    }
+}

@@ -1,0 +1,70 @@
+//! The command line. The launcher writes it, so it is not for people.
+
+use std::ffi::OsString;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Where the job's standard input is.
+#[derive(Debug)]
+pub enum Stdin {
+    /// Nowhere.
+    Null,
+    /// A regular file, read from this offset on in each world.
+    File(OwnedFd, u64),
+    /// A spool that the launcher fills.
+    Spool(OwnedFd),
+}
+
+/// What the launcher said.
+#[derive(Debug)]
+pub struct Options {
+    /// The slot.
+    pub slot: ft_wire::Slot,
+    /// The agent's socket.
+    pub socket: PathBuf,
+    /// Open for as long as the launcher lives.
+    pub lifeline: UnixStream,
+    /// Standard input of rank 0.
+    pub stdin: Stdin,
+}
+
+impl Options {
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, String> {
+        let (mut slot, mut socket, mut lifeline, mut stdin) = (None, None, None, Stdin::Null);
+        while let Some(name) = arguments.next() {
+            let name = name.to_string_lossy().into_owned();
+            let mut value = || arguments.next().ok_or(format!("{name} needs a value; ft-shepherd is started by ftrun"));
+            match name.as_str() {
+                "--slot" => slot = Some(number::<ft_wire::Slot>(&name, value()?)?),
+                "--socket" => socket = Some(PathBuf::from(value()?)),
+                "--lifeline" => lifeline = Some(descriptor(&name, value()?)?),
+                "--stdin-spool" => stdin = Stdin::Spool(descriptor(&name, value()?)?),
+                "--stdin-file" => stdin = Stdin::File(descriptor(&name, value()?)?, number(&name, value()?)?),
+                _ => return Err(format!("unknown option {name}; ft-shepherd is started by ftrun")),
+            }
+        }
+        let missing = |name: &str| format!("{name} is missing; ft-shepherd is started by ftrun");
+        let lifeline = UnixStream::from(lifeline.ok_or(missing("--lifeline"))?);
+        lifeline.set_nonblocking(true).map_err(|error| format!("--lifeline: {error}"))?;
+        Ok(Options {
+            slot: slot.ok_or(missing("--slot"))?,
+            socket: socket.ok_or(missing("--socket"))?,
+            lifeline,
+            stdin,
+        })
+    }
+}
+
+fn number<T: std::str::FromStr>(name: &str, value: OsString) -> Result<T, String> {
+    value.to_str().and_then(|text| text.parse().ok()).ok_or(format!("{name} needs a number, not {value:?}"))
+}
+
+fn descriptor(name: &str, value: OsString) -> Result<OwnedFd, String> {
+    let fd: RawFd = number(name, value)?;
+    ft_sys::process::take_inherited_fd(fd).map_err(|error| format!("{name} {fd}: {error}"))
+}
