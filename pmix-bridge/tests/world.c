@@ -1,4 +1,4 @@
-/* What a small MPI program does: for the tests of ft-pmix. Argument 1 says what it does after an allreduce. */
+/* What a small MPI program does: for the tests of ft-pmix and ft-pmi1. Argument 1 says what it does after an allreduce. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <stdio.h>
@@ -29,19 +29,25 @@ int main(int argc, char **argv) {
     if (size != atoi(getenv("FT_SIZE")) || rank != atoi(getenv("FT_RANK"))) return fail(rank, "wrong rank or size");
     if (sum != size * (size - 1) / 2) return fail(rank, "wrong sum");
 
-    if (!strcmp(what, "abort") && rank == size - 1) MPI_Abort(MPI_COMM_WORLD, 7);
+    if (!strcmp(what, "abort")) {
+        if (rank == size - 1) {
+            MPI_Abort(MPI_COMM_WORLD, 7);
+            sleep(60); /* MPICH 5 comes back and relies on being killed. */
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
     if (!strcmp(what, "wait")) sleep(60);
     if (!strcmp(what, "names")) {
         char port[MPI_MAX_PORT_NAME] = "nowhere";
-        if (rank == 0) MPI_Publish_name("ftd test", MPI_INFO_NULL, "the port of rank 0");
+        if (rank == 0) MPI_Publish_name("ftd-test", MPI_INFO_NULL, "port-of-rank-0");
         MPI_Barrier(MPI_COMM_WORLD);
-        MPI_Lookup_name("ftd test", MPI_INFO_NULL, port);
-        if (strcmp(port, "the port of rank 0")) return fail(rank, port);
+        MPI_Lookup_name("ftd-test", MPI_INFO_NULL, port);
+        if (strcmp(port, "port-of-rank-0")) return fail(rank, port);
         MPI_Barrier(MPI_COMM_WORLD);
-        if (rank == 0) MPI_Unpublish_name("ftd test", MPI_INFO_NULL, port);
+        if (rank == 0) MPI_Unpublish_name("ftd-test", MPI_INFO_NULL, port);
         MPI_Barrier(MPI_COMM_WORLD);
         MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-        if (MPI_Lookup_name("ftd test", MPI_INFO_NULL, port) == MPI_SUCCESS) return fail(rank, "found what was withdrawn");
+        if (MPI_Lookup_name("ftd-test", MPI_INFO_NULL, port) == MPI_SUCCESS) return fail(rank, "found what was withdrawn");
     }
     if (!strcmp(what, "spawn") && rank == 0) {
         /* Alone: Open MPI leaves the other ranks waiting when the root's request fails. */

@@ -68,7 +68,9 @@ pub enum Event {
         /// Keys and values put on this node since the last barrier; the other nodes need them.
         puts: Vec<(String, String)>,
     },
-    /// A rank called `PMI_Abort`. It gets no answer and usually exits at once.
+    /// A rank called `PMI_Abort`. It gets no answer. MPICH 4 and Intel MPI exit by themselves then; MPICH 5 *returns* from
+    /// `MPI_Abort` and computes on until it is killed, so the caller must stop the rank at once. What the rank still says
+    /// is answered, and makes no [`Event::Finalized`].
     Aborted {
         /// The rank.
         rank: u32,
@@ -168,6 +170,7 @@ struct Connection {
     lines: Lines,
     initialized: bool,
     finalized: bool,
+    aborted: bool,
     broken: bool,
     in_barrier: bool,
     name: Option<NameRequest>,
@@ -187,6 +190,7 @@ struct Spawn {
 #[derive(Debug)]
 pub struct World {
     name: String,
+    me: u32,
     size: usize,
     mapping: String,
     local: BTreeMap<u32, Connection>,
@@ -199,6 +203,9 @@ pub struct World {
 
 impl World {
     /// A world whose rank `r` lives on node `node_of_rank[r]`, as seen from node `me`.
+    ///
+    /// The name must be new on every node of the world, whatever job or user had it before: MPICH 5 derives the name of
+    /// its shared memory from it ([`World::shared_memory_files`]), and ranks that find an older world's file hang.
     ///
     /// # Errors
     /// A name or a placement that clients cannot read.
@@ -217,6 +224,7 @@ impl World {
         let local = local.map(|(_, rank)| (rank, Connection::default())).collect();
         Ok(World {
             name: name.to_string(),
+            me,
             size: node_of_rank.len(),
             mapping,
             local,
@@ -232,6 +240,14 @@ impl World {
         [("PMI_RANK", rank.to_string()), ("PMI_SIZE", self.size.to_string()), ("PMI_SPAWNED", "0".to_string())]
             .map(|(name, value)| (name.to_string(), value))
             .to_vec()
+    }
+
+    /// The files that MPICH 5 leaves behind on this node when the world is killed. To be removed then; and, as their
+    /// names hold no more than 32 bits of the world's name, also before the first rank starts.
+    pub fn shared_memory_files(&self) -> [String; 2] {
+        // FNV-1a, as in MPICH's `HASH_FNV`.
+        let hash = self.name.bytes().fold(2_166_136_261_u32, |h, byte| (h ^ u32::from(byte)).wrapping_mul(16_777_619));
+        ["shm", "vci"].map(|kind| format!("/dev/shm/mpich_{kind}_{hash:x}_{}", self.me))
     }
 
     /// Takes bytes that `rank` sent, cut anywhere.
@@ -404,12 +420,15 @@ impl World {
             }
             "finalize" => {
                 reply("cmd=finalize_ack rc=0".to_string());
-                connection.finalized = true;
-                actions.push(Action::Event(Event::Finalized { rank }));
+                if !connection.aborted {
+                    connection.finalized = true;
+                    actions.push(Action::Event(Event::Finalized { rank }));
+                }
             }
             "abort" => {
                 let code = fields.get("exitcode").and_then(|code| code.parse().ok()).unwrap_or(1);
                 let message = fields.get("message").unwrap_or_default().to_string();
+                connection.aborted = true;
                 actions.push(Action::Event(Event::Aborted { rank, code, message }));
             }
             "publish_name" | "lookup_name" | "unpublish_name" => {

@@ -95,6 +95,14 @@ fn ends_are_told_apart() {
 }
 
 #[test]
+fn nobody_finalizes_after_an_abort() {
+    let mut w = world(1);
+    say(&mut w, 0, "cmd=init pmi_version=1 pmi_subversion=1\ncmd=abort exitcode=3\n");
+    assert_eq!(say(&mut w, 0, "cmd=finalize\n"), ("cmd=finalize_ack rc=0\n".to_string(), vec![]));
+    assert!(w.is_active(0));
+}
+
+#[test]
 fn names_go_through_a_directory() {
     let mut w = world(1);
     let mut names = Names::default();
@@ -191,6 +199,13 @@ fn words() -> impl Strategy<Value = Vec<u8>> {
         proptest::collection::vec(any::<u8>(), 0..40),
     ];
     proptest::collection::vec(word, 0..12).prop_map(|words| words.concat())
+}
+
+#[test]
+fn shared_memory_is_named_as_mpich_5_names_it() {
+    // Seen in /dev/shm.
+    let files = World::new("ftd-test.1", vec![0], 0).unwrap().shared_memory_files();
+    assert_eq!(files, ["/dev/shm/mpich_shm_bbcf2999_0", "/dev/shm/mpich_vci_bbcf2999_0"]);
 }
 
 proptest! {

@@ -692,8 +692,8 @@ unsafe extern "C" fn disconnect(
     function: sys::pmix_op_cbfunc_t,
     data: *mut c_void,
 ) -> sys::pmix_status_t {
-    // SAFETY: libpmix passes the participants' names.
     push(|| Upcall::Connect {
+        // SAFETY: libpmix passes the participants' names.
         procs: unsafe { procs_from(procs, nprocs) },
         connect: false,
         respond: op(function, data),

@@ -3,6 +3,21 @@
 use crate::Rank;
 use serde::{Deserialize, Serialize};
 
+/// PMIx status: success.
+pub const SUCCESS: i32 = 0;
+/// PMIx status: no such data.
+pub const ERR_NOT_FOUND: i32 = -46;
+/// PMIx status: the host does not do this.
+pub const ERR_NOT_SUPPORTED: i32 = -47;
+
+/// Open MPI 4 is silently a singleton, PMIx or not, unless it believes that a resource manager stands above it: this
+/// variable, `FLUX_JOB_ID`, or `SLURM_NODELIST` with `SLURM_JOBID` and `SLURM_STEP_ID`. This one has the fewest readers:
+/// it only makes Open MPI 4 use PMIx and leave the binding to processors alone. Open MPI 5 does not know it.
+pub const NOT_SINGLETON: (&str, &str) = ("JSM_JSRUN_PORT", "0");
+/// What Open MPI 4's own launcher sets when a node has more ranks than processors: waiting ranks then give the processor
+/// away. (`mpi_yield_when_idle`, the user's own setting, goes before it.) Open MPI 5 takes it from the job's information.
+pub const OVERSUBSCRIBED: (&str, &str) = ("OMPI_MCA_mpi_oversubscribe", "1");
+
 /// A process as PMIx names it. `rank` may be PMIx's wildcard (`u32::MAX - 1`, `0xffff_fffe`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Proc {
