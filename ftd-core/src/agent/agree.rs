@@ -300,8 +300,18 @@ impl Agent {
         unknown && !self.due(self.noticed(), self.config.policy.exit_timeout)
     }
 
-    /// Asks for replacements of lost slots and stops the world meanwhile; false when there is nothing to wait for.
+    /// Asks for replacements of this node's lost slots and stops the world meanwhile; false when there is nothing to wait
+    /// for. (A lost slot stays lost, so the world that is stopped before anything is agreed ends for certain.)
     fn await_slots(&mut self, failures: &FailureSet, missing: u32) -> bool {
+        let lost: Vec<SlotId> = failures
+            .failures()
+            .iter()
+            .filter_map(|failure| match failure.subject {
+                Subject::Slot(slot) => Some(slot),
+                _ => None,
+            })
+            .collect();
+        let Some(newest) = lost.last().copied().filter(|_| missing as usize <= lost.len()) else { return false };
         if !self.config.renewable_slots {
             return false;
         }
@@ -310,12 +320,8 @@ impl Agent {
         } else if self.due(self.slots_since, self.config.policy.slot_timeout) {
             return false;
         }
-        let lost = failures.failures().iter().filter_map(|failure| match failure.subject {
-            Subject::Slot(slot) => Some(slot),
-            _ => None,
-        });
-        if let (Some(lost), true) = (lost.max(), missing > self.slots_asked) {
-            self.report(Report::Notice(Notice::WaitingForSlot { lost }));
+        if missing > self.slots_asked {
+            self.report(Report::Notice(Notice::WaitingForSlot { lost: newest }));
         }
         while self.slots_asked < missing {
             self.slots_asked += 1;

@@ -23,9 +23,8 @@ impl Agent {
         for world in stop {
             self.emit(Effect::StopWorld(world));
         }
-        // SIGKILL reaches stopped processes as well; there is nothing to continue.
         if self.worlds.values().all(Option::is_some) {
-            self.paused = None;
+            self.go_on();
         }
     }
 

@@ -31,12 +31,7 @@ impl Agent {
                 self.emit(Effect::Pause);
                 self.report(Report::Notice(Notice::Paused));
             }
-            Some(_) if !computing => self.paused = None,
-            Some(_) if !stale => {
-                self.paused = None;
-                self.emit(Effect::Continue);
-                self.report(Report::Notice(Notice::Continued));
-            }
+            Some(_) if !computing || !stale => self.go_on(),
             Some(since) if self.due(since, self.config.policy.fence_kill) => {
                 self.fenced = true;
                 self.stop_worlds(None);
@@ -49,10 +44,20 @@ impl Agent {
         }
     }
 
-    /// A stale node that can reach the store vouches for itself.
+    /// Lets the ranks go on, if they were stopped. Those that were killed meanwhile do not notice.
+    pub(super) fn go_on(&mut self) {
+        if self.paused.take().is_some() {
+            self.emit(Effect::Continue);
+            self.report(Report::Notice(Notice::Continued));
+        }
+    }
+
+    /// A stale node that can reach the store vouches for itself. So does one whose accusation of another was not answered:
+    /// with the key at a newer revision, that write can happen no more, and the other is acknowledged again.
     pub(super) fn vouch(&mut self) -> Option<crate::record::EpochRecord> {
         let record = self.record.as_ref()?;
         let waits = self.batch.is_some() || self.verdict.is_some();
-        (self.ring.stale(self.now) && !waits).then(|| plan::vouch(record, self.me))
+        let unsure = self.link.uncertain.as_ref().is_some_and(|(_, nodes)| !nodes.is_empty());
+        ((self.ring.stale(self.now) || unsure) && !waits).then(|| plan::vouch(record, self.me))
     }
 }
