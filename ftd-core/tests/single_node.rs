@@ -129,7 +129,7 @@ fn a_killed_rank_costs_a_recovery_from_the_newest_complete_checkpoint() {
     let stamp = |version| Stamp { version: Version(version), epoch: EpochId(1) };
     let inventory = Inventory::own([(Rank(0), stamp(10)), (Rank(0), stamp(20)), (Rank(1), stamp(10))]);
     let said = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory });
-    assert_eq!(said, ["restore version 10"]);
+    assert_eq!(said, ["restore version 10", "retire below version 10"]);
     node.initialize(2);
     assert!(node.tell(Event::Restored { process: process(2, 0), version: Version(10) }).is_empty());
     let said = node.tell(Event::Restored { process: process(2, 1), version: Version(10) });

@@ -108,6 +108,7 @@ impl Agent {
         self.inventory = None;
         self.inventory_asked = None;
         self.choice = None;
+        self.retired = false;
         self.drained = false;
         self.ledger = crate::inventory::Ledger::default();
         if self.verdict.as_ref().is_some_and(|verdict| !verdict.cancelled) {

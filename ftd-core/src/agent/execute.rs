@@ -57,6 +57,7 @@ impl Agent {
             }
         }
         self.guard_choice();
+        self.guard_retire();
         self.note_complete();
         self.guard_cancelled();
     }
@@ -184,6 +185,21 @@ impl Agent {
             self.effects.push(Effect::Restore { epoch, group: *group, stamp: *stamp });
         }
         self.choice = Some(choice);
+    }
+
+    /// Once every agent knows what is restored, what is older is needed no more. (All places may hold complete versions
+    /// when an epoch ends; the next checkpoint needs one of them.)
+    fn guard_retire(&mut self) {
+        if self.retired || !self.all_peers(|status| status.chosen) {
+            return;
+        }
+        let Some(choice) = &self.choice else { return };
+        self.retired = true;
+        for (group, stamp) in choice {
+            if let Some(stamp) = stamp {
+                self.effects.push(Effect::Retire { group: *group, complete: stamp.version });
+            }
+        }
     }
 
     /// Which versions have become complete everywhere.

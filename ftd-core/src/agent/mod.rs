@@ -169,6 +169,8 @@ pub struct Agent {
     inventory: Option<Inventory>,
     inventory_asked: Option<Micros>,
     choice: Option<Choice>,
+    /// What is older than the choice was given up.
+    retired: bool,
     ledger: Ledger,
     ring: Ring,
     paused: Option<Micros>,
@@ -223,6 +225,7 @@ impl Agent {
             inventory: None,
             inventory_asked: None,
             choice: None,
+            retired: false,
             ledger: Ledger::default(),
             ring,
             paused: None,
