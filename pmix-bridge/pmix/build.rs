@@ -46,6 +46,8 @@ fn main() {
         .layout_tests(false)
         .prepend_enum_name(false)
         .generate_comments(false)
+        // rustfmt need not be there.
+        .formatter(bindgen::Formatter::None)
         .rust_edition(bindgen::RustEdition::Edition2024)
         .generate();
     let bindings = match bindings {

@@ -34,6 +34,10 @@ pub const MAX_NAME: usize = 256;
 /// Most bytes that all keys and values of one world may take.
 pub const MAX_STORE: usize = 256 << 20;
 
+/// What Intel MPI needs so that waiting ranks give the processor away, as they do below its own launcher when a node has
+/// more ranks than processors. A value that the user has set goes before it. MPICH does not know it.
+pub const OVERSUBSCRIBED: (&str, &str) = ("I_MPI_THREAD_YIELD", "2");
+
 const PROCESS_MAPPING: &str = "PMI_process_mapping";
 
 /// What a caller has to do, in order.
@@ -235,11 +239,19 @@ impl World {
         })
     }
 
-    /// Environment that a rank of this world needs, apart from `PMI_FD`.
+    /// Environment of a rank of this world, apart from `PMI_FD`; for a rank of another node, empty.
     pub fn environment(&self, rank: u32) -> Vec<(String, String)> {
-        [("PMI_RANK", rank.to_string()), ("PMI_SIZE", self.size.to_string()), ("PMI_SPAWNED", "0".to_string())]
-            .map(|(name, value)| (name.to_string(), value))
-            .to_vec()
+        let Some(local) = self.local.keys().position(|local| *local == rank) else { return Vec::new() };
+        // The last two are for programs that look (to choose a GPU, for example); MPICH's launcher sets them.
+        [
+            ("PMI_RANK", rank.to_string()),
+            ("PMI_SIZE", self.size.to_string()),
+            ("PMI_SPAWNED", "0".to_string()),
+            ("MPI_LOCALRANKID", local.to_string()),
+            ("MPI_LOCALNRANKS", self.local.len().to_string()),
+        ]
+        .map(|(name, value)| (name.to_string(), value))
+        .to_vec()
     }
 
     /// The files that MPICH 5 leaves behind on this node when the world is killed. To be removed then; and, as their

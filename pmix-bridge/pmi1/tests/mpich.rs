@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ft_pmi1::{Action, Event, Names, World};
+use ft_pmi1::{Action, Event, Names, OVERSUBSCRIBED, World};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -101,6 +101,9 @@ fn run(mpi: &Mpi, what: &str, size: u32, hold: Duration) -> Story {
         // The connection stands where standard input is: so no other child inherits it.
         command.stdin(Stdio::from(OwnedFd::from(theirs))).env("PMI_FD", "0");
         command.envs(world.environment(rank)).envs(mpi.env.iter().cloned());
+        if size as usize > std::thread::available_parallelism().unwrap().get() {
+            command.env(OVERSUBSCRIBED.0, OVERSUBSCRIBED.1);
+        }
         command.env("FT_RANK", rank.to_string()).env("FT_SIZE", size.to_string());
         command.arg(what).stdout(Stdio::piped()).stderr(Stdio::piped());
         ranks.push(command.spawn().unwrap());
@@ -213,5 +216,20 @@ fn an_abort_is_told_with_its_code() {
         assert_eq!(story.aborts, [(1, 7)], "{}: {story:?}", mpi.name);
         // Its ranks were killed. If this fails, MPICH 5 names its files in another way, and nobody removes them.
         assert_eq!(story.left.len(), usize::from(mpi.name == "MPICH 5"), "{}: {story:?}", mpi.name);
+    }
+}
+
+#[test]
+fn waiting_ranks_give_the_processor_away_where_their_own_launcher_has_them_do_so() {
+    let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
+    if cpus > 16 {
+        println!("skipped: too many processors ({cpus}) to have more ranks than those");
+        return;
+    }
+    for mpi in kinds() {
+        let story = run(&mpi, "sched", cpus + 1, Duration::ZERO);
+        assert!(story.succeeded, "{}: {story:?}", mpi.name);
+        // MPICH 4 never does.
+        assert_eq!(story.output.contains("yields"), mpi.name != "MPICH 4", "{}: {story:?}", mpi.name);
     }
 }

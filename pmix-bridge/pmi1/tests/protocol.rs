@@ -72,6 +72,16 @@ fn a_barrier_is_reported_once_and_ends_when_told() {
 fn only_this_nodes_ranks_count() {
     let mut w = World::new("kvs", vec![0, 1, 1, 0], 1).unwrap();
     assert_eq!(w.receive(0, b"cmd=barrier_in\n"), Err(WorldError::NotLocal(0)));
+    assert_eq!(w.environment(0), []);
+    let pair = |(name, value): (&str, &str)| (name.to_string(), value.to_string());
+    let env = [
+        ("PMI_RANK", "2"),
+        ("PMI_SIZE", "4"),
+        ("PMI_SPAWNED", "0"),
+        ("MPI_LOCALRANKID", "1"),
+        ("MPI_LOCALNRANKS", "2"),
+    ];
+    assert_eq!(w.environment(2), env.map(pair));
     assert_eq!(w.receive(4, b"x"), Err(WorldError::NotLocal(4)));
     say(&mut w, 1, "cmd=barrier_in\n");
     assert_eq!(say(&mut w, 2, "cmd=barrier_in\n").1, [Event::BarrierReady { puts: vec![] }]);

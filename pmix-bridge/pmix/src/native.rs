@@ -996,7 +996,7 @@ pub fn take_inherited_socket(fd: RawFd) -> std::io::Result<UnixStream> {
         let mut kind: c_int = 0;
         let mut length = size_of::<c_int>() as libc::socklen_t;
         let at: *mut c_void = ptr::from_mut(&mut kind).cast();
-        if fd <= 2 || libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &mut length) != 0 {
+        if fd == 1 || fd == 2 || libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_DOMAIN, at, &mut length) != 0 {
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("descriptor {fd} is no socket")));
         }
         if kind != libc::AF_UNIX {
