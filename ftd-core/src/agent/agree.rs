@@ -245,7 +245,8 @@ impl Agent {
 
     /// This node's slots, once all of them are up.
     pub(super) fn own_slots(&self) -> Option<std::collections::BTreeSet<SlotId>> {
-        let up = self.slots.values().all(|slot| slot.up) && self.started;
+        // Not a word before the store has said that there is no record: a predecessor may have spoken for this node.
+        let up = self.slots.values().all(|slot| slot.up) && self.started && self.link.answered;
         let enough = !self.config.renewable_slots || self.lost_slots.is_empty() || self.slots_awaited() == 0;
         (up && enough).then(|| self.slots.keys().copied().collect())
     }

@@ -320,6 +320,7 @@ impl Agent {
 
     fn take_read(&mut self, revision: Revision, record: Option<EpochRecord>) {
         self.answered();
+        self.link.answered = true;
         if self.link.asked == Asked::Read {
             self.link.asked = Asked::Nothing;
         }

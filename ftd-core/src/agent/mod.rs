@@ -97,6 +97,8 @@ struct Link {
     revision: Revision,
     asked: Asked,
     want_read: bool,
+    /// A read was answered.
+    answered: bool,
     /// Unreachable since.
     down: Option<Micros>,
     retry_at: Micros,
@@ -189,6 +191,7 @@ impl Agent {
             revision: Revision(0),
             asked: Asked::Nothing,
             want_read: false,
+            answered: false,
             down: None,
             retry_at: Micros(0),
             uncertain: None,
