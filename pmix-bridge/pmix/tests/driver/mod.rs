@@ -220,6 +220,10 @@ pub fn start_rank(mpi: &Mpi, program: &Path, what: &str, size: u32, rank: &(u32,
         }
     }
     command.envs(mpi.env.iter().cloned()).envs(rank.1.iter().cloned());
+    // What a killed rank leaves goes with the test's folder.
+    for name in ["OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"] {
+        command.env(name, program.parent().unwrap());
+    }
     if size as usize > std::thread::available_parallelism().unwrap().get() {
         command.env(OVERSUBSCRIBED.0, OVERSUBSCRIBED.1);
     }
