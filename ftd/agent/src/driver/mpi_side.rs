@@ -87,6 +87,9 @@ impl Driver {
             Flavour::Mpich => {
                 let (fd, env) = self.open_pmi(number, rank).map_err(|e| format!("no connection for PMI: {e}"))?;
                 let mut env: Vec<(String, Option<String>)> = env.into_iter().map(|(k, v)| (k, Some(v))).collect();
+                if self.oversubscribed() {
+                    env.extend(self.unless_set(ft_pmi1::OVERSUBSCRIBED.0, ft_pmi1::OVERSUBSCRIBED.1));
+                }
                 env.push(("PMIX_NAMESPACE".into(), None));
                 env.push(("PMIX_RANK".into(), None));
                 link.send_with(&rank::ToRank::Welcome { env, pmi_fd: true }, vec![page_fd, fd]);
@@ -127,6 +130,7 @@ impl Driver {
     }
 
     fn welcome_pmix(&mut self, number: WorldNumber) {
+        let extra = self.open_mpi_environment();
         let Some(world) = self.worlds.get_mut(&number) else { return };
         let Some(env) = &world.pmix_env else { return };
         for (rank, member) in &mut world.members {
@@ -136,19 +140,45 @@ impl Driver {
             for key in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID"] {
                 all.push((key.into(), None));
             }
+            all.extend(extra.iter().cloned());
             if let Some(link) = &member.link {
                 link.send_with(&rank::ToRank::Welcome { env: all, pmi_fd: false }, vec![page]);
             }
         }
         let deferred = std::mem::take(&mut world.deferred);
         for (slot, mut start) in deferred {
-            for (key, value) in env.get(&start.rank).into_iter().flatten() {
-                start.env.push((key.clone().into_bytes(), value.clone().into_bytes()));
+            let extra = extra.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?)));
+            for (key, value) in env.get(&start.rank).into_iter().flatten().cloned().chain(extra) {
+                start.env.push((key.into_bytes(), value.into_bytes()));
             }
             if let Some(shepherd) = self.shepherds.get(&slot) {
                 shepherd.link.send(&shepherd::ToShepherd::Start(start));
             }
         }
+    }
+
+    /// Whether there are more ranks here than processors.
+    fn oversubscribed(&self) -> bool {
+        std::thread::available_parallelism().is_ok_and(|cpus| self.spec.world_size as usize > cpus.get())
+    }
+
+    /// A setting for the ranks, unless the user made it.
+    fn unless_set(&self, key: &str, value: &str) -> Option<(String, Option<String>)> {
+        let set = self.spec.env.iter().any(|(name, _)| name == key.as_bytes());
+        (!set).then(|| (key.to_string(), Some(value.to_string())))
+    }
+
+    /// What Open MPI needs besides PMIx's variables: what keeps it from becoming a singleton, what its own launcher says
+    /// when ranks share processors, and shared memory in the job's directory, which goes with the job.
+    fn open_mpi_environment(&self) -> Vec<(String, Option<String>)> {
+        let mut env = vec![(pmix::NOT_SINGLETON.0.to_string(), Some(pmix::NOT_SINGLETON.1.to_string()))];
+        if self.oversubscribed() {
+            env.extend(self.unless_set(pmix::OVERSUBSCRIBED.0, pmix::OVERSUBSCRIBED.1));
+        }
+        for key in ["OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"] {
+            env.extend(self.unless_set(key, &format!("{}/pmix", self.spec.job_dir)));
+        }
+        env
     }
 
     fn world_of_host(&mut self, host: HostId) -> Option<&mut World> {
@@ -270,7 +300,14 @@ impl Driver {
         let inputs = self.inputs.clone();
         let world = self.worlds.get_mut(&number).ok_or(ErrorKind::NotFound)?;
         if world.pmi1.is_none() {
-            world.pmi1 = Some(ft_pmi1::World::new(&name, vec![0; size], 0).map_err(io::Error::other)?);
+            let server = ft_pmi1::World::new(&name, vec![0; size], 0).map_err(io::Error::other)?;
+            // The names of these files have 32 bits: another job's may be there, and a rank that found it would hang.
+            let files = server.shared_memory_files();
+            for file in &files {
+                let _ = std::fs::remove_file(file);
+            }
+            world.litter.report(files);
+            world.pmi1 = Some(server);
         }
         let env = world.pmi1.as_ref().map(|p| p.environment(rank)).unwrap_or_default();
         let (ours, theirs) = UnixStream::pair()?;
