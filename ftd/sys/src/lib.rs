@@ -3,6 +3,7 @@
 pub mod channel;
 pub mod death;
 pub mod gate;
+pub mod helper;
 pub mod memory;
 pub mod oom;
 pub mod process;

@@ -1,0 +1,200 @@
+//! The job's directory in node memory, and those that dead launchers left.
+
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where job directories are when `FT_MEMORY_DIR` says nothing.
+const MEMORY: &str = "/dev/shm";
+/// A launcher has its lock within this time after it made its directory.
+const YOUNG: Duration = Duration::from_secs(10);
+
+/// Why there is no job directory.
+#[derive(Debug, thiserror::Error)]
+pub enum JobDirError {
+    /// The place for it cannot be used.
+    #[error("the memory directory {} (FT_MEMORY_DIR) cannot be used: {error}", path.display())]
+    Memory {
+        /// The place.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Something in it cannot be made.
+    #[error("{}: {error}", path.display())]
+    Inside {
+        /// What.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+/// The directory of this job; removed when this is dropped.
+#[derive(Debug)]
+pub struct JobDir {
+    path: PathBuf,
+    word: String,
+    _lock: Flock<File>,
+}
+
+impl JobDir {
+    /// Makes the directory and holds its lock.
+    ///
+    /// # Errors
+    /// Names the path.
+    pub fn create() -> Result<JobDir, JobDirError> {
+        let memory = match std::env::var_os("FT_MEMORY_DIR") {
+            Some(directory) if !directory.is_empty() => PathBuf::from(directory),
+            _ => PathBuf::from(MEMORY),
+        };
+        let memory = std::path::absolute(&memory).unwrap_or(memory);
+        sweep(&memory);
+        Self::create_in(&memory)
+    }
+
+    fn create_in(memory: &Path) -> Result<JobDir, JobDirError> {
+        // Not a secret: the directory is closed to others. It only has to differ.
+        let random = std::hash::RandomState::new().build_hasher().finish() as u32;
+        let pid = std::process::id();
+        let word = format!("{pid}-{random:08x}");
+        let path = memory.join(format!("ftd-{}-{word}", nix::unistd::getuid()));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| JobDirError::Memory { path: memory.to_path_buf(), error })?;
+        match lock(&path.join("lock"), true) {
+            Ok(lock) => Ok(JobDir { path, word, _lock: lock }),
+            Err(error) => {
+                let _ = fs::remove_dir_all(&path);
+                Err(JobDirError::Inside { path: path.join("lock"), error })
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A word that no other job of this machine has.
+    pub fn word(&self) -> &str {
+        &self.word
+    }
+
+    /// The agent's socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path.join("agent.sock")
+    }
+
+    /// Listens on the agent's socket, on behalf of every agent that there will be.
+    ///
+    /// # Errors
+    /// Also when the path is longer than the 107 bytes that a socket's may have.
+    pub fn listen(&self) -> Result<UnixListener, JobDirError> {
+        let path = self.socket();
+        UnixListener::bind(&path).map_err(|error| JobDirError::Inside { path, error })
+    }
+}
+
+impl Drop for JobDir {
+    fn drop(&mut self) {
+        // Shepherds that lose their launcher do the same, at the same time perhaps.
+        for _ in 0..3 {
+            match fs::remove_dir_all(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+fn lock(path: &Path, create: bool) -> io::Result<Flock<File>> {
+    let file = OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path)?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+}
+
+/// Removes what dead launchers of this user left. What cannot be removed stays.
+fn sweep(memory: &Path) {
+    let uid = nix::unistd::getuid();
+    let prefix = format!("ftd-{uid}-");
+    for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix))
+            && let Ok(metadata) = entry.metadata()
+            && metadata.is_dir()
+            && metadata.uid() == uid.as_raw()
+            && is_abandoned(&entry.path(), rest, &metadata)
+        {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn is_abandoned(directory: &Path, rest: &str, metadata: &fs::Metadata) -> bool {
+    let pid_lives = rest.split('-').next().is_some_and(|pid| Path::new("/proc").join(pid).exists());
+    let young = metadata.modified().ok().and_then(|at| at.elapsed().ok()).is_none_or(|age| age < YOUNG);
+    if pid_lives && young {
+        return false;
+    }
+    match lock(&directory.join("lock"), false) {
+        Ok(_) => true,
+        // Its owner died before it made its lock.
+        Err(error) => error.kind() == io::ErrorKind::NotFound && !pid_lives,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_goes_with_its_job() {
+        let memory = tempfile::tempdir().unwrap();
+        let job = JobDir::create_in(memory.path()).unwrap();
+        assert_eq!(fs::metadata(job.path()).unwrap().mode() & 0o777, 0o700);
+        let _listener = job.listen().unwrap();
+        fs::create_dir(job.path().join("ckpt")).unwrap();
+        let path = job.path().to_path_buf();
+        drop(job);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_what_the_dead_left_is_swept() {
+        let memory = tempfile::tempdir().unwrap();
+        let uid = nix::unistd::getuid();
+        let alive = JobDir::create_in(memory.path()).unwrap();
+        let mut made = Vec::new();
+        // A pid that no process has, with and without a lock; another user's; something else.
+        for (name, locked, gone) in [
+            (format!("ftd-{uid}-4194305-aa"), true, true),
+            (format!("ftd-{uid}-4194305-bb"), false, true),
+            (format!("ftd-{}-4194305-aa", uid.as_raw() + 1), true, false),
+            (format!("other-{uid}-4194305-aa"), true, false),
+        ] {
+            let path = memory.path().join(name);
+            fs::create_dir(&path).unwrap();
+            if locked {
+                fs::write(path.join("lock"), "").unwrap();
+            }
+            made.push((path, gone));
+        }
+        sweep(memory.path());
+        for (path, gone) in made {
+            assert_eq!(!path.exists(), gone, "{}", path.display());
+        }
+        assert!(alive.path().exists());
+    }
+
+    #[test]
+    fn a_place_that_does_not_exist_is_named() {
+        let error = JobDir::create_in(Path::new("/no/such")).unwrap_err().to_string();
+        assert!(error.contains("/no/such (FT_MEMORY_DIR)"), "{error}");
+    }
+}

@@ -1,0 +1,575 @@
+//! The launcher: starts the agent and one shepherd per slot, relays output and input, and outlives them all.
+//!
+//! One thread and one `poll`. It decides nothing about the job: the agent does.
+
+use crate::family::{self, End, Sweep};
+use crate::helpers::Helpers;
+use crate::job_dir::{JobDir, JobDirError};
+use crate::options::Options;
+use crate::output::{Output, Stream};
+use crate::signals::{self, Meaning, Signals};
+use crate::stdin::Input;
+use ft_sys::channel::Channel;
+use ft_sys::helper::Helper;
+use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
+use ft_wire::{Role, Slot};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The agent's first words may take this long.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// A cancelled job ends by force after this time.
+const CANCEL: Duration = Duration::from_secs(10);
+/// What is still there so long after the job's end is killed.
+const LEAVE: Duration = Duration::from_secs(5);
+/// Helpers that die more often than [`MOST_DEATHS`] times within this time are not started again.
+const DEATHS_WITHIN: Duration = Duration::from_secs(30);
+/// See [`DEATHS_WITHIN`].
+const MOST_DEATHS: usize = 5;
+/// While processes are being killed they are looked at this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Why a job cannot be launched.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The job's directory.
+    #[error(transparent)]
+    JobDir(#[from] JobDirError),
+    /// One of ftd's own programs does not start.
+    #[error("{} cannot be started: {error}", program.display())]
+    Start {
+        /// Which.
+        program: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// Something that every process needs.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
+    move |error| LaunchError::System { what, error }
+}
+
+#[derive(Debug)]
+struct AgentProcess {
+    pid: i32,
+    /// `None`: its link broke, and it is being killed.
+    link: Option<Channel>,
+}
+
+#[derive(Debug)]
+struct Shepherd {
+    pid: i32,
+    /// Open as long as the job runs; its end of file ends the shepherd.
+    lifeline: UnixStream,
+}
+
+/// How the job ends.
+#[derive(Debug)]
+struct Ending {
+    status: i32,
+    reason: Option<String>,
+    until: Instant,
+}
+
+/// A running job.
+#[derive(Debug)]
+pub struct Launcher {
+    options: Options,
+    spec: JobSpec,
+    helpers: Helpers,
+    directory: JobDir,
+    listener: UnixListener,
+    /// The embedded store's memory, which outlives every agent.
+    store: OwnedFd,
+    input: Input,
+    output: Output,
+    signals: Signals,
+    agent: Option<AgentProcess>,
+    shepherds: BTreeMap<Slot, Shepherd>,
+    next_slot: Slot,
+    /// Orphans of helpers that died are being killed; then the agent hears of these slots, or a new agent is started.
+    sweep: Option<Sweep>,
+    lost: Vec<Slot>,
+    agent_deaths: VecDeque<Instant>,
+    shepherd_failures: VecDeque<Instant>,
+    cancelled: Option<(i32, Instant)>,
+    ending: Option<Ending>,
+}
+
+/// What a descriptor that is ready belongs to.
+#[derive(Debug, Clone, Copy)]
+enum Ready {
+    Signals,
+    Agent,
+    Input,
+    Source((Slot, Stream)),
+    Sink,
+}
+
+impl Launcher {
+    /// Starts the agent and all shepherds. `spec` lacks what only the launcher knows: the job's name and directory.
+    ///
+    /// # Errors
+    /// One sentence; nothing is left behind.
+    pub fn start(options: Options, mut spec: JobSpec, helpers: Helpers) -> Result<Launcher, LaunchError> {
+        raise_descriptor_limit(options.ranks);
+        ft_sys::process::set_subreaper().map_err(system("orphans cannot be adopted"))?;
+        let signals = Signals::open().map_err(system("signals cannot be read"))?;
+        let directory = JobDir::create()?;
+        let listener = directory.listen()?;
+        spec.job = format!("ftrun-{}", directory.word());
+        spec.job_dir = directory.path().to_string_lossy().into_owned();
+        let mut launcher = Launcher {
+            store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
+            input: Input::open().map_err(system("standard input"))?,
+            output: Output::new(options.tag_output),
+            options,
+            spec,
+            helpers,
+            directory,
+            listener,
+            signals,
+            agent: None,
+            shepherds: BTreeMap::new(),
+            next_slot: 0,
+            sweep: None,
+            lost: Vec::new(),
+            agent_deaths: VecDeque::new(),
+            shepherd_failures: VecDeque::new(),
+            cancelled: None,
+            ending: None,
+        };
+        match launcher.start_all() {
+            Ok(()) => Ok(launcher),
+            Err(error) => {
+                launcher.shepherds.clear();
+                family::end_all(LEAVE);
+                Err(error)
+            }
+        }
+    }
+
+    fn start_all(&mut self) -> Result<(), LaunchError> {
+        // The agent first: it makes itself ready while shepherds are started, and they can dial before it listens.
+        self.start_agent()?;
+        for _ in 0..self.options.ranks {
+            self.start_shepherd()?;
+        }
+        self.describe_job();
+        Ok(())
+    }
+
+    fn verbose(&mut self, line: impl FnOnce() -> String) {
+        if self.options.verbose {
+            self.output.say(&format!("ftrun: {}", line()));
+        }
+    }
+
+    fn start_agent(&mut self) -> Result<(), LaunchError> {
+        let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
+        let helper = Helper {
+            program: &self.helpers.agent,
+            arguments: Vec::new(),
+            environment: vec![
+                ("FT_LAUNCHER_FD", theirs.as_raw_fd().to_string()),
+                ("FT_LISTEN_FD", self.listener.as_raw_fd().to_string()),
+            ],
+            descriptors: &[theirs.as_fd(), self.listener.as_fd()],
+            output: None,
+        };
+        let pid = helper.start().map_err(|error| LaunchError::Start { program: self.helpers.agent.clone(), error })?;
+        self.agent = Some(AgentProcess { pid, link: Some(Channel::from_stream(mine)) });
+        self.verbose(|| format!("agent {pid}"));
+        Ok(())
+    }
+
+    /// Says hello to the agent and tells it what the job is.
+    fn describe_job(&mut self) {
+        let slots = self.shepherds.keys().copied().collect();
+        let message = ToAgent::Job { spec: self.spec.clone(), slots };
+        let Some(agent) = &mut self.agent else { return };
+        let Some(link) = &mut agent.link else { return };
+        let told = link.exchange(Role::Launcher, HANDSHAKE).and_then(|_| link.send(&message, &[self.store.as_fd()]));
+        if let Err(error) = told {
+            // Its death, which comes next, is what counts.
+            agent.link = None;
+            ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
+            self.verbose(|| format!("the agent did not take the job: {error}"));
+        }
+        if let Some((signal, _)) = self.cancelled {
+            self.tell(&ToAgent::Cancel { signal });
+        }
+    }
+
+    fn start_shepherd(&mut self) -> Result<Slot, LaunchError> {
+        let slot = self.next_slot;
+        let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
+        mine.set_nonblocking(true).map_err(system("no socket pair"))?;
+        let output = self.output.open(slot, Instant::now()).map_err(system("no pipe"))?;
+        let mut descriptors = vec![theirs.as_fd()];
+        let mut arguments: Vec<OsString> = vec![
+            "--slot".into(),
+            slot.to_string().into(),
+            "--socket".into(),
+            self.directory.socket().into(),
+            "--lifeline".into(),
+            theirs.as_raw_fd().to_string().into(),
+        ];
+        if let Some((fd, option, offset)) = self.input.for_shepherd() {
+            descriptors.push(fd);
+            arguments.extend([option.into(), fd.as_raw_fd().to_string().into()]);
+            arguments.extend(offset.map(|offset| offset.to_string().into()));
+        }
+        let program = &self.helpers.shepherd;
+        let helper =
+            Helper { program, arguments, environment: Vec::new(), descriptors: &descriptors, output: Some(output) };
+        let pid = helper.start().map_err(|error| LaunchError::Start { program: program.clone(), error })?;
+        self.shepherds.insert(slot, Shepherd { pid, lifeline: mine });
+        self.next_slot += 1;
+        self.verbose(|| format!("slot {slot}: shepherd {pid}"));
+        Ok(slot)
+    }
+
+    /// Runs the job to its end and returns the exit status.
+    pub fn run(mut self) -> i32 {
+        let job_dir = self.spec.job_dir.clone();
+        self.verbose(|| format!("job directory {job_dir}"));
+        loop {
+            let ready = match self.wait() {
+                Ok(ready) => ready,
+                Err(error) => {
+                    self.give_up(1, &format!("poll: {error}"));
+                    return self.leave();
+                }
+            };
+            if ready.iter().any(|ready| matches!(ready, Ready::Signals)) {
+                while let Some(meaning) = self.signals.next() {
+                    self.signal(meaning);
+                }
+            }
+            // Before the pipes: a new placement is told before the new ranks write.
+            self.listen_to_agent();
+            let now = Instant::now();
+            for ready in ready {
+                match ready {
+                    Ready::Source(key) => self.output.read(key, now),
+                    Ready::Input => {
+                        if self.input.read() {
+                            self.tell_input_grew();
+                        }
+                    }
+                    Ready::Signals | Ready::Agent | Ready::Sink => {}
+                }
+            }
+            self.sweep_step();
+            self.output.tick(now);
+            if let Some((signal, _)) = self.cancelled.filter(|(_, until)| now >= *until)
+                && self.ending.is_none()
+            {
+                self.give_up(128 + signal, "the agent did not end the job in time: everything was killed");
+            }
+            if self.has_left(now) {
+                return self.leave();
+            }
+        }
+    }
+
+    fn wait(&self) -> io::Result<Vec<Ready>> {
+        let mut waited = vec![(Ready::Signals, PollFd::new(self.signals.as_fd(), PollFlags::POLLIN))];
+        if let Some(link) = self.agent.as_ref().and_then(|agent| agent.link.as_ref()) {
+            waited.push((Ready::Agent, PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        }
+        let stdin = io::stdin();
+        if self.input.wants_to_read() && self.ending.is_none() {
+            waited.push((Ready::Input, PollFd::new(stdin.as_fd(), PollFlags::POLLIN)));
+        }
+        for (key, fd) in self.output.readable() {
+            waited.push((Ready::Source(key), PollFd::new(fd, PollFlags::POLLIN)));
+        }
+        for fd in self.output.writable() {
+            waited.push((Ready::Sink, PollFd::new(fd, PollFlags::POLLOUT)));
+        }
+        let (of, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waited.into_iter().unzip();
+        match poll(&mut fds, self.patience()) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(of.into_iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(true)).map(|(ready, _)| ready).collect())
+    }
+
+    fn patience(&self) -> PollTimeout {
+        let now = Instant::now();
+        let deadlines = [
+            self.output.deadline(),
+            self.cancelled.filter(|_| self.ending.is_none()).map(|(_, until)| until),
+            self.ending.as_ref().filter(|_| self.has_children()).map(|ending| ending.until),
+            self.sweep.as_ref().map(|_| now + LOOK_AGAIN),
+        ];
+        match deadlines.into_iter().flatten().min() {
+            None => PollTimeout::NONE,
+            // Rounded up, or the last millisecond would be spent spinning.
+            Some(at) => {
+                let left = at.saturating_duration_since(now).as_micros().div_ceil(1000);
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            }
+        }
+    }
+
+    fn has_children(&self) -> bool {
+        self.agent.is_some() || !self.shepherds.is_empty()
+    }
+
+    fn signal(&mut self, meaning: Meaning) {
+        match meaning {
+            Meaning::Child => family::reap().into_iter().for_each(|(pid, end)| self.buried(pid, end)),
+            Meaning::End(signal) if self.cancelled.is_some() || self.ending.is_some() => {
+                self.give_up(128 + signal, &format!("{} came again: everything was killed", signals::name(signal)));
+            }
+            Meaning::End(signal) => {
+                self.cancelled = Some((signal, Instant::now() + CANCEL));
+                self.tell(&ToAgent::Cancel { signal });
+            }
+            Meaning::Forward(signal) => self.tell(&ToAgent::Signal(signal)),
+            Meaning::Continue => {
+                self.input.look_at_terminal();
+                self.tell(&ToAgent::Signal(nix::libc::SIGCONT));
+            }
+            Meaning::Stop => {
+                self.tell(&ToAgent::Signal(nix::libc::SIGTSTP));
+                // It cannot fail; SIGCONT brings this process back to this line.
+                let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+            }
+        }
+    }
+
+    /// Sends the agent a message. One that is dead is noticed elsewhere.
+    fn tell(&mut self, message: &ToAgent) {
+        if let Some(link) = self.agent.as_mut().and_then(|agent| agent.link.as_mut()) {
+            let _ = link.send(message, &[]);
+        }
+    }
+
+    fn tell_input_grew(&mut self) {
+        for shepherd in self.shepherds.values_mut() {
+            // One byte that was not read yet is as good as two.
+            let _ = shepherd.lifeline.write(&[0]);
+        }
+    }
+
+    fn listen_to_agent(&mut self) {
+        loop {
+            let Some(agent) = &mut self.agent else { return };
+            let Some(link) = &mut agent.link else { return };
+            match link.try_receive::<ToLauncher>() {
+                Ok(Some((message, _))) => self.agent_says(message),
+                Ok(None) => return,
+                Err(error) => {
+                    // An agent that nobody hears is of no use; its death starts the next one.
+                    agent.link = None;
+                    ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
+                    self.verbose(|| format!("the agent's link: {error}"));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn agent_says(&mut self, message: ToLauncher) {
+        match message {
+            ToLauncher::NeedSlot => match self.start_shepherd() {
+                Ok(slot) => self.tell(&ToAgent::SlotAdded { slot }),
+                Err(error) => self.give_up(1, &error.to_string()),
+            },
+            ToLauncher::Placement { epoch: _, ranks } => self.output.place(ranks),
+            ToLauncher::Drain { world } => {
+                self.output.end_world(Instant::now());
+                self.tell(&ToAgent::Drained { world });
+            }
+            ToLauncher::Recovered { block } => self.output.announce(block),
+            ToLauncher::Notice(text) => self.output.say(&format!("ftd: {text}")),
+            ToLauncher::End { status, reason } => self.end(status, reason),
+        }
+    }
+
+    /// The job is over: everybody may go.
+    fn end(&mut self, status: i32, reason: Option<String>) {
+        if self.ending.is_none() {
+            self.ending = Some(Ending { status, reason, until: Instant::now() + LEAVE });
+            if let Some(agent) = &mut self.agent {
+                agent.link = None;
+            }
+            for shepherd in self.shepherds.values() {
+                let _ = shepherd.lifeline.shutdown(std::net::Shutdown::Both);
+            }
+        }
+    }
+
+    /// Ends the job without the agent.
+    fn give_up(&mut self, status: i32, sentence: &str) {
+        family::end_all(LEAVE);
+        self.agent = None;
+        self.shepherds.clear();
+        self.sweep = None;
+        self.ending = Some(Ending { status, reason: Some(sentence.to_string()), until: Instant::now() });
+    }
+
+    /// A child of this process is gone.
+    fn buried(&mut self, pid: i32, end: End) {
+        if self.agent.as_ref().is_some_and(|agent| agent.pid == pid) {
+            // Its last words may have been that the job is over.
+            self.listen_to_agent();
+            self.agent = None;
+            self.agent_died(end);
+        } else if let Some(slot) = self.shepherds.iter().find(|(_, s)| s.pid == pid).map(|(slot, _)| *slot) {
+            self.shepherds.remove(&slot);
+            self.shepherd_died(slot, end);
+        }
+    }
+
+    fn agent_died(&mut self, end: End) {
+        if self.ending.is_some() {
+            return;
+        }
+        let now = Instant::now();
+        if end == End::Status(1) {
+            // It has said why, and would say it again.
+            return self.give_up(1, "the job cannot go on without its agent");
+        }
+        if too_often(&mut self.agent_deaths, now) {
+            let sentence = format!(
+                "the agent died of {} again, {} times within {} s: the job cannot go on",
+                end.words(),
+                MOST_DEATHS + 1,
+                DEATHS_WITHIN.as_secs()
+            );
+            return self.give_up(1, &sentence);
+        }
+        self.output.say(&format!("ftrun: the agent died ({}) and was started again", end.words()));
+        self.sweep = Some(Sweep::default());
+        self.sweep_step();
+    }
+
+    fn shepherd_died(&mut self, slot: Slot, end: End) {
+        if self.ending.is_some() {
+            return;
+        }
+        self.verbose(|| format!("slot {slot}: the shepherd died ({})", end.words()));
+        // One that ends by itself could not do its work, and the next one will not either.
+        if matches!(end, End::Status(_)) && too_often(&mut self.shepherd_failures, Instant::now()) {
+            return self.give_up(1, "shepherds end again and again: the job cannot go on");
+        }
+        self.lost.push(slot);
+        self.sweep = Some(Sweep::default());
+        self.sweep_step();
+    }
+
+    /// Kills what the dead helpers left; when nothing is left, tells the agent or starts the next one.
+    fn sweep_step(&mut self) {
+        let own: BTreeSet<i32> =
+            self.shepherds.values().map(|s| s.pid).chain(self.agent.as_ref().map(|agent| agent.pid)).collect();
+        if !self.sweep.as_mut().is_some_and(|sweep| sweep.step(&own)) {
+            return;
+        }
+        self.sweep = None;
+        let lost = std::mem::take(&mut self.lost);
+        if self.ending.is_some() {
+            return;
+        }
+        if self.agent.is_some() {
+            lost.into_iter().for_each(|slot| self.tell(&ToAgent::SlotGone { slot }));
+            return;
+        }
+        // A new agent hears only of the slots that exist.
+        match self.start_agent() {
+            Ok(()) => self.describe_job(),
+            Err(error) => self.give_up(1, &error.to_string()),
+        }
+    }
+
+    /// Whether the job is over and everybody is gone who belonged to it.
+    fn has_left(&mut self, now: Instant) -> bool {
+        let Some(ending) = &self.ending else { return false };
+        if self.has_children() {
+            if now < ending.until {
+                return false;
+            }
+            family::end_all(LEAVE);
+            self.agent = None;
+            self.shepherds.clear();
+        }
+        true
+    }
+
+    /// The last of the output, the last sentence, and the status.
+    fn leave(mut self) -> i32 {
+        // Strays of shepherds that had to be killed at the end.
+        let mut sweep = Sweep::default();
+        sweep.step(&BTreeSet::new());
+        let until = Instant::now() + LEAVE;
+        while !sweep.step(&BTreeSet::new()) && Instant::now() < until {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        family::reap();
+        let now = Instant::now();
+        self.output.read_all(now);
+        self.output.finish(now);
+        let ending = self.ending.take().unwrap_or(Ending { status: 1, reason: None, until: now });
+        if let Some(reason) = ending.reason {
+            self.output.say(&format!("ftrun: {reason}"));
+            self.output.tick(now);
+        }
+        // As long as somebody reads, slowly as it may be; a signal ends it.
+        while !self.output.all_written() {
+            match self.wait() {
+                Ok(ready) if ready.iter().any(|ready| matches!(ready, Ready::Signals)) => {
+                    while let Some(meaning) = self.signals.next() {
+                        if let Meaning::End(signal) = meaning {
+                            return 128 + signal;
+                        }
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+            self.output.tick(Instant::now());
+        }
+        ending.status
+    }
+}
+
+/// Counts a death; whether there were too many of late.
+fn too_often(deaths: &mut VecDeque<Instant>, now: Instant) -> bool {
+    deaths.push_back(now);
+    while deaths.front().is_some_and(|first| now.duration_since(*first) > DEATHS_WITHIN) {
+        deaths.pop_front();
+    }
+    deaths.len() > MOST_DEATHS
+}
+
+/// Three descriptors per rank are held here, and more in the agent, which inherits the limit.
+fn raise_descriptor_limit(ranks: u32) {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let wanted = 256 + 16 * u64::from(ranks);
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted
+    {
+        // What cannot be had is missed when the descriptors run out, with a sentence that says so.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
+    }
+}

@@ -1,0 +1,135 @@
+//! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
+
+mod family;
+mod helpers;
+mod job_dir;
+mod launcher;
+mod options;
+mod output;
+mod program;
+mod signals;
+mod sink;
+mod stdin;
+
+use ft_wire::launcher::JobSpec;
+use launcher::{LaunchError, Launcher};
+use options::{Options, Request};
+use program::ProgramError;
+use std::ffi::OsString;
+use std::io::Write;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Why there is no job; each is one sentence.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Options(#[from] options::OptionError),
+    #[error("--chdir: {}: {error}", path.display())]
+    Directory { path: PathBuf, error: std::io::Error },
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Helpers(#[from] helpers::Missing),
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
+impl Refusal {
+    fn status(&self) -> u8 {
+        match self {
+            Refusal::Options(_) => 2,
+            Refusal::Program(error) => error.status(),
+            Refusal::Directory { .. } | Refusal::Helpers(_) | Refusal::Launch(_) => 1,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match launch() {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+        Err(refusal) => {
+            say(&refusal.to_string());
+            ExitCode::from(refusal.status())
+        }
+    }
+}
+
+/// A sentence of ftrun's own. Nobody may be there to read it.
+fn say(sentence: &str) {
+    let _ = writeln!(std::io::stderr(), "ftrun: {sentence}");
+}
+
+fn launch() -> Result<i32, Refusal> {
+    let options = match options::parse(std::env::args_os())? {
+        Request::Run(options) => *options,
+        Request::Print(text) => {
+            let _ = std::io::stdout().write_all(text.as_bytes());
+            return Ok(0);
+        }
+    };
+    let helpers = helpers::Helpers::find()?;
+    let spec = describe(&options, &helpers)?;
+    Ok(Launcher::start(options, spec, helpers)?.run())
+}
+
+/// The job, except for its name and directory.
+fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Refusal> {
+    let directory = working_directory(options)?;
+    let environment = environment(options, &directory);
+    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let mut argv = options.command.clone();
+    let program = program::find(&argv[0], path, &directory)?;
+    let expect_pmix = program::is_linked_with_open_mpi(&program);
+    argv[0] = program.into_os_string();
+    let bytes = OsString::into_vec;
+    Ok(JobSpec {
+        job: String::new(),
+        world_size: options.ranks,
+        mode: options.mode.to_string(),
+        argv: argv.into_iter().map(bytes).collect(),
+        env: environment.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
+        cwd: bytes(directory.into_os_string()),
+        job_dir: String::new(),
+        max_failures: options.max_failures,
+        recover_aborts: options.recover_aborts,
+        mpi: options.mpi.to_string(),
+        preload: helpers.preload.to_string_lossy().into_owned(),
+        ft_pmix: helpers.pmix.to_string_lossy().into_owned(),
+        expect_pmix,
+    })
+}
+
+fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {
+    let wanted = options.directory.clone().unwrap_or_else(|| PathBuf::from("."));
+    let refuse = |error| Refusal::Directory { path: wanted.clone(), error };
+    let here = std::env::current_dir().map_err(refuse)?;
+    let Some(directory) = &options.directory else { return Ok(here) };
+    let directory = here.join(directory);
+    match std::fs::metadata(&directory) {
+        Ok(metadata) if metadata.is_dir() => Ok(directory),
+        Ok(_) => Err(refuse(std::io::ErrorKind::NotADirectory.into())),
+        Err(error) => Err(refuse(error)),
+    }
+}
+
+/// The environment of the ranks, before what the agent adds.
+fn environment(options: &Options, directory: &std::path::Path) -> Vec<(OsString, OsString)> {
+    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    let mut set = |name: &OsString, value: OsString| {
+        environment.retain(|(other, _)| other != name);
+        environment.push((name.clone(), value));
+    };
+    if options.directory.is_some() {
+        set(&"PWD".into(), directory.into());
+    }
+    for (name, value) in &options.variables {
+        match value {
+            Some(value) => set(name, value.clone()),
+            None if std::env::var_os(name).is_some() => {}
+            None => say(&format!("-x {}: there is no such variable in the environment", name.to_string_lossy())),
+        }
+    }
+    environment
+}

@@ -1,0 +1,511 @@
+//! The command line and the `FT_*` variables. Everything wrong with them is one sentence.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser};
+use ftd_core::Mode;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Deaths of one rank in a row without progress that end the job, unless told otherwise.
+const MAX_FAILURES: u32 = 5;
+
+/// Why a command line is refused; one sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// Something that clap found.
+    #[error("{0}; `ftrun --help` lists the options")]
+    CommandLine(String),
+    /// No `-n`.
+    #[error("how many ranks? Say so with -n N")]
+    NoRanks,
+    /// No program.
+    #[error("there is no program to start: name it after the options")]
+    NoProgram,
+    /// A mode that cannot be had.
+    #[error("--ft: {0}")]
+    Mode(#[from] ftd_core::policy::ModeError),
+    /// An option of the design that this release does not have.
+    #[error("{option}={value} is not built yet: {instead}")]
+    NotBuilt {
+        /// The option.
+        option: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What there is.
+        instead: &'static str,
+    },
+    /// A value that means nothing.
+    #[error("{option}: '{value}' is not {expected}")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+}
+
+/// What the user wants, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// `-n`: number of ranks, at least 1.
+    pub ranks: u32,
+    /// `--ft`.
+    pub mode: Mode,
+    /// `--ft-max-failures`.
+    pub max_failures: u32,
+    /// `--ft-on-abort=recover`.
+    pub recover_aborts: bool,
+    /// `--ft-mpi`: `auto`, `openmpi` or `mpich`.
+    pub mpi: &'static str,
+    /// `--tag-output`.
+    pub tag_output: bool,
+    /// `-v`.
+    pub verbose: bool,
+    /// `--chdir`.
+    pub directory: Option<PathBuf>,
+    /// `-x`, in order: variable and, if given, its value.
+    pub variables: Vec<(OsString, Option<OsString>)>,
+    /// Program and arguments, as typed.
+    pub command: Vec<OsString>,
+}
+
+/// What a command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// A job.
+    Run(Box<Options>),
+    /// A text for standard output: the help or the version.
+    Print(String),
+}
+
+#[derive(Parser, Debug)]
+#[command(
+    name = "ftrun",
+    version,
+    about = "Starts an MPI job that survives the failure of its processes.",
+    override_usage = "ftrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...",
+    after_help = "Signals sent to ftrun reach the ranks; Ctrl-C, SIGTERM and SIGHUP end the job, and a second one ends it \
+                  by force. The exit status is the job's: 0 when every rank ended well, the program's own status when it \
+                  ended itself, 128 plus the signal when a signal ended it.",
+    max_term_width = 110,
+    disable_help_subcommand = true
+)]
+struct Arguments {
+    /// Number of ranks, at least 1. There may be more of them than processor cores
+    #[arg(short = 'n', long = "np", visible_short_alias = 'c', value_name = "N", allow_hyphen_values = true)]
+    ranks: Option<String>,
+
+    /// Who survives a failure: `none` only launches, `reinit` starts all ranks again in place from the newest complete
+    /// checkpoint
+    #[arg(long = "ft", value_name = "MODE", env = "FT_MODE", default_value = "none", hide_env_values = true)]
+    mode: String,
+
+    /// So many deaths of one rank in a row, without a newer checkpoint or 30 s of computing, end the job [default: 5]
+    #[arg(
+        long = "ft-max-failures",
+        value_name = "N",
+        env = "FT_MAX_FAILURES",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
+    max_failures: Option<String>,
+
+    /// What MPI_Abort, a non-zero exit status and an exit without MPI_Finalize do: `end` the job or let it `recover`
+    #[arg(
+        long = "ft-on-abort",
+        value_name = "end|recover",
+        env = "FT_ON_ABORT",
+        default_value = "end",
+        hide_env_values = true
+    )]
+    on_abort: String,
+
+    /// The MPI that the program was linked with: `auto`, `openmpi` or `mpich` (and its relatives). Needed for statically
+    /// linked programs only
+    #[arg(
+        long = "ft-mpi",
+        value_name = "auto|openmpi|mpich",
+        env = "FT_MPI",
+        default_value = "auto",
+        hide_env_values = true
+    )]
+    mpi: String,
+
+    /// How a next world stands by: `none`; `exec` and `init` are not built yet
+    #[arg(
+        long = "ft-standby",
+        value_name = "none|exec|init",
+        env = "FT_STANDBY",
+        default_value = "none",
+        hide_env_values = true
+    )]
+    standby: String,
+
+    /// Spare nodes; on one machine there are none: 0
+    #[arg(
+        long = "ft-spares",
+        value_name = "NODES",
+        env = "FT_SPARES",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
+    spares: Option<String>,
+
+    /// Share of the ranks that have a replica, for the mode `replicate`, which is not built yet
+    #[arg(
+        long = "ft-degree",
+        value_name = "PERCENT",
+        env = "FT_DEGREE",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
+    degree: Option<String>,
+
+    /// Where checkpoints go besides memory; not built yet
+    #[arg(long = "ft-flush", value_name = "DIR|URL", env = "FT_FLUSH", hide_env_values = true)]
+    flush: Option<String>,
+
+    /// How often nodes tell that they live, and the silence after which one counts as dead, in milliseconds or with a unit
+    /// (100ms,500ms). On one machine there is nobody to tell
+    #[arg(long = "ft-heartbeat", value_name = "PERIOD,TIMEOUT", env = "FT_HEARTBEAT", hide_env_values = true)]
+    heartbeat: Option<String>,
+
+    /// Writes the rank and the stream before every line: `[3]<stdout>: …`
+    #[arg(long)]
+    tag_output: bool,
+
+    /// Sets a variable for the ranks. Without a value it is that of ftrun's own environment, which the ranks have anyway
+    #[arg(short = 'x', value_name = "VAR[=VALUE]", allow_hyphen_values = true)]
+    variables: Vec<OsString>,
+
+    /// Working directory of the ranks; relative names of the program are looked up from there
+    #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR")]
+    directory: Option<PathBuf>,
+
+    /// Accepted for mpirun's sake: more ranks than cores are always allowed
+    #[arg(long)]
+    oversubscribe: bool,
+
+    /// Says on standard error what is started and where
+    #[arg(short = 'v', long)]
+    verbose: bool,
+
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// The clap command, for the help and for the tests of the man page.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Reads a command line whose first word is the name of this program.
+///
+/// # Errors
+/// One sentence.
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, OptionError> {
+    let parsed = command().try_get_matches_from(like_mpirun(words)).and_then(|m| Arguments::from_arg_matches(&m));
+    match parsed {
+        Ok(arguments) => check(arguments).map(|options| Request::Run(Box::new(options))),
+        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+            Ok(Request::Print(error.render().to_string()))
+        }
+        Err(error) => Err(OptionError::CommandLine(sentence(&error))),
+    }
+}
+
+/// Writes mpirun's long options with two dashes, and puts `--` before the program.
+fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const LONG: [&str; 8] = ["-np", "-wdir", "-wd", "-chdir", "-oversubscribe", "-tag-output", "-version", "-help"];
+    const WITH_VALUE: [&str; 14] = [
+        "-n",
+        "-c",
+        "-x",
+        "--np",
+        "--ft",
+        "--ft-max-failures",
+        "--ft-on-abort",
+        "--ft-mpi",
+        "--ft-standby",
+        "--ft-spares",
+        "--ft-degree",
+        "--ft-flush",
+        "--ft-heartbeat",
+        "--chdir",
+    ];
+    let mut words = words.into_iter();
+    let mut rewritten: Vec<OsString> = words.by_ref().take(1).collect();
+    while let Some(word) = words.next() {
+        let text = word.to_str().unwrap_or_default();
+        let name = text.split('=').next().unwrap_or_default();
+        if !text.starts_with('-') || text == "--" {
+            // From here on all words are the program's.
+            rewritten.push("--".into());
+            rewritten.extend((text != "--").then_some(word));
+            break;
+        }
+        let word = if LONG.contains(&name) { OsString::from(format!("-{text}")) } else { word };
+        let text = word.to_str().unwrap_or_default();
+        let takes_next = WITH_VALUE.contains(&text) || matches!(text, "--wdir" | "--wd");
+        rewritten.push(word);
+        if takes_next {
+            rewritten.extend(words.next());
+        }
+    }
+    rewritten.extend(words);
+    rewritten
+}
+
+/// clap's complaint in one sentence of one line.
+fn sentence(error: &clap::Error) -> String {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let argument = context(ContextKind::InvalidArg).unwrap_or_default();
+    match error.kind() {
+        ErrorKind::UnknownArgument => format!("there is no option {argument}"),
+        ErrorKind::ArgumentConflict => format!("{argument} was given twice"),
+        ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_none_or(|v| v.is_empty()) => {
+            format!("{argument} needs a value")
+        }
+        _ => {
+            let text = error.render().to_string();
+            let lines = text.lines().take_while(|line| !line.trim().is_empty());
+            let joined = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+            joined.strip_prefix("error: ").unwrap_or(&joined).to_string()
+        }
+    }
+}
+
+fn check(arguments: Arguments) -> Result<Options, OptionError> {
+    let ranks = arguments.ranks.ok_or(OptionError::NoRanks)?;
+    let ranks = positive("-n", &ranks, "a number of ranks from 1 on")?;
+    let mode: Mode = arguments.mode.parse()?;
+    let max_failures = given(arguments.max_failures)
+        .map_or(Ok(MAX_FAILURES), |text| positive("--ft-max-failures", &text, "a number from 1 on"))?;
+    let recover_aborts = match arguments.on_abort.as_str() {
+        "end" | "" => false,
+        "recover" => true,
+        _ => return Err(value("--ft-on-abort", arguments.on_abort, "end or recover")),
+    };
+    let mpi = match arguments.mpi.as_str() {
+        "auto" | "" => "auto",
+        "openmpi" => "openmpi",
+        "mpich" => "mpich",
+        _ => return Err(value("--ft-mpi", arguments.mpi, "auto, openmpi or mpich")),
+    };
+    refuse_unbuilt(&arguments.standby, arguments.spares, arguments.degree, arguments.flush)?;
+    if let Some(text) = given(arguments.heartbeat) {
+        heartbeat(&text)?;
+    }
+    let variables = arguments.variables.into_iter().map(variable).collect::<Result<_, _>>()?;
+    if arguments.command.is_empty() {
+        return Err(OptionError::NoProgram);
+    }
+    Ok(Options {
+        ranks,
+        mode,
+        max_failures,
+        recover_aborts,
+        mpi,
+        tag_output: arguments.tag_output,
+        verbose: arguments.verbose,
+        directory: arguments.directory,
+        variables,
+        command: arguments.command,
+    })
+}
+
+/// An empty variable of the environment is one that is not set.
+fn given(text: Option<String>) -> Option<String> {
+    text.filter(|text| !text.is_empty())
+}
+
+fn value(option: &'static str, value: String, expected: &'static str) -> OptionError {
+    OptionError::Value { option, value, expected }
+}
+
+fn positive(option: &'static str, text: &str, expected: &'static str) -> Result<u32, OptionError> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(value(option, text.to_string(), expected)),
+    }
+}
+
+fn refuse_unbuilt(
+    standby: &str,
+    spares: Option<String>,
+    degree: Option<String>,
+    flush: Option<String>,
+) -> Result<(), OptionError> {
+    let unbuilt = |option, value, instead| Err(OptionError::NotBuilt { option, value, instead });
+    match standby {
+        "none" | "" => {}
+        "exec" | "init" => return unbuilt("--ft-standby", standby.into(), "this release has --ft-standby=none"),
+        _ => return Err(value("--ft-standby", standby.into(), "none, exec or init")),
+    }
+    if let Some(text) = given(spares) {
+        match text.parse::<u32>() {
+            Ok(0) => {}
+            Ok(_) => return unbuilt("--ft-spares", text, "this release runs on one machine, which has no spare nodes"),
+            Err(_) => return Err(value("--ft-spares", text, "a number of nodes")),
+        }
+    }
+    if let Some(text) = given(degree) {
+        match text.trim_end_matches('%').parse::<u32>() {
+            Ok(0..=100) => return unbuilt("--ft-degree", text, "this release replicates no ranks"),
+            _ => return Err(value("--ft-degree", text, "a percentage from 0 to 100")),
+        }
+    }
+    match given(flush) {
+        Some(text) => unbuilt("--ft-flush", text, "this release keeps checkpoints in memory only"),
+        None => Ok(()),
+    }
+}
+
+/// `PERIOD,TIMEOUT`.
+fn heartbeat(text: &str) -> Result<(Duration, Duration), OptionError> {
+    let wrong = |expected| value("--ft-heartbeat", text.to_string(), expected);
+    let shape = "PERIOD,TIMEOUT in milliseconds, for example 100,500";
+    let (period, timeout) = text.split_once(',').ok_or_else(|| wrong(shape))?;
+    let duration = |part: &str| {
+        let part = part.trim();
+        let (number, unit) = part.split_at(part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len()));
+        let number: u64 = number.parse().map_err(|_| wrong(shape))?;
+        match unit {
+            "" | "ms" => Ok(Duration::from_millis(number)),
+            "s" => Ok(Duration::from_secs(number)),
+            _ => Err(wrong(shape)),
+        }
+    };
+    let (period, timeout) = (duration(period)?, duration(timeout)?);
+    if period < Duration::from_millis(10) {
+        return Err(wrong("possible: the period must be at least 10 ms"));
+    }
+    if timeout < period * 3 {
+        return Err(wrong("possible: the time-out must be at least three periods"));
+    }
+    Ok((period, timeout))
+}
+
+/// `VAR` or `VAR=VALUE`.
+fn variable(word: OsString) -> Result<(OsString, Option<OsString>), OptionError> {
+    let bytes = word.as_bytes();
+    let (name, given) = match bytes.iter().position(|byte| *byte == b'=') {
+        Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
+        None => (bytes, None),
+    };
+    if name.is_empty() {
+        return Err(value("-x", word.to_string_lossy().into_owned(), "VAR or VAR=VALUE"));
+    }
+    Ok((OsStr::from_bytes(name).to_os_string(), given))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        std::iter::once("ftrun").chain(line.split_ascii_whitespace()).map(OsString::from).collect()
+    }
+
+    fn run(line: &str) -> Options {
+        match parse(words(line)) {
+            Ok(Request::Run(options)) => *options,
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    fn refused(line: &str) -> String {
+        let sentence = parse(words(line)).expect_err(line).to_string();
+        assert_eq!(sentence.lines().count(), 1, "{sentence}");
+        sentence
+    }
+
+    #[test]
+    fn it_feels_like_mpirun() {
+        for line in ["-n 4 ./app -n 3 --help", "-np 4 ./app -n 3 --help", "--np 4 -- ./app -n 3 --help"] {
+            let options = run(line);
+            assert_eq!((options.ranks, options.mode), (4, Mode::None));
+            assert_eq!(options.command, ["./app", "-n", "3", "--help"]);
+        }
+        let options = run("-n 2 -wdir /tmp --tag-output -x A=b=c -x D --oversubscribe -v app -np");
+        assert_eq!(options.directory, Some(PathBuf::from("/tmp")));
+        assert!(options.tag_output && options.verbose);
+        assert_eq!(options.variables, [("A".into(), Some("b=c".into())), ("D".into(), None)]);
+        assert_eq!(options.command, ["app", "-np"], "the program's words are its own");
+        assert_eq!(run("-n 2 -x -np app").variables, [("-np".into(), None)], "neither are an option's");
+    }
+
+    #[test]
+    fn options_of_ftd() {
+        let options = run(
+            "-n 2 --ft=reinit --ft-max-failures=3 --ft-on-abort=recover --ft-mpi=mpich --ft-heartbeat=100ms,1s app",
+        );
+        assert_eq!((options.mode, options.max_failures), (Mode::Reinit, 3));
+        assert!(options.recover_aborts);
+        assert_eq!(options.mpi, "mpich");
+        assert_eq!(run("-n 2 --ft-standby=none --ft-spares=0 app").max_failures, MAX_FAILURES);
+    }
+
+    #[test]
+    fn what_is_not_built_is_refused_by_name() {
+        for (line, word) in [
+            ("-n 2 --ft=spare app", "'spare' is not built yet"),
+            ("-n 2 --ft=replicate app", "'replicate' is not built yet"),
+            ("-n 2 --ft=ulfm app", "'ulfm' is not built yet"),
+            ("-n 2 --ft-standby=init app", "--ft-standby=init is not built yet"),
+            ("-n 2 --ft-spares=1 app", "--ft-spares=1 is not built yet"),
+            ("-n 2 --ft-degree=50 app", "--ft-degree=50 is not built yet"),
+            ("-n 2 --ft-flush=/scratch app", "--ft-flush=/scratch is not built yet"),
+        ] {
+            assert!(refused(line).contains(word), "{}", refused(line));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_in_one_sentence() {
+        for (line, word) in [
+            ("app", "-n N"),
+            ("-n 0 app", "'0'"),
+            ("-n -3 app", "'-3'"),
+            ("-n many app", "'many'"),
+            ("-n 99999999999 app", "'99999999999'"),
+            ("-n 2", "no program"),
+            ("-n", "needs a value"),
+            ("-n 2 -n 3 app", "twice"),
+            ("-n 2 --ft=wonder app", "'wonder'"),
+            ("-n 2 --ft-nothing app", "--ft-nothing"),
+            ("-n 2 -q app", "-q"),
+            ("-n 2 --ft-max-failures=few app", "'few'"),
+            ("-n 2 --ft-max-failures=0 app", "'0'"),
+            ("-n 2 --ft-on-abort=maybe app", "'maybe'"),
+            ("-n 2 --ft-mpi=lam app", "'lam'"),
+            ("-n 2 --ft-standby=sit app", "'sit'"),
+            ("-n 2 --ft-spares=few app", "'few'"),
+            ("-n 2 --ft-degree=101 app", "'101'"),
+            ("-n 2 --ft-heartbeat=100 app", "'100'"),
+            ("-n 2 --ft-heartbeat=100,200 app", "three periods"),
+            ("-n 2 --ft-heartbeat=1,200 app", "10 ms"),
+            ("-n 2 --ft-heartbeat=1x,200 app", "'1x,200'"),
+            ("-n 2 -x =b app", "'=b'"),
+        ] {
+            assert!(refused(line).contains(word), "{line}: {}", refused(line));
+        }
+    }
+
+    #[test]
+    fn help_and_version_are_texts() {
+        let Ok(Request::Print(help)) = parse(words("--help")) else { panic!("no help") };
+        for option in ["--ft-max-failures", "FT_MODE", "--chdir", "-x", "--np"] {
+            assert!(help.contains(option), "{option} is not in the help:\n{help}");
+        }
+        assert!(matches!(parse(words("--version")), Ok(Request::Print(text)) if text.starts_with("ftrun ")));
+    }
+}

@@ -1,0 +1,220 @@
+//! Finding the program, and a first look into it.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Why there is nothing to start.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramError {
+    /// No file of that name.
+    #[error("there is no program {}", .0.display())]
+    Missing(PathBuf),
+    /// Not in any directory of `PATH`.
+    #[error("there is no program '{}' in PATH", .0.to_string_lossy())]
+    NotInPath(OsString),
+    /// A directory, a device, …
+    #[error("{} is {kind}, no program", path.display())]
+    NoFile {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// The permission is missing.
+    #[error("{} is not executable", .0.display())]
+    NotExecutable(PathBuf),
+    /// It cannot even be looked at.
+    #[error("{}: {error}", path.display())]
+    Io {
+        /// The path.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl ProgramError {
+    /// The exit status that shells use.
+    pub fn status(&self) -> u8 {
+        match self {
+            ProgramError::Missing(_) | ProgramError::NotInPath(_) => 127,
+            _ => 126,
+        }
+    }
+}
+
+/// The absolute path of a program: looked up in `path` unless its name contains a slash; relative names start at
+/// `directory`, which is absolute.
+///
+/// # Errors
+/// When it does not exist, is no file or may not be executed.
+pub fn find(name: &OsStr, path: Option<&OsStr>, directory: &Path) -> Result<PathBuf, ProgramError> {
+    if name.as_bytes().contains(&b'/') {
+        let file = directory.join(name);
+        return executable(&file).map(|()| file);
+    }
+    // As a shell does: what is there but cannot be executed is passed over, and named when there is nothing better.
+    let mut best = ProgramError::NotInPath(name.to_os_string());
+    for place in std::env::split_paths(path.unwrap_or_default()) {
+        let file = directory.join(place).join(name);
+        match executable(&file) {
+            Ok(()) => return Ok(file),
+            Err(error @ ProgramError::NotExecutable(_)) => best = error,
+            Err(_) => {}
+        }
+    }
+    Err(best)
+}
+
+fn executable(file: &Path) -> Result<(), ProgramError> {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = match std::fs::metadata(file) {
+        Ok(metadata) => metadata.file_type(),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Err(ProgramError::Missing(file.to_path_buf()));
+        }
+        Err(error) => return Err(ProgramError::Io { path: file.to_path_buf(), error }),
+    };
+    if !kind.is_file() {
+        let kind = match kind {
+            kind if kind.is_dir() => "a directory",
+            kind if kind.is_char_device() || kind.is_block_device() => "a device",
+            kind if kind.is_fifo() => "a pipe",
+            _ => "a socket",
+        };
+        return Err(ProgramError::NoFile { path: file.to_path_buf(), kind });
+    }
+    nix::unistd::access(file, nix::unistd::AccessFlags::X_OK)
+        .map_err(|_| ProgramError::NotExecutable(file.to_path_buf()))
+}
+
+/// Whether the program is linked with Open MPI's library, so that a PMIx server is worth starting at once. A guess: what
+/// cannot be read counts as no.
+pub fn is_linked_with_open_mpi(file: &Path) -> bool {
+    needed(file).is_some_and(|names| names.iter().any(|name| name == b"libmpi.so.40"))
+}
+
+/// Longest table of an ELF file that is looked at.
+const MOST: u64 = 16 << 20;
+const PT_LOAD: u64 = 1;
+const PT_DYNAMIC: u64 = 2;
+const DT_NEEDED: u64 = 1;
+const DT_STRTAB: u64 = 5;
+
+/// The libraries that a 64-bit little-endian ELF file asks for.
+fn needed(file: &Path) -> Option<Vec<Vec<u8>>> {
+    let mut file = File::open(file).ok()?;
+    let mut header = [0; 64];
+    file.read_exact(&mut header).ok()?;
+    // Magic, 64 bits, little endian.
+    if header[..6] != *b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (table, entry, count) = (number(&header, 32, 8)?, number(&header, 54, 2)?, number(&header, 56, 2)?);
+    let table = part(&mut file, table, entry * count)?;
+    let mut loaded = Vec::new();
+    let mut dynamic = None;
+    for segment in table.chunks_exact(usize::try_from(entry).ok().filter(|entry| *entry >= 56)?) {
+        let (offset, address, bytes) = (number(segment, 8, 8)?, number(segment, 16, 8)?, number(segment, 32, 8)?);
+        match number(segment, 0, 4)? {
+            PT_LOAD => loaded.push((address, bytes, offset)),
+            PT_DYNAMIC => dynamic = Some((offset, bytes)),
+            _ => {}
+        }
+    }
+    let (offset, bytes) = dynamic?;
+    let dynamic = part(&mut file, offset, bytes)?;
+    let entries = || dynamic.chunks_exact(16).filter_map(|e| Some((number(e, 0, 8)?, number(e, 8, 8)?)));
+    let (_, names) = entries().find(|(tag, _)| *tag == DT_STRTAB)?;
+    let names = loaded.iter().find_map(|(address, bytes, offset)| {
+        let into = names.checked_sub(*address).filter(|into| into < bytes)?;
+        offset.checked_add(into)
+    })?;
+    entries().filter(|(tag, _)| *tag == DT_NEEDED).map(|(_, at)| text(&mut file, names.checked_add(at)?)).collect()
+}
+
+fn number(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
+    Some(bytes.get(at..at + size)?.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+}
+
+fn part(file: &mut File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
+    let mut read = Vec::new();
+    file.seek(SeekFrom::Start(offset)).ok()?;
+    file.take(bytes.min(MOST)).read_to_end(&mut read).ok()?;
+    (read.len() as u64 == bytes).then_some(read)
+}
+
+/// A text that ends with a zero.
+fn text(file: &mut File, offset: u64) -> Option<Vec<u8>> {
+    let mut bytes = [0; 256];
+    file.seek(SeekFrom::Start(offset)).ok()?;
+    let count = file.read(&mut bytes).ok()?;
+    let end = bytes[..count].iter().position(|byte| *byte == 0)?;
+    Some(bytes[..end].to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn status(name: &str, path: &str, directory: &Path) -> Result<PathBuf, u8> {
+        find(OsStr::new(name), Some(OsStr::new(path)), directory).map_err(|error| error.status())
+    }
+
+    #[test]
+    fn programs_are_looked_up_as_a_shell_does() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        for (name, mode) in [("app", 0o755), ("plain", 0o644)] {
+            fs::write(at(name), "#!/bin/sh\n").unwrap();
+            fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        fs::create_dir(at("bin")).unwrap();
+        fs::copy(at("app"), at("bin/tool")).unwrap();
+        fs::write(at("tool"), "").unwrap();
+        let here = directory.path();
+        assert_eq!(status("./app", "", here), Ok(at("./app")));
+        assert_eq!(status("bin/tool", "", here), Ok(at("bin/tool")));
+        assert_eq!(status("tool", "/no/such:.:bin", here), Ok(at("bin/tool")), "a file without x is passed over");
+        assert_eq!(status("app", "/bin", here), Err(127), "the current directory is in PATH only when it is named");
+        assert_eq!(status("./nothing", "", here), Err(127));
+        assert_eq!(status("app/x", "", here), Err(127));
+        assert_eq!(status("./bin", "", here), Err(126));
+        assert_eq!(status("./plain", "", here), Err(126));
+        assert_eq!(status("plain", ".", here), Err(126));
+        assert_eq!(status("/dev/null", "", here), Err(126));
+        let sentence = find(OsStr::new("./plain"), None, here).unwrap_err().to_string();
+        assert!(sentence.ends_with("/plain is not executable"), "{sentence}");
+    }
+
+    #[test]
+    fn libraries_of_a_program_are_seen() {
+        let names = needed(&std::env::current_exe().unwrap()).unwrap();
+        assert!(names.contains(&b"libc.so.6".to_vec()), "{names:?}");
+        assert!(!is_linked_with_open_mpi(&std::env::current_exe().unwrap()));
+    }
+
+    #[test]
+    fn broken_files_are_no_programs_of_open_mpi() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("broken");
+        let whole = fs::read(std::env::current_exe().unwrap()).unwrap();
+        for length in [0, 3, 16, 63, 64, 100, 500, 4000, whole.len() / 2] {
+            fs::write(&file, &whole[..length]).unwrap();
+            assert!(!is_linked_with_open_mpi(&file));
+        }
+        // Every byte of the header and of the first segments in turn.
+        for at in 0..400 {
+            let mut bytes = whole[..8192.min(whole.len())].to_vec();
+            bytes[at] ^= 0xff;
+            fs::write(&file, &bytes).unwrap();
+            assert!(!is_linked_with_open_mpi(&file));
+        }
+        assert!(!is_linked_with_open_mpi(Path::new("/no/such/file")));
+    }
+}

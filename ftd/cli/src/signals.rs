@@ -1,0 +1,85 @@
+//! Signals as things to read.
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+/// Signals that end the job.
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+/// Signals that go to the ranks.
+const FORWARDED: [Signal; 4] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCONT, Signal::SIGTSTP];
+
+/// What a signal means to the launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    /// A child has ended.
+    Child,
+    /// The job is to end.
+    End(i32),
+    /// The ranks are to have it.
+    Forward(i32),
+    /// The ranks are to have it, and this process is to stop.
+    Stop,
+    /// The ranks are to have it; this process runs again.
+    Continue,
+}
+
+/// The signals of this process, from now on.
+#[derive(Debug)]
+pub struct Signals {
+    fd: SignalFd,
+}
+
+impl Signals {
+    /// Blocks the signals and makes them readable.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn open() -> io::Result<Signals> {
+        // SIGTTIN: a read from a terminal that was taken away fails instead of stopping the job.
+        for signal in [Signal::SIGPIPE, Signal::SIGTTIN] {
+            ft_sys::process::ignore_signal(signal as i32);
+        }
+        let mut set = SigSet::empty();
+        set.add(Signal::SIGCHLD);
+        for signal in ENDING.into_iter().chain(FORWARDED) {
+            // Under nohup, SIGHUP is not for us.
+            if signal != Signal::SIGHUP || !is_ignored(signal) {
+                set.add(signal);
+            }
+        }
+        set.thread_block()?;
+        Ok(Signals { fd: SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)? })
+    }
+
+    /// The next signal that came.
+    pub fn next(&mut self) -> Option<Meaning> {
+        let number = self.fd.read_signal().ok().flatten()?.ssi_signo as i32;
+        Some(match Signal::try_from(number) {
+            Ok(Signal::SIGCHLD) => Meaning::Child,
+            Ok(Signal::SIGTSTP) => Meaning::Stop,
+            Ok(Signal::SIGCONT) => Meaning::Continue,
+            Ok(signal) if ENDING.contains(&signal) => Meaning::End(number),
+            _ => Meaning::Forward(number),
+        })
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
+    mask & 1 << (signal as i32 - 1) != 0
+}
+
+/// The name of a signal for a sentence.
+pub fn name(number: i32) -> String {
+    Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_string())
+}

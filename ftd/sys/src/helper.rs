@@ -1,0 +1,100 @@
+//! Starting one of ftd's own programs: it inherits exactly the descriptors that it is told about, and outlives its parent
+//! for as long as it takes to clean up.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A program of ftd's to be started.
+#[derive(Debug)]
+pub struct Helper<'a> {
+    /// The program's file.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub arguments: Vec<OsString>,
+    /// Variables besides those of this process.
+    pub environment: Vec<(&'static str, String)>,
+    /// Descriptors that it finds under their present numbers.
+    pub descriptors: &'a [BorrowedFd<'a>],
+    /// Standard output and standard error; those of this process without.
+    pub output: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl Helper<'_> {
+    /// Starts it in a process group of its own, with default signal dispositions, an empty signal mask and `/dev/null` as
+    /// standard input. Returns its pid; the caller waits for it.
+    ///
+    /// # Errors
+    /// What `fork` or `exec` said.
+    pub fn start(self) -> io::Result<i32> {
+        let mut command = Command::new(self.program);
+        command.args(&self.arguments).envs(self.environment).process_group(0).stdin(Stdio::null());
+        if let Some((stdout, stderr)) = self.output {
+            command.stdout(stdout).stderr(stderr);
+        }
+        let descriptors: Vec<RawFd> = self.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        // SAFETY: between fork and exec only system calls that are safe there are made; nothing is allocated or locked.
+        unsafe { command.pre_exec(move || in_child(&descriptors)) };
+        Ok(command.spawn()?.id() as i32)
+    }
+}
+
+/// Runs between fork and exec.
+fn in_child(descriptors: &[RawFd]) -> io::Result<()> {
+    for signal in 1..32 {
+        // SAFETY: SIG_DFL runs no code of ours; SIGKILL and SIGSTOP are refused, and that is fine.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    nix::sys::signal::SigSet::empty().thread_set_mask()?;
+    crate::process::close_on_exec_from(3)?;
+    for fd in descriptors {
+        // SAFETY: changes a flag of a descriptor that the parent holds open.
+        if unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_helper_has_its_descriptors_and_no_others() {
+        let (mut read, write) = io::pipe().unwrap();
+        let kept = crate::memory::create_memfd("kept", 0).unwrap();
+        let stray = crate::memory::create_memfd("stray", 0).unwrap();
+        crate::process::pass_through_exec(stray.as_fd()).unwrap();
+        let helper = Helper {
+            program: Path::new("/bin/sh"),
+            arguments: vec!["-c".into(), "readlink /proc/$$/fd/*; echo $PROBE".into()],
+            environment: vec![("PROBE", "probe".into())],
+            descriptors: &[kept.as_fd()],
+            output: Some((write.try_clone().unwrap().into(), write.into())),
+        };
+        let pid = helper.start().unwrap();
+        let mut text = String::new();
+        read.read_to_string(&mut text).unwrap();
+        nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None).unwrap();
+        assert!(text.contains("/memfd:kept") && text.contains("/dev/null") && text.ends_with("probe\n"), "{text}");
+        assert!(!text.contains("/memfd:stray"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_program_is_an_error_of_the_start() {
+        let helper = Helper {
+            program: Path::new("/no/such/program"),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            descriptors: &[],
+            output: None,
+        };
+        assert_eq!(helper.start().unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
