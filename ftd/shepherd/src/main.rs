@@ -19,8 +19,8 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How long the agent may take to answer the first bytes; an agent that is being restarted answers when it is up.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the agent may take over the rest of its greeting once it has begun.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between attempts to dial.
 const REDIAL: Duration = Duration::from_millis(5);
 /// How often what was killed is looked at again until it is gone.
@@ -55,7 +55,7 @@ fn tend(options: Options) -> std::io::Result<()> {
     let mut shepherd = Shepherd { slot: Slot::new(&options), lifeline: options.lifeline, deaths, agent: None };
     let job_dir = options.socket.parent().map(std::path::Path::to_path_buf);
     while shepherd.launcher_lives() {
-        if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot) {
+        if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot)? {
             std::thread::sleep(REDIAL);
             continue;
         }
@@ -98,14 +98,49 @@ impl Shepherd {
         }
     }
 
-    fn dial(&mut self, socket: &std::path::Path, slot: ft_wire::Slot) -> bool {
-        let Ok(mut channel) = Channel::dial(socket, Role::Shepherd, DIAL_TIMEOUT) else { return false };
+    /// Connects to the agent. The launcher listens on behalf of an agent that is being started again, so this may wait for
+    /// a while; but not beyond the launcher's life.
+    fn dial(&mut self, socket: &std::path::Path, slot: ft_wire::Slot) -> std::io::Result<bool> {
+        let Ok(stream) = UnixStream::connect(socket) else { return Ok(false) };
+        let mut channel = Channel::from_stream(stream);
+        if channel.greet(Role::Shepherd).is_err() || !self.answers(&channel)? {
+            return Ok(false);
+        }
+        match channel.greeting(GREETING_TIMEOUT) {
+            Ok(_) => {}
+            Err(ChannelError::Frame(error)) => return Err(std::io::Error::other(error)),
+            Err(_) => return Ok(false),
+        }
         let (ranks, fds): (Vec<_>, Vec<BorrowedFd<'_>>) = self.slot.arenas().unzip();
         let hello = ToAgent::Hello { slot, pid: std::process::id() as i32, arenas: ranks };
         if channel.send(&hello, &fds).is_ok() {
             self.agent = Some(channel);
         }
-        self.agent.is_some()
+        Ok(self.agent.is_some())
+    }
+
+    /// Waits until the dialled agent says something; false when the launcher is dead.
+    fn answers(&mut self, channel: &Channel) -> std::io::Result<bool> {
+        loop {
+            let mut waited = [
+                PollFd::new(channel.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.deaths.as_fd(), PollFlags::POLLIN),
+            ];
+            match poll(&mut waited, PollTimeout::NONE) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            let said = waited[0].any().unwrap_or(false);
+            let _ = self.deaths.read_signal();
+            self.slot.reap();
+            if !self.launcher_lives() {
+                return Ok(false);
+            }
+            if said {
+                return Ok(true);
+            }
+        }
     }
 
     /// Waits for the next thing to happen and does what it asks for.

@@ -2,7 +2,7 @@
 
 use crate::feeder::{self, Feeder};
 use crate::options::{Options, Stdin};
-use ft_sys::spawn::Spawn;
+use ft_sys::spawn::{Spawn, Step};
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -151,13 +151,12 @@ impl Slot {
                 ToAgent::Started { world, rank, pid }
             }
             Err(error) => {
-                let cwd = String::from_utf8_lossy(&start.cwd).into_owned();
-                let what = if std::fs::metadata(&cwd).is_ok_and(|m| m.is_dir()) {
-                    format!("cannot execute {program}")
-                } else {
-                    format!("cannot change to directory {cwd}")
+                let what = match error.step {
+                    Step::Directory => format!("cannot change to directory {}", String::from_utf8_lossy(&start.cwd)),
+                    Step::Exec => format!("cannot execute {program}"),
+                    Step::Prepare => format!("cannot start {program}"),
                 };
-                failed(what, &error)
+                failed(what, &error.error)
             }
         }
     }

@@ -75,7 +75,24 @@ impl Channel {
     /// # Errors
     /// As [`dial`](Self::dial).
     pub fn exchange(&mut self, role: Role, timeout: Duration) -> Result<Preamble, ChannelError> {
-        self.write_all(&Preamble::ours(role).to_bytes(), &[])?;
+        self.greet(role)?;
+        self.greeting(timeout)
+    }
+
+    /// Sends this side's preamble: the first half of [`exchange`](Self::exchange), for those that wait for the answer by
+    /// other means.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`] when the peer is gone.
+    pub fn greet(&mut self, role: Role) -> Result<(), ChannelError> {
+        self.write_all(&Preamble::ours(role).to_bytes(), &[])
+    }
+
+    /// Reads the peer's preamble: the other half.
+    ///
+    /// # Errors
+    /// As [`dial`](Self::dial).
+    pub fn greeting(&mut self, timeout: Duration) -> Result<Preamble, ChannelError> {
         let deadline = Instant::now() + timeout;
         let mut bytes = [0; PREAMBLE_LEN];
         let mut have = 0;

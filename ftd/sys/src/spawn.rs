@@ -1,11 +1,9 @@
 //! Starting a process the way a resource manager would: clean signals, no stray descriptors, tied to its parent's life.
 
-use std::ffi::OsStr;
-use std::io;
+use std::ffi::{CString, NulError};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 
 /// A process to be.
 #[derive(Debug)]
@@ -18,57 +16,167 @@ pub struct Spawn<'a> {
     pub cwd: &'a [u8],
     /// Standard input; `/dev/null` without.
     pub stdin: Option<OwnedFd>,
-    /// A descriptor to be had at a given number.
+    /// A descriptor to be had at a given number, 3 or more.
     pub extra: Option<(BorrowedFd<'a>, RawFd)>,
+}
+
+/// Which step failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// A process, a descriptor or memory was not to be had, or a string has a zero byte.
+    Prepare = 1,
+    /// The working directory.
+    Directory = 2,
+    /// The program.
+    Exec = 3,
+}
+
+/// A start that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{step:?}: {error}")]
+pub struct SpawnError {
+    /// Where.
+    pub step: Step,
+    /// What the system said.
+    pub error: io::Error,
+}
+
+impl<E: Into<io::Error>> From<E> for SpawnError {
+    fn from(error: E) -> Self {
+        SpawnError { step: Step::Prepare, error: error.into() }
+    }
 }
 
 impl Spawn<'_> {
     /// Starts it: own process group, default signal dispositions, empty signal mask, standard output and error of this
-    /// process, no other descriptors; killed when the calling thread ends. Returns its pid; the caller waits for it.
+    /// process, no other descriptors; killed when the calling thread ends. Returns its pid when its program is loaded; the
+    /// caller waits for it.
+    ///
+    /// It forks: to be called in a process that has one thread.
     ///
     /// # Errors
-    /// What `chdir` or `exec` said.
-    pub fn start(self) -> io::Result<i32> {
-        let bytes = |bytes: &[u8]| OsStr::from_bytes(bytes).to_os_string();
-        let program = self.argv.first().ok_or(io::ErrorKind::InvalidInput)?;
-        let mut command = Command::new(bytes(program));
-        command
-            .args(self.argv[1..].iter().map(|arg| bytes(arg)))
-            .env_clear()
-            .envs(self.env.iter().map(|(key, value)| (bytes(key), bytes(value))))
-            .current_dir(bytes(self.cwd))
-            .process_group(0)
-            .stdin(self.stdin.map_or_else(Stdio::null, Stdio::from));
-        let parent = std::process::id() as i32;
-        let extra = self.extra.map(|(fd, number)| (fd.as_raw_fd(), number));
-        // SAFETY: F_GETFD reads a flag, and fails where no descriptor is.
-        if extra.is_some_and(|(_, number)| unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0) {
-            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    /// Which step failed, and what the system said.
+    pub fn start(self) -> Result<i32, SpawnError> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+        if self.argv.is_empty() || self.extra.is_some_and(|(_, number)| number < 3) {
+            return Err(invalid().into());
         }
-        // SAFETY: between fork and exec only system calls that are safe there are made; nothing is allocated or locked.
-        unsafe { command.pre_exec(move || in_child(parent, extra)) };
-        Ok(command.spawn()?.id() as i32)
+        let argv = self.argv.iter().map(|word| CString::new(&word[..])).collect::<Result<Vec<_>, NulError>>()?;
+        let entry = |(key, value): &(Vec<u8>, Vec<u8>)| CString::new([&key[..], b"=", &value[..]].concat());
+        let env = self.env.iter().map(entry).collect::<Result<Vec<_>, NulError>>()?;
+        let cwd = CString::new(self.cwd)?;
+        let stdin = match self.stdin {
+            Some(stdin) => stdin,
+            None => File::open("/dev/null")?.into(),
+        };
+        let pointers = |list: &[CString]| {
+            list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const libc::c_char>>()
+        };
+        let (argv_pointers, env_pointers) = (pointers(&argv), pointers(&env));
+        let (mut report, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), w))?;
+        let image = Image {
+            argv: &argv_pointers,
+            env: &env_pointers,
+            cwd: &cwd,
+            stdin: stdin.as_raw_fd(),
+            extra: self.extra.map(|(fd, number)| (fd.as_raw_fd(), number)),
+            // SAFETY: takes nothing.
+            parent: unsafe { libc::getpid() },
+        };
+        // SAFETY: the child makes async-signal-safe calls only, up to exec or _exit.
+        let pid = unsafe { libc::fork() };
+        match pid {
+            -1 => return Err(io::Error::last_os_error().into()),
+            // SAFETY: this is the child, and the pointers are null-terminated lists of strings that live above.
+            0 => unsafe { image.become_it(theirs.as_raw_fd()) },
+            _ => drop(theirs),
+        }
+        let mut bytes = [0; 5];
+        let failed = loop {
+            match report.read(&mut bytes) {
+                Ok(5) => break true,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // The pipe closes when the program is loaded, or when something has killed the child.
+                _ => break false,
+            }
+        };
+        if !failed {
+            return Ok(pid);
+        }
+        // SAFETY: waits for the child that is about to exit; a null status is allowed.
+        while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+        let step = match bytes[0] {
+            2 => Step::Directory,
+            3 => Step::Exec,
+            _ => Step::Prepare,
+        };
+        let errno = i32::from_ne_bytes([bytes[1], bytes[2], bytes[3], bytes[4]]);
+        Err(SpawnError { step, error: io::Error::from_raw_os_error(errno) })
     }
 }
 
-/// Runs between fork and exec.
-fn in_child(parent: i32, extra: Option<(RawFd, RawFd)>) -> io::Result<()> {
-    crate::process::set_pdeathsig()?;
-    // SAFETY: takes nothing. A parent that died before the call above is not noticed by it.
-    if unsafe { libc::getppid() } != parent {
-        return Err(io::Error::from_raw_os_error(libc::ESRCH));
-    }
-    for signal in 1..32 {
-        // SAFETY: SIG_DFL runs no code of ours; SIGKILL and SIGSTOP are refused, and that is fine.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    }
-    nix::sys::signal::SigSet::empty().thread_set_mask()?;
-    crate::process::close_on_exec_from(3)?;
-    if let Some((fd, number)) = extra {
-        // SAFETY: takes two numbers; `start` has checked that nothing stands at `number`.
-        if unsafe { libc::dup2(fd, number) } < 0 {
-            return Err(io::Error::last_os_error());
+/// What the child needs, ready made: it must not allocate.
+struct Image<'a> {
+    argv: &'a [*const libc::c_char],
+    env: &'a [*const libc::c_char],
+    cwd: &'a std::ffi::CStr,
+    stdin: RawFd,
+    extra: Option<(RawFd, RawFd)>,
+    parent: i32,
+}
+
+impl Image<'_> {
+    /// # Safety
+    /// To be called in a forked child; `argv` and `env` are null-terminated lists of strings.
+    unsafe fn become_it(&self, mut report: RawFd) -> ! {
+        // SAFETY: system calls with numbers, and with pointers that the caller vouches for.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+            // A parent that died before the call above is not noticed by it.
+            if libc::getppid() != self.parent {
+                libc::_exit(127);
+            }
+            libc::setpgid(0, 0);
+            // Below libc: it hides two signals, which a parent may have had ignored.
+            let (default, none) = ([0u64; 8], 0u64);
+            for signal in 1..=64 {
+                libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u8>(), 8usize);
+            }
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u8>(), 8usize);
+            if libc::chdir(self.cwd.as_ptr()) < 0 {
+                fail(report, Step::Directory);
+            }
+            if let Some((_, number)) = self.extra
+                && number == report
+            {
+                report = libc::fcntl(report, libc::F_DUPFD_CLOEXEC, number + 1);
+            }
+            if libc::dup2(self.stdin, 0) < 0 {
+                fail(report, Step::Prepare);
+            }
+            libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+            if let Some((fd, number)) = self.extra
+                && ((fd != number && libc::dup2(fd, number) < 0) || libc::fcntl(number, libc::F_SETFD, 0) < 0)
+            {
+                fail(report, Step::Prepare);
+            }
+            libc::execve(self.argv[0], self.argv.as_ptr(), self.env.as_ptr());
+            fail(report, Step::Exec)
         }
     }
-    Ok(())
+}
+
+/// # Safety
+/// To be called in a forked child.
+unsafe fn fail(report: RawFd, step: Step) -> ! {
+    // SAFETY: errno is this thread's own; the buffer outlives the call.
+    unsafe {
+        let errno = (*libc::__errno_location()).to_ne_bytes();
+        let bytes = [step as u8, errno[0], errno[1], errno[2], errno[3]];
+        libc::write(report, bytes.as_ptr().cast(), bytes.len());
+        libc::_exit(127)
+    }
 }

@@ -37,6 +37,7 @@ pub struct JobSpec {
 
 /// Launcher → agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(clippy::large_enum_variant, reason = "the large one is sent once, and none is kept")]
 pub enum ToAgent {
     /// First message: the job, and the slots whose shepherds were started and have not been lost.
     /// One descriptor comes with it: the memfd that backs the embedded store and outlives the agent.

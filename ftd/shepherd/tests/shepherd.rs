@@ -1,0 +1,478 @@
+//! A real shepherd with real processes below it; the test plays its launcher and its agent.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::death::is_past_user_code;
+use ft_wire::Role;
+use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
+use nix::libc;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Descriptors are passed on by number; two tests must not start shepherds at the same time.
+static STARTING: Mutex<()> = Mutex::new(());
+static MARKS: AtomicU32 = AtomicU32::new(0);
+
+enum Input {
+    Null,
+    File(File, u64),
+    Spool(OwnedFd),
+}
+
+struct Job {
+    shepherd: Child,
+    lifeline: Option<UnixStream>,
+    listener: UnixListener,
+    agent: Channel,
+    hello: (u32, Vec<u32>, Vec<OwnedFd>),
+    job_dir: PathBuf,
+    out: File,
+    /// Stands in the environment of every process of the job.
+    mark: String,
+    _dir: tempfile::TempDir,
+}
+
+fn accept(listener: &UnixListener) -> (Channel, (u32, Vec<u32>, Vec<OwnedFd>)) {
+    let (stream, _) = listener.accept().unwrap();
+    let mut channel = Channel::from_stream(stream);
+    assert_eq!(channel.exchange(Role::Agent, PATIENCE).unwrap().role, Role::Shepherd);
+    match channel.receive::<ToAgent>(Some(PATIENCE)).unwrap() {
+        (ToAgent::Hello { slot, arenas, .. }, fds) => (channel, (slot, arenas, fds)),
+        other => panic!("not a hello: {other:?}"),
+    }
+}
+
+impl Job {
+    fn start(input: Input) -> Job {
+        let dir = tempfile::tempdir().unwrap();
+        let job_dir = dir.path().join("ftd-job");
+        fs::create_dir(&job_dir).unwrap();
+        let socket = job_dir.join("agent.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ft-shepherd"));
+        command.args(["--slot", "7", "--socket"]).arg(&socket);
+        let guard = STARTING.lock().unwrap();
+        let pass = |fd: &dyn AsRawFd, borrowed: std::os::fd::BorrowedFd<'_>| {
+            ft_sys::process::pass_through_exec(borrowed).unwrap();
+            fd.as_raw_fd().to_string()
+        };
+        command.args(["--lifeline", &pass(&theirs, theirs.as_fd())]);
+        match &input {
+            Input::Null => {}
+            Input::File(file, offset) => {
+                command.args(["--stdin-file", &pass(file, file.as_fd()), &offset.to_string()]);
+            }
+            Input::Spool(fd) => drop(command.args(["--stdin-spool", &pass(fd, fd.as_fd())])),
+        }
+        let out = tempfile::tempfile().unwrap();
+        command.stdin(Stdio::null()).stdout(out.try_clone().unwrap()).stderr(Stdio::inherit());
+        let shepherd = command.spawn().unwrap();
+        drop((theirs, input, guard));
+        let (agent, hello) = accept(&listener);
+        let mark = format!("FT_TEST_MARK={}.{}", std::process::id(), MARKS.fetch_add(1, Ordering::Relaxed));
+        Job { shepherd, lifeline: Some(ours), listener, agent, hello, job_dir, out, mark, _dir: dir }
+    }
+
+    fn say(&mut self, message: &ToShepherd) {
+        self.agent.send(message, &[]).unwrap();
+    }
+
+    fn hear(&mut self) -> ToAgent {
+        self.agent.receive(Some(PATIENCE)).unwrap().0
+    }
+
+    fn order(&self, world: u64, script: &str) -> Start {
+        let mark = self.mark.split_once('=').unwrap();
+        Start {
+            world,
+            epoch: world,
+            rank: 3,
+            argv: ["/bin/bash", "-c", script].iter().map(|word| word.as_bytes().to_vec()).collect(),
+            env: vec![
+                (mark.0.into(), mark.1.into()),
+                (b"PATH".to_vec(), b"/usr/bin:/bin".to_vec()),
+                (b"HERE".to_vec(), self.job_dir.parent().unwrap().as_os_str().as_encoded_bytes().to_vec()),
+            ],
+            cwd: b"/usr".to_vec(),
+            stdin: true,
+            fd_at: None,
+        }
+    }
+
+    /// Starts a script; its pid.
+    fn run(&mut self, world: u64, script: &str) -> i32 {
+        let start = self.order(world, script);
+        self.say(&ToShepherd::Start(start));
+        loop {
+            match self.hear() {
+                ToAgent::Started { world: w, rank: 3, pid } if w == world => return pid,
+                // The end of one that was killed is told when the kernel has let go of it.
+                ToAgent::Exited { world: w, .. } if w < world => {}
+                other => panic!("not started: {other:?}"),
+            }
+        }
+    }
+
+    /// Processes of this job that can still do something.
+    fn alive(&self) -> Vec<i32> {
+        let is_ours = |pid: &i32| {
+            fs::read(format!("/proc/{pid}/environ"))
+                .is_ok_and(|env| env.split(|byte| *byte == 0).any(|entry| entry == self.mark.as_bytes()))
+        };
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .filter(is_ours)
+            .filter(|pid| !is_past_user_code(*pid).unwrap())
+            .collect()
+    }
+
+    fn wait_alive(&self, count: usize) {
+        eventually(|| self.alive().len() == count, &format!("{count} processes, not {:?}", self.alive()));
+    }
+
+    fn wait_file(&self, name: &str) -> String {
+        let path = self.job_dir.parent().unwrap().join(name);
+        eventually(|| fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')), name);
+        fs::read_to_string(&path).unwrap()
+    }
+
+    fn stop(&mut self, world: u64) -> Vec<ToAgent> {
+        self.say(&ToShepherd::Stop { world });
+        let mut heard = Vec::new();
+        loop {
+            heard.push(self.hear());
+            if heard.last() == Some(&ToAgent::Emptied { world }) {
+                return heard;
+            }
+        }
+    }
+
+    fn ends(&mut self) -> bool {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            if self.shepherd.try_wait().unwrap().is_some() {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        false
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.shepherd.kill();
+        let _ = self.shepherd.wait();
+        for pid in self.alive() {
+            ft_sys::process::kill(pid, libc::SIGKILL);
+        }
+    }
+}
+
+fn eventually(what: impl Fn() -> bool, text: &str) {
+    let until = Instant::now() + PATIENCE;
+    while !what() {
+        assert!(Instant::now() < until, "waited in vain for {text}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_rank_runs_in_a_clean_place_and_its_end_is_told() {
+    let mut job = Job::start(Input::Null);
+    assert_eq!((job.hello.0, job.hello.1.len()), (7, 0));
+    let script = "pwd; ls /proc/$$/fd | tr '\\n' ' '; grep -E '^Sig(Blk|Ign)' /proc/self/status; cat; exit 9";
+    let pid = job.run(4, script);
+    let ended = ToAgent::Exited { world: 4, rank: 3, pid, status: 9 << 8, oom: false };
+    assert_eq!((job.hear(), job.hear()), (ended, ToAgent::Emptied { world: 4 }));
+    let mut text = String::new();
+    job.out.seek(SeekFrom::Start(0)).unwrap();
+    job.out.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("/usr\n0 1 2 "), "{text}");
+    assert_eq!(text.matches("\t0000000000000000").count(), 2, "{text}");
+    let pid = job.run(5, "kill -SEGV $$");
+    match job.hear() {
+        ToAgent::Exited { world: 5, pid: p, status, .. } => assert_eq!((p, status & 0x7f), (pid, libc::SIGSEGV)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_start_that_fails_says_what_failed() {
+    let mut job = Job::start(Input::Null);
+    for (argv, cwd, number, words) in [
+        ("/no/such", "/", libc::ENOENT, "/no/such"),
+        ("/etc/passwd", "/", libc::EACCES, "/etc/passwd"),
+        ("/bin/true", "/no/dir", libc::ENOENT, "/no/dir"),
+    ] {
+        let mut start = job.order(1, "");
+        start.argv = vec![argv.into()];
+        start.cwd = cwd.into();
+        job.say(&ToShepherd::Start(start));
+        match job.hear() {
+            ToAgent::StartFailed { world: 1, rank: 3, errno, what } => {
+                assert_eq!(errno, number);
+                assert!(what.contains(words), "{what}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(job.stop(1), [ToAgent::Emptied { world: 1 }]);
+    job.run(2, "exit 0");
+}
+
+#[test]
+fn stop_leaves_nobody_whatever_they_do_against_it() {
+    let hostile = [
+        ("a tree", "for i in 1 2 3; do (sleep 100 & sleep 100) & done; wait", 10),
+        ("daemons", "for i in 1 2 3; do setsid sleep 100 & done; exec sleep 100", 4),
+        ("orphans", "(setsid bash -c 'setsid sleep 100 & sleep 100 & exit' &); exec sleep 100", 3),
+        ("stopped ones", "sleep 100 & kill -STOP $!; trap '' TERM INT HUP; kill -STOP $$", 2),
+    ];
+    for (name, script, count) in hostile {
+        let mut job = Job::start(Input::Null);
+        job.run(1, script);
+        job.wait_alive(count);
+        let begun = Instant::now();
+        let heard = job.stop(1);
+        assert_eq!(job.alive(), [0; 0], "{name}");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{name}: {:?}", begun.elapsed());
+        assert!(heard.iter().all(|m| matches!(m, ToAgent::Emptied { .. } | ToAgent::Exited { .. })), "{heard:?}");
+        job.run(2, "exit 0");
+    }
+}
+
+#[test]
+fn stop_outruns_processes_that_fork_and_leave() {
+    // Each process lives for a fraction of a millisecond, in a session of its own.
+    let chain = "perl -MPOSIX -e 'while (1) { if (fork()) { POSIX::_exit(0) } POSIX::setsid() }' & exec sleep 100";
+    let bomb = "perl -e 'for (1..7) { fork() } sleep 100'";
+    for script in [chain, bomb] {
+        let mut job = Job::start(Input::Null);
+        job.run(1, script);
+        std::thread::sleep(Duration::from_millis(150));
+        let begun = Instant::now();
+        job.stop(1);
+        assert_eq!(job.alive(), [0; 0]);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn what_a_rank_leaves_behind_ends_with_it() {
+    let mut job = Job::start(Input::Null);
+    let pid = job.run(1, "setsid sleep 100 & sleep 100 & sleep 0.05; exit 0");
+    let ended = ToAgent::Exited { world: 1, rank: 3, pid, status: 0, oom: false };
+    assert_eq!((job.hear(), job.hear()), (ended, ToAgent::Emptied { world: 1 }));
+    assert_eq!(job.alive(), [0; 0]);
+}
+
+#[test]
+fn a_new_agent_finds_an_empty_slot_and_the_arenas() {
+    let mut job = Job::start(Input::Null);
+    for rank in [3, 5] {
+        let mut arena = File::from(ft_sys::memory::create_memfd("arena", 0).unwrap());
+        write!(arena, "arena of {rank}").unwrap();
+        job.agent.send(&ToShepherd::KeepArena { rank }, &[arena.as_fd()]).unwrap();
+    }
+    job.run(1, "setsid sleep 100 & exec sleep 100");
+    job.wait_alive(2);
+    let (mine, _theirs) = UnixStream::pair().unwrap();
+    job.agent = Channel::from_stream(mine);
+    let (agent, (slot, ranks, fds)) = accept(&job.listener);
+    job.agent = agent;
+    assert_eq!(job.alive(), [0; 0], "the slot was not empty when its shepherd dialled");
+    assert_eq!((slot, ranks), (7, vec![3, 5]));
+    for (rank, fd) in [3, 5].into_iter().zip(fds) {
+        let mut bytes = [0; 10];
+        File::from(fd).read_exact_at(&mut bytes, 0).unwrap();
+        assert_eq!(bytes, format!("arena of {rank}").as_bytes());
+    }
+    job.run(2, "exit 0");
+}
+
+#[test]
+fn without_an_agent_for_a_while_the_shepherd_waits_and_minds_its_lifeline() {
+    let mut job = Job::start(Input::Null);
+    job.run(1, "exec sleep 100");
+    let (mine, _theirs) = UnixStream::pair().unwrap();
+    job.agent = Channel::from_stream(mine);
+    job.wait_alive(0);
+    std::thread::sleep(Duration::from_millis(100));
+    job.lifeline = None;
+    let begun = Instant::now();
+    assert!(job.ends());
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn the_launchers_death_ends_everything() {
+    let mut job = Job::start(Input::Null);
+    fs::create_dir(job.job_dir.join("ckpt")).unwrap();
+    fs::write(job.job_dir.join("ckpt/file"), "x").unwrap();
+    job.run(1, "setsid sleep 100 & exec sleep 100");
+    job.wait_alive(2);
+    job.lifeline = None;
+    assert!(job.ends());
+    assert_eq!(job.alive(), [0; 0]);
+    assert!(!job.job_dir.exists());
+}
+
+#[test]
+fn the_shepherds_death_takes_the_rank_along() {
+    let mut job = Job::start(Input::Null);
+    job.run(1, "exec sleep 100");
+    job.wait_alive(1);
+    job.shepherd.kill().unwrap();
+    job.wait_alive(0);
+    assert!(matches!(job.agent.receive::<ToAgent>(Some(PATIENCE)), Err(ChannelError::Closed)));
+}
+
+#[test]
+fn exit_empties_the_slot() {
+    let mut job = Job::start(Input::Null);
+    job.run(1, "sleep 100 & exec sleep 100");
+    job.wait_alive(2);
+    job.say(&ToShepherd::Exit);
+    assert!(job.ends());
+    assert_eq!(job.alive(), [0; 0]);
+}
+
+#[test]
+fn signals_reach_the_rank_and_pauses_everybody() {
+    let mut job = Job::start(Input::Null);
+    let script =
+        "trap 'echo got > $HERE/got' USR1; echo ready > $HERE/ready; while :; do read -t 0.01 < /dev/zero; done";
+    let pid = job.run(1, script);
+    job.wait_file("ready");
+    job.say(&ToShepherd::Signal(libc::SIGUSR1));
+    assert_eq!(job.wait_file("got"), "got\n");
+    let state = |pid: i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat[stat.rfind(')').unwrap() + 2..].chars().next().unwrap()
+    };
+    job.say(&ToShepherd::Pause(true));
+    eventually(|| state(pid) == 'T', "the pause");
+    job.say(&ToShepherd::Pause(false));
+    eventually(|| state(pid) != 'T', "the end of the pause");
+    job.stop(1);
+}
+
+#[test]
+fn a_descriptor_gets_its_number() {
+    let mut job = Job::start(Input::Null);
+    for (world, number) in [(1, 3), (2, 5), (3, 60)] {
+        let (mine, theirs) = UnixStream::pair().unwrap();
+        let mut start = job.order(world, &format!("echo hello >&{number}"));
+        start.fd_at = Some(number);
+        job.agent.send(&ToShepherd::Start(start), &[theirs.as_fd()]).unwrap();
+        drop(theirs);
+        let mut text = String::new();
+        (&mine).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello\n", "number {number}");
+        assert!(matches!(job.hear(), ToAgent::Started { .. }));
+        assert!(matches!(job.hear(), ToAgent::Exited { status: 0, .. }));
+        assert!(matches!(job.hear(), ToAgent::Emptied { .. }));
+    }
+}
+
+#[test]
+fn every_world_reads_a_file_from_where_the_launcher_stood() {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"before\nfirst\nsecond\n").unwrap();
+    file.seek(SeekFrom::Start(7)).unwrap();
+    let mut job = Job::start(Input::File(file, 7));
+    job.run(1, "read line; echo $line > $HERE/one; exec sleep 100");
+    assert_eq!(job.wait_file("one"), "first\n");
+    job.stop(1);
+    job.run(2, "tr '\\n' '+' > $HERE/t; (cat $HERE/t; echo) > $HERE/two");
+    assert_eq!(job.wait_file("two"), "first+second+\n");
+}
+
+#[test]
+fn every_world_reads_the_spool_from_its_first_byte() {
+    let spool = File::from(ft_sys::memory::create_memfd("spool", 4096).unwrap());
+    let mut job = Job::start(Input::Spool(spool.try_clone().unwrap().into()));
+    let big = "0123456789abcde\n".repeat(20_000);
+    let grow = |job: &Job, text: &str, ended: bool| {
+        spool.write_all_at(text.as_bytes(), 4096).unwrap();
+        spool.write_all_at(&(text.len() as u64).to_le_bytes(), 0).unwrap();
+        spool.write_all_at(&u32::from(ended).to_le_bytes(), 8).unwrap();
+        job.lifeline.as_ref().unwrap().write_all(b"+").unwrap();
+    };
+    job.run(1, "read line; echo $line > $HERE/one; read line; echo $line > $HERE/two; exec sleep 100");
+    grow(&job, "first\n", false);
+    assert_eq!(job.wait_file("one"), "first\n");
+    grow(&job, "first\nsecond\n", false);
+    assert_eq!(job.wait_file("two"), "second\n");
+    job.stop(1);
+    job.run(2, "cat > $HERE/t; (md5sum < $HERE/t) > $HERE/sum; wc -c < $HERE/t > $HERE/count");
+    std::thread::sleep(Duration::from_millis(20));
+    grow(&job, &big, true);
+    assert_eq!(job.wait_file("count"), format!("{}\n", big.len()));
+    while !matches!(job.hear(), ToAgent::Emptied { .. }) {}
+    // One that reads nothing, and one that closes it.
+    job.run(3, "exit 0");
+    while !matches!(job.hear(), ToAgent::Emptied { .. }) {}
+    job.run(4, "exec <&-; sleep 0.05; exit 0");
+    while !matches!(job.hear(), ToAgent::Emptied { .. }) {}
+}
+
+#[test]
+fn a_hundred_worlds_leave_nothing() {
+    let spool = File::from(ft_sys::memory::create_memfd("spool", 4096).unwrap());
+    let mut job = Job::start(Input::Spool(spool.into()));
+    let pid = job.shepherd.id() as i32;
+    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
+    let resident = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let mut after_ten = (0, 0);
+    for world in 1..=100 {
+        let child = job.run(world, "setsid sleep 100 & exec sleep 100");
+        if world % 3 == 0 {
+            ft_sys::process::kill(child, libc::SIGKILL);
+            while !matches!(job.hear(), ToAgent::Emptied { .. }) {}
+        } else {
+            job.stop(world);
+        }
+        // What died late is told late.
+        while job.agent.try_receive::<ToAgent>().unwrap().is_some() {}
+        if world == 10 {
+            after_ten = (count("fd"), resident());
+        }
+    }
+    eventually(|| ft_sys::process::children(pid).is_empty(), "the last zombie to be waited for");
+    assert_eq!(count("fd"), after_ten.0 - usize::from(after_ten.0 > count("fd")), "descriptors");
+    assert!(resident() * 100 <= after_ten.1 * 105, "{} KiB, after ten worlds {}", resident(), after_ten.1);
+}
+
+#[test]
+fn a_large_process_is_gone_before_its_memory_is() {
+    let mut job = Job::start(Input::Null);
+    job.run(
+        1,
+        "exec perl -e '$a = \"x\" x (600 << 20); open F, \">$ENV{HERE}/up\"; print F \"up\\n\"; close F; sleep 100'",
+    );
+    job.wait_file("up");
+    let begun = Instant::now();
+    job.stop(1);
+    let emptied = begun.elapsed();
+    assert_eq!(job.alive(), [0; 0]);
+    // 600 MiB take the kernel some 60 ms and more.
+    assert!(emptied < Duration::from_millis(50), "{emptied:?}");
+}
