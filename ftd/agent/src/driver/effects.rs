@@ -171,6 +171,13 @@ impl Driver {
         set("FT_LOCAL_SIZE", self.spec.world_size.to_string());
         set("FT_MODE", self.spec.mode.clone());
         set("FT_CHECKPOINT_DIR", format!("{}/ckpt", self.spec.job_dir));
+        // Programs and wrappers look at what mpirun sets (to choose a device, for example), long before MPI_Init.
+        for (key, value) in [("RANK", rank), ("LOCAL_RANK", rank), ("NODE_RANK", rank)] {
+            set(&format!("OMPI_COMM_WORLD_{key}"), value.to_string());
+        }
+        for key in ["SIZE", "LOCAL_SIZE"] {
+            set(&format!("OMPI_COMM_WORLD_{key}"), self.spec.world_size.to_string());
+        }
         if self.spec.mpi != "auto" {
             set("FT_MPI", self.spec.mpi.clone());
         }
