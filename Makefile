@@ -69,8 +69,9 @@ install:
 	install -m 644 ftd-client/fortran/ft.f90 $(includedir)/
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@INCLUDEDIR@|$(PREFIX)/include|' -e 's|@LIBDIR@|$(PREFIX)/lib|' \
 		-e 's|@VERSION@|$(version)|' ftd-client/ftd-client.pc.in > $(libdir)/pkgconfig/ftd-client.pc
-	install -m 644 docs/man/ftrun.1 $(mandir)/man1/
-	install -m 644 docs/man/ft.3 $(mandir)/man3/
+	for page in docs/man/*.[13]; do \
+		if [ -e "$$page" ]; then install -m 644 "$$page" $(mandir)/man$${page##*.}/ || exit 1; fi; \
+	done
 
 clean:
 	$(CARGO) clean
