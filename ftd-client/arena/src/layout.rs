@@ -98,10 +98,11 @@ pub fn bytes_for(lengths: impl ExactSizeIterator<Item = u64>) -> Option<u64> {
     offsets(lengths).map(|(_, end)| whole_pages(end))
 }
 
-/// Rounds up to whole pages: huge ones as soon as one is filled, so that no huge page lies across the end of a place.
+/// Rounds up to whole pages: huge ones as soon as half of one is filled, so that no huge page lies across the end of a
+/// place.
 pub(crate) fn whole_pages(bytes: u64) -> u64 {
     let bytes = bytes.clamp(1, PLACE_LIMIT);
-    bytes.next_multiple_of(if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE })
+    bytes.next_multiple_of(if bytes >= HUGE_PAGE / 2 { HUGE_PAGE } else { PAGE })
 }
 
 /// Hash of words, for the header's own checks.

@@ -119,6 +119,10 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
         let _ = stream.read(&mut bytes);
         return;
     }
+    // As the agent's checksum threads: no wake-up of theirs interrupts the rank in the middle of its call.
+    let normal = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameter is valid for the call; 0 is this thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &normal) };
     let mut channel = Channel::from_stream(stream);
     channel.exchange(Role::Agent, Duration::from_secs(10)).unwrap();
     while let Ok((message, _)) = channel.receive::<ToAgent>(None) {
