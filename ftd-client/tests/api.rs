@@ -206,8 +206,8 @@ fn a_checkpoint_that_does_not_fit_leaves_the_older_one() {
     let agent = FakeAgent::new();
     agent.behave(Manner::Small(1 << 20));
     let (lines, err) =
-        run(Some(&agent), "init protect:1:1000:4 checkpoint:1 protect:2:3000000:5 checkpoint:2 out:2 checkpoint:2");
-    assert_eq!(lines[2..], ["checkpoint 0", "protect 0", "checkpoint 6", "out 0", "checkpoint 0"]);
+        run(Some(&agent), "init protect:1:1000:4 checkpoint:1 protect:2:3000000:5 checkpoint:2 out:2 checkpoint:2 due");
+    assert_eq!(lines[2..], ["checkpoint 0", "protect 0", "checkpoint 6", "out 0", "checkpoint 0", "due 0 1"]);
     assert!(
         err.contains(
             "version 2 was not written: three places of 4194304 bytes do not fit; older versions are untouched"

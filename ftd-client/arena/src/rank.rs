@@ -138,7 +138,6 @@ impl Arena {
         // Nothing below may become visible before `Writing`: a whole version must not be seen with foreign bytes.
         fence(std::sync::atomic::Ordering::SeqCst);
         self.words()[base + R_CHECK].store(0, Relaxed);
-        self.words()[base + R_SEQUENCE].store(sequence, Relaxed);
         Ok(Writing { arena: self, place, version, epoch, sequence, bytes, entries })
     }
 
@@ -277,7 +276,9 @@ impl Writing<'_> {
         record.check = record.expected_check(self.place);
         let base = crate::layout::record(self.place);
         let words = self.arena.header.words();
+        // The number comes only now: a release that the agent aims at what it finds while the place is written hits nothing.
         for (at, value) in [
+            (R_SEQUENCE, record.sequence),
             (R_VERSION, record.version),
             (R_EPOCH, record.epoch),
             (R_RANK, record.rank),

@@ -78,6 +78,13 @@ fn three_versions_then_a_wait_for_the_agent() {
     agent.set_complete(0, info.sequence, 77);
     assert_eq!(agent.inspect(0).state, PlaceState::Copied);
     assert!(matches!(write(&mut rank, 5, &[]), Err(ArenaError::NoFreePlace { .. })));
+    // Nor does a release that is aimed at a place while it is written.
+    agent.release(1, agent.inspect(1).sequence);
+    let writing = rank.begin(5, 1, &[], NOW).unwrap();
+    assert_eq!(agent.inspect(1).state, PlaceState::Writing);
+    agent.release(1, agent.inspect(1).sequence);
+    writing.commit();
+    assert_eq!(agent.inspect(1).state, PlaceState::Copied);
     assert_eq!(read(&mut rank, 2, 3), [(1, vec![3; 100]), (-7, vec![9; 5000])]);
 }
 
