@@ -508,4 +508,20 @@ mod tests {
         }
         assert!(matches!(parse(words("--version")), Ok(Request::Print(text)) if text.starts_with("ftrun ")));
     }
+
+    #[test]
+    fn the_man_page_has_every_option_and_variable() {
+        let page = include_str!("../../../docs/man/ftrun.1").replace("\\-", "-").replace("\\fR", " ");
+        let words: Vec<&str> = page.split(|c: char| !c.is_ascii_alphanumeric() && !"-_".contains(c)).collect();
+        let mut command = command();
+        command.build();
+        for argument in command.get_arguments().filter(|argument| !argument.is_positional()) {
+            let mut names: Vec<String> = argument.get_long().map(|long| format!("--{long}")).into_iter().collect();
+            names.extend(argument.get_short().map(|short| format!("-{short}")));
+            names.extend(argument.get_env().map(|name| name.to_string_lossy().into_owned()));
+            for name in names {
+                assert!(words.contains(&name.as_str()), "{name} is not in docs/man/ftrun.1");
+            }
+        }
+    }
 }
