@@ -80,7 +80,21 @@ impl Agent {
         if self.worlds.keys().any(|world| *world < record.world) {
             return;
         }
+        // After an agent's death its shepherds kill their ranks, dial in again and bring the arenas: not before all have
+        // is anything known to be empty, or what there is to restore.
+        let absent: Vec<SlotId> = self.slots.iter().filter(|(_, slot)| !slot.up).map(|(id, _)| *id).collect();
+        if !absent.is_empty() && !self.due(self.stage_since, self.config.policy.slot_timeout) {
+            return;
+        }
         let (epoch, world) = (record.epoch, record.world);
+        for slot in absent {
+            self.slots.remove(&slot);
+            self.lost_slots.insert(slot);
+            self.fail(Subject::Slot(slot), Cause::SlotLost);
+        }
+        if self.batch.is_some() {
+            return;
+        }
         if let Some(progress) = &mut self.progress {
             progress.times.emptied = Some(self.now);
         }
@@ -112,15 +126,7 @@ impl Agent {
             return self.report(Report::Notice(Notice::DrainTimedOut(old)));
         }
         let mine: Vec<_> = record.processes().filter(|(_, slot)| self.is_mine(*slot)).collect();
-        let missing = mine.iter().find(|(_, slot)| !self.slots.get(slot).is_some_and(|known| known.up));
-        if let Some((_, slot)) = missing {
-            // Its shepherd has not dialled in again since the last agent died.
-            if self.due(self.stage_since, self.config.policy.slot_timeout) {
-                let slot = *slot;
-                self.slots.remove(&slot);
-                self.lost_slots.insert(slot);
-                self.fail(Subject::Slot(slot), Cause::SlotLost);
-            }
+        if mine.iter().any(|(_, slot)| !self.slots.get(slot).is_some_and(|known| known.up)) {
             return;
         }
         let (epoch, world) = (record.epoch, record.world);

@@ -8,8 +8,8 @@
 //! | --- | --- | --- |
 //! | `Gathering` | all slots of all nodes | `Cas` of epoch 1 |
 //! | `Restarted` | its own proposal: this agent's predecessor is dead | `Cas` of the next epoch |
-//! | `Emptying` | `WorldEmptied` of every older world | `Drain`, `TakeInventory` |
-//! | `Draining` | `Drained` (bounded), its slots up | `Launch` |
+//! | `Emptying` | `WorldEmptied` of every older world, all slots up (bounded) | `Drain`, `TakeInventory` |
+//! | `Draining` | `Drained` (bounded) | `Launch` |
 //! | `Parked` | every node emptied and acknowledged by its observers | `Release` |
 //! | `Computing` | a failure, an own end, or the clean end of all ranks | `Cas` of the next epoch |
 //! | `Ending` | `WorldEmptied` of every world | `End` |
@@ -349,7 +349,8 @@ impl Agent {
         let since = self.stage_since;
         match self.stage {
             Stage::Gathering => at.push(since.after(policy.start_timeout)),
-            Stage::Draining => at.extend([since.after(policy.drain_timeout), since.after(policy.slot_timeout)]),
+            Stage::Emptying => at.push(since.after(policy.slot_timeout)),
+            Stage::Draining => at.push(since.after(policy.drain_timeout)),
             _ => {}
         }
         at.extend(self.worlds.values().flatten().map(|since| since.after(policy.stop_timeout)));

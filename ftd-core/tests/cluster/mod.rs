@@ -2,7 +2,7 @@
 //! with compare-and-swap, a network that delays, reorders, doubles and drops. Everything happens in one queue, ordered by
 //! a seed; the invariants of the design are checked after every step.
 
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use ftd_core::agent::Stage;
 use ftd_core::*;
@@ -43,8 +43,6 @@ pub enum Broken {
     EarlyEmptied,
     /// The store lets every compare-and-swap pass.
     BlindStore,
-    /// Versions newer than the restored one are not dropped, and inventories do not say which epoch committed them.
-    MixedEpochs,
 }
 
 #[derive(Debug, Clone)]
@@ -328,6 +326,10 @@ impl Cluster {
         condition(self)
     }
 
+    pub fn paused(&self, node: usize) -> bool {
+        self.nodes[node].paused
+    }
+
     /// Every agent that is alive has ended the job.
     pub fn over(&self) -> bool {
         self.nodes.iter().all(|node| !node.alive || node.ended.is_some())
@@ -341,11 +343,14 @@ impl Cluster {
         };
         let record = self.record.as_ref();
         let member = |node: usize| record.is_some_and(|record| record.is_member(NodeId(node as u32)));
-        let ready = |proc: &Proc| proc.dead.is_some() || (proc.initialized && proc.restored);
-        record.is_some()
-            && self.nodes.iter().enumerate().all(|(i, node)| {
-                !member(i) || !node.alive || node.ended.is_some() || (settled(node) && node.procs.values().all(ready))
-            })
+        let Some(record) = record else { return false };
+        let ready = |process: Process| {
+            let of = self.nodes.iter().filter(|node| node.alive).find_map(|node| node.procs.get(&process));
+            let computes = of.is_some_and(|proc| proc.dead.is_none() && proc.initialized && proc.restored);
+            computes || self.finished.contains(&process)
+        };
+        self.nodes.iter().enumerate().all(|(i, node)| !member(i) || (node.alive && settled(node)))
+            && record.processes().all(|(process, _)| ready(process))
     }
 
     fn advance(&mut self) {
@@ -489,8 +494,8 @@ impl Cluster {
     fn effect(&mut self, node: usize, effect: Effect) {
         let generation = self.nodes[node].generation;
         match effect {
-            Effect::ReadStore => self.to_store(node, None),
-            Effect::Cas { expected, record } => self.to_store(node, Some((expected, *record))),
+            Effect::ReadStore => self.ask_store(node, None),
+            Effect::Cas { expected, record } => self.ask_store(node, Some((expected, *record))),
             Effect::Send { to, message } => self.send(node, to.0 as usize, message),
             Effect::WakeAt(at) => {
                 let at = at.0 - self.nodes[node].offset;
@@ -571,7 +576,7 @@ impl Cluster {
 
     // ---- the store
 
-    fn to_store(&mut self, node: usize, write: Option<(Revision, EpochRecord)>) {
+    fn ask_store(&mut self, node: usize, write: Option<(Revision, EpochRecord)>) {
         let generation = self.nodes[node].generation;
         if self.store_down || self.store_cut.contains(&node) {
             // The request may be lost, or reach the store although its answer does not come, much later perhaps.
@@ -812,7 +817,7 @@ impl Cluster {
             }
             return self.rng.range(200, 600);
         }
-        if proc.step % every == 0 && proc.step > 0 && !proc.copying {
+        if proc.step.is_multiple_of(every) && proc.step > 0 && !proc.copying {
             let version = proc.step;
             let entries = self.nodes[node].arena.entry(process.rank).or_default();
             if !entries.iter().any(|entry| entry.stamp.version.0 == version) {
@@ -820,7 +825,7 @@ impl Cluster {
                     return 1000;
                 }
                 let stamp = Stamp { version: Version(version), epoch: proc.epoch };
-                entries.push(Entry { stamp, data: version, copied: Copied::Partly });
+                entries.push(Entry { stamp, data: 0, copied: Copied::Partly });
                 self.nodes[node].procs.get_mut(&process).unwrap().copying = true;
                 return self.rng.range(50, 400);
             }
@@ -830,7 +835,9 @@ impl Cluster {
             let (version, epoch) = (proc.step, proc.epoch);
             let entries = self.nodes[node].arena.entry(process.rank).or_default();
             let mine = |entry: &&mut Entry| entry.stamp == Stamp { version: Version(version), epoch };
-            entries.iter_mut().filter(mine).for_each(|entry| entry.copied = Copied::Whole);
+            for entry in entries.iter_mut().filter(mine) {
+                (entry.copied, entry.data) = (Copied::Whole, version);
+            }
             let delay = self.rng.range(20, 2000);
             self.push(delay, Act::Hash { node, process, version });
         }
@@ -841,7 +848,9 @@ impl Cluster {
     /// The bytes of a version, on any node that is alive.
     fn find(&self, rank: Rank, stamp: Stamp) -> Option<u64> {
         let arenas = self.nodes.iter().filter(|node| node.alive).filter_map(|node| node.arena.get(&rank));
-        arenas.flatten().find(|entry| entry.stamp == stamp && entry.copied == Copied::Hashed).map(|entry| entry.data)
+        let broken = self.setup.broken == Broken::PartialInventory;
+        let whole = |entry: &&Entry| entry.stamp == stamp && (entry.copied == Copied::Hashed || broken);
+        arenas.flatten().find(whole).map(|entry| entry.data)
     }
 
     fn die(&mut self, node: usize, process: Process, exit: Exit, own: bool) {
@@ -900,10 +909,9 @@ impl Cluster {
         // A partner's copy, unless the partner is in a later epoch.
         let count = self.nodes.len();
         let partner = (1..count).map(|step| (node + step) % count).find(|other| self.nodes[*other].alive);
-        if let Some(partner) = partner {
-            if self.nodes[partner].frozen <= entry.stamp.epoch && self.nodes[partner].ended.is_none() {
-                self.nodes[partner].arena.entry(process.rank).or_default().push(entry);
-            }
+        let takes = |node: &Node| node.frozen <= entry.stamp.epoch && node.ended.is_none();
+        if let Some(partner) = partner.filter(|partner| takes(&self.nodes[*partner])) {
+            self.nodes[partner].arena.entry(process.rank).or_default().push(entry);
         }
         self.local(node, Event::Committed { process, version: Version(version) });
     }
@@ -922,10 +930,7 @@ impl Cluster {
                 entries.retain(|entry| entry.copied == Copied::Hashed);
             }
             for entry in entries.iter() {
-                let mut stamp = entry.stamp;
-                if broken == Broken::MixedEpochs {
-                    stamp.epoch = EpochId(0);
-                }
+                let stamp = entry.stamp;
                 inventory.holdings.insert(Holding { owner: *owner, stamp, level: Level::Own });
             }
         }
@@ -975,7 +980,7 @@ impl Cluster {
             .flat_map(|(i, node)| node.procs.iter().map(move |(process, proc)| (i, *process, proc)))
             .filter(|(_, process, proc)| process.rank == Rank(rank) && proc.dead.is_none())
             .map(|(i, process, _)| (i, process))
-            .last()
+            .max_by_key(|(_, process)| process.world)
     }
 
     pub fn fault(&mut self, fault: Fault) {
