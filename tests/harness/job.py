@@ -90,6 +90,7 @@ class Context:
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
             "FT_MEMORY_DIR": str(self.memory),
+            **({"FT_LOG": os.environ["FT_LOG"]} if "FT_LOG" in os.environ else {}),
         }
         env.update(mpi.env if mpi else {})
         env.update({key: str(value) for key, value in extra.items() if value is not None})
@@ -308,6 +309,11 @@ class Job:
         """SIGKILL, and proof that the process runs no more."""
         print(f"  {time.monotonic() - self.started:7.3f} s: SIGKILL to {pid} {what or proc.name(pid)}", flush=True)
         proc.kill(pid)
+
+    def kill_all(self, pids):
+        """SIGKILL to several at once: a dict from what they are to their pids."""
+        print(f"  {time.monotonic() - self.started:7.3f} s: SIGKILL to {pids}", flush=True)
+        proc.kill_all(pids.values())
 
     # --- the end --------------------------------------------------------------------------------------------------
 

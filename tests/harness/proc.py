@@ -134,15 +134,21 @@ def alive(pid):
     return found is not None and found[0] not in "ZX"
 
 
-def kill(pid, number=signal.SIGKILL):
-    """Sends a signal; a process that is gone is an error of the test. For SIGKILL, waits until the process runs no more."""
-    os.kill(pid, number)
-    if number == signal.SIGKILL:
-        deadline = time.monotonic() + 10
-        while alive(pid):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"process {pid} ({name(pid)}) still runs 10 s after its SIGKILL")
-            time.sleep(0.0002)
+def kill(pid):
+    """SIGKILL, and waits until the process runs no more. A process that is gone is an error of the test."""
+    kill_all([pid])
+
+
+def kill_all(pids):
+    """SIGKILLs several processes at once, then waits until none of them runs."""
+    pids = list(pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while any(alive(pid) for pid in pids):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {pids} still run 10 s after their SIGKILL")
+        time.sleep(0.0002)
 
 
 def kill_tree(root, also_root):

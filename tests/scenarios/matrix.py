@@ -60,7 +60,14 @@ class Kill:
                 self.arm("mpi.before-init", rank)
         elif place == "init-fence":
             self.expected = None
-            self.arm("agent.fence", "-")
+            if self.mpi.name.startswith("mpich5"):
+                # MPICH 5 meets in shared memory, not at the process manager: the victim is inside MPI_Init and cannot
+                # leave it, because another rank is held just before it.
+                self.arm("mpi.in-init", self.first, mark=True)
+                self.arm("mpi.after-init", self.first, mark=True, wait=False)
+                self.arm("mpi.before-init", self.other)
+            else:
+                self.arm("agent.fence", "-")
         elif place == "finalize":
             self.expected = STEPS
             self.arm("mpi.in-finalize", self.first, mark=True)
@@ -88,11 +95,13 @@ class Kill:
         if self.place in ("restore", "noticed", "agreed", "released"):
             rank = self.other if self.place == "restore" else self.first
             job.kill(job.at_gate("app.compute", rank), f"rank {rank}, so that there is a recovery")
-            job.go("app.compute", rank)
 
     def strike(self, job):
         """The victim is at its place: kill it there."""
         pids = {(gate, rank): job.at_gate(gate, rank) for gate, rank in self.stand}
+        if self.place == "init-fence" and self.stand[0][0] == "mpi.in-init":
+            time.sleep(0.2)  # deep inside
+            check(not job.gate_path("mpi.after-init", self.first).exists(), "MPI_Init had returned already")
         if self.place == "checkpoint-after":
             here = {rank for _, rank in self.stand}
             deadline = time.monotonic() + 20
@@ -116,12 +125,14 @@ class Kill:
             job.kill(shepherd, "a shepherd")
         if self.place == "finalize":
             check(not job.gate_path("mpi.after-finalize", self.first).exists(), "MPI_Finalize had returned already")
+        # Ranks stay where they are until ftd ends them: only the agent has to go on, if it lives.
         for gate, rank in self.stand:
-            job.go(gate, rank)
+            if rank == "-":
+                job.go(gate, rank)
 
     def strike_ranks(self, job, pids):
         standing = {rank: pid for (gate, rank), pid in pids.items() if rank != "-"}
-        if self.place == "finalize":
+        if self.place == "finalize" or (self.place == "init-fence" and standing):
             standing = {self.first: standing[self.first]}
         if self.place == "agreed":
             # Nothing is released: the processes of the world that ends are what there is to kill, if they still are.
@@ -138,12 +149,11 @@ class Kill:
             spare = next((r for r in job.ranks() if r not in standing), None)
             if spare is not None:
                 standing[spare] = job.ranks()[spare]
-        for rank, pid in standing.items():
-            try:
-                job.kill(pid, f"rank {rank}")
-            except ProcessLookupError:
-                # Only where ftd itself is ending the old world a process may be gone by now.
-                check(self.place in ("agreed", "noticed"), f"rank {rank} was gone before it was killed")
+        try:
+            job.kill_all({f"rank {rank}": pid for rank, pid in standing.items()})
+        except ProcessLookupError:
+            # Only where ftd itself is ending the old world a process may be gone by now.
+            check(self.place in ("agreed", "noticed"), f"one of the ranks {sorted(standing)} was gone before it was killed")
 
     def again(self, job):
         """One more during the recovery."""
