@@ -107,6 +107,9 @@ fn jobs_continue_or_end_with_a_reason_and_never_break_an_invariant() {
     let (mut well, mut recoveries, mut failed) = (0, 0, Vec::new());
     let mut ends = std::collections::BTreeMap::new();
     for seed in 0..runs {
+        if failed.len() == 5 {
+            break;
+        }
         let (verdict, cluster) = run(seed, Broken::Nothing, false);
         match verdict {
             Err(error) => failed.push(format!("FTD_SEED={seed}: {error}")),
@@ -116,7 +119,7 @@ fn jobs_continue_or_end_with_a_reason_and_never_break_an_invariant() {
         recoveries += cluster.record.map_or(0, |record| record.world.0.saturating_sub(1));
     }
     println!("{runs} runs, {recoveries} recoveries, {well} ended well; other ends: {ends:#?}");
-    assert!(failed.is_empty(), "{} of {runs} runs failed:\n{}", failed.len(), failed.join("\n"));
+    assert!(failed.is_empty(), "{} of at most {runs} runs failed:\n{}", failed.len(), failed.join("\n"));
     assert!(well * 2 > runs, "only {well} of {runs} jobs ended well: the runs are too harsh to show anything");
 }
 

@@ -50,6 +50,8 @@ impl Agent {
         self.ring.adopt(&record, self.now);
         if record.epoch == known {
             // Only the vouching differs: invariant 1.
+            let placed = |record: &EpochRecord| (record.world, record.placement.clone(), record.outcome.clone());
+            debug_assert_eq!(self.record.as_ref().map(placed), Some(placed(&record)), "two records of {known}");
             self.record = Some(record);
             return;
         }

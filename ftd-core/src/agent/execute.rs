@@ -160,6 +160,7 @@ impl Agent {
         if self.stopping(world) || self.batch.is_some() || self.verdict.is_some() || !self.may_release() {
             return;
         }
+        debug_assert!(self.worlds.keys().all(|other| *other == world), "another world than {world} is still here");
         self.enter(Stage::Computing);
         self.emit(Effect::Release(world));
         if let Some(progress) = &mut self.progress {
