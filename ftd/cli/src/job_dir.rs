@@ -40,39 +40,47 @@ pub enum JobDirError {
 pub struct JobDir {
     path: PathBuf,
     word: String,
-    _lock: Flock<File>,
+    /// Held from the moment on in which the directory is there.
+    lock: Option<Flock<File>>,
 }
 
 impl JobDir {
-    /// Makes the directory and holds its lock.
-    ///
-    /// # Errors
-    /// Names the path.
-    pub fn create() -> Result<JobDir, JobDirError> {
+    /// Chooses a place, after those of dead launchers were swept. Nothing is there before [`make`](Self::make): somebody
+    /// who removes it if this process is killed can be started first.
+    pub fn choose() -> JobDir {
         let memory = match std::env::var_os("FT_MEMORY_DIR") {
             Some(directory) if !directory.is_empty() => PathBuf::from(directory),
             _ => PathBuf::from(MEMORY),
         };
         let memory = std::path::absolute(&memory).unwrap_or(memory);
         sweep(&memory);
-        Self::create_in(&memory)
+        Self::choose_in(&memory)
     }
 
-    fn create_in(memory: &Path) -> Result<JobDir, JobDirError> {
+    fn choose_in(memory: &Path) -> JobDir {
         // Not a secret: the directory is closed to others. It only has to differ.
         let random = std::hash::RandomState::new().build_hasher().finish() as u32;
-        let pid = std::process::id();
-        let word = format!("{pid}-{random:08x}");
-        let path = memory.join(format!("ftd-{}-{word}", nix::unistd::getuid()));
-        DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| JobDirError::Memory { path: memory.to_path_buf(), error })?;
-        match lock(&path.join("lock"), true) {
-            Ok(lock) => Ok(JobDir { path, word, _lock: lock }),
+        let word = format!("{}-{random:08x}", std::process::id());
+        JobDir { path: memory.join(format!("ftd-{}-{word}", nix::unistd::getuid())), word, lock: None }
+    }
+
+    /// Makes the directory and holds its lock.
+    ///
+    /// # Errors
+    /// Names the path.
+    pub fn make(&mut self) -> Result<(), JobDirError> {
+        DirBuilder::new().mode(0o700).create(&self.path).map_err(|error| {
+            let path = self.path.parent().unwrap_or(&self.path).to_path_buf();
+            JobDirError::Memory { path, error }
+        })?;
+        match lock(&self.path.join("lock"), true) {
+            Ok(lock) => {
+                self.lock = Some(lock);
+                Ok(())
+            }
             Err(error) => {
-                let _ = fs::remove_dir_all(&path);
-                Err(JobDirError::Inside { path: path.join("lock"), error })
+                let _ = fs::remove_dir_all(&self.path);
+                Err(JobDirError::Inside { path: self.path.join("lock"), error })
             }
         }
     }
@@ -104,6 +112,9 @@ impl JobDir {
 
 impl Drop for JobDir {
     fn drop(&mut self) {
+        if self.lock.is_none() {
+            return;
+        }
         // Shepherds that lose their launcher do the same, at the same time perhaps.
         for _ in 0..3 {
             match fs::remove_dir_all(&self.path) {
@@ -156,7 +167,9 @@ mod tests {
     #[test]
     fn a_directory_goes_with_its_job() {
         let memory = tempfile::tempdir().unwrap();
-        let job = JobDir::create_in(memory.path()).unwrap();
+        let mut job = JobDir::choose_in(memory.path());
+        assert!(!job.path().exists());
+        job.make().unwrap();
         assert_eq!(fs::metadata(job.path()).unwrap().mode() & 0o777, 0o700);
         let _listener = job.listen().unwrap();
         fs::create_dir(job.path().join("ckpt")).unwrap();
@@ -169,7 +182,8 @@ mod tests {
     fn only_what_the_dead_left_is_swept() {
         let memory = tempfile::tempdir().unwrap();
         let uid = nix::unistd::getuid();
-        let alive = JobDir::create_in(memory.path()).unwrap();
+        let mut alive = JobDir::choose_in(memory.path());
+        alive.make().unwrap();
         let mut made = Vec::new();
         // A pid that no process has, with and without a lock; another user's; something else.
         for (name, locked, gone) in [
@@ -194,7 +208,7 @@ mod tests {
 
     #[test]
     fn a_place_that_does_not_exist_is_named() {
-        let error = JobDir::create_in(Path::new("/no/such")).unwrap_err().to_string();
+        let error = JobDir::choose_in(Path::new("/no/such")).make().unwrap_err().to_string();
         assert!(error.contains("/no/such (FT_MEMORY_DIR)"), "{error}");
     }
 }

@@ -33,8 +33,12 @@ const LEAVE: Duration = Duration::from_secs(5);
 const DEATHS_WITHIN: Duration = Duration::from_secs(30);
 /// See [`DEATHS_WITHIN`].
 const MOST_DEATHS: usize = 5;
+/// An agent that closed its link has this long to say why and to end.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// While processes are being killed they are looked at this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// While the spool is full this is how often it is looked at.
+const ROOM_AGAIN: Duration = Duration::from_millis(10);
 
 /// Why a job cannot be launched.
 #[derive(Debug, thiserror::Error)]
@@ -67,8 +71,17 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
 #[derive(Debug)]
 struct AgentProcess {
     pid: i32,
-    /// `None`: its link broke, and it is being killed.
     link: Option<Channel>,
+    /// Its link broke: it is about to end, and is killed at this time if it does not.
+    until: Option<Instant>,
+}
+
+impl AgentProcess {
+    /// Nothing more will be heard of it.
+    fn hang_up(&mut self) {
+        self.link = None;
+        self.until = Some(Instant::now() + LAST_WORDS);
+    }
 }
 
 #[derive(Debug)]
@@ -93,7 +106,8 @@ pub struct Launcher {
     spec: JobSpec,
     helpers: Helpers,
     directory: JobDir,
-    listener: UnixListener,
+    /// The agents' socket, which outlives every agent.
+    listener: Option<UnixListener>,
     /// The embedded store's memory, which outlives every agent.
     store: OwnedFd,
     input: Input,
@@ -130,8 +144,7 @@ impl Launcher {
         raise_descriptor_limit(options.ranks);
         ft_sys::process::set_subreaper().map_err(system("orphans cannot be adopted"))?;
         let signals = Signals::open().map_err(system("signals cannot be read"))?;
-        let directory = JobDir::create()?;
-        let listener = directory.listen()?;
+        let directory = JobDir::choose();
         spec.job = format!("ftrun-{}", directory.word());
         spec.job_dir = directory.path().to_string_lossy().into_owned();
         let mut launcher = Launcher {
@@ -142,7 +155,7 @@ impl Launcher {
             spec,
             helpers,
             directory,
-            listener,
+            listener: None,
             signals,
             agent: None,
             shepherds: BTreeMap::new(),
@@ -165,9 +178,13 @@ impl Launcher {
     }
 
     fn start_all(&mut self) -> Result<(), LaunchError> {
-        // The agent first: it makes itself ready while shepherds are started, and they can dial before it listens.
+        // From here on somebody removes the directory, even if this process is killed at any moment.
+        self.start_shepherd()?;
+        self.directory.make()?;
+        self.listener = Some(self.directory.listen()?);
+        // Then the agent: it makes itself ready while the others are started.
         self.start_agent()?;
-        for _ in 0..self.options.ranks {
+        for _ in 1..self.options.ranks {
             self.start_shepherd()?;
         }
         self.describe_job();
@@ -182,18 +199,19 @@ impl Launcher {
 
     fn start_agent(&mut self) -> Result<(), LaunchError> {
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
+        let Some(listener) = &self.listener else { return Ok(()) };
         let helper = Helper {
             program: &self.helpers.agent,
             arguments: Vec::new(),
             environment: vec![
                 ("FT_LAUNCHER_FD", theirs.as_raw_fd().to_string()),
-                ("FT_LISTEN_FD", self.listener.as_raw_fd().to_string()),
+                ("FT_LISTEN_FD", listener.as_raw_fd().to_string()),
             ],
-            descriptors: &[theirs.as_fd(), self.listener.as_fd()],
+            descriptors: &[theirs.as_fd(), listener.as_fd()],
             output: None,
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: self.helpers.agent.clone(), error })?;
-        self.agent = Some(AgentProcess { pid, link: Some(Channel::from_stream(mine)) });
+        self.agent = Some(AgentProcess { pid, link: Some(Channel::from_stream(mine)), until: None });
         self.verbose(|| format!("agent {pid}"));
         Ok(())
     }
@@ -206,9 +224,8 @@ impl Launcher {
         let Some(link) = &mut agent.link else { return };
         let told = link.exchange(Role::Launcher, HANDSHAKE).and_then(|_| link.send(&message, &[self.store.as_fd()]));
         if let Err(error) = told {
-            // Its death, which comes next, is what counts.
-            agent.link = None;
-            ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
+            // How it ends, which comes next, is what counts.
+            agent.hang_up();
             self.verbose(|| format!("the agent did not take the job: {error}"));
         }
         if let Some((signal, _)) = self.cancelled {
@@ -277,6 +294,10 @@ impl Launcher {
                 }
             }
             self.sweep_step();
+            if let Some(agent) = self.agent.as_mut().filter(|agent| agent.until.is_some_and(|until| now >= until)) {
+                agent.until = None;
+                ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
+            }
             self.output.tick(now);
             if let Some((signal, _)) = self.cancelled.filter(|(_, until)| now >= *until)
                 && self.ending.is_none()
@@ -320,6 +341,8 @@ impl Launcher {
             self.cancelled.filter(|_| self.ending.is_none()).map(|(_, until)| until),
             self.ending.as_ref().filter(|_| self.has_children()).map(|ending| ending.until),
             self.sweep.as_ref().map(|_| now + LOOK_AGAIN),
+            self.agent.as_ref().and_then(|agent| agent.until),
+            (self.ending.is_none() && self.input.waits_for_room()).then(|| now + ROOM_AGAIN),
         ];
         match deadlines.into_iter().flatten().min() {
             None => PollTimeout::NONE,
@@ -380,9 +403,8 @@ impl Launcher {
                 Ok(Some((message, _))) => self.agent_says(message),
                 Ok(None) => return,
                 Err(error) => {
-                    // An agent that nobody hears is of no use; its death starts the next one.
-                    agent.link = None;
-                    ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
+                    // An agent that nobody hears is of no use; its end starts the next one, or says why there is none.
+                    agent.hang_up();
                     self.verbose(|| format!("the agent's link: {error}"));
                     return;
                 }

@@ -8,8 +8,13 @@ use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// Where the data begins in the spool. Before it: its length (u64 at 0), and whether it has ended (u32 at 8).
+/// Where the data begins in the spool. Before it: its length (u64 at 0), whether it has ended (u32 at 8), and, written by the
+/// shepherds, how much of it any rank has taken so far (u64 at 16).
 const HEADER: u64 = 4096;
+/// See [`HEADER`].
+const TAKEN_AT: u64 = 16;
+/// Bytes that are read ahead of the ranks: what nobody reads must not fill the memory.
+const AHEAD: u64 = 16 << 20;
 /// Bytes read at once.
 const CHUNK: usize = 64 << 10;
 /// `/dev/null`.
@@ -71,7 +76,12 @@ impl Input {
 
     /// Whether standard input is to be polled.
     pub fn wants_to_read(&self) -> bool {
-        matches!(self, Input::Spool(spool) if !spool.ended && !spool.background)
+        matches!(self, Input::Spool(spool) if !spool.ended && !spool.background && spool.has_room())
+    }
+
+    /// Whether it is to be asked again soon, because ranks take what is in the spool without a word.
+    pub fn waits_for_room(&self) -> bool {
+        matches!(self, Input::Spool(spool) if !spool.ended && !spool.has_room())
     }
 
     /// The job may have moved between foreground and background.
@@ -91,6 +101,13 @@ impl Input {
 }
 
 impl Spool {
+    fn has_room(&self) -> bool {
+        let mut taken = [0; 8];
+        // What cannot be read was not taken.
+        let _ = self.memory.read_exact_at(&mut taken, TAKEN_AT);
+        self.length < u64::from_le_bytes(taken) + AHEAD
+    }
+
     fn look_at_terminal(&mut self) {
         self.background = self.terminal
             && nix::unistd::tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground != nix::unistd::getpgrp());
@@ -152,5 +169,18 @@ mod tests {
         let mut kept = vec![0; data.len()];
         spool.memory.read_exact_at(&mut kept, HEADER).unwrap();
         assert_eq!(kept, data);
+    }
+
+    #[test]
+    fn it_does_not_run_far_ahead_of_the_ranks() {
+        let memory = File::from(ft_sys::memory::create_memfd("t", HEADER).unwrap());
+        let mut input = Input::Spool(Spool { memory, length: 0, ended: false, terminal: false, background: false });
+        let Input::Spool(spool) = &mut input else { panic!() };
+        while spool.has_room() {
+            assert!(spool.read(&mut io::repeat(b'x')));
+        }
+        assert!((AHEAD..AHEAD + 2 * CHUNK as u64).contains(&spool.length));
+        spool.memory.write_all_at(&spool.length.to_le_bytes(), TAKEN_AT).unwrap();
+        assert!(input.wants_to_read() && !input.waits_for_room());
     }
 }

@@ -17,10 +17,12 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the agent may take over the rest of its greeting once it has begun.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the removal of the job's directory is tried.
+const REMOVING: Duration = Duration::from_secs(2);
 /// Pause between attempts to dial.
 const REDIAL: Duration = Duration::from_millis(5);
 /// How often what was killed is looked at again until it is gone.
@@ -66,9 +68,20 @@ fn tend(options: Options) -> std::io::Result<()> {
     // The launcher is dead or has closed the lifeline: nothing below may stay, nor the job's files.
     shepherd.slot.empty_now();
     if let Some(job_dir) = job_dir {
-        let _ = std::fs::remove_dir_all(job_dir);
+        remove(&job_dir);
     }
     Ok(())
+}
+
+/// Removes the job's directory, in which an agent that does not know yet may still be making files. All shepherds do this
+/// at the same time.
+fn remove(job_dir: &std::path::Path) {
+    let until = Instant::now() + REMOVING;
+    while job_dir.exists() && Instant::now() < until {
+        if std::fs::remove_dir_all(job_dir).is_err() {
+            std::thread::sleep(REDIAL);
+        }
+    }
 }
 
 #[derive(PartialEq, Eq)]
