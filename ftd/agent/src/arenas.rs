@@ -132,6 +132,8 @@ impl Arenas {
         let Some(held) = self.held.get(&rank) else { return };
         let (arena, inputs) = (held.arena.clone(), self.inputs.clone());
         tokio::task::spawn_blocking(move || {
+            // Waking up must not push aside a rank that is still inside ft_checkpoint.
+            ft_sys::process::run_behind();
             let result = arena.hash(place).map(|(info, checksum)| (info.version, place, info.sequence, checksum));
             let _ = inputs.send(Input::Hashed(Hashed { world, rank, result }));
         });
@@ -192,7 +194,8 @@ impl Arenas {
     pub fn retire(&self, complete: Version) {
         for held in self.held.values() {
             for info in held.arena.scan() {
-                if info.is_whole() && info.version < complete {
+                let damaged = matches!(info.state, PlaceState::Corrupt { .. });
+                if damaged || info.is_whole() && info.version < complete {
                     held.arena.release(info.place, info.sequence);
                 }
             }

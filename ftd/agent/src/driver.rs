@@ -107,6 +107,9 @@ pub struct Driver {
     restore: Option<(Epoch, Option<crate::arenas::Commit>)>,
     failures: u32,
     started: std::time::Instant,
+    timer: Option<tokio::task::AbortHandle>,
+    /// Released, and not all of its processes are known to have started.
+    releasing: Option<WorldNumber>,
     ended: Option<(i32, Option<String>)>,
 }
 
@@ -154,6 +157,8 @@ impl Driver {
             restore: None,
             failures: 0,
             started: std::time::Instant::now(),
+            timer: None,
+            releasing: None,
             ended: None,
             spec,
         })
@@ -169,6 +174,7 @@ impl Driver {
             if matches!(input, Input::LauncherClosed) {
                 tracing::warn!("the launcher is gone: the job ends");
                 self.clean_up().await;
+                let _ = std::fs::remove_dir_all(&self.spec.job_dir);
                 return;
             }
             self.take(input).await;
@@ -264,6 +270,7 @@ impl Driver {
                     member.child = Some(pid);
                     let process = member.process;
                     self.report(Event::Started(process));
+                    self.world_started(world);
                 }
             }
             shepherd::ToAgent::StartFailed { world, rank, errno, what } => {
@@ -286,15 +293,29 @@ impl Driver {
         }
     }
 
+    /// The first moment after a release: every process runs.
+    fn world_started(&mut self, number: WorldNumber) {
+        let all = |world: &World| world.members.values().all(|m| m.child.is_some());
+        if self.releasing == Some(number) && self.worlds.get(&number).is_some_and(all) {
+            self.releasing = None;
+            ft_sys::gate::reach("agent.released", None);
+        }
+    }
+
     fn member(&mut self, world: WorldNumber, rank: Rank) -> Option<&mut Member> {
         self.worlds.get_mut(&world)?.members.get_mut(&rank)
     }
 
     fn child_ended(&mut self, world: WorldNumber, rank: Rank, status: i32, oom: bool) {
-        let Some(member) = self.member(world, rank) else { return };
-        let first = !std::mem::replace(&mut member.ended, true);
-        let process = member.process;
-        tracing::debug!(world, rank, status, first, "child ended");
+        // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
+        let process = match self.member(world, rank) {
+            Some(member) => {
+                member.ended = true;
+                member.process
+            }
+            None => Process::primary(WorldId(world), ftd_core::Rank(rank)),
+        };
+        tracing::debug!(world, rank, status, "child ended");
         self.report(Event::Exited { process, exit: crate::config::exit_of(status), oom });
     }
 
@@ -396,7 +417,8 @@ impl Driver {
         for host in self.warm_pmix.take().into_iter().chain(self.worlds.values_mut().filter_map(|w| w.pmix.take())) {
             host.kill();
         }
-        let litter: Vec<_> = self.worlds.values().map(|w| w.litter.clone()).collect();
+        let mut litter: Vec<_> = self.worlds.values().map(|w| w.litter.clone()).collect();
+        litter.push(crate::litter::Litter::of_job(Path::new(&self.spec.job_dir)));
         let _ = tokio::task::spawn_blocking(move || litter.iter().for_each(crate::litter::Litter::sweep)).await;
     }
 }

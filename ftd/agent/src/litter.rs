@@ -12,11 +12,24 @@ use std::time::{Duration, SystemTime};
 /// Where POSIX shared memory lives.
 const SHM: &str = "/dev/shm";
 /// How the shared-memory files of the MPI libraries' transports begin.
-const KINDS: [&str; 8] =
-    ["mpich_shar_tmp", "vader_segment.", "sm_segment.", "Intel_MPI_", "ucx_shm_", "psm", "shm_mpi", "ofi_shm"];
+const KINDS: [&str; 10] = [
+    "mpich_shar_tmp",
+    "mpich_shm_",
+    "mpich_vci_",
+    "vader_segment.",
+    "sm_segment.",
+    "Intel_MPI_",
+    "ucx_shm_",
+    "psm",
+    "shm_mpi",
+    "ofi_shm",
+];
 
 /// How long a file of unknown origin must stay unmapped.
 const SETTLE: Duration = Duration::from_millis(200);
+
+/// File times are those of the kernel's coarse clock, which lags behind.
+const LAG: Duration = Duration::from_millis(100);
 
 /// What one world left, or may have left.
 #[derive(Debug, Clone)]
@@ -27,12 +40,23 @@ pub struct Litter {
 
 impl Default for Litter {
     fn default() -> Self {
-        // File times are those of the kernel's coarse clock, which lags behind.
-        Litter { since: SystemTime::now() - Duration::from_millis(100), reported: BTreeSet::new() }
+        Litter::since(SystemTime::now())
     }
 }
 
 impl Litter {
+    /// What a job that began at this time left, or may have left.
+    pub fn since(begin: SystemTime) -> Self {
+        Litter { since: begin - LAG, reported: BTreeSet::new() }
+    }
+
+    /// What the job whose directory this is left, or may have left, whichever agent of it saw it come.
+    pub fn of_job(job_dir: &Path) -> Self {
+        // The socket is as old as the job.
+        let begin = std::fs::symlink_metadata(job_dir.join("agent.sock")).and_then(|m| m.modified());
+        Litter::since(begin.unwrap_or_else(|_| SystemTime::now()))
+    }
+
     /// Notes files that a rank of this world has mapped.
     pub fn report(&mut self, files: impl IntoIterator<Item = String>) {
         self.reported.extend(files.into_iter().map(PathBuf::from).filter(|p| p.parent() == Some(Path::new(SHM))));

@@ -11,6 +11,7 @@ mod due;
 mod files;
 mod link;
 mod litter;
+mod orphan;
 mod pmix_host;
 mod ready;
 mod report;
@@ -56,6 +57,7 @@ pub enum AgentError {
 }
 
 fn main() -> ExitCode {
+    ft_sys::process::one_heap();
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FT_LOG").unwrap_or_else(|_| "error".into()))
         .with_writer(std::io::stderr)
@@ -86,6 +88,7 @@ fn inherited(variable: &'static str) -> Result<OwnedFd, AgentError> {
 
 async fn work() -> Result<(), AgentError> {
     let launcher = std::os::unix::net::UnixStream::from(inherited("FT_LAUNCHER_FD")?);
+    let hang_up = launcher.try_clone().map_err(AgentError::Io)?;
     let listener = std::os::unix::net::UnixListener::from(inherited("FT_LISTEN_FD")?);
     listener.set_nonblocking(true).map_err(AgentError::Io)?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(AgentError::Io)?;
@@ -97,6 +100,7 @@ async fn work() -> Result<(), AgentError> {
     };
     let store = ft_store::Embedded::open(std::fs::File::from(store))?;
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
+    orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone().into()).map_err(AgentError::Io)?;
     let mut driver = Driver::new(spec, store, launcher, inputs.clone())?;
 
     let from_launcher = inputs.clone();

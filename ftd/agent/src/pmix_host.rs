@@ -6,7 +6,7 @@ use ft_wire::pmix::{ToAgent, ToPmix};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -19,6 +19,7 @@ pub type HostId = u64;
 pub struct PmixHost {
     /// Its name.
     pub id: HostId,
+    tmpdir: PathBuf,
     child: Child,
     queue: UnboundedSender<ToPmix>,
 }
@@ -41,7 +42,7 @@ impl PmixHost {
             .spawn()?;
         let (queue, outgoing) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(relay(id, ours, outgoing, inputs));
-        Ok(PmixHost { id, child, queue })
+        Ok(PmixHost { id, tmpdir: tmpdir.to_path_buf(), child, queue })
     }
 
     /// Sends a message; a host that is gone reports itself as closed.
@@ -49,10 +50,13 @@ impl PmixHost {
         let _ = self.queue.send(message);
     }
 
-    /// Kills the process and waits for its end in the background.
+    /// Kills the process, waits for its end in the background, and removes its session files.
     pub fn kill(mut self) {
         let _ = self.child.start_kill();
-        tokio::spawn(async move { self.child.wait().await });
+        tokio::spawn(async move {
+            let _ = self.child.wait().await;
+            let _ = tokio::fs::remove_dir_all(&self.tmpdir).await;
+        });
     }
 }
 

@@ -73,6 +73,25 @@ pub fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// Keeps the memory of a process with short-lived threads together: one heap for all of them, and free memory goes back
+/// to the system. For processes whose memory must not creep.
+pub fn one_heap() {
+    // SAFETY: both take two numbers, and are called before other threads exist.
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 128 << 10);
+    }
+}
+
+/// Has the calling thread run behind those that wait for it: it never interrupts another thread when it wakes.
+pub fn run_behind() {
+    // SAFETY: an all-zero parameter is the only one that SCHED_BATCH takes.
+    unsafe {
+        let parameter: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameter);
+    }
+}
+
 /// Makes this process the parent of all orphans below it.
 ///
 /// # Errors

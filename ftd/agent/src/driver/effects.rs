@@ -16,19 +16,12 @@ impl Driver {
             Effect::ReadStore => self.read_store().await,
             Effect::Cas { expected, record } => self.swap(expected, &record).await,
             Effect::Send { to, .. } => tracing::warn!(?to, "there is no other node on one machine"),
-            Effect::WakeAt(at) => {
-                let inputs = self.inputs.clone();
-                let wait = Duration::from_micros(at.0.saturating_sub(now().0));
-                tokio::spawn(async move {
-                    tokio::time::sleep(wait).await;
-                    let _ = inputs.send(Input::Timer);
-                });
-            }
+            Effect::WakeAt(at) => self.wake_at(at),
             Effect::Launch { world, epoch, processes, parked: _ } => self.launch(world.0, epoch.0, processes),
             // A fresh world is released by being started.
             Effect::Release(world) => {
                 tracing::info!(world = world.0, "released");
-                ft_sys::gate::reach("agent.released", None);
+                self.releasing = Some(world.0);
             }
             Effect::StopWorld(world) => self.stop_world(world.0),
             Effect::Pause => self.to_all_shepherds(&shepherd::ToShepherd::Pause(true)),
@@ -42,6 +35,18 @@ impl Driver {
             Effect::NeedSlot => self.launcher.send(&launcher::ToLauncher::NeedSlot),
             Effect::Report(report) => self.tell(report),
             Effect::End { status, reason } => self.ended = Some((status, reason)),
+        }
+    }
+
+    fn wake_at(&mut self, at: Micros) {
+        let inputs = self.inputs.clone();
+        let wait = Duration::from_micros(at.0.saturating_sub(now().0));
+        let timer = tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let _ = inputs.send(Input::Timer);
+        });
+        if let Some(earlier) = self.timer.replace(timer.abort_handle()) {
+            earlier.abort();
         }
     }
 
@@ -229,8 +234,11 @@ impl Driver {
         if let Some(host) = world.pmix.take() {
             host.kill();
         }
-        let litter = world.litter;
-        tokio::task::spawn_blocking(move || litter.sweep());
+        let (litter, dir) = (world.litter, self.pmix_dir(world.number));
+        tokio::task::spawn_blocking(move || {
+            let _ = std::fs::remove_dir_all(dir);
+            litter.sweep();
+        });
     }
 
     fn survey(&mut self) {

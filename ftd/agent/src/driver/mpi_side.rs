@@ -115,9 +115,10 @@ impl Driver {
         let Some(host) = self.warm_pmix.take().or_else(|| self.start_pmix()) else { return };
         let nspace = format!("{}.w{number}", self.spec.job);
         let hostname = nix::unistd::gethostname().map(|h| h.to_string_lossy().into_owned()).unwrap_or_default();
+        let dir = self.pmix_dir(number);
         let Some(world) = self.worlds.get_mut(&number) else { return host.kill() };
         host.send(pmix::ToPmix::Register(pmix::WorldInfo {
-            tmpdir: format!("{}/pmix/{nspace}", self.spec.job_dir),
+            tmpdir: dir,
             nspace,
             world_size: self.spec.world_size,
             nodes: vec![(hostname, (0..self.spec.world_size).collect())],
@@ -130,7 +131,7 @@ impl Driver {
     }
 
     fn welcome_pmix(&mut self, number: WorldNumber) {
-        let extra = self.open_mpi_environment();
+        let extra = self.open_mpi_environment(number);
         let Some(world) = self.worlds.get_mut(&number) else { return };
         let Some(env) = &world.pmix_env else { return };
         for (rank, member) in &mut world.members {
@@ -168,15 +169,20 @@ impl Driver {
         (!set).then(|| (key.to_string(), Some(value.to_string())))
     }
 
+    /// The world's session files.
+    pub(super) fn pmix_dir(&self, number: WorldNumber) -> String {
+        format!("{}/pmix/w{number}", self.spec.job_dir)
+    }
+
     /// What Open MPI needs besides PMIx's variables: what keeps it from becoming a singleton, what its own launcher says
-    /// when ranks share processors, and shared memory in the job's directory, which goes with the job.
-    fn open_mpi_environment(&self) -> Vec<(String, Option<String>)> {
+    /// when ranks share processors, and shared memory in the world's directory, which goes with the world.
+    fn open_mpi_environment(&self, number: WorldNumber) -> Vec<(String, Option<String>)> {
         let mut env = vec![(pmix::NOT_SINGLETON.0.to_string(), Some(pmix::NOT_SINGLETON.1.to_string()))];
         if self.oversubscribed() {
             env.extend(self.unless_set(pmix::OVERSUBSCRIBED.0, pmix::OVERSUBSCRIBED.1));
         }
         for key in ["OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"] {
-            env.extend(self.unless_set(key, &format!("{}/pmix", self.spec.job_dir)));
+            env.extend(self.unless_set(key, &self.pmix_dir(number)));
         }
         env
     }

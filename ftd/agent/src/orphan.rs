@@ -1,0 +1,41 @@
+//! The launcher's death ends the job, whatever the agent is doing at that moment.
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long the driver has to notice and to end in order.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Watches the launcher link on a thread of its own. When it hangs up and the driver does not end the process by itself,
+/// because it is busy or stands at a gate, removes what the job has on this machine and ends the process; `ft-pmix` dies
+/// with it, and the shepherds see the launcher's death on their own.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Result<()> {
+    let litter = crate::litter::Litter::of_job(&job_dir);
+    std::thread::Builder::new().name("launcher-watch".into()).spawn(move || {
+        // No event is asked for: POLLHUP comes unasked.
+        while let Ok(_) | Err(nix::errno::Errno::EINTR) =
+            poll(&mut [PollFd::new(launcher.as_fd(), PollFlags::empty())], PollTimeout::NONE)
+        {
+            if hung_up(&launcher) {
+                std::thread::sleep(GRACE);
+                litter.sweep();
+                let _ = std::fs::remove_dir_all(&job_dir);
+                std::process::exit(1);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+fn hung_up(launcher: &UnixStream) -> bool {
+    let mut waited = [PollFd::new(launcher.as_fd(), PollFlags::empty())];
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR;
+    poll(&mut waited, PollTimeout::ZERO).is_ok() && waited[0].revents().is_some_and(|events| events.intersects(gone))
+}
