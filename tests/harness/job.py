@@ -153,8 +153,8 @@ class Context:
                 except ChildProcessError:
                     pass
         for directory in (self.memory, self.tmp):
-            for found in sorted(directory.rglob("*")):
-                left.append(f"file {found}")
+            for where, directories, files in os.walk(directory):
+                left += [f"file {where}/{name}" for name in sorted(directories + files)]
         return left
 
     def close(self):

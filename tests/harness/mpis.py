@@ -16,7 +16,8 @@ class Mpi:
         self.launcher = launcher
         self.launcher_options = list(launcher_options)
         self.family = family
-        # The tests choose shared memory without long probing: otherwise most of their time would be MPI_Init's.
+        # The tests choose shared memory without long probing, and ranks that yield: otherwise most of their time would be
+        # MPI_Init's, and that of ranks spinning beside those that have something to do.
         self.env = env or {}
 
     def available(self):
@@ -43,7 +44,7 @@ ALL = {
             "/usr/bin/mpicc.openmpi",
             "/usr/bin/mpiexec.openmpi",
             "openmpi",
-            {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"},
+            {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_mpi_yield_when_idle": "1"},
             ["--oversubscribe"],
             fc="/usr/bin/mpif90.openmpi",
         ),
@@ -52,7 +53,7 @@ ALL = {
             f"{PREFIX}/openmpi5/bin/mpicc",
             f"{PREFIX}/openmpi5/bin/mpiexec",
             "openmpi",
-            _openmpi5({"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp"}),
+            _openmpi5({"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_mpi_yield_when_idle": "1"}),
             ["--oversubscribe"],
         ),
         Mpi("mpich4", "/usr/bin/mpicc.mpich", "/usr/bin/mpiexec.mpich", "mpich", fc="/usr/bin/mpif90.mpich"),

@@ -49,6 +49,14 @@ static int keeper(const char *name, int ranks) {
     return 0;
 }
 
+/* A keeper lets go when the test says so; in later worlds the gate has been used up. */
+static void keep(const char *name, int victim) {
+    const char *world = getenv("FT_WORLD");
+    if (world && atoi(world) > 1 && gate_exists(name, victim, ""))
+        return;
+    gate_wait(name, victim);
+}
+
 static void stand(int rank, int ranks) {
     int nth, mark, dummy = 0, armed_recv = 0, armed_allreduce = 0;
     MPI_Barrier(MPI_COMM_WORLD); /* every rank has committed the checkpoints of the steps before */
@@ -70,7 +78,7 @@ static void stand(int rank, int ranks) {
                 gate_mark("app.recv", rank);
                 MPI_Recv(&dummy, 1, MPI_INT, from, 99, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
             } else if (rank == from) {
-                gate_wait("app.recv", other);
+                keep("app.recv", other);
                 MPI_Send(&dummy, 1, MPI_INT, other, 99, MPI_COMM_WORLD);
             }
         }
@@ -82,7 +90,7 @@ static void stand(int rank, int ranks) {
                 if (rank == other)
                     gate_mark("app.allreduce", rank);
                 else if (rank == last)
-                    gate_wait("app.allreduce", other);
+                    keep("app.allreduce", other);
             }
         MPI_Allreduce(&dummy, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     }

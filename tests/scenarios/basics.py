@@ -250,10 +250,12 @@ def stdin(context, kind):
             mpi=mpi,
         )
     else:
-        job = context.ftrun(mpi, 3, program, stdin=source, gates=[*gates, "app.compute:2"])
+        job = context.ftrun(mpi, 3, program, stdin=source, gates=[*gates, "app.compute:0"])
         if gates:
             job.kill(job.at_gate("io.half", 0), "rank 0 after its first byte of input")
-        job.kill(job.at_gate("app.compute", 2), "rank 2 while rank 0 has read all")
+            job.kill(job.at_gate("app.compute", 0), "rank 0 when it has read all")
+        else:
+            job.go("app.compute", 0)
     job.expect(0)
     if feeder:
         feeder.stdout.close()
