@@ -8,6 +8,8 @@ DESTDIR ?=
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 
+# Where scripts/install-deps.sh puts the MPIs that come as wheels.
+mpis      := $(or $(FTD_TEST_PREFIX),/var/lib/ftd-test)
 release   := $(CARGO_TARGET_DIR)/release
 version   := $(shell sed -n '/workspace.package/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 bindir     = $(DESTDIR)$(PREFIX)/bin
@@ -32,7 +34,7 @@ test:
 	scripts/install-deps.sh test
 	$(MAKE) --no-print-directory check
 	$(CARGO) build --release --workspace
-	$(CARGO) test --workspace
+	FT_TEST_OMPI5=$(mpis)/openmpi5 FT_TEST_MPICH5=$(mpis)/mpich5 FT_TEST_IMPI=$(mpis)/impi $(CARGO) test --workspace
 	$(MAKE) --no-print-directory scenarios
 
 check: licences
