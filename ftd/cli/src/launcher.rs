@@ -39,6 +39,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// While the spool is full this is how often it is looked at.
 const ROOM_AGAIN: Duration = Duration::from_millis(10);
+/// While another process group has the terminal this is how often it is looked at.
+const TERMINAL_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why a job cannot be launched.
 #[derive(Debug, thiserror::Error)]
@@ -294,6 +296,9 @@ impl Launcher {
                 }
             }
             self.sweep_step();
+            if self.input.waits_for_terminal() {
+                self.input.look_at_terminal();
+            }
             if let Some(agent) = self.agent.as_mut().filter(|agent| agent.until.is_some_and(|until| now >= until)) {
                 agent.until = None;
                 ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
@@ -343,6 +348,7 @@ impl Launcher {
             self.sweep.as_ref().map(|_| now + LOOK_AGAIN),
             self.agent.as_ref().and_then(|agent| agent.until),
             (self.ending.is_none() && self.input.waits_for_room()).then(|| now + ROOM_AGAIN),
+            (self.ending.is_none() && self.input.waits_for_terminal()).then(|| now + TERMINAL_AGAIN),
         ];
         match deadlines.into_iter().flatten().min() {
             None => PollTimeout::NONE,

@@ -84,6 +84,11 @@ impl Input {
         matches!(self, Input::Spool(spool) if !spool.ended && !spool.has_room())
     }
 
+    /// Whether the terminal is another process group's: a shell does not tell when it comes back.
+    pub fn waits_for_terminal(&self) -> bool {
+        matches!(self, Input::Spool(spool) if !spool.ended && spool.background)
+    }
+
     /// The job may have moved between foreground and background.
     pub fn look_at_terminal(&mut self) {
         if let Input::Spool(spool) = self {
