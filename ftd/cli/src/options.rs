@@ -182,6 +182,10 @@ struct Arguments {
     #[arg(short = 'x', value_name = "VAR[=VALUE]", allow_hyphen_values = true)]
     variables: Vec<OsString>,
 
+    /// Sets a parameter of Open MPI's for the ranks, as `-x OMPI_MCA_NAME=VALUE` does
+    #[arg(long = "mca", num_args = 2, value_names = ["NAME", "VALUE"], allow_hyphen_values = true)]
+    mca: Vec<OsString>,
+
     /// Working directory of the ranks; relative names of the program are looked up from there
     #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR")]
     directory: Option<PathBuf>,
@@ -221,7 +225,8 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, Optio
 
 /// Writes mpirun's long options with two dashes, and puts `--` before the program.
 fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
-    const LONG: [&str; 8] = ["-np", "-wdir", "-wd", "-chdir", "-oversubscribe", "-tag-output", "-version", "-help"];
+    const LONG: [&str; 9] =
+        ["-mca", "-np", "-wdir", "-wd", "-chdir", "-oversubscribe", "-tag-output", "-version", "-help"];
     const WITH_VALUE: [&str; 14] = [
         "-n",
         "-c",
@@ -249,13 +254,20 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
             rewritten.extend((text != "--").then_some(word));
             break;
         }
-        let word = if LONG.contains(&name) { OsString::from(format!("-{text}")) } else { word };
+        // `-n4` and `-xA=b` are short options; `-host` is none, and `-h` least of all.
+        let short = text.len() == 2
+            || text.starts_with("--")
+            || text.starts_with("-x")
+            || matches!(text.as_bytes(), [_, b'n' | b'c', b'0'..=b'9', ..]);
+        let word = if LONG.contains(&name) || !short { OsString::from(format!("-{text}")) } else { word };
         let text = word.to_str().unwrap_or_default();
-        let takes_next = WITH_VALUE.contains(&text) || matches!(text, "--wdir" | "--wd");
+        let values = match text {
+            "--mca" => 2,
+            "--wdir" | "--wd" => 1,
+            _ => usize::from(WITH_VALUE.contains(&text)),
+        };
         rewritten.push(word);
-        if takes_next {
-            rewritten.extend(words.next());
-        }
+        rewritten.extend(words.by_ref().take(values));
     }
     rewritten.extend(words);
     rewritten
@@ -304,7 +316,11 @@ fn check(arguments: Arguments) -> Result<Options, OptionError> {
     if let Some(text) = given(arguments.heartbeat) {
         heartbeat(&text)?;
     }
-    let variables = arguments.variables.into_iter().map(variable).collect::<Result<_, _>>()?;
+    let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
+    for parameter in arguments.mca.chunks_exact(2) {
+        let name = OsString::from_vec([b"OMPI_MCA_", parameter[0].as_bytes()].concat());
+        variables.push((name, Some(parameter[1].clone())));
+    }
     if arguments.command.is_empty() {
         return Err(OptionError::NoProgram);
     }
@@ -441,6 +457,10 @@ mod tests {
         assert_eq!(options.variables, [("A".into(), Some("b=c".into())), ("D".into(), None)]);
         assert_eq!(options.command, ["app", "-np"], "the program's words are its own");
         assert_eq!(run("-n 2 -x -np app").variables, [("-np".into(), None)], "neither are an option's");
+        let options = run("-n2 --mca btl self,sm -mca pml ob1 -xA=b app --mca c d");
+        let expected = [("A", "b"), ("OMPI_MCA_btl", "self,sm"), ("OMPI_MCA_pml", "ob1")];
+        assert_eq!(options.variables, expected.map(|(name, value)| (name.into(), Some(value.into()))));
+        assert_eq!((options.ranks, options.command.len()), (2, 4));
     }
 
     #[test]
@@ -483,6 +503,9 @@ mod tests {
             ("-n 2 --ft=wonder app", "'wonder'"),
             ("-n 2 --ft-nothing app", "--ft-nothing"),
             ("-n 2 -q app", "-q"),
+            ("-n 2 -host here app", "no option --host"),
+            ("-n 2 --bind-to core app", "no option --bind-to"),
+            ("-n 2 --mca btl", "--mca"),
             ("-n 2 --ft-max-failures=few app", "'few'"),
             ("-n 2 --ft-max-failures=0 app", "'0'"),
             ("-n 2 --ft-on-abort=maybe app", "'maybe'"),
