@@ -100,6 +100,11 @@ impl Slot {
                 self.stop(world);
                 Vec::new()
             }
+            // A terminal's stop means the rank below a wrapper as well.
+            ToShepherd::Signal(signal @ (nix::libc::SIGTSTP | nix::libc::SIGSTOP | nix::libc::SIGCONT)) => {
+                ft_sys::process::signal_descendants(signal);
+                Vec::new()
+            }
             ToShepherd::Signal(signal) => {
                 if let Some(child) = &self.child {
                     ft_sys::process::kill(child.pid, signal);

@@ -368,6 +368,14 @@ fn signals_reach_the_rank_and_pauses_everybody() {
     job.say(&ToShepherd::Pause(false));
     eventually(|| state(pid) != 'T', "the end of the pause");
     job.stop(1);
+    // A wrapper, and the rank below it.
+    job.run(2, "bash -c 'echo $$ > $HERE/inner; while :; do read -t 0.01 < /dev/zero; done'; exit 0");
+    let inner = job.wait_file("inner").trim().parse().unwrap();
+    job.say(&ToShepherd::Signal(libc::SIGTSTP));
+    eventually(|| state(inner) == 'T', "the stop");
+    job.say(&ToShepherd::Signal(libc::SIGCONT));
+    eventually(|| state(inner) != 'T', "the end of the stop");
+    job.stop(2);
 }
 
 #[test]

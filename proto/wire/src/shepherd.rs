@@ -35,7 +35,7 @@ pub enum ToShepherd {
         /// The world that ends; echoed.
         world: World,
     },
-    /// Send this signal to the slot's direct child, if there is one.
+    /// Send this signal to the slot's direct child, if there is one; job control's (stop, continue) to every descendant.
     Signal(i32),
     /// SIGSTOP (true) or SIGCONT (false) every descendant.
     Pause(bool),
