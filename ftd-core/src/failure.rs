@@ -137,7 +137,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Signal(signal) => write!(f, "was killed by {}", signal_name(*signal)),
-            Cause::OutOfMemory => f.write_str("was killed because memory ran out"),
+            Cause::OutOfMemory => f.write_str("was killed by the kernel's out-of-memory killer"),
             Cause::Unknown => f.write_str("died"),
             Cause::SlotLost => f.write_str("was lost (its shepherd died)"),
             Cause::AgentLost => f.write_str("lost its agent"),

@@ -52,13 +52,15 @@ pub struct Arenas {
     held: BTreeMap<Rank, Held>,
     /// Set from an epoch's end to the next one's restore: nothing is committed or reused in between.
     frozen: bool,
+    /// The newest version that is complete for the group in this epoch, or that it restored.
+    complete: Option<Version>,
     verified: BTreeMap<(Rank, Commit), u32>,
 }
 
 impl Arenas {
     /// No arenas yet.
     pub fn new(world_size: u32, inputs: UnboundedSender<Input>) -> Self {
-        Arenas { world_size, inputs, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
+        Arenas { world_size, inputs, held: BTreeMap::new(), frozen: false, complete: None, verified: BTreeMap::new() }
     }
 
     /// Takes over an arena from a shepherd, if this agent has none of that rank.
@@ -130,6 +132,14 @@ impl Arenas {
     /// A rank committed a version: its checksum is made on a thread of its own, and arrives as [`Input::Hashed`].
     pub fn copied(&self, world: World, rank: Rank, place: u32) {
         let Some(held) = self.held.get(&rank) else { return };
+        let places = held.arena.scan();
+        if places.iter().all(|info| info.state != PlaceState::Free)
+            && let Some(complete) = self.complete
+            && let Some(oldest) =
+                places.iter().filter(|i| i.is_whole() && i.version < complete).min_by_key(|i| i.version)
+        {
+            held.arena.release(oldest.place, oldest.sequence);
+        }
         let (arena, inputs) = (held.arena.clone(), self.inputs.clone());
         tokio::task::spawn_blocking(move || {
             // Waking up must not push aside a rank that is still inside ft_checkpoint.
@@ -148,7 +158,8 @@ impl Arenas {
                 (!self.frozen).then_some(*version)
             }
             Err(error) => {
-                tracing::warn!(rank = hashed.rank, %error, "a version does not count");
+                // A version that was retired before its checksum was made looks the same as a damaged one.
+                tracing::info!(rank = hashed.rank, %error, "a version does not count");
                 None
             }
         }
@@ -180,6 +191,7 @@ impl Arenas {
     /// The new epoch restores `commit`: that is kept, everything else may be overwritten.
     pub fn begin_epoch(&mut self, commit: Option<Commit>) {
         self.frozen = false;
+        self.complete = commit.map(|(version, _)| version);
         for (rank, held) in &self.held {
             let keep = commit.and_then(|c| self.verified.get(&(*rank, c)));
             for info in held.arena.scan() {
@@ -190,12 +202,16 @@ impl Arenas {
         }
     }
 
-    /// `complete` is whole for the group: what is older may be overwritten.
-    pub fn retire(&self, complete: Version) {
+    /// `complete` is whole for the group: what is older may be overwritten. The newest of the older ones stays until its
+    /// place is needed ([`copied`](Self::copied)), in case that bytes of the complete one turn out to be damaged.
+    pub fn retire(&mut self, complete: Version) {
+        let before = self.complete.replace(complete);
         for held in self.held.values() {
             for info in held.arena.scan() {
                 let damaged = matches!(info.state, PlaceState::Corrupt { .. });
-                if damaged || info.is_whole() && info.version < complete {
+                if damaged
+                    || info.is_whole() && before.is_none_or(|before| info.version < before) && info.version < complete
+                {
                     held.arena.release(info.place, info.sequence);
                 }
             }

@@ -2,7 +2,7 @@
 //! out the effects that come back.
 
 use crate::arenas::Arenas;
-use crate::files::CheckpointDir;
+use crate::files;
 use crate::link::{Incoming, Link};
 use crate::pmix_host::{HostId, PmixHost};
 use crate::watcher::Watcher;
@@ -67,8 +67,6 @@ pub enum Input {
     Hashed(crate::arenas::Hashed),
     /// The frozen inventory of an ended world is verified.
     InventoryVerified(Epoch, crate::arenas::Verified),
-    /// Something happened in the checkpoint directory.
-    FilesChanged,
     /// A timer that ftd-core asked for.
     Timer,
 }
@@ -99,7 +97,7 @@ pub struct Driver {
     shepherds: BTreeMap<Slot, Shepherd>,
     worlds: BTreeMap<WorldNumber, World>,
     arenas: Arenas,
-    files: std::sync::Arc<std::sync::Mutex<CheckpointDir>>,
+    files: files::Watch,
     watcher: Watcher,
     warm_pmix: Option<PmixHost>,
     next_host: HostId,
@@ -136,7 +134,7 @@ impl Driver {
             let path = path.to_path_buf();
             move |error| crate::AgentError::JobDir { path, error }
         };
-        let files = CheckpointDir::open(&job_dir).map_err(at(&job_dir))?;
+        let files = files::Watch::start(&job_dir).map_err(at(&job_dir))?;
         let watcher = Watcher::start(inputs.clone()).map_err(crate::AgentError::Io)?;
         let core = Agent::new(NodeId(0), crate::config::job_config(&spec)?);
         Ok(Driver {
@@ -149,7 +147,7 @@ impl Driver {
             diallers: BTreeMap::new(),
             shepherds: BTreeMap::new(),
             worlds: BTreeMap::new(),
-            files: std::sync::Arc::new(std::sync::Mutex::new(files)),
+            files,
             watcher,
             warm_pmix: None,
             next_host: 1,
@@ -218,7 +216,6 @@ impl Driver {
             Input::RankGone(world, rank) => self.rank_is_gone(world, rank),
             Input::Hashed(hashed) => self.place_hashed(hashed),
             Input::InventoryVerified(epoch, verified) => self.inventory_verified(epoch, verified),
-            Input::FilesChanged => self.files_changed(),
             Input::Timer => self.report(Event::Timer),
         }
         self.settle().await;
@@ -269,6 +266,7 @@ impl Driver {
                 if let Some(member) = self.member(world, rank) {
                     member.child = Some(pid);
                     let process = member.process;
+                    self.files.add_writer(pid);
                     self.report(Event::Started(process));
                     self.world_started(world);
                 }
@@ -282,8 +280,8 @@ impl Driver {
                     self.report(Event::StartFailed { process, reason: format!("{what}: {error}"), status });
                 }
             }
-            shepherd::ToAgent::Exited { world, rank, pid: _, status, oom } => {
-                self.child_ended(world, rank, status, oom)
+            shepherd::ToAgent::Exited { world, rank, pid, status, oom } => {
+                self.child_ended(world, rank, pid, status, oom)
             }
             shepherd::ToAgent::Emptied { world } => {
                 if self.worlds.get(&world).is_some_and(|w| w.occupied.contains(&slot)) {
@@ -306,7 +304,7 @@ impl Driver {
         self.worlds.get_mut(&world)?.members.get_mut(&rank)
     }
 
-    fn child_ended(&mut self, world: WorldNumber, rank: Rank, status: i32, oom: bool) {
+    fn child_ended(&mut self, world: WorldNumber, rank: Rank, pid: i32, status: i32, oom: bool) {
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
         let process = match self.member(world, rank) {
             Some(member) => {
@@ -316,6 +314,9 @@ impl Driver {
             None => Process::primary(WorldId(world), ftd_core::Rank(rank)),
         };
         tracing::debug!(world, rank, status, "child ended");
+        if status & 0x7f == 0 {
+            self.files.ended_well(pid);
+        }
         self.report(Event::Exited { process, exit: crate::config::exit_of(status), oom });
     }
 
@@ -331,10 +332,12 @@ impl Driver {
 
     /// A rank below a wrapper died; nobody waits for it, so the cause is not known beyond "not by its own will".
     fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
-        if let Some(member) = self.member(world, rank)
-            && !member.ended
-            && !member.exits_by_itself()
-        {
+        let Some(member) = self.member(world, rank) else { return };
+        if member.exits_by_itself() {
+            if let Some(pid) = member.pid {
+                self.files.ended_well(pid);
+            }
+        } else if !member.ended {
             let process = member.process;
             self.report(Event::Dying(process));
         }
@@ -371,14 +374,6 @@ impl Driver {
         }
     }
 
-    fn files_changed(&mut self) {
-        let worlds = &self.worlds;
-        let released = worlds.values().next_back();
-        if let Ok(mut files) = self.files.lock() {
-            files.absorb(|| released.is_none_or(World::healthy), |path| released.is_some_and(|w| w.has_open(path)));
-        }
-    }
-
     /// Keeps one `ft-pmix` ready for the next world that wants one: its start is no part of a recovery.
     fn warm_up(&mut self) {
         if self.speaks_pmix && self.warm_pmix.is_none() {
@@ -401,16 +396,6 @@ impl Driver {
 
     fn notice(&self, text: String) {
         self.launcher.send(&launcher::ToLauncher::Notice(text));
-    }
-
-    /// A descriptor that is readable when something happened in the checkpoint directory.
-    ///
-    /// # Errors
-    /// When no descriptor is left.
-    pub fn files_descriptor(&self) -> Result<OwnedFd, crate::AgentError> {
-        use std::os::fd::AsFd;
-        let files = self.files.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        files.as_fd().try_clone_to_owned().map_err(crate::AgentError::Io)
     }
 
     async fn clean_up(&mut self) {
@@ -469,19 +454,6 @@ async fn serve(connection: ConnectionId, stream: UnixStream, inputs: UnboundedSe
         tracing::debug!(connection, %error, "a connection ended");
     }
     let _ = inputs.send(Input::Closed(connection));
-}
-
-/// Tells the driver when something happened in the checkpoint directory.
-pub async fn watch_files(files: OwnedFd, inputs: UnboundedSender<Input>) {
-    let Ok(files) = crate::ready::readable(files) else { return };
-    // The event stays pending until the driver has read it: one reminder per millisecond is enough.
-    while let Ok(mut ready) = files.readable().await {
-        if inputs.send(Input::FilesChanged).is_err() {
-            return;
-        }
-        ready.clear_ready();
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
 }
 
 /// Moves messages of one connection into the driver's queue.

@@ -5,14 +5,16 @@
 //! When a world has ended, every file that is not as noted is set aside. The notes are kept in a file beside the
 //! directory, so that a restarted agent knows them too; what it cannot vouch for, it sets aside.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What identifies the bytes of a file without reading them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +175,96 @@ impl AsFd for CheckpointDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
+}
+
+/// The processes of the world that is released, as far as files are concerned.
+#[derive(Debug, Default)]
+struct Writers {
+    alive: BTreeSet<i32>,
+    /// Somebody of them died, or they are being killed: what is closed now may be torn.
+    ending: bool,
+}
+
+impl Writers {
+    /// Whether none of them is dying but by its own will.
+    fn healthy(&self) -> bool {
+        !self.ending
+            && self.alive.iter().all(|pid| {
+                let gone = !Path::new(&format!("/proc/{pid}")).exists();
+                !gone && ft_sys::death::signal_of_dying(*pid).is_none()
+            })
+    }
+}
+
+/// The directory with a thread that takes in what happens there at once: the shorter the time between the closing of a
+/// file and the look at its writers, the fewer whole files are set aside with the torn ones.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    dir: Arc<Mutex<CheckpointDir>>,
+    writers: Arc<Mutex<Writers>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watch {
+    /// Creates or takes over `<job_dir>/ckpt` and starts the thread.
+    ///
+    /// # Errors
+    /// As [`CheckpointDir::open`], or when the thread cannot be started.
+    pub fn start(job_dir: &Path) -> io::Result<Watch> {
+        let dir = CheckpointDir::open(job_dir)?;
+        let events = dir.as_fd().try_clone_to_owned()?;
+        let watch = Watch { dir: Arc::new(Mutex::new(dir)), writers: Arc::default() };
+        let theirs = watch.clone();
+        std::thread::Builder::new().name("checkpoint-files".into()).spawn(move || {
+            while let Ok(_) | Err(nix::errno::Errno::EINTR) =
+                poll(&mut [PollFd::new(events.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)
+            {
+                theirs.absorb();
+            }
+        })?;
+        Ok(watch)
+    }
+
+    fn absorb(&self) {
+        let mut dir = lock(&self.dir);
+        dir.absorb(
+            || lock(&self.writers).healthy(),
+            |path| lock(&self.writers).alive.iter().any(|pid| open_for_writing(*pid, path)),
+        );
+    }
+
+    /// A process of the released world runs.
+    pub fn add_writer(&self, pid: i32) {
+        lock(&self.writers).alive.insert(pid);
+    }
+
+    /// A process ended by its own will: what it closed is whole.
+    pub fn ended_well(&self, pid: i32) {
+        lock(&self.writers).alive.remove(&pid);
+    }
+
+    /// The world is over: what is closed from now on may be torn.
+    pub fn world_ends(&self) {
+        lock(&self.writers).ending = true;
+    }
+
+    /// Before the next world starts: sets aside what is not whole. Returns the files' names.
+    pub fn next_world(&self) -> Vec<PathBuf> {
+        let aside = lock(&self.dir).set_aside();
+        *lock(&self.writers) = Writers::default();
+        aside
+    }
+}
+
+fn open_for_writing(pid: i32, path: &Path) -> bool {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().any(|entry| {
+        std::fs::read_link(entry.path()).is_ok_and(|target| target == path)
+            && std::fs::symlink_metadata(entry.path())
+                .is_ok_and(|link| std::os::unix::fs::PermissionsExt::mode(&link.permissions()) & 0o200 != 0)
+    })
 }
 
 fn read_notes(path: &Path) -> BTreeMap<PathBuf, Stamp> {

@@ -108,8 +108,7 @@ async fn work() -> Result<(), AgentError> {
         let _ = driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(message)).await;
         let _ = from_launcher.send(Input::LauncherClosed);
     });
-    tokio::spawn(driver::accept(listener, inputs.clone()));
-    tokio::spawn(driver::watch_files(driver.files_descriptor()?, inputs));
+    tokio::spawn(driver::accept(listener, inputs));
     driver.run(slots, queue).await;
     Ok(())
 }

@@ -130,26 +130,4 @@ impl World {
             fenced: false,
         }
     }
-
-    /// Whether nobody of this world is dying or gone.
-    pub fn healthy(&self) -> bool {
-        !self.stopping
-            && self.members.values().all(|m| {
-                m.ended && m.exits_by_itself()
-                    || [m.pid, m.child].into_iter().flatten().all(|pid| !ft_sys::death::is_dying(pid).unwrap_or(true))
-            })
-    }
-
-    /// Whether a process of this world has `path` open for writing.
-    pub fn has_open(&self, path: &std::path::Path) -> bool {
-        self.members.values().flat_map(|m| [m.pid, m.child]).flatten().any(|pid| open_for_writing(pid, path))
-    }
-}
-
-fn open_for_writing(pid: i32, path: &std::path::Path) -> bool {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().any(|entry| {
-        std::fs::read_link(entry.path()).is_ok_and(|target| target == path)
-            && std::fs::symlink_metadata(entry.path())
-                .is_ok_and(|link| std::os::unix::fs::PermissionsExt::mode(&link.permissions()) & 0o200 != 0)
-    })
 }

@@ -92,6 +92,9 @@ impl Driver {
     }
 
     fn launch(&mut self, number: WorldNumber, epoch: Epoch, processes: Vec<(Process, SlotId)>) {
+        for name in self.files.next_world() {
+            self.notice(format!("{} was being written and is set aside", name.display()));
+        }
         let mut world = World::new(number, epoch);
         let ranks: Vec<(Rank, Slot)> = processes.iter().map(|(p, s)| (p.rank.0, s.0)).collect();
         self.launcher.send(&launcher::ToLauncher::Placement { epoch, ranks });
@@ -206,6 +209,7 @@ impl Driver {
         if std::mem::replace(&mut world.stopping, true) {
             return;
         }
+        self.files.world_ends();
         for slot in world.occupied.clone() {
             if let Some(shepherd) = self.shepherds.get(&slot) {
                 shepherd.link.send(&shepherd::ToShepherd::Stop { world: number });
@@ -219,13 +223,6 @@ impl Driver {
     pub(super) fn world_emptied(&mut self, number: WorldNumber) {
         if let Some(host) = self.worlds.get_mut(&number).and_then(|w| w.pmix.take()) {
             host.kill();
-        }
-        let aside = match self.files.lock() {
-            Ok(mut files) => files.set_aside(),
-            Err(_) => Vec::new(),
-        };
-        for name in aside {
-            self.notice(format!("{} was being written and is set aside", name.display()));
         }
         self.report(Event::WorldEmptied(WorldId(number)));
     }

@@ -79,6 +79,7 @@ impl Driver {
         member.page = Some(map);
         member.link = Some(link.clone());
         if member.child != Some(pid) {
+            self.files.add_writer(pid);
             watch_pid(number, rank, pid, self.inputs.clone());
         }
         self.diallers.insert(connection, Dialler::Rank(number, rank));
