@@ -83,7 +83,7 @@ def out_of_memory(context):
     job = context.ftrun(mpi, 2, context.program(mpi, "hog.c"), env={"ENDING_ONCE": context.work / "once"})
     job.expect(0)
     check(job.restored == [None], f"restored {job.restored}")
-    check(re.search(r"out of memory|out-of-memory|OOM", job.err, re.I), f"the cause is not named: {job.err}")
+    check(re.search(r"memory ran out|out of memory|out-of-memory", job.err, re.I), f"the cause is not named: {job.err}")
 
 
 @scenario("does-not-fit-cgroup", timeout=90, memory_mb=400)

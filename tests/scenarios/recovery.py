@@ -77,7 +77,9 @@ def files(context, where):
     calm.expect(0)
     gate, rank = ("files.half", 0) if where == "half" else ("app.compute", 1)
     job = context.ftrun(mpi, 2, program, gates=[f"{gate}:{rank}"])
-    job.kill(job.at_gate(gate, rank))
+    victim = job.at_gate(gate, rank)
+    time.sleep(0.3)  # a file counts as whole when ftd has seen it closed while every rank lived
+    job.kill(victim)
     job.expect(0, calm.output)
     starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)
     check(starts == ["0", "5" if where == "half" else "6"], f"restarts from {starts}")
@@ -90,6 +92,7 @@ def files_agent_killed(context):
     program = context.program(mpi, "files.c")
     job = context.ftrun(mpi, 2, program, gates=["files.half:0"])
     job.at_gate("files.half", 0)
+    time.sleep(0.3)
     job.kill(job.one("ft-agent"))
     job.expect(0)
     starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)
@@ -126,6 +129,7 @@ def everything_killed(context):
     job.at_gate("app.compute", 1)
     for pid in [*job.below("ft-shepherd"), job.one("ft-agent"), job.pid]:
         os.kill(pid, signal.SIGKILL)
+    job.wait(5)
     deadline = time.monotonic() + 5
     while any(proc.alive(pid) for pid in proc.descendants(os.getpid())):
         check(time.monotonic() < deadline, f"still there:\n{proc.describe(os.getpid())}")
