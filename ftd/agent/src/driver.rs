@@ -403,8 +403,8 @@ impl Driver {
             host.kill();
         }
         let mut litter: Vec<_> = self.worlds.values().map(|w| w.litter.clone()).collect();
-        litter.push(crate::litter::Litter::of_job(Path::new(&self.spec.job_dir)));
-        let _ = tokio::task::spawn_blocking(move || litter.iter().for_each(crate::litter::Litter::sweep)).await;
+        litter.push(ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)));
+        let _ = tokio::task::spawn_blocking(move || litter.iter().for_each(ft_sys::litter::Litter::sweep)).await;
     }
 }
 

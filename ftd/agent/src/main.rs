@@ -10,7 +10,6 @@ mod driver;
 mod due;
 mod files;
 mod link;
-mod litter;
 mod orphan;
 mod pmix_host;
 mod ready;

@@ -17,7 +17,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// # Errors
 /// When the thread cannot be started.
 pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Result<()> {
-    let litter = crate::litter::Litter::of_job(&job_dir);
+    let litter = ft_sys::litter::Litter::of_job(&job_dir);
     std::thread::Builder::new().name("launcher-watch".into()).spawn(move || {
         // No event is asked for: POLLHUP comes unasked.
         while let Ok(_) | Err(nix::errno::Errno::EINTR) =

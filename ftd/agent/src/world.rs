@@ -1,8 +1,8 @@
 //! What the agent holds of one world: its processes on this node and the servers that wire them up.
 
 use crate::link::Link;
-use crate::litter::Litter;
 use crate::pmix_host::PmixHost;
+use ft_sys::litter::Litter;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};

@@ -142,6 +142,7 @@ fn sweep(memory: &Path) {
             && metadata.uid() == uid.as_raw()
             && is_abandoned(&entry.path(), rest, &metadata)
         {
+            ft_sys::litter::Litter::of_job(&entry.path()).sweep();
             let _ = fs::remove_dir_all(entry.path());
         }
     }

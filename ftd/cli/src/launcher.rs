@@ -20,7 +20,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// The agent's first words may take this long.
@@ -451,6 +451,7 @@ impl Launcher {
     /// Ends the job without the agent.
     fn give_up(&mut self, status: i32, sentence: &str) {
         family::end_all(LEAVE);
+        ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)).sweep();
         self.agent = None;
         self.shepherds.clear();
         self.sweep = None;

@@ -68,6 +68,10 @@ fn tend(options: Options) -> std::io::Result<()> {
     // The launcher is dead or has closed the lifeline: nothing below may stay, nor the job's files.
     shepherd.slot.empty_now();
     if let Some(job_dir) = job_dir {
+        // An agent that lives does this itself, and knows better what to look for.
+        if !shepherd.agent_lives() {
+            ft_sys::litter::Litter::of_job(&job_dir).sweep();
+        }
         remove(&job_dir);
     }
     Ok(())
@@ -113,6 +117,10 @@ impl Shepherd {
 
     /// Connects to the agent. The launcher listens on behalf of an agent that is being started again, so this may wait for
     /// a while; but not beyond the launcher's life.
+    fn agent_lives(&mut self) -> bool {
+        self.agent.as_mut().is_some_and(|agent| agent.try_receive::<ToShepherd>().is_ok())
+    }
+
     fn dial(&mut self, socket: &std::path::Path, slot: ft_wire::Slot) -> std::io::Result<bool> {
         let Ok(stream) = UnixStream::connect(socket) else { return Ok(false) };
         let mut channel = Channel::from_stream(stream);

@@ -46,7 +46,9 @@ pub enum FrameError {
     #[error("the peer does not speak ftd's protocol")]
     NotFtd,
     /// The peer is from another release.
-    #[error("the peer ({role:?}) speaks protocol version {theirs}, this side speaks {ours}: install the same ftd release everywhere")]
+    #[error(
+        "the peer ({role:?}) speaks protocol version {theirs}, this side speaks {ours}: install the same ftd release everywhere"
+    )]
     Version {
         /// Version of the peer.
         theirs: u32,

@@ -19,7 +19,9 @@ pub mod pmix;
 pub mod rank;
 pub mod shepherd;
 
-pub use frame::{FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode};
+pub use frame::{
+    FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode,
+};
 
 /// MPI rank as the application sees it, `0..world_size`.
 pub type Rank = u32;
