@@ -235,11 +235,14 @@ def main():
     parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=list(mpis.ALL))
     options = parser.parse_args()
     proc.become_subreaper()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bench = Bench(options)
     try:
         for name in options.what or ["startup", "checkpoint", "recovery"]:
             {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup}[name](bench)
     finally:
+        # Whatever ended this: nothing that it started runs on (they are all below this subreaper).
+        proc.kill_tree(os.getpid(), also_root=False)
         bench.close()
 
 

@@ -168,6 +168,7 @@ class Running:
 
 def main():
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scenarios = registry.load(HERE, options.soak)
     if options.patterns:
         scenarios = [
