@@ -205,16 +205,22 @@ impl Arenas {
     /// `complete` is whole for the group: what is older may be overwritten. The newest of the older ones stays until its
     /// place is needed ([`copied`](Self::copied)), in case that bytes of the complete one turn out to be damaged.
     pub fn retire(&mut self, complete: Version) {
-        let before = self.complete.replace(complete);
+        self.complete = Some(complete);
         for held in self.held.values() {
-            for info in held.arena.scan() {
-                let damaged = matches!(info.state, PlaceState::Corrupt { .. });
-                if damaged
-                    || info.is_whole() && before.is_none_or(|before| info.version < before) && info.version < complete
-                {
-                    held.arena.release(info.place, info.sequence);
-                }
+            let places = held.arena.scan();
+            let mut free = places.iter().any(|info| info.state == PlaceState::Free);
+            let release = |info: &ft_arena::PlaceInfo| held.arena.release(info.place, info.sequence);
+            for damaged in places.iter().filter(|info| matches!(info.state, PlaceState::Corrupt { .. })) {
+                release(damaged);
+                free = true;
             }
+            let mut older: Vec<_> = places.iter().filter(|info| info.is_whole() && info.version < complete).collect();
+            older.sort_unstable_by_key(|info| info.version);
+            let last = older.pop();
+            free |= !older.is_empty();
+            older.into_iter().for_each(release);
+            // A rank that is two versions ahead waits for a place already.
+            last.filter(|_| !free).into_iter().for_each(release);
         }
     }
 }

@@ -24,14 +24,15 @@ pub struct Helper<'a> {
 }
 
 impl Helper<'_> {
-    /// Starts it in a process group of its own, with default signal dispositions, an empty signal mask and `/dev/null` as
+    /// Starts it in a session of its own (the kernel shares processors out by session, so that neither the agent nor a slot
+    /// stands behind the ranks of another), with default signal dispositions, an empty signal mask and `/dev/null` as
     /// standard input. Returns its pid; the caller waits for it.
     ///
     /// # Errors
     /// What `fork` or `exec` said.
     pub fn start(self) -> io::Result<i32> {
         let mut command = Command::new(self.program);
-        command.args(&self.arguments).envs(self.environment).process_group(0).stdin(Stdio::null());
+        command.args(&self.arguments).envs(self.environment).stdin(Stdio::null());
         if let Some((stdout, stderr)) = self.output {
             command.stdout(stdout).stderr(stderr);
         }
@@ -44,6 +45,7 @@ impl Helper<'_> {
 
 /// Runs between fork and exec.
 fn in_child(descriptors: &[RawFd]) -> io::Result<()> {
+    nix::unistd::setsid()?;
     for signal in 1..32 {
         // SAFETY: SIG_DFL runs no code of ours; SIGKILL and SIGSTOP are refused, and that is fine.
         unsafe { libc::signal(signal, libc::SIG_DFL) };

@@ -9,3 +9,4 @@ pub mod memory;
 pub mod oom;
 pub mod process;
 pub mod spawn;
+pub mod sweep;

@@ -1,0 +1,61 @@
+//! Ending everything below this process.
+
+use crate::death::is_past_user_code;
+use crate::process::{children, kill};
+
+/// Looks per [`Sweep::round`] before the caller may do something else.
+const LOOKS: u32 = 16;
+
+/// Kills descendants of this process until none can do anything any more, also those that have left their session, are
+/// stopped, or fork faster than they can be counted. This process must be a subreaper, or orphans escape, and it must not
+/// wait for children while [`round`](Self::round) runs.
+#[derive(Debug, Default)]
+pub struct Sweep {
+    /// What was found when all that was found was past its last instruction.
+    ended: Option<Vec<i32>>,
+    /// Looks since then that found the same.
+    equal: u32,
+}
+
+impl Sweep {
+    /// Looks a few times, and kills what it finds; `keep` are children that stay, with all below them. True when none of
+    /// the others can execute another instruction of its program; the kernel may still be taking their memory apart. To be
+    /// called again until then.
+    pub fn round(&mut self, keep: &[i32]) -> bool {
+        for _ in 0..LOOKS {
+            let found = below(keep);
+            if found.is_empty() {
+                return true;
+            }
+            // Who has ended forks no more. A child that it forked before moves up to this process at most once, and is
+            // missed only by a look during which it moves: of two looks in a row that come after its parent's end, one
+            // sees it.
+            if self.ended.as_ref() == Some(&found) {
+                self.equal += 1;
+                if self.equal == 2 {
+                    return true;
+                }
+                continue;
+            }
+            // At once, and the youngest first: one that forks and exits lives for a tenth of a millisecond.
+            found.iter().rev().for_each(|pid| kill(*pid, libc::SIGKILL));
+            let ended = found.iter().rev().all(|pid| is_past_user_code(*pid).unwrap_or(false));
+            self.ended = ended.then_some(found);
+            self.equal = 0;
+        }
+        false
+    }
+}
+
+/// All descendants of this process but `keep` and what is below them.
+fn below(keep: &[i32]) -> Vec<i32> {
+    let mut found = children(std::process::id() as i32);
+    found.retain(|pid| !keep.contains(pid));
+    let mut next = 0;
+    while next < found.len() {
+        let more = children(found[next]);
+        found.extend(more);
+        next += 1;
+    }
+    found
+}
