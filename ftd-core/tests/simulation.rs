@@ -1,5 +1,6 @@
 //! Random runs of a small cluster: deaths of ranks, agents, nodes, slots and servers, partitions, pauses, an unreachable
-//! store, at any step. `FTD_SEED=n` repeats one run with its trace; `FTD_SIM_RUNS=n` runs that many.
+//! store, at any step. `FTD_SEED=n` repeats one run with its trace; `FTD_SIM_RUNS=n` runs that many, `FTD_SIM_FIRST=n`
+//! from that seed on.
 
 mod cluster;
 
@@ -31,6 +32,8 @@ fn run(seed: u64, broken: Broken, traced: bool) -> (Result<(i32, String), String
         every: rng.range(5, 60),
         drop: if rng.chance(500) { rng.range(0, 100) } else { 0 },
         double: rng.range(0, 200),
+        slow_network: if rng.chance(300) { rng.range(20, 700) } else { 0 },
+        slow_store: if rng.chance(300) { rng.range(20, 700) } else { 0 },
         nervous: rng.chance(500),
         broken,
         ..Setup::default()
@@ -106,7 +109,8 @@ fn jobs_continue_or_end_with_a_reason_and_never_break_an_invariant() {
     let runs = environment("FTD_SIM_RUNS").unwrap_or(RUNS);
     let (mut well, mut recoveries, mut failed) = (0, 0, Vec::new());
     let mut ends = std::collections::BTreeMap::new();
-    for seed in 0..runs {
+    let first = environment("FTD_SIM_FIRST").unwrap_or(0);
+    for seed in first..first + runs {
         if failed.len() == 5 {
             break;
         }

@@ -69,13 +69,6 @@ impl Agent {
         let world = record.world;
         self.worlds.insert(world, None);
         let over = record.outcome.is_some() || !record.is_member(self.me);
-        let gone: Vec<SlotId> = record
-            .slots
-            .iter()
-            .filter(|entry| entry.node == self.me && entry.state != SlotState::Lost)
-            .map(|entry| entry.slot)
-            .filter(|slot| !self.slots.contains_key(slot))
-            .collect();
         self.record = Some(record);
         if over {
             return self.enter_ending();
@@ -83,7 +76,16 @@ impl Agent {
         self.enter(Stage::Restarted);
         self.stop_worlds(None);
         self.fail(Subject::Node(self.me), Cause::AgentLost);
-        for slot in gone {
+        self.fail_absent_slots();
+    }
+
+    /// Slots that the record counts on and that do not exist (any more): a predecessor had announced them.
+    fn fail_absent_slots(&mut self) {
+        let Some(record) = &self.record else { return };
+        let mine = record.slots.iter().filter(|entry| entry.node == self.me && entry.state != SlotState::Lost);
+        let absent = mine.map(|entry| entry.slot).filter(|slot| !self.slots.contains_key(slot));
+        let absent: Vec<SlotId> = absent.collect();
+        for slot in absent {
             self.lost_slots.insert(slot);
             self.fail(Subject::Slot(slot), Cause::SlotLost);
         }
@@ -152,9 +154,7 @@ impl Agent {
         for failure in remaining.failures() {
             self.fail(failure.subject, failure.cause);
         }
-        for slot in self.lost_slots.clone() {
-            self.fail(Subject::Slot(slot), Cause::SlotLost);
-        }
+        self.fail_absent_slots();
     }
 
     /// Proposes what is to be agreed: the first record, the next epoch, the job's end.

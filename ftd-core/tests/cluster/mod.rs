@@ -31,6 +31,9 @@ impl Rng {
     }
 }
 
+/// A run that needs more steps than this goes in circles.
+const MOST_ACTS: u64 = 3_000_000;
+
 /// Rules of ftd that a run can be told to break, to prove that the checks notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Broken {
@@ -59,6 +62,9 @@ pub struct Setup {
     /// Per mille of messages that are lost, and that come twice.
     pub drop: u64,
     pub double: u64,
+    /// Per mille of messages, and of requests to the store, that take longer than a heartbeat time-out may.
+    pub slow_network: u64,
+    pub slow_store: u64,
     /// Survivors of a death abort themselves after a while, as some MPI libraries do.
     pub nervous: bool,
     pub broken: Broken,
@@ -78,6 +84,8 @@ impl Default for Setup {
             every: 20,
             drop: 0,
             double: 0,
+            slow_network: 0,
+            slow_store: 0,
             nervous: false,
             broken: Broken::Nothing,
         }
@@ -317,6 +325,10 @@ impl Cluster {
             match self.queue.peek() {
                 Some(std::cmp::Reverse((at, _))) if *at <= end => {}
                 _ => break,
+            }
+            if self.serial > MOST_ACTS {
+                self.violated("agents keep each other busy and get nowhere".to_string());
+                break;
             }
             self.advance();
         }
@@ -567,7 +579,10 @@ impl Cluster {
         let copies = if self.rng.chance(self.setup.double) { 2 } else { 1 };
         for _ in 0..copies {
             let slow = self.rng.chance(20);
-            let delay = if slow { self.rng.range(500, 50_000) } else { self.rng.range(50, 500) };
+            let mut delay = if slow { self.rng.range(500, 50_000) } else { self.rng.range(50, 500) };
+            if self.rng.chance(self.setup.slow_network) {
+                delay = self.rng.range(50_000, 900_000);
+            }
             let generation = self.nodes[to].generation;
             let event = Event::Message { from: NodeId(from as u32), message: message.clone() };
             self.push(delay, Act::Tell { node: to, generation, event });
@@ -588,7 +603,10 @@ impl Cluster {
             return;
         }
         let slow = self.rng.chance(30);
-        let delay = if slow { self.rng.range(1000, 100_000) } else { self.rng.range(50, 2000) };
+        let mut delay = if slow { self.rng.range(1000, 100_000) } else { self.rng.range(50, 2000) };
+        if self.rng.chance(self.setup.slow_store) {
+            delay = self.rng.range(100_000, 900_000);
+        }
         self.push(delay, Act::Store { node, generation, write });
     }
 
@@ -908,9 +926,15 @@ impl Cluster {
         let entry = *entry;
         // A partner's copy, unless the partner is in a later epoch.
         let count = self.nodes.len();
-        let partner = (1..count).map(|step| (node + step) % count).find(|other| self.nodes[*other].alive);
-        let takes = |node: &Node| node.frozen <= entry.stamp.epoch && node.ended.is_none();
-        if let Some(partner) = partner.filter(|partner| takes(&self.nodes[*partner])) {
+        let partner = (1..count)
+            .map(|step| (node + step) % count)
+            .find(|other| *other != node && self.nodes[*other].alive && self.nodes[*other].ended.is_none());
+        let takes = |node: &Node| node.frozen <= entry.stamp.epoch;
+        if let Some(partner) = partner {
+            // Committed is what is whole at both levels: otherwise the older partner's copies were given up too early.
+            if !takes(&self.nodes[partner]) {
+                return;
+            }
             self.nodes[partner].arena.entry(process.rank).or_default().push(entry);
         }
         self.local(node, Event::Committed { process, version: Version(version) });
@@ -1017,7 +1041,6 @@ impl Cluster {
                 state.alive = false;
                 state.agent = None;
                 state.procs.clear();
-                state.arena.clear();
                 state.slots.clear();
             }
             Fault::LoseSlot { slot } => self.lose_slot(slot),
@@ -1085,11 +1108,13 @@ impl Cluster {
     // ---- the invariants that hold at every moment
 
     fn check(&mut self) {
-        // Invariant 2: no two processes of one rank compute.
+        // Invariant 2: no two processes of one rank compute; in this mode, not even two worlds.
         let mut seen: BTreeMap<Rank, Process> = BTreeMap::new();
         for node in 0..self.nodes.len() {
             for process in self.computing_on(node) {
-                if let Some(other) = seen.insert(process.rank, process) {
+                let other = seen.insert(process.rank, process);
+                let of_another_world = || seen.values().find(|other| other.world != process.world).copied();
+                if let Some(other) = other.or_else(of_another_world) {
                     return self.violated(format!("{process} and {other} compute at the same time"));
                 }
             }
