@@ -1,8 +1,8 @@
 //! The processes that ftrun has started, and those that it inherits when one of them dies.
 
+use ft_sys::sweep::Sweep;
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// How a process ended.
@@ -38,37 +38,12 @@ pub fn reap() -> Vec<(i32, End)> {
     }
 }
 
-/// Ends the processes that the dead left behind: children of this process that are not in `own`, and all below them.
-#[derive(Debug, Default)]
-pub struct Sweep {
-    /// Scans in a row that found nobody alive. One is not enough: while it is made, an orphan may move up.
-    clean: u32,
-}
-
-impl Sweep {
-    /// One look; what is alive is killed. Returns whether nobody is left.
-    pub fn step(&mut self, own: &BTreeSet<i32>) -> bool {
-        let mut alive = false;
-        let strays = ft_sys::process::children(std::process::id() as i32).into_iter().filter(|pid| !own.contains(pid));
-        for stray in strays {
-            for pid in std::iter::once(stray).chain(ft_sys::process::descendants(stray)) {
-                // Past its last instruction it does no harm; the kernel may need long to take its memory apart.
-                if !ft_sys::death::is_past_user_code(pid).unwrap_or(false) {
-                    ft_sys::process::kill(pid, nix::libc::SIGKILL);
-                    alive = true;
-                }
-            }
-        }
-        self.clean = if alive { 0 } else { self.clean + 1 };
-        self.clean >= 2
-    }
-}
-
 /// Kills everything below this process and waits for it, but not for ever.
 pub fn end_all(patience: Duration) {
     let until = Instant::now() + patience;
+    let mut sweep = Sweep::default();
     loop {
-        ft_sys::process::signal_descendants(nix::libc::SIGKILL);
+        sweep.round(&[]);
         reap();
         if ft_sys::process::children(std::process::id() as i32).is_empty() || Instant::now() >= until {
             return;

@@ -2,7 +2,7 @@
 //!
 //! One thread and one `poll`. It decides nothing about the job: the agent does.
 
-use crate::family::{self, End, Sweep};
+use crate::family::{self, End};
 use crate::helpers::Helpers;
 use crate::job_dir::{JobDir, JobDirError};
 use crate::options::Options;
@@ -11,11 +11,12 @@ use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
 use ft_sys::channel::Channel;
 use ft_sys::helper::Helper;
+use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
 use ft_wire::{Role, Slot};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -510,9 +511,9 @@ impl Launcher {
 
     /// Kills what the dead helpers left; when nothing is left, tells the agent or starts the next one.
     fn sweep_step(&mut self) {
-        let own: BTreeSet<i32> =
+        let own: Vec<i32> =
             self.shepherds.values().map(|s| s.pid).chain(self.agent.as_ref().map(|agent| agent.pid)).collect();
-        if !self.sweep.as_mut().is_some_and(|sweep| sweep.step(&own)) {
+        if !self.sweep.as_mut().is_some_and(|sweep| sweep.round(&own)) {
             return;
         }
         self.sweep = None;
@@ -549,9 +550,9 @@ impl Launcher {
     fn leave(mut self) -> i32 {
         // Strays of shepherds that had to be killed at the end.
         let mut sweep = Sweep::default();
-        sweep.step(&BTreeSet::new());
         let until = Instant::now() + LEAVE;
-        while !sweep.step(&BTreeSet::new()) && Instant::now() < until {
+        while !sweep.round(&[]) && Instant::now() < until {
+            family::reap();
             std::thread::sleep(LOOK_AGAIN);
         }
         family::reap();

@@ -115,12 +115,12 @@ impl Shepherd {
         }
     }
 
-    /// Connects to the agent. The launcher listens on behalf of an agent that is being started again, so this may wait for
-    /// a while; but not beyond the launcher's life.
     fn agent_lives(&mut self) -> bool {
         self.agent.as_mut().is_some_and(|agent| agent.try_receive::<ToShepherd>().is_ok())
     }
 
+    /// Connects to the agent. The launcher listens on behalf of an agent that is being started again, so this may wait for
+    /// a while; but not beyond the launcher's life.
     fn dial(&mut self, socket: &std::path::Path, slot: ft_wire::Slot) -> std::io::Result<bool> {
         let Ok(stream) = UnixStream::connect(socket) else { return Ok(false) };
         let mut channel = Channel::from_stream(stream);

@@ -3,6 +3,7 @@
 use crate::feeder::{self, Feeder};
 use crate::options::{Options, Stdin};
 use ft_sys::spawn::{Spawn, Step};
+use ft_sys::sweep::Sweep;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
@@ -34,6 +35,7 @@ pub struct Slot {
     arenas: BTreeMap<Rank, OwnedFd>,
     /// Everything below is being killed, for this world.
     emptying: Option<World>,
+    sweep: Sweep,
 }
 
 impl Slot {
@@ -52,6 +54,7 @@ impl Slot {
             feeder: None,
             arenas: BTreeMap::new(),
             emptying: None,
+            sweep: Sweep::default(),
         }
     }
 
@@ -170,7 +173,7 @@ impl Slot {
     pub fn stop(&mut self, world: World) {
         self.feeder = None;
         self.emptying = Some(world);
-        ft_sys::process::signal_descendants(nix::libc::SIGKILL);
+        self.sweep = Sweep::default();
     }
 
     /// Collects the dead. The direct child's end is reported, and what it left behind is killed.
@@ -202,22 +205,8 @@ impl Slot {
     /// Tells once when nothing below runs user code any more. The kernel may still be tearing down memory of the dead.
     pub fn emptied(&mut self) -> Option<ToAgent> {
         let world = self.emptying?;
-        // A process may pass from a dying parent to this one while the list is made, and be missed; two equal lists in a
-        // row cannot both have missed it.
-        let me = std::process::id() as i32;
-        let mut seen = ft_sys::process::descendants(me);
-        loop {
-            let alive: Vec<i32> =
-                seen.iter().copied().filter(|pid| !ft_sys::death::is_past_user_code(*pid).unwrap_or(false)).collect();
-            if !alive.is_empty() {
-                alive.into_iter().for_each(|pid| ft_sys::process::kill(pid, nix::libc::SIGKILL));
-                return None;
-            }
-            let again = ft_sys::process::descendants(me);
-            if again == seen {
-                break;
-            }
-            seen = again;
+        if !self.sweep.round(&[]) {
+            return None;
         }
         self.emptying = None;
         self.departed.extend(self.child.take());

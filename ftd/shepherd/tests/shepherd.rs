@@ -255,18 +255,39 @@ fn stop_leaves_nobody_whatever_they_do_against_it() {
 }
 
 #[test]
+fn a_stopped_wrapper_does_not_go_on() {
+    let mut job = Job::start(Input::Null);
+    for world in 1..=20 {
+        job.run(world, "for i in 1 2 3; do bash -c 'sleep 100; echo x > $HERE/went-on'; echo x > $HERE/went-on; done");
+        job.wait_alive(3);
+        job.stop(world);
+        assert!(!job.job_dir.parent().unwrap().join("went-on").exists());
+    }
+}
+
+#[test]
 fn stop_outruns_processes_that_fork_and_leave() {
-    // Each process lives for a fraction of a millisecond, in a session of its own.
-    let chain = "perl -MPOSIX -e 'while (1) { if (fork()) { POSIX::_exit(0) } POSIX::setsid() }' & exec sleep 100";
+    // Each process lives for a fraction of a millisecond, in a session of its own, and leaves a byte behind.
+    let chain = "perl -MPOSIX -e 'open F, \">>$ENV{HERE}/beats\"; $end = time + 20;
+        while (time < $end) { if (fork()) { POSIX::_exit(0) } POSIX::setsid(); syswrite F, \"x\" }' & exec sleep 100";
     let bomb = "perl -e 'for (1..7) { fork() } sleep 100'";
-    for script in [chain, bomb] {
+    for script in [chain, chain, chain, bomb] {
         let mut job = Job::start(Input::Null);
+        let beats = job.job_dir.parent().unwrap().join("beats");
+        let count = || fs::metadata(&beats).map_or(0, |file| file.len());
         job.run(1, script);
-        std::thread::sleep(Duration::from_millis(150));
+        if script == bomb {
+            job.wait_alive(128);
+        } else {
+            eventually(|| count() > 100, "the chain");
+        }
         let begun = Instant::now();
         job.stop(1);
+        let (then, taken) = (count(), begun.elapsed());
         assert_eq!(job.alive(), [0; 0]);
-        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(count(), then, "the chain goes on");
+        assert!(taken < Duration::from_secs(5), "{taken:?}");
     }
 }
 

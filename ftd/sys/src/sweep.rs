@@ -37,8 +37,9 @@ impl Sweep {
                 }
                 continue;
             }
-            // At once, and the youngest first: one that forks and exits lives for a tenth of a millisecond.
-            found.iter().rev().for_each(|pid| kill(*pid, libc::SIGKILL));
+            // At once: one that forks and exits lives for a tenth of a millisecond. Parents first: a shell must not go on
+            // with its next command because the one before was killed.
+            found.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
             let ended = found.iter().rev().all(|pid| is_past_user_code(*pid).unwrap_or(false));
             self.ended = ended.then_some(found);
             self.equal = 0;
