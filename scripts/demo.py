@@ -89,6 +89,9 @@ def run(argv, env, kill_at=None):
                 if kill_at and number == kill_at[0]:
                     kill_at.pop(0)
                     found = ranks(process.pid)
+                    patience = time.monotonic() + 5
+                    while VICTIM not in found and time.monotonic() < patience:
+                        found = ranks(process.pid)
                     if VICTIM not in found:
                         fail(f"rank {VICTIM} is not to be found below ftrun")
                     print(flush=True)

@@ -50,6 +50,12 @@ impl PmixHost {
         let _ = self.queue.send(message);
     }
 
+    /// Whether the process is dead, whatever has been heard of it so far.
+    pub fn is_dead(&self) -> bool {
+        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
+        pid.is_none_or(|pid| ft_sys::death::is_dying(pid).unwrap_or(false))
+    }
+
     /// Kills the process, waits for its end in the background, and removes its session files.
     pub fn kill(mut self) {
         let _ = self.child.start_kill();
