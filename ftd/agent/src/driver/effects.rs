@@ -241,8 +241,10 @@ impl Driver {
     fn survey(&mut self) {
         // Ranks whose server died see errors and end by their own will, often before its connection is known to be closed.
         let served = self.worlds.values().filter(|w| !w.stopping);
-        let dead: Vec<WorldNumber> =
-            served.filter(|w| w.pmix.as_ref().is_some_and(crate::pmix_host::PmixHost::is_dead)).map(|w| w.number).collect();
+        let dead: Vec<WorldNumber> = served
+            .filter(|w| w.pmix.as_ref().is_some_and(crate::pmix_host::PmixHost::is_dead))
+            .map(|w| w.number)
+            .collect();
         for number in dead {
             self.report(Event::WorldServerLost(WorldId(number)));
         }
