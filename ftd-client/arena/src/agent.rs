@@ -2,9 +2,9 @@
 
 use crate::ArenaError;
 use crate::layout::{
-    A_CHECK, A_CHECKSUM, A_COMPLETE, A_RELEASED, ENTRY, Entry, ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK, ID_WORLD_SIZE,
-    NOTIFY, PLACE_LIMIT, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED, STATE_EMPTY, STATE_WRITING, check,
-    identity, parse_table, place_offset, record, table_check, whole_pages,
+    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, ENTRY, Entry, ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK,
+    ID_WORLD_SIZE, NOTIFY, PLACE_LIMIT, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED, STATE_EMPTY, STATE_WRITING,
+    check, identity, parse_table, place_offset, record, table_check, whole_pages,
 };
 use crate::map::{self, Mapping};
 use std::hash::Hasher;
@@ -151,6 +151,21 @@ impl AgentArena {
 
     /// What one place holds. A place that does not exist is corrupt.
     pub fn inspect(&self, place: u32) -> PlaceInfo {
+        let mut info = self.inspect_released(place);
+        let released = |place| self.words()[record(place) + A_RELEASED].load(Acquire) == info.sequence;
+        if place < PLACES && released(place) && info.state != PlaceState::Writing {
+            info.state = PlaceState::Free;
+        }
+        info
+    }
+
+    /// What each place holds, released or not: a version that the rank may overwrite, and has not overwritten, is as good
+    /// as any until it was [dropped](Self::discard).
+    pub fn scan_released(&self) -> Vec<PlaceInfo> {
+        (0..PLACES).map(|place| self.inspect_released(place)).collect()
+    }
+
+    fn inspect_released(&self, place: u32) -> PlaceInfo {
         if place >= PLACES {
             let state = PlaceState::Corrupt { why: format!("an arena has {PLACES} places") };
             return PlaceInfo { place, state, version: 0, epoch: 0, sequence: 0, bytes: 0 };
@@ -174,7 +189,7 @@ impl AgentArena {
             other => return PlaceState::Corrupt { why: format!("its state is {other:#x}") },
         }
         let base = crate::layout::record(place);
-        if self.words()[base + A_RELEASED].load(Acquire) == record.sequence {
+        if self.words()[base + A_DROPPED].load(Acquire) == record.sequence {
             return PlaceState::Free;
         }
         if let Err(why) = record.validate(place, self.rank) {
@@ -196,7 +211,7 @@ impl AgentArena {
     /// # Errors
     /// [`ArenaError::Damaged`] when the place holds no whole version or its table is damaged; [`ArenaError::Io`].
     pub fn hash(&self, place: u32) -> Result<(PlaceInfo, u64), ArenaError> {
-        let info = self.inspect(place);
+        let info = self.inspect_released(place);
         let damaged = |why: String| ArenaError::Damaged { rank: self.rank, place, version: info.version, why };
         match &info.state {
             PlaceState::Copied | PlaceState::Complete { .. } => {}
@@ -303,6 +318,22 @@ impl AgentArena {
         map::futex_wake(notify);
     }
 
+    /// Takes a release back, so that a version that is about to be restored is not overwritten. No rank may be writing.
+    pub fn keep(&self, place: u32, sequence: u64) {
+        if place < PLACES {
+            let word = &self.words()[record(place) + A_RELEASED];
+            let _ = word.compare_exchange(sequence, 0, AcqRel, Acquire);
+        }
+    }
+
+    /// As [`release`](Self::release), and the commit is never to be restored.
+    pub fn discard(&self, place: u32, sequence: u64) {
+        if place < PLACES {
+            self.words()[record(place) + A_DROPPED].store(sequence, Release);
+            self.release(place, sequence);
+        }
+    }
+
     /// Gives the memory of all free places back to the system (a rank that finished, a job that shrinks).
     pub fn discard_free(&self) {
         for info in self.scan() {
@@ -365,5 +396,42 @@ mod tests {
         ] {
             assert_eq!(lie(change), Err(true));
         }
+    }
+
+    #[test]
+    fn a_released_version_can_be_restored_until_it_is_overwritten_or_dropped() {
+        let (agent, fd) = AgentArena::create(0, 1).unwrap();
+        let mut rank = Arena::open(fd, 0, 1).unwrap();
+        let wait = Duration::from_millis(1);
+        let data = [7u8; 4096];
+        let mut commit = |version| {
+            rank.reserve(crate::bytes_for([4096u64].into_iter()).unwrap()).unwrap();
+            let mut writing = rank.begin(version, 1, &[(1, 4096)], wait).unwrap();
+            writing.copy(0, &data);
+            writing.commit();
+        };
+        commit(1);
+        commit(2);
+        let held = |agent: &AgentArena| {
+            agent.scan_released().into_iter().filter(PlaceInfo::is_whole).map(|i| i.version).collect::<Vec<_>>()
+        };
+        for info in agent.scan().into_iter().filter(PlaceInfo::is_whole) {
+            let (_, checksum) = agent.hash(info.place).unwrap();
+            agent.set_complete(info.place, info.sequence, checksum);
+            agent.release(info.place, info.sequence);
+        }
+        assert!(agent.scan().iter().all(|info| info.state == PlaceState::Free));
+        assert_eq!(held(&agent).len(), 2);
+        let first = agent.scan_released().into_iter().find(|info| info.version == 1).unwrap();
+        agent.verify(first.place).unwrap();
+        agent.keep(first.place, first.sequence);
+        // Two more commits take the other two places and leave the kept one alone.
+        commit(3);
+        commit(4);
+        let mut versions = held(&agent);
+        versions.sort_unstable();
+        assert_eq!(versions, [1, 3, 4]);
+        agent.discard(first.place, first.sequence);
+        assert!(!held(&agent).contains(&1));
     }
 }

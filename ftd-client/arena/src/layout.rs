@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use twox_hash::XxHash3_64;
 
 /// Version of the layout. The client library tells it to the agent, which refuses another one.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 /// Number of places: one being written, one being shipped, one safe.
 pub const PLACES: u32 = 3;
 /// Most bytes that one place can hold.
@@ -50,6 +50,8 @@ pub(crate) const A_RELEASED: usize = 256;
 pub(crate) const A_COMPLETE: usize = 257;
 pub(crate) const A_CHECKSUM: usize = 258;
 pub(crate) const A_CHECK: usize = 259;
+/// Sequence number of a commit that must not be restored any more.
+pub(crate) const A_DROPPED: usize = 260;
 
 pub(crate) const STATE_EMPTY: u64 = 0;
 pub(crate) const STATE_WRITING: u64 = 0x0057_5249_5449_4e47;

@@ -52,15 +52,13 @@ pub struct Arenas {
     held: BTreeMap<Rank, Held>,
     /// Set from an epoch's end to the next one's restore: nothing is committed or reused in between.
     frozen: bool,
-    /// The newest version that is complete for the group in this epoch, or that it restored.
-    complete: Option<Version>,
     verified: BTreeMap<(Rank, Commit), u32>,
 }
 
 impl Arenas {
     /// No arenas yet.
     pub fn new(world_size: u32, inputs: UnboundedSender<Input>) -> Self {
-        Arenas { world_size, inputs, held: BTreeMap::new(), frozen: false, complete: None, verified: BTreeMap::new() }
+        Arenas { world_size, inputs, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
     }
 
     /// Takes over an arena from a shepherd, if this agent has none of that rank.
@@ -132,14 +130,6 @@ impl Arenas {
     /// A rank committed a version: its checksum is made on a thread of its own, and arrives as [`Input::Hashed`].
     pub fn copied(&self, world: World, rank: Rank, place: u32) {
         let Some(held) = self.held.get(&rank) else { return };
-        let places = held.arena.scan();
-        if places.iter().all(|info| info.state != PlaceState::Free)
-            && let Some(complete) = self.complete
-            && let Some(oldest) =
-                places.iter().filter(|i| i.is_whole() && i.version < complete).min_by_key(|i| i.version)
-        {
-            held.arena.release(oldest.place, oldest.sequence);
-        }
         let (arena, inputs) = (held.arena.clone(), self.inputs.clone());
         tokio::task::spawn_blocking(move || {
             // Waking up must not push aside a rank that is still inside ft_checkpoint.
@@ -191,36 +181,28 @@ impl Arenas {
     /// The new epoch restores `commit`: that is kept, everything else may be overwritten.
     pub fn begin_epoch(&mut self, commit: Option<Commit>) {
         self.frozen = false;
-        self.complete = commit.map(|(version, _)| version);
         for (rank, held) in &self.held {
             let keep = commit.and_then(|c| self.verified.get(&(*rank, c)));
-            for info in held.arena.scan() {
-                if Some(&info.place) != keep && info.state != PlaceState::Free {
-                    held.arena.release(info.place, info.sequence);
+            for info in held.arena.scan_released() {
+                if Some(&info.place) == keep {
+                    held.arena.keep(info.place, info.sequence);
+                } else {
+                    held.arena.discard(info.place, info.sequence);
                 }
             }
         }
     }
 
-    /// `complete` is whole for the group: what is older may be overwritten. The newest of the older ones stays until its
-    /// place is needed ([`copied`](Self::copied)), in case that bytes of the complete one turn out to be damaged.
-    pub fn retire(&mut self, complete: Version) {
-        self.complete = Some(complete);
+    /// `complete` is whole for the group: what is older may be overwritten. The rank overwrites the oldest first, and what it
+    /// has not overwritten when the epoch ends can be restored, should bytes of the complete one turn out to be damaged.
+    pub fn retire(&self, complete: Version) {
         for held in self.held.values() {
-            let places = held.arena.scan();
-            let mut free = places.iter().any(|info| info.state == PlaceState::Free);
-            let release = |info: &ft_arena::PlaceInfo| held.arena.release(info.place, info.sequence);
-            for damaged in places.iter().filter(|info| matches!(info.state, PlaceState::Corrupt { .. })) {
-                release(damaged);
-                free = true;
+            for info in held.arena.scan() {
+                let damaged = matches!(info.state, PlaceState::Corrupt { .. });
+                if damaged || info.is_whole() && info.version < complete {
+                    held.arena.release(info.place, info.sequence);
+                }
             }
-            let mut older: Vec<_> = places.iter().filter(|info| info.is_whole() && info.version < complete).collect();
-            older.sort_unstable_by_key(|info| info.version);
-            let last = older.pop();
-            free |= !older.is_empty();
-            older.into_iter().for_each(release);
-            // A rank that is two versions ahead waits for a place already.
-            last.filter(|_| !free).into_iter().for_each(release);
         }
     }
 }
@@ -232,7 +214,7 @@ fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32) -> Verified
     let whole: BTreeMap<Rank, BTreeMap<Commit, u32>> = arenas
         .iter()
         .map(|(rank, arena)| {
-            let places = arena.scan();
+            let places = arena.scan_released();
             for info in &places {
                 if let PlaceState::Corrupt { why } = &info.state {
                     verified.damaged.push(format!("rank {rank}, place {}: {why}", info.place));
@@ -285,7 +267,9 @@ fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Rank, u32)]) -> 
 
 /// A place whose checksum was still to be made gets it now, from the bytes that the rank committed.
 fn check_one(arena: &AgentArena, place: u32) -> Result<(), ArenaError> {
-    if matches!(arena.inspect(place).state, PlaceState::Complete { .. }) {
+    let complete =
+        |info: &ft_arena::PlaceInfo| info.place == place && matches!(info.state, PlaceState::Complete { .. });
+    if arena.scan_released().iter().any(complete) {
         arena.verify(place).map(drop)
     } else {
         let (info, checksum) = arena.hash(place)?;
