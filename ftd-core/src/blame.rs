@@ -73,8 +73,14 @@ pub struct Hold {
     pub question: u64,
     /// Nodes that have not answered it.
     pub unanswered: BTreeSet<NodeId>,
-    /// A node answered that somebody died there; it will propose that itself. The hold waits for it until then.
+    /// A node answered that somebody died there; it will propose that itself. When nothing came of it in a while, the
+    /// question is put again.
     pub elsewhere: Option<Micros>,
+    /// A node did not answer in time: the store was asked whether it has been left out, for that makes this end
+    /// collateral.
+    pub store_asked: bool,
+    /// The store has answered since, and the node is still in.
+    pub store_said: bool,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the agents of one job tell each other. Any message may be lost, doubled, late or out of order: each says a state,
 //! not a change, and is repeated until it is no longer needed.
 
+use crate::failure::Cause;
 use crate::ids::{EpochId, GroupId, Process, SlotId, Version};
 use crate::inventory::Inventory;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,21 @@ pub struct Status {
     pub restored: bool,
     /// All its ranks ended cleanly.
     pub finished: bool,
+    /// True causes of its processes' deaths that became known after they were agreed.
+    pub causes: BTreeMap<Process, Cause>,
+}
+
+impl PeerMessage {
+    /// The sender's epoch.
+    pub fn epoch(&self) -> EpochId {
+        match self {
+            PeerMessage::Heartbeat { epoch, .. }
+            | PeerMessage::Acknowledge { epoch, .. }
+            | PeerMessage::AnyDeath { epoch, .. }
+            | PeerMessage::Deaths { epoch, .. } => *epoch,
+            PeerMessage::Status(status) => status.epoch,
+        }
+    }
 }
 
 impl Status {
@@ -43,6 +59,7 @@ impl Status {
         self.initialized |= other.initialized;
         self.restored |= other.restored;
         self.finished |= other.finished;
+        self.causes.extend(other.causes);
     }
 }
 
@@ -78,7 +95,8 @@ pub enum PeerMessage {
         question: u64,
         /// The epoch it is about.
         epoch: EpochId,
-        /// Dead and dying processes on the sender's node; it proposes them itself.
+        /// Dead and dying processes that the sender is going to propose, or one of the world when it proposes a slot's,
+        /// a node's or one of ftd's own processes' death. Empty: it knows of no death.
         dead: Vec<Process>,
     },
 }

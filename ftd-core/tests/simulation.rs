@@ -34,6 +34,7 @@ fn run(seed: u64, broken: Broken, traced: bool) -> (Result<(i32, String), String
         double: rng.range(0, 200),
         slow_network: if rng.chance(300) { rng.range(20, 700) } else { 0 },
         slow_store: if rng.chance(300) { rng.range(20, 700) } else { 0 },
+        late_writes: 300,
         nervous: rng.chance(500),
         broken,
         ..Setup::default()

@@ -206,7 +206,7 @@ impl Agent {
                 _ => true,
             });
             if batch.failures.is_empty() {
-                self.batch = None;
+                self.dissolve_batch();
             }
         }
         if self.stage == Stage::Restarted || self.fenced {
@@ -272,6 +272,7 @@ impl Agent {
             let subject = Subject::Slot(*slot);
             failures.insert(Failure { subject, cause: Cause::SlotLost, node: self.me });
         }
+        let failures = plan::relevant(record, &failures);
         let cluster = Cluster {
             new_slots: self
                 .slots
@@ -284,7 +285,7 @@ impl Agent {
         };
         match plan::plan(record, &failures, &cluster, &self.config.policy) {
             Ok(next) => self.write(next),
-            Err(Unrecoverable::NothingFailed(_)) => self.batch = None,
+            Err(Unrecoverable::NothingFailed(_)) => self.dissolve_batch(),
             Err(Unrecoverable::NoSlot { missing, .. }) if self.await_slots(&failures, missing) => {}
             Err(_) if self.await_causes(&failures) => {}
             Err(error) => self.conclude_now(&error, record),

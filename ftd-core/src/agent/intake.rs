@@ -163,7 +163,7 @@ impl Agent {
     /// The true cause of a death that has been noted, and perhaps agreed, without one.
     fn cause_known(&mut self, process: Process, verdict: blame::Verdict) {
         let blame::Verdict::Failure(cause) = verdict else { return };
-        let failure = Failure { subject: Subject::Process(process), cause, node: self.me };
+        let failure = Failure { subject: Subject::Process(process), cause, node: self.node_of(process) };
         let unknown = |set: &FailureSet| set.of_process(process).is_some_and(|known| known.cause == Cause::Unknown);
         let noted = self.batch.as_ref().is_some_and(|batch| unknown(&batch.failures));
         let agreed = self.record.as_ref().is_some_and(|record| {
@@ -185,6 +185,14 @@ impl Agent {
         }
     }
 
+    /// Where a process of this world, or of one that is remembered, was.
+    fn node_of(&self, process: Process) -> NodeId {
+        let Some(record) = &self.record else { return self.me };
+        let sets = record.history.iter().map(|entry| &entry.failures).chain([&record.failures]);
+        let mut known = sets.filter_map(|set| set.of_process(process)).map(|failure| failure.node);
+        known.next().unwrap_or(self.me)
+    }
+
     /// An end by a process's own will: collateral when a failure is known, otherwise held.
     fn take_own_end(&mut self, process: Process, end: OwnEnd) {
         if self.stopping(process.world) || self.holds.iter().any(|hold| hold.process == process) {
@@ -199,6 +207,11 @@ impl Agent {
             batch.failures.insert_collateral(Collateral { process, end });
             return;
         }
+        self.hold(process, end);
+    }
+
+    /// Holds an end, and asks everybody whether a death came before it.
+    fn hold(&mut self, process: Process, end: OwnEnd) {
         self.questions += 1;
         self.uncertain_since = self.now;
         let hold = Hold {
@@ -209,6 +222,8 @@ impl Agent {
             question: self.questions,
             unanswered: self.others().into_iter().collect(),
             elsewhere: None,
+            store_asked: false,
+            store_said: false,
         };
         let message = PeerMessage::AnyDeath { question: hold.question, epoch: self.epoch() };
         for to in hold.unanswered.clone() {
@@ -216,6 +231,14 @@ impl Agent {
         }
         self.holds.push(hold);
         self.survey_wanted = true;
+    }
+
+    /// Nothing failed after all (a node that was accused is heard again): what was taken for collateral is held again.
+    pub(super) fn dissolve_batch(&mut self) {
+        let Some(batch) = self.batch.take() else { return };
+        for collateral in batch.failures.collateral() {
+            self.hold(collateral.process, collateral.end);
+        }
     }
 
     fn take_survey(&mut self, dying: &[Process]) {
@@ -321,6 +344,9 @@ impl Agent {
     fn take_read(&mut self, revision: Revision, record: Option<EpochRecord>) {
         self.answered();
         self.link.answered = true;
+        for hold in self.holds.iter_mut().filter(|hold| hold.store_asked) {
+            hold.store_said = true;
+        }
         if self.link.asked == Asked::Read {
             self.link.asked = Asked::Nothing;
         }
@@ -345,6 +371,10 @@ impl Agent {
         if let Asked::Write { record, .. } = asked {
             self.link.uncertain = Some((*revision, self.accuses(record)));
         }
+        // Nobody could write a node's death down; they are given the time for it again.
+        for hold in self.holds.iter_mut().filter(|hold| !hold.unanswered.is_empty()) {
+            (hold.since, hold.store_asked, hold.store_said) = (self.now, false, false);
+        }
         self.link.asked = Asked::Nothing;
         self.link.want_read = true;
         self.link.retry_at = self.now.after(self.config.policy.store_retry);
@@ -362,11 +392,8 @@ impl Agent {
 
     fn take_message(&mut self, from: NodeId, message: PeerMessage) {
         if self.record.as_ref().is_some_and(|record| !record.is_member(from)) {
-            // It may not know yet that it is out; that it reads.
-            if !matches!(message, PeerMessage::Acknowledge { .. }) {
-                self.tell(from);
-            }
-            return;
+            // Whoever knows less is told to read: the node that it is out, or this one that more has happened since.
+            return self.note_epoch(from, message.epoch());
         }
         match message {
             PeerMessage::Heartbeat { sequence, epoch } => {
@@ -383,6 +410,9 @@ impl Agent {
             }
             PeerMessage::Status(status) => {
                 self.note_epoch(from, status.epoch);
+                for (process, cause) in &status.causes {
+                    self.cause_known(*process, blame::Verdict::Failure(*cause));
+                }
                 let known = self.peers.entry(from).or_default();
                 if status.epoch > known.epoch {
                     *known = status;
@@ -451,11 +481,9 @@ impl Agent {
         if self.uncertain() || self.verdict.is_some() {
             return;
         }
-        let (exit_timeout, question_timeout) = (self.config.policy.exit_timeout, self.question_timeout());
+        self.ask_again();
         let decided = self.holds.iter().position(|hold| {
-            let answered = hold.unanswered.is_empty() || self.due(hold.since, question_timeout);
-            let alone = hold.elsewhere.is_none_or(|since| self.due(since, exit_timeout));
-            hold.surveyed && answered && alone
+            hold.surveyed && (hold.unanswered.is_empty() || hold.store_said) && hold.elsewhere.is_none()
         });
         let Some(hold) = decided.map(|at| self.holds.remove(at)) else { return };
         if self.config.policy.recover_aborts {
@@ -477,6 +505,23 @@ impl Agent {
         }
     }
 
+    /// Nodes that do not answer in time are looked up in the record; a death that was announced and never agreed is asked
+    /// for again.
+    fn ask_again(&mut self) {
+        let (exit_timeout, question_timeout) = (self.config.policy.exit_timeout, self.question_timeout());
+        let now = self.now;
+        let overdue = |hold: &Hold| !hold.unanswered.is_empty() && now.since(hold.since) >= question_timeout;
+        for hold in self.holds.iter_mut().filter(|hold| overdue(hold) && !hold.store_asked) {
+            hold.store_asked = true;
+            self.link.want_read = true;
+        }
+        let stale = |hold: &Hold| hold.elsewhere.is_some_and(|since| now.since(since) >= exit_timeout);
+        while let Some(at) = self.holds.iter().position(stale) {
+            let hold = self.holds.remove(at);
+            self.hold(hold.process, hold.end);
+        }
+    }
+
     fn answer_askers(&mut self) {
         if self.askers.is_empty() || self.survey_wanted || self.surveys > 0 || self.uncertain() {
             return;
@@ -489,8 +534,9 @@ impl Agent {
             })
             .collect();
         if dead.is_empty() && self.batch.is_some() {
-            // Somebody died with a slot, a server or an agent.
-            dead.extend(self.locals.keys().copied());
+            // Somebody died with a slot, a server, an agent or a node.
+            let record = self.record.iter();
+            dead.extend(record.flat_map(|record| record.processes()).map(|(process, _)| process).take(1));
         }
         let epoch = self.epoch();
         for (to, question) in std::mem::take(&mut self.askers) {

@@ -24,6 +24,7 @@ impl Agent {
             initialized: self.stage == Stage::Computing && self.initialized(),
             restored: self.stage == Stage::Computing && self.restored(),
             finished: self.finished(),
+            causes: self.causes.clone(),
         }
     }
 

@@ -65,6 +65,8 @@ pub struct Setup {
     /// Per mille of messages, and of requests to the store, that take longer than a heartbeat time-out may.
     pub slow_network: u64,
     pub slow_store: u64,
+    /// Per mille of requests that reach a store that cannot be reached, some time.
+    pub late_writes: u64,
     /// Survivors of a death abort themselves after a while, as some MPI libraries do.
     pub nervous: bool,
     pub broken: Broken,
@@ -86,6 +88,7 @@ impl Default for Setup {
             double: 0,
             slow_network: 0,
             slow_store: 0,
+            late_writes: 0,
             nervous: false,
             broken: Broken::Nothing,
         }
@@ -595,7 +598,7 @@ impl Cluster {
         let generation = self.nodes[node].generation;
         if self.store_down || self.store_cut.contains(&node) {
             // The request may be lost, or reach the store although its answer does not come, much later perhaps.
-            if self.rng.chance(300) {
+            if self.rng.chance(self.setup.late_writes) {
                 let delay = self.rng.range(100, 800_000);
                 self.push(delay, Act::Store { node, generation: u64::MAX, write });
             }
