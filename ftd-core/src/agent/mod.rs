@@ -16,7 +16,7 @@
 //! | `Over` | nothing | |
 //!
 //! From every stage but the last two a newer record leads to `Emptying`, and one with an outcome, or without this node,
-//! to `Ending`. Beside the stages run the batch of failures not yet agreed ([`Batch`]), the ends that are held
+//! to `Ending`. Beside the stages run the batch of failures not yet agreed (`Batch`), the ends that are held
 //! ([`Hold`]), and the fence ([`Ring`]).
 
 mod agree;
