@@ -158,13 +158,13 @@ def agent_crash_loop(context):
     check("agent" in job.err, f"the reason does not name the agent: {job.err}")
 
 
-def least(pid):
-    """What a process holds when it is at rest: a look may fall into the moment in which it reads a directory."""
+def least(pids):
+    """What processes hold when they are at rest, by name: a look may fall into the moment in which one reads a directory."""
     looks = []
     for _ in range(5):
-        looks.append(proc.resources(pid))
-        time.sleep(0.05)
-    return {what: min(look[what] for look in looks) for what in looks[0]}
+        looks.append({who: proc.resources(pid) for who, pid in pids.items()})
+        time.sleep(0.03)
+    return {who: {what: min(look[who][what] for look in looks) for what in looks[0][who]} for who in pids}
 
 
 @scenario("hundred-failures", timeout=400, weight=2, each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
@@ -172,7 +172,7 @@ def hundred_failures(context, mpi):
     """100 failures in one job; between the 10th and the 100th nothing grows."""
     mpi = context.mpi(mpi)
     program = context.program(mpi, "places.c")
-    env = {"PLACES_STEPS": 1050, "PLACES_STEP": 0, "PLACES_SLEEP": 2}
+    env = {"PLACES_STEPS": 2000, "PLACES_STEP": 0, "PLACES_SLEEP": 2}
     job = context.ftrun(mpi, 4, program, env=env)
     measured = {}
     for failure in range(1, 102):
@@ -188,9 +188,11 @@ def hundred_failures(context, mpi):
             time.sleep(0.3)
             shepherds = job.below("ft-shepherd")
             measured[failure] = {
-                "ftrun": least(job.pid),
-                "agent": least(job.one("ft-agent")),
-                **{f"shepherd {i}": least(pid) for i, pid in enumerate(shepherds)},
+                **least({
+                    "ftrun": job.pid,
+                    "agent": job.one("ft-agent"),
+                    **{f"shepherd {i}": pid for i, pid in enumerate(shepherds)},
+                }),
                 "files": {"shm": sum(len(files) for _, _, files in os.walk(context.memory))},
             }
         if failure <= 100:
