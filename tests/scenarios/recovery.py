@@ -161,9 +161,9 @@ def agent_crash_loop(context):
 def least(pids):
     """What processes hold when they are at rest, by name: a look may fall into the moment in which one reads a directory."""
     looks = []
-    for _ in range(5):
+    for _ in range(8):
         looks.append({who: proc.resources(pid) for who, pid in pids.items()})
-        time.sleep(0.03)
+        time.sleep(0.1)
     return {who: {what: min(look[who][what] for look in looks) for what in looks[0][who]} for who in pids}
 
 
