@@ -50,7 +50,11 @@ pub fn children(pid: i32) -> Vec<i32> {
 
 /// All descendants of a process, parents before children. A snapshot: more may be forked while it is taken.
 pub fn descendants(pid: i32) -> Vec<i32> {
-    let mut found = children(pid);
+    with_descendants(children(pid))
+}
+
+/// These processes and everything below them, parents before children.
+pub(crate) fn with_descendants(mut found: Vec<i32>) -> Vec<i32> {
     let mut next = 0;
     while next < found.len() {
         let more = children(found[next]);

@@ -1,7 +1,7 @@
 //! Ending everything below this process.
 
 use crate::death::is_past_user_code;
-use crate::process::{children, kill};
+use crate::process::{children, kill, with_descendants};
 
 /// Looks per [`Sweep::round`] before the caller may do something else.
 const LOOKS: u32 = 16;
@@ -52,11 +52,5 @@ impl Sweep {
 fn below(keep: &[i32]) -> Vec<i32> {
     let mut found = children(std::process::id() as i32);
     found.retain(|pid| !keep.contains(pid));
-    let mut next = 0;
-    while next < found.len() {
-        let more = children(found[next]);
-        found.extend(more);
-        next += 1;
-    }
-    found
+    with_descendants(found)
 }
