@@ -212,6 +212,7 @@ impl Launcher {
             ],
             descriptors: &[theirs.as_fd(), listener.as_fd()],
             output: None,
+            own_session: true,
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: self.helpers.agent.clone(), error })?;
         self.agent = Some(AgentProcess { pid, link: Some(Channel::from_stream(mine)), until: None });
@@ -256,8 +257,14 @@ impl Launcher {
             arguments.extend(offset.map(|offset| offset.to_string().into()));
         }
         let program = &self.helpers.shepherd;
-        let helper =
-            Helper { program, arguments, environment: Vec::new(), descriptors: &descriptors, output: Some(output) };
+        let helper = Helper {
+            program,
+            arguments,
+            environment: Vec::new(),
+            descriptors: &descriptors,
+            output: Some(output),
+            own_session: false,
+        };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: program.clone(), error })?;
         self.shepherds.insert(slot, Shepherd { pid, lifeline: mine });
         self.next_slot += 1;

@@ -69,6 +69,7 @@ fn launch() -> Result<i32, Refusal> {
             return Ok(0);
         }
     };
+    ft_sys::slice::shorten();
     let helpers = helpers::Helpers::find()?;
     let spec = describe(&options, &helpers)?;
     Ok(Launcher::start(options, spec, helpers)?.run())

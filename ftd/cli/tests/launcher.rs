@@ -165,7 +165,9 @@ impl Job {
         let control = UnixListener::bind(at("control")).unwrap();
         let out = File::create(at("out")).unwrap();
         let err = if setup.together { out.try_clone().unwrap() } else { File::create(at("err")).unwrap() };
-        let ftrun = Command::new(env!("CARGO_BIN_EXE_ftrun"))
+        // Tests that run under nohup would have ftrun ignore SIGHUP.
+        let ftrun = Command::new("env")
+            .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_ftrun")])
             .args(setup.options)
             .args(["/bin/echo", "argument"])
             .env("FT_LIBEXEC", &libexec)

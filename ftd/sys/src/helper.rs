@@ -21,12 +21,14 @@ pub struct Helper<'a> {
     pub descriptors: &'a [BorrowedFd<'a>],
     /// Standard output and standard error; those of this process without.
     pub output: Option<(OwnedFd, OwnedFd)>,
+    /// A session of its own, or only a process group. The kernel shares processors out by session, and a yield gives way
+    /// within one only: what must not stand behind spinning ranks needs its own, and ranks must share theirs.
+    pub own_session: bool,
 }
 
 impl Helper<'_> {
-    /// Starts it in a session of its own (the kernel shares processors out by session, so that neither the agent nor a slot
-    /// stands behind the ranks of another), with default signal dispositions, an empty signal mask and `/dev/null` as
-    /// standard input. Returns its pid; the caller waits for it.
+    /// Starts it with a short time slice, default signal dispositions, an empty signal mask and `/dev/null` as standard
+    /// input. Returns its pid; the caller waits for it.
     ///
     /// # Errors
     /// What `fork` or `exec` said.
@@ -38,14 +40,19 @@ impl Helper<'_> {
         }
         let descriptors: Vec<RawFd> = self.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: between fork and exec only system calls that are safe there are made; nothing is allocated or locked.
-        unsafe { command.pre_exec(move || in_child(&descriptors)) };
+        unsafe { command.pre_exec(move || in_child(self.own_session, &descriptors)) };
         Ok(command.spawn()?.id() as i32)
     }
 }
 
 /// Runs between fork and exec.
-fn in_child(descriptors: &[RawFd]) -> io::Result<()> {
-    nix::unistd::setsid()?;
+fn in_child(own_session: bool, descriptors: &[RawFd]) -> io::Result<()> {
+    if own_session {
+        nix::unistd::setsid()?;
+    } else {
+        nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0))?;
+    }
+    crate::slice::shorten();
     for signal in 1..32 {
         // SAFETY: SIG_DFL runs no code of ours; SIGKILL and SIGSTOP are refused, and that is fine.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -79,6 +86,7 @@ mod tests {
             environment: vec![("PROBE", "probe".into())],
             descriptors: &[kept.as_fd()],
             output: Some((write.try_clone().unwrap().into(), write.into())),
+            own_session: true,
         };
         let pid = helper.start().unwrap();
         let mut text = String::new();
@@ -96,6 +104,7 @@ mod tests {
             environment: Vec::new(),
             descriptors: &[],
             output: None,
+            own_session: false,
         };
         assert_eq!(helper.start().unwrap_err().kind(), io::ErrorKind::NotFound);
     }

@@ -8,5 +8,6 @@ pub mod litter;
 pub mod memory;
 pub mod oom;
 pub mod process;
+pub mod slice;
 pub mod spawn;
 pub mod sweep;

@@ -89,6 +89,7 @@ pub fn one_heap() {
 
 /// Has the calling thread run behind those that wait for it: it never interrupts another thread when it wakes.
 pub fn run_behind() {
+    crate::slice::restore();
     // SAFETY: an all-zero parameter is the only one that SCHED_BATCH takes.
     unsafe {
         let parameter: libc::sched_param = std::mem::zeroed();

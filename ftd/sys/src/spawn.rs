@@ -49,7 +49,7 @@ impl<E: Into<io::Error>> From<E> for SpawnError {
 }
 
 impl Spawn<'_> {
-    /// Starts it: own process group, default signal dispositions, empty signal mask, standard output and error of this
+    /// Starts it: own process group, ordinary time slice, default signal dispositions, empty signal mask, standard output and error of this
     /// process, no other descriptors; killed when the calling thread ends. Returns its pid when its program is loaded; the
     /// caller waits for it.
     ///
@@ -140,6 +140,7 @@ impl Image<'_> {
                 libc::_exit(127);
             }
             libc::setpgid(0, 0);
+            crate::slice::restore();
             // Below libc: it hides two signals, which a parent may have had ignored.
             let (default, none) = ([0u64; 8], 0u64);
             for signal in 1..=64 {
