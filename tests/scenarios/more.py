@@ -123,6 +123,58 @@ def linking(context, how):
     check(len(job.output.results) == 1, job.output.text)
 
 
+@scenario("linked-in", each=[{"how": "found"}, {"how": "told"}])
+def linked_in(context, how):
+    """A program that has its MPI linked in statically: ftrun sees it in the file; behind a script it has to be told."""
+    mpi = context.mpi("mpich4")
+    source = next((context.scratch / "src").rglob("places.c"))
+    program = context.work / "places"
+    subprocess.run(
+        [mpi.cc, "-o", program, source, "-I", context.prefix / "include", "-L", context.prefix / "lib",
+         f"-Wl,-rpath,{context.prefix}/lib", "-lftd_client",
+         *"-Wl,--as-needed -Wl,-Bstatic -lmpich -Wl,-Bdynamic -lpthread -lhwloc -lucp -lucs -lm".split()],
+        env=context.env(mpi, {}), check=True,
+    )
+    linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    check("mpi" not in linked, linked)
+    reference = context.reference(mpi, 4, context.program(mpi, "places.c"))
+    command = [str(program)] if how == "found" else ["bash", "-c", f"{program}; exit $?"]
+    options = [] if how == "found" else ["--ft-mpi=mpich"]
+    job = context.ftrun(mpi, 4, *command, options=options, gates=["app.compute:2"])
+    job.kill(job.at_gate("app.compute", 2))
+    job.expect(0, reference)
+    check(job.restored == [5], f"restored {job.restored}")
+
+
+OWN_HANDLE = """
+import ctypes, os, sys
+mpi = ctypes.CDLL(sys.argv[1])
+world = ctypes.c_int(0x44000000) if "mpich" in sys.argv[1] else ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world"))
+assert mpi.MPI_Init(None, None) == 0
+size = ctypes.c_int()
+assert mpi.MPI_Comm_size(world, ctypes.byref(size)) == 0
+if os.environ["FT_WORLD"] == "1":
+    assert mpi.MPI_Barrier(world) == 0
+    if os.environ["FT_RANK"] == "1":
+        os.kill(os.getpid(), 9)
+assert mpi.MPI_Barrier(world) == 0
+if os.environ["FT_RANK"] == "0":
+    print("size", size.value, flush=True)
+assert mpi.MPI_Finalize() == 0
+"""
+
+
+@scenario("own-handle", each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
+def own_handle(context, mpi):
+    """A program that looks up MPI's functions in the library's own handle, where nothing can be preloaded in front."""
+    mpi = context.mpi(mpi)
+    library = {"mpich4": "libmpich.so.12", "openmpi4": "libmpi.so.40"}[mpi.name]
+    job = context.ftrun(mpi, 3, "/usr/bin/python3", "-c", OWN_HANDLE, library, options=[f"--ft-mpi={mpi.family}"])
+    job.expect(0)
+    check(job.output.text == "size 3\n", job.output.text)
+    check(job.restored == [None], f"restored {job.restored}")
+
+
 @scenario("pmix-library", each=[{"library": "4"}, {"library": "5"}])
 def pmix_library(context, library):
     """ft-pmix runs on Debian's libpmix 4.2 and on the Open MPI wheel's libpmix 5, with each Open MPI that can."""

@@ -151,7 +151,7 @@ impl Driver {
             watcher,
             warm_pmix: None,
             next_host: 1,
-            speaks_pmix: spec.expect_pmix && spec.mpi != "mpich",
+            speaks_pmix: spec.expect_pmix && spec.linked_in != Some(ft_wire::Flavour::Mpich),
             restore: None,
             failures: 0,
             started: std::time::Instant::now(),
@@ -305,19 +305,22 @@ impl Driver {
     }
 
     fn child_ended(&mut self, world: WorldNumber, rank: Rank, pid: i32, status: i32, oom: bool) {
+        // With an MPI that nothing was preloaded in front of, nobody has told which process below a wrapper is the rank.
+        let told = self.spec.linked_in.is_some() && self.spec.mpi != "auto";
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
-        let process = match self.member(world, rank) {
+        let (process, unseen) = match self.member(world, rank) {
             Some(member) => {
                 member.ended = true;
-                member.process
+                (member.process, told && member.pid.is_none())
             }
-            None => Process::primary(WorldId(world), ftd_core::Rank(rank)),
+            None => (Process::primary(WorldId(world), ftd_core::Rank(rank)), false),
         };
+        let exit = if unseen { crate::config::exit_behind_wrapper(status) } else { crate::config::exit_of(status) };
         tracing::debug!(world, rank, status, "child ended");
         if status & 0x7f == 0 {
             self.files.ended_well(pid);
         }
-        self.report(Event::Exited { process, exit: crate::config::exit_of(status), oom });
+        self.report(Event::Exited { process, exit, oom });
     }
 
     fn rank_is_dying(&mut self, world: WorldNumber, rank: Rank) {

@@ -11,6 +11,7 @@ mod signals;
 mod sink;
 mod stdin;
 
+use ft_wire::Flavour;
 use ft_wire::launcher::JobSpec;
 use launcher::{LaunchError, Launcher};
 use options::{Options, Request};
@@ -82,7 +83,12 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Re
     let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
     let mut argv = options.command.clone();
     let program = program::find(&argv[0], path, &directory)?;
-    let expect_pmix = program::is_linked_with_open_mpi(&program);
+    let linked_in = match options.mpi {
+        "openmpi" => Some(Flavour::OpenMpi),
+        "mpich" => Some(Flavour::Mpich),
+        _ => program::linked_in(&program),
+    };
+    let expect_pmix = linked_in == Some(Flavour::OpenMpi) || program::is_linked_with_open_mpi(&program);
     argv[0] = program.into_os_string();
     let bytes = OsString::into_vec;
     Ok(JobSpec {
@@ -98,6 +104,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Re
         mpi: options.mpi.to_string(),
         preload: helpers.preload.to_string_lossy().into_owned(),
         ft_pmix: helpers.pmix.to_string_lossy().into_owned(),
+        linked_in,
         expect_pmix,
     })
 }

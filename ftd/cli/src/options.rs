@@ -124,8 +124,8 @@ struct Arguments {
     )]
     on_abort: String,
 
-    /// The MPI that the program was linked with: `auto`, `openmpi` or `mpich` (and its relatives). Needed for statically
-    /// linked programs only
+    /// The MPI that the program speaks: `auto` (found out), `openmpi` or `mpich` (and its relatives). Needed only where it
+    /// cannot be found out: see the manual
     #[arg(
         long = "ft-mpi",
         value_name = "auto|openmpi|mpich",

@@ -1,5 +1,6 @@
 //! Finding the program, and a first look into it.
 
+use ft_wire::Flavour;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -97,6 +98,26 @@ pub fn is_linked_with_open_mpi(file: &Path) -> bool {
     needed(file).is_some_and(|names| names.iter().any(|name| name == b"libmpi.so.40"))
 }
 
+/// What a process manager's client looks for in its environment, as the string that the program file then holds.
+const LINKED_IN: [(&[u8], Flavour); 2] = [(b"PMI_FD\0", Flavour::Mpich), (b"PMIX_NAMESPACE\0", Flavour::OpenMpi)];
+
+/// The MPI that was linked into the program statically, if there is one: the program asks for no MPI library and holds the
+/// words with which one asks for its connection. What cannot be read counts as none.
+pub fn linked_in(file: &Path) -> Option<Flavour> {
+    let mut opened = File::open(file).ok()?;
+    let mut magic = [0; 4];
+    opened.read_exact(&mut magic).ok()?;
+    let is_mpi = |name: &Vec<u8>| [&b"libmpi"[..], b"libpmi"].iter().any(|start| name.starts_with(start));
+    if magic != *b"\x7fELF" || needed(file).is_some_and(|names| names.iter().any(is_mpi)) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    opened.take(MOST_SEARCHED).read_to_end(&mut bytes).ok()?;
+    LINKED_IN.iter().find(|(word, _)| memchr::memmem::find(&bytes, word).is_some()).map(|(_, flavour)| *flavour)
+}
+
+/// Most of a program that is searched.
+const MOST_SEARCHED: u64 = 256 << 20;
 /// Longest table of an ELF file that is looked at.
 const MOST: u64 = 16 << 20;
 const PT_LOAD: u64 = 1;
@@ -197,6 +218,20 @@ mod tests {
         let names = needed(&std::env::current_exe().unwrap()).unwrap();
         assert!(names.contains(&b"libc.so.6".to_vec()), "{names:?}");
         assert!(!is_linked_with_open_mpi(&std::env::current_exe().unwrap()));
+    }
+
+    #[test]
+    fn an_mpi_inside_the_program_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("program");
+        let with = |start: &[u8], word: &[u8]| {
+            fs::write(&file, [start, &[0; 4000], word].concat()).unwrap();
+            linked_in(&file)
+        };
+        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMI_FD\0"), Some(Flavour::Mpich));
+        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMIX_NAMESPACE\0"), Some(Flavour::OpenMpi));
+        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMI_FDS\0"), None);
+        assert_eq!(with(b"#!/bin/sh\n", b"\0PMI_FD\0"), None);
     }
 
     #[test]

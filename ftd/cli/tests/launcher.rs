@@ -306,7 +306,7 @@ fn the_agent_learns_what_the_job_is_and_says_how_it_ends() {
     assert_eq!((spec.world_size, spec.mode.as_str(), spec.max_failures), (3, "reinit", 9));
     assert_eq!((spec.cwd.as_slice(), spec.recover_aborts, spec.mpi.as_str()), (&b"/usr"[..], false, "auto"));
     assert!(spec.env.contains(&(b"PROBE".to_vec(), b"a b".to_vec())));
-    assert!(!spec.expect_pmix);
+    assert_eq!((spec.expect_pmix, spec.linked_in), (false, None));
     assert_eq!(fs::metadata(&spec.job_dir).unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(agent.slots, [0, 1, 2]);
     for slot in 0..3 {

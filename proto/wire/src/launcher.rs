@@ -1,7 +1,7 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
-use crate::{Epoch, Rank, Slot, World};
+use crate::{Epoch, Flavour, Rank, Slot, World};
 use serde::{Deserialize, Serialize};
 
 /// What the job is. The same for every agent of the job.
@@ -27,6 +27,9 @@ pub struct JobSpec {
     pub recover_aborts: bool,
     /// `--ft-mpi`: `auto`, `openmpi` or `mpich`.
     pub mpi: String,
+    /// The MPI that is part of the program file, so that nothing can be preloaded in front of it: what it wants to find in
+    /// its environment must be there from the start. So says the option, or the file.
+    pub linked_in: Option<Flavour>,
     /// Absolute path of `libft_preload.so`.
     pub preload: String,
     /// Absolute path of the `ft-pmix` program.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::report;
+use ft_wire::Flavour;
 
 /// Environment variables of other launchers that would mislead a rank.
 const FOREIGN: [&str; 6] = ["PMIX_", "PMI_", "OMPI_COMM_WORLD_", "MPI_LOCAL", "PRTE_", "FT_"];
@@ -117,16 +118,16 @@ impl Driver {
                 stdin: rank == 0,
                 fd_at: None,
             };
-            match self.spec.mpi.as_str() {
-                "openmpi" | "mpich" => world.deferred.push((slot, start)),
-                _ => shepherd.link.send(&shepherd::ToShepherd::Start(start)),
+            match self.spec.linked_in {
+                Some(_) => world.deferred.push((slot, start)),
+                None => shepherd.link.send(&shepherd::ToShepherd::Start(start)),
             }
         }
         self.worlds.insert(number, world);
-        if self.spec.mpi == "openmpi" {
-            self.serve_pmix(number);
-        } else if self.spec.mpi == "mpich" {
-            self.start_static_mpich(number);
+        match self.spec.linked_in {
+            Some(Flavour::OpenMpi) => self.serve_pmix(number),
+            Some(Flavour::Mpich) => self.start_static_mpich(number),
+            None => {}
         }
         // A world that already ended keeps nothing but its litter, and that is swept in the background.
         let old: Vec<WorldNumber> = self.worlds.range(..number).map(|(n, _)| *n).collect();
@@ -138,7 +139,7 @@ impl Driver {
         self.warm_up();
     }
 
-    /// With `--ft-mpi=mpich` the environment is complete from the start, also for a program that nothing can be preloaded into.
+    /// The environment is complete from the start: nothing can be preloaded in front of this program's MPI.
     fn start_static_mpich(&mut self, number: WorldNumber) {
         let Some(world) = self.worlds.get_mut(&number) else { return };
         let deferred = std::mem::take(&mut world.deferred);
