@@ -2,15 +2,16 @@
 
 use crate::ArenaError;
 use crate::layout::{
-    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, ENTRY, Entry, ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK,
-    ID_WORLD_SIZE, NOTIFY, PLACE_LIMIT, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED, STATE_EMPTY, STATE_WRITING,
-    check, identity, parse_table, place_offset, record, table_check, whole_pages,
+    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, COMMITS, COPY_US, ENTRY, Entry, ID_CHECK, ID_LAYOUT,
+    ID_MAGIC, ID_RANK, ID_WORLD_SIZE, NOTIFY, PLACE_LIMIT, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED,
+    STATE_EMPTY, STATE_WRITING, check, identity, parse_table, place_offset, record, table_check, whole_pages,
 };
 use crate::map::{self, Mapping};
 use std::hash::Hasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::Duration;
 use twox_hash::XxHash3_64;
 
 /// How much of a place is read at a time: small enough for the second-level cache.
@@ -134,6 +135,16 @@ impl AgentArena {
     /// Bytes per place that the rank asked for last, for a rank that was told [`crate::Arena::reserve`].
     pub fn reserved(&self) -> u64 {
         self.words()[RESERVED].load(Acquire).min(PLACE_LIMIT)
+    }
+
+    /// A futex that changes, and is woken, with every commit of the rank.
+    pub fn commits(&self) -> &AtomicU32 {
+        self.header.futex(COMMITS)
+    }
+
+    /// How long the rank said that its last copy took.
+    pub fn last_copy(&self) -> Duration {
+        Duration::from_micros(self.words()[COPY_US].load(Relaxed))
     }
 
     /// Bytes of memory that the arena occupies now.
@@ -355,7 +366,6 @@ mod tests {
     use super::*;
     use crate::Arena;
     use crate::layout::{R_BYTES, R_CHECK, R_REGIONS, R_TABLE_CHECK};
-    use std::time::Duration;
 
     /// A header whose checksum is right and whose lengths lie.
     #[test]
@@ -365,7 +375,7 @@ mod tests {
         rank.reserve(16384).unwrap();
         let mut writing = rank.begin(1, 1, &[(1, 8000)], Duration::ZERO).unwrap();
         writing.copy(0, &[1; 8000]);
-        writing.commit();
+        writing.commit(Duration::ZERO);
         agent.hash(0).unwrap();
         let base = record(0);
         let honest = Record::load(agent.words(), 0);
@@ -408,7 +418,7 @@ mod tests {
             rank.reserve(crate::bytes_for([4096u64].into_iter()).unwrap()).unwrap();
             let mut writing = rank.begin(version, 1, &[(1, 4096)], wait).unwrap();
             writing.copy(0, &data);
-            writing.commit();
+            writing.commit(Duration::ZERO);
         };
         commit(1);
         commit(2);

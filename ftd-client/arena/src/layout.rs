@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use twox_hash::XxHash3_64;
 
 /// Version of the layout. The client library tells it to the agent, which refuses another one.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 /// Number of places: one being written, one being shipped, one safe.
 pub const PLACES: u32 = 3;
 /// Most bytes that one place can hold.
@@ -34,6 +34,11 @@ pub(crate) const NOTIFY: usize = 32;
 pub(crate) const RESERVED: usize = 64;
 /// Last sequence number that the rank gave to a commit.
 pub(crate) const SEQUENCE: usize = 65;
+
+/// Low half: the futex that the rank increments with every commit.
+pub(crate) const COMMITS: usize = 66;
+/// How long the last commit's copy took, in microseconds, written by the rank.
+pub(crate) const COPY_US: usize = 67;
 
 // Words of a place's record, relative to `record(place)`. Written by the rank.
 pub(crate) const R_STATE: usize = 0;

@@ -2,9 +2,9 @@
 
 use crate::ArenaError;
 use crate::layout::{
-    A_RELEASED, ARENA_BYTES, ENTRY, Entry, ID_CHECK, NOTIFY, PLACE_LIMIT, PLACES, R_BYTES, R_CHECK, R_EPOCH, R_RANK,
-    R_REGIONS, R_SEQUENCE, R_STATE, R_TABLE_CHECK, R_VERSION, RESERVED, Record, SEQUENCE, STATE_COPIED, STATE_WRITING,
-    identity, offsets, parse_table, place_offset, record, table_check, whole_pages,
+    A_RELEASED, ARENA_BYTES, COMMITS, COPY_US, ENTRY, Entry, ID_CHECK, NOTIFY, PLACE_LIMIT, PLACES, R_BYTES, R_CHECK,
+    R_EPOCH, R_RANK, R_REGIONS, R_SEQUENCE, R_STATE, R_TABLE_CHECK, R_VERSION, RESERVED, Record, SEQUENCE,
+    STATE_COPIED, STATE_WRITING, identity, offsets, parse_table, place_offset, record, table_check, whole_pages,
 };
 use crate::map::{self, Mapping};
 use std::io;
@@ -257,8 +257,9 @@ impl Writing<'_> {
         unsafe { mapping.as_ptr().add(offset as usize) }
     }
 
-    /// Makes the version whole: table, header, and last the one word that counts. Returns the commit's sequence number.
-    pub fn commit(self) -> u64 {
+    /// Makes the version whole: table, header, and last the one word that counts. Then the agent is woken, and told how long
+    /// the copy `took`. Returns the commit's sequence number.
+    pub fn commit(self, took: Duration) -> u64 {
         let table: Vec<u8> = self.entries.iter().flat_map(|entry| entry.to_bytes()).collect();
         // SAFETY: the table lies at the start of the place, in front of all regions.
         unsafe { std::ptr::copy_nonoverlapping(table.as_ptr(), self.at(0), table.len()) };
@@ -292,6 +293,10 @@ impl Writing<'_> {
         // The copies may have used non-temporal stores, which only a full fence orders.
         fence(std::sync::atomic::Ordering::SeqCst);
         words[base + R_STATE].store(STATE_COPIED, Release);
+        words[COPY_US].store(took.as_micros() as u64, Relaxed);
+        let commits = self.arena.header.futex(COMMITS);
+        commits.fetch_add(1, Release);
+        map::futex_wake(commits);
         self.arena.last = self.place;
         self.sequence
     }

@@ -25,7 +25,7 @@ fn write(rank: &mut Arena, version: u64, regions: &[(i32, &[u8])]) -> Result<u32
         writing.copy(index, bytes);
     }
     let place = writing.place();
-    writing.commit();
+    writing.commit(Duration::ZERO);
     Ok(place)
 }
 
@@ -83,7 +83,7 @@ fn three_versions_then_a_wait_for_the_agent() {
     let writing = rank.begin(5, 1, &[], NOW).unwrap();
     assert_eq!(agent.inspect(1).state, PlaceState::Writing);
     agent.release(1, agent.inspect(1).sequence);
-    writing.commit();
+    writing.commit(Duration::ZERO);
     assert_eq!(agent.inspect(1).state, PlaceState::Copied);
     assert_eq!(read(&mut rank, 2, 3), [(1, vec![3; 100]), (-7, vec![9; 5000])]);
 }

@@ -10,7 +10,7 @@ fn checkpoint(arena: &mut Arena, version: u64, fill: u8) {
     let mut writing = arena.begin(version, 1, &[(1, 300), (2, 40)], Duration::ZERO).unwrap();
     writing.copy(0, &[fill; 300]);
     writing.copy(1, &[fill; 40]);
-    writing.commit();
+    writing.commit(Duration::ZERO);
 }
 
 fn complete(agent: &AgentArena, place: u32) {

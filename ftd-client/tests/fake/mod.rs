@@ -50,6 +50,8 @@ impl FakeAgent {
             log: Arc::default(),
         };
         let (arena, manner) = (agent.arena.clone(), agent.manner.clone());
+        std::thread::spawn(move || finish(&arena, &manner));
+        let (arena, manner) = (agent.arena.clone(), agent.manner.clone());
         let (restarted, log) = (agent.restarted.clone(), agent.log.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -119,14 +121,12 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
         let _ = stream.read(&mut bytes);
         return;
     }
-    // As the agent's checksum threads: no wake-up of theirs interrupts the rank in the middle of its call.
-    let normal = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the parameter is valid for the call; 0 is this thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &normal) };
     let mut channel = Channel::from_stream(stream);
     channel.exchange(Role::Agent, Duration::from_secs(10)).unwrap();
     while let Ok((message, _)) = channel.receive::<ToAgent>(None) {
         log.lock().unwrap().push(message.clone());
+        // An answer says to the test as well that everything before it is done.
+        complete_all(arena, manner);
         let answer = match message {
             ToAgent::Hello { .. } if manner == Manner::Refuses => {
                 Some(ToClient::Refused { reason: "there is a younger process of rank 0".into() })
@@ -144,10 +144,6 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
                 }
                 _ => Some(ToClient::Reserved),
             },
-            ToAgent::Copied { place, .. } => {
-                complete(arena, place, manner == Manner::Miser);
-                None
-            }
             ToAgent::Restore => {
                 let whole = arena.scan().into_iter().filter(|info| arena.verify(info.place).is_ok());
                 let newest = whole.max_by_key(|info| info.version);
@@ -161,6 +157,23 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
         {
             return;
         }
+    }
+}
+
+/// Makes checksums of what is committed, for ever.
+fn finish(arena: &AgentArena, manner: &Mutex<Manner>) {
+    // As the agent's threads: no wake-up of theirs interrupts the rank in the middle of its call.
+    ft_sys::process::run_behind();
+    loop {
+        let seen = arena.commits().load(std::sync::atomic::Ordering::Acquire);
+        complete_all(arena, *manner.lock().unwrap());
+        ft_sys::death::wait_any(&[(arena.commits(), seen)]).unwrap();
+    }
+}
+
+fn complete_all(arena: &AgentArena, manner: Manner) {
+    for info in arena.scan().iter().filter(|info| info.state == PlaceState::Copied) {
+        complete(arena, info.place, manner == Manner::Miser);
     }
 }
 

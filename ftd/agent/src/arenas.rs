@@ -1,12 +1,14 @@
 //! The checkpoints of this node's ranks: arenas, checksums behind the copy, the frozen inventory, what is kept and what is
 //! given back (DESIGN §7).
 
+use crate::commits::Commits;
 use crate::driver::{ConnectionId, Input};
-use ft_arena::{AgentArena, ArenaError, PlaceState};
-use ft_wire::{Epoch, Rank, Version, World};
+use ft_arena::{AgentArena, ArenaError, PlaceInfo, PlaceState};
+use ft_wire::{Epoch, Rank, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Versions that each arena has room for.
@@ -18,12 +20,10 @@ pub type Commit = (Version, Epoch);
 /// The checksum of one committed place.
 #[derive(Debug)]
 pub struct Hashed {
-    /// The world that committed it.
-    pub world: World,
     /// Whose arena.
     pub rank: Rank,
-    /// Version, place, number of the commit and checksum, or what is wrong with the place.
-    pub result: Result<(Version, u32, u64, u64), ArenaError>,
+    /// The commit and its checksum, or what is wrong with the place.
+    pub result: Result<(PlaceInfo, u64), ArenaError>,
 }
 
 /// What the ended epoch left, read back and compared with its checksums.
@@ -40,6 +40,8 @@ struct Held {
     arena: Arc<AgentArena>,
     /// Bytes per place that were granted.
     granted: u64,
+    /// Commits of which the cost is known.
+    costed: u32,
     /// Shepherds that hold a duplicate.
     kept_by: BTreeSet<ConnectionId>,
 }
@@ -49,6 +51,7 @@ struct Held {
 pub struct Arenas {
     world_size: u32,
     inputs: UnboundedSender<Input>,
+    commits: Commits,
     held: BTreeMap<Rank, Held>,
     /// Set from an epoch's end to the next one's restore: nothing is committed or reused in between.
     frozen: bool,
@@ -58,7 +61,8 @@ pub struct Arenas {
 impl Arenas {
     /// No arenas yet.
     pub fn new(world_size: u32, inputs: UnboundedSender<Input>) -> Self {
-        Arenas { world_size, inputs, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
+        let commits = Commits::new(inputs.clone());
+        Arenas { world_size, inputs, commits, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
     }
 
     /// Takes over an arena from a shepherd, if this agent has none of that rank.
@@ -69,7 +73,7 @@ impl Arenas {
         match AgentArena::adopt(fd, rank, self.world_size) {
             Ok(arena) => {
                 let granted = arena.reserved();
-                self.held.insert(rank, Held { arena: Arc::new(arena), granted, kept_by: BTreeSet::new() });
+                self.hold(rank, arena, granted);
             }
             Err(error) => tracing::error!(rank, %error, "an arena could not be adopted"),
         }
@@ -84,8 +88,16 @@ impl Arenas {
             return held.arena.descriptor();
         }
         let (arena, fd) = AgentArena::create(rank, self.world_size)?;
-        self.held.insert(rank, Held { arena: Arc::new(arena), granted: 0, kept_by: BTreeSet::new() });
+        self.hold(rank, arena, 0);
         Ok(fd)
+    }
+
+    fn hold(&mut self, rank: Rank, arena: AgentArena, granted: u64) {
+        let arena = Arc::new(arena);
+        if let Err(error) = self.commits.add(rank, arena.clone()) {
+            tracing::error!(rank, %error, "no thread for checksums: checkpoints do not count");
+        }
+        self.held.insert(rank, Held { arena, granted, costed: 0, kept_by: BTreeSet::new() });
     }
 
     /// A duplicate for the shepherd at `connection`, unless it has one or there is no arena.
@@ -127,25 +139,20 @@ impl Arenas {
         Ok(())
     }
 
-    /// A rank committed a version: its checksum is made on a thread of its own, and arrives as [`Input::Hashed`].
-    pub fn copied(&self, world: World, rank: Rank, place: u32) {
-        let Some(held) = self.held.get(&rank) else { return };
-        let (arena, inputs) = (held.arena.clone(), self.inputs.clone());
-        tokio::task::spawn_blocking(move || {
-            // Waking up must not push aside a rank that is still inside ft_checkpoint.
-            ft_sys::process::run_behind();
-            let result = arena.hash(place).map(|(info, checksum)| (info.version, place, info.sequence, checksum));
-            let _ = inputs.send(Input::Hashed(Hashed { world, rank, result }));
-        });
+    /// How long the copy of `rank`'s last checkpoint took, if it took one since it was asked last.
+    pub fn fresh_cost(&mut self, rank: Rank) -> Option<Duration> {
+        let held = self.held.get_mut(&rank)?;
+        let commits = held.arena.commits().load(std::sync::atomic::Ordering::Acquire);
+        (std::mem::replace(&mut held.costed, commits) != commits).then(|| held.arena.last_copy())
     }
 
-    /// A checksum is there. Returns the version that counts from now on.
-    pub fn hashed(&mut self, hashed: &Hashed) -> Option<Version> {
+    /// A checksum is there. Returns the version that counts from now on, and the epoch of the process that committed it.
+    pub fn hashed(&mut self, hashed: &Hashed) -> Option<Commit> {
         let held = self.held.get(&hashed.rank)?;
         match &hashed.result {
-            Ok((version, place, sequence, checksum)) => {
-                held.arena.set_complete(*place, *sequence, *checksum);
-                (!self.frozen).then_some(*version)
+            Ok((info, checksum)) => {
+                held.arena.set_complete(info.place, info.sequence, *checksum);
+                (!self.frozen).then_some((info.version, info.epoch))
             }
             Err(error) => {
                 // A version that was retired before its checksum was made looks the same as a damaged one.

@@ -1,4 +1,5 @@
-//! Client library inside a rank → agent and back. The data itself never travels here: it lies in the arena.
+//! Client library inside a rank → agent and back. The data itself never travels here: it lies in the
+//! arena, and so does the word that a version was committed.
 
 use crate::{Rank, Version, World};
 use serde::{Deserialize, Serialize};
@@ -22,15 +23,6 @@ pub enum ToAgent {
     Reserve {
         /// Bytes per place, page-aligned, table included.
         place_bytes: u64,
-    },
-    /// `version` was copied into `place`. Not answered.
-    Copied {
-        /// The place, `0..3`.
-        place: u32,
-        /// The version.
-        version: Version,
-        /// How long the copy took, in microseconds.
-        copy_us: u64,
     },
     /// Which version is to be restored? Answered by [`ToClient::Restore`], once every agent's inventory is in.
     Restore,

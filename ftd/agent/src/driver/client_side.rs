@@ -29,10 +29,6 @@ impl Driver {
                 Ok(()) => ToClient::Reserved,
                 Err(reason) => ToClient::NoMemory { reason },
             }),
-            ToAgent::Copied { place, copy_us, .. } => {
-                world.due.checkpoint(Duration::from_micros(copy_us), since);
-                self.arenas.copied(number, rank, place);
-            }
             ToAgent::Restore => {
                 member.awaits_restore = true;
                 ft_sys::gate::reach("agent.restore", Some(rank));
@@ -46,6 +42,9 @@ impl Driver {
                 }
             }
             ToAgent::Due => {
+                if let Some(cost) = self.arenas.fresh_cost(rank) {
+                    world.due.checkpoint(cost, since);
+                }
                 let yes = world.due.ask(rank, since, job, failures);
                 link.send(&ToClient::Due { yes });
             }
@@ -99,10 +98,9 @@ impl Driver {
     }
 
     pub(super) fn place_hashed(&mut self, hashed: Hashed) {
-        let (world, rank) = (hashed.world, hashed.rank);
-        if let Some(version) = self.arenas.hashed(&hashed)
-            && let Some(process) = self.member(world, rank).map(|m| m.process)
-        {
+        let Some((version, epoch)) = self.arenas.hashed(&hashed) else { return };
+        let of_epoch = self.worlds.values().find(|world| world.epoch == epoch);
+        if let Some(process) = of_epoch.and_then(|world| world.members.get(&hashed.rank)).map(|member| member.process) {
             self.report(Event::Committed { process, version: ftd_core::Version(version) });
         }
     }

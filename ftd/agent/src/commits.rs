@@ -1,0 +1,97 @@
+//! Sees the ranks' commits in their arenas and has their checksums made, behind the copy.
+//!
+//! A commit is a word in shared memory and a futex, not a message: `ft_checkpoint` has nothing to wait for, and the threads
+//! here run behind the ranks, so that no wake-up of theirs pushes aside a rank that is still in the call.
+
+use crate::arenas::Hashed;
+use crate::driver::Input;
+use ft_arena::{AgentArena, PlaceState};
+use ft_sys::death::{wait_any, wake};
+use ft_wire::Rank;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Arenas that one thread waits for, next to its own word.
+const MOST: u32 = 127;
+/// How often a kernel before 5.16, which cannot wait for several futexes, has the arenas looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Default)]
+struct Shared {
+    arenas: Mutex<BTreeMap<Rank, Arc<AgentArena>>>,
+    /// Changes with `arenas`; the thread waits on it as well.
+    changes: AtomicU32,
+}
+
+/// Handle of the threads, which end with the process.
+#[derive(Debug)]
+pub struct Commits {
+    inputs: UnboundedSender<Input>,
+    threads: BTreeMap<u32, Arc<Shared>>,
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, BTreeMap<Rank, Arc<AgentArena>>> {
+    shared.arenas.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Commits {
+    /// No arenas yet. Checksums arrive as [`Input::Hashed`].
+    pub fn new(inputs: UnboundedSender<Input>) -> Self {
+        Commits { inputs, threads: BTreeMap::new() }
+    }
+
+    /// Watches an arena, from now on and for ever. To be called on a thread of the runtime.
+    ///
+    /// # Errors
+    /// When the thread cannot be started.
+    pub fn add(&mut self, rank: Rank, arena: Arc<AgentArena>) -> std::io::Result<()> {
+        if let Some(shared) = self.threads.get(&(rank / MOST)) {
+            lock(shared).insert(rank, arena);
+            shared.changes.fetch_add(1, Ordering::SeqCst);
+            wake(&shared.changes);
+            return Ok(());
+        }
+        let shared = Arc::new(Shared { arenas: Mutex::new([(rank, arena)].into()), ..Shared::default() });
+        let (theirs, inputs, pool) = (shared.clone(), self.inputs.clone(), tokio::runtime::Handle::current());
+        std::thread::Builder::new().name("commits".into()).spawn(move || watch(&theirs, &inputs, &pool))?;
+        self.threads.insert(rank / MOST, shared);
+        Ok(())
+    }
+}
+
+fn watch(shared: &Shared, inputs: &UnboundedSender<Input>, pool: &tokio::runtime::Handle) {
+    ft_sys::process::run_behind();
+    // The newest commit of each rank whose checksum is made or on its way.
+    let mut newest: BTreeMap<Rank, u64> = BTreeMap::new();
+    loop {
+        let seen = shared.changes.load(Ordering::SeqCst);
+        let arenas = lock(shared).clone();
+        let mut words = vec![(&shared.changes, seen)];
+        for (rank, arena) in &arenas {
+            words.push((arena.commits(), arena.commits().load(Ordering::Acquire)));
+            let newest = newest.entry(*rank).or_default();
+            let fresh =
+                arena.scan().into_iter().filter(|info| info.state == PlaceState::Copied && info.sequence > *newest);
+            let mut last = *newest;
+            for info in fresh {
+                last = last.max(info.sequence);
+                hash(*rank, arena.clone(), info.place, inputs.clone(), pool);
+            }
+            *newest = last;
+        }
+        if let Err(error) = wait_any(&words) {
+            tracing::debug!(%error, "the arenas' futexes cannot be watched together here");
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+fn hash(rank: Rank, arena: Arc<AgentArena>, place: u32, inputs: UnboundedSender<Input>, pool: &tokio::runtime::Handle) {
+    pool.spawn_blocking(move || {
+        ft_sys::process::run_behind();
+        let _ = inputs.send(Input::Hashed(Hashed { rank, result: arena.hash(place) }));
+    });
+}
