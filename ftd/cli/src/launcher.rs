@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::output::{Output, Stream};
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
-use ft_sys::channel::Channel;
+use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
 use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
@@ -395,10 +395,12 @@ impl Launcher {
         }
     }
 
-    /// Sends the agent a message. One that is dead is noticed elsewhere.
+    /// Sends the agent a message. One that is dead is noticed elsewhere; one that does not read is replaced.
     fn tell(&mut self, message: &ToAgent) {
-        if let Some(link) = self.agent.as_mut().and_then(|agent| agent.link.as_mut()) {
-            let _ = link.send(message, &[]);
+        let Some(agent) = &mut self.agent else { return };
+        if let Some(Err(ChannelError::TimedOut(_))) = agent.link.as_mut().map(|link| link.send(message, &[])) {
+            agent.hang_up();
+            self.verbose(|| "the agent does not listen".into());
         }
     }
 

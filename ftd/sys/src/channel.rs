@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// Most descriptors that travel with one frame; the kernel's own limit is 253.
 const MAX_FDS: usize = 253;
+/// Longest wait for room in a peer's buffer. A peer that lives reads within milliseconds.
+const SENDING: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
 
 /// Why a message did not pass.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +34,7 @@ pub enum ChannelError {
     /// The peer closed the connection.
     #[error("the connection was closed by the peer")]
     Closed,
-    /// No message came in time.
+    /// No message came in time, or none was taken.
     #[error("no answer within {} ms", .0.as_millis())]
     TimedOut(Duration),
     /// The peer sent what is no message, or is of another release.
@@ -103,10 +105,11 @@ impl Channel {
         Ok(Preamble::from_bytes(&bytes)?)
     }
 
-    /// Sends one message; waits as long as the peer's buffer is full.
+    /// Sends one message; waits for room in the peer's buffer, 10 s at the most.
     ///
     /// # Errors
-    /// [`ChannelError::Closed`] when the peer is gone.
+    /// [`ChannelError::Closed`] when the peer is gone, [`ChannelError::TimedOut`] when it does not read; either ends the
+    /// connection.
     pub fn send<M: Serialize>(&mut self, message: &M, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         if fds.len() > MAX_FDS {
             return Err(FrameError::Malformed(format!("{} descriptors with one message", fds.len())).into());
@@ -182,6 +185,7 @@ impl Channel {
 
     fn write_all(&mut self, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         let mut fds = fds;
+        let deadline = Some((Instant::now() + SENDING, SENDING));
         while !bytes.is_empty() {
             match send_with_fds(self.stream.as_fd(), bytes, fds) {
                 Ok(count) => {
@@ -189,7 +193,7 @@ impl Channel {
                     fds = &[];
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT, None)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT, deadline)?,
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     return Err(ChannelError::Closed);
                 }
@@ -256,7 +260,7 @@ pub fn recv_with_fds(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque
     Ok(message.bytes)
 }
 
-/// One `sendmsg` without SIGPIPE: returns the number of bytes taken. The descriptors go with the first byte.
+/// One `sendmsg` that neither waits nor raises SIGPIPE: returns the number of bytes taken. The descriptors go with the first byte.
 ///
 /// # Errors
 /// As `sendmsg`.
@@ -264,7 +268,7 @@ pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
     let control = if raw.is_empty() { &[][..] } else { &rights[..] };
-    let flags = MsgFlags::MSG_NOSIGNAL;
+    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
     Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
 }
 
@@ -276,6 +280,14 @@ mod tests {
     fn pair() -> (Channel, Channel) {
         let (a, b) = UnixStream::pair().unwrap();
         (Channel::from_stream(a), Channel::from_stream(b))
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_is_an_error() {
+        let (mut a, _b) = pair();
+        let text = "x".repeat(10_000);
+        let error = (0..10_000).find_map(|_| a.send(&text, &[]).err()).unwrap();
+        assert!(matches!(error, ChannelError::TimedOut(_)), "{error}");
     }
 
     #[test]
