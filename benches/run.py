@@ -24,6 +24,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from harness import mpis, proc  # noqa: E402
 
 SIZES = (4, 8, 16)
+SHM = pathlib.Path("/dev/shm")
 PATIENCE = 120.0
 
 
@@ -164,6 +165,7 @@ def recovery_relaunch(bench, mpi, size, protected, resident):
     trace, stop = bench.scratch / "trace", bench.scratch / "stop"
     argv = mpi.mpiexec(size, bench.program(mpi, "recovery"), str(protected), str(resident))
     init = []
+    before = set(SHM.iterdir())
     for number in range(bench.repetitions):
         for path in (trace, stop):
             path.unlink(missing_ok=True)
@@ -179,6 +181,10 @@ def recovery_relaunch(bench, mpi, size, protected, resident):
         init.append(last_init - begun)
         stop.touch()
         again.end()
+        # An aborted world leaves its shared memory behind, and the next ones would run short of it.
+        for path in set(SHM.iterdir()) - before:
+            if path.is_file() and path.stat().st_uid == os.geteuid():
+                path.unlink()
     return init
 
 

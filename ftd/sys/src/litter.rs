@@ -69,8 +69,8 @@ impl Litter {
         for entry in std::fs::read_dir(SHM).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let known = name.to_str().is_some_and(|n| KINDS.iter().any(|kind| n.starts_with(kind)));
-            let recent = entry.metadata().and_then(|m| m.modified()).is_ok_and(|t| t >= self.since);
-            if known && recent {
+            let recent = || entry.metadata().and_then(|m| m.modified()).is_ok_and(|t| t >= self.since);
+            if known && recent() {
                 found.insert(entry.path());
             }
         }

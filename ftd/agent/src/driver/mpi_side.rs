@@ -161,7 +161,7 @@ impl Driver {
 
     /// Whether there are more ranks here than processors.
     fn oversubscribed(&self) -> bool {
-        std::thread::available_parallelism().is_ok_and(|cpus| self.spec.world_size as usize > cpus.get())
+        self.spec.world_size as usize > self.processors
     }
 
     /// A setting for the ranks, unless the user made it.
