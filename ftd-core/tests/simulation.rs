@@ -129,27 +129,30 @@ fn jobs_continue_or_end_with_a_reason_and_never_break_an_invariant() {
 }
 
 /// The simulation finds rules that are broken on purpose.
-fn finds(broken: Broken, complaint: &str) {
+fn finds(broken: Broken, known: &[&str]) {
     let mut complaints = (0..3000).filter_map(|seed| run(seed, broken, false).0.err());
-    assert!(complaints.any(|error| error.contains(complaint)), "{broken:?} was not found");
+    assert!(
+        complaints.any(|error| known.iter().any(|complaint| error.contains(complaint))),
+        "{broken:?} was not found"
+    );
 }
 
 #[test]
 fn a_node_that_does_not_stop_when_cut_off_is_found() {
-    finds(Broken::NoPause, "computes on");
+    finds(Broken::NoPause, &["computes on"]);
 }
 
 #[test]
 fn an_inventory_with_half_a_copy_is_found() {
-    finds(Broken::PartialInventory, "restored 0 as");
+    finds(Broken::PartialInventory, &["restored 0 as", "does not hold"]);
 }
 
 #[test]
 fn a_world_that_is_not_empty_is_found() {
-    finds(Broken::EarlyEmptied, "still");
+    finds(Broken::EarlyEmptied, &["still"]);
 }
 
 #[test]
 fn a_store_that_does_not_compare_is_found() {
-    finds(Broken::BlindStore, "was written after");
+    finds(Broken::BlindStore, &["was written after"]);
 }

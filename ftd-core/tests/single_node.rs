@@ -300,6 +300,21 @@ fn a_lost_slot_is_replaced_and_its_rank_moves() {
 }
 
 #[test]
+fn what_is_told_of_a_world_that_is_gone_blames_nobody() {
+    let mut node = running();
+    node.tell(Event::SlotLost(SlotId(1)));
+    node.wait(MS);
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    // The kernel lets go of its processes only now.
+    for event in [Event::Dying(process(1, 0)), killed(1, 0), killed(1, 1), Event::WorldServerLost(WorldId(1))] {
+        assert!(node.tell(event.clone()).is_empty(), "{event:?}");
+    }
+    node.tell(Event::SlotUp(SlotId(2)));
+    let failures = &node.stored.as_ref().unwrap().failures;
+    assert_eq!(failures.to_string(), "slot 1 on node 0 was lost (its shepherd died)");
+}
+
+#[test]
 fn a_slot_that_is_not_replaced_ends_the_job_with_a_sentence() {
     let mut node = running();
     node.tell(Event::SlotLost(SlotId(1)));

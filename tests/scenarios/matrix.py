@@ -1,5 +1,6 @@
 """The failure matrix: who dies where, with every MPI and several sizes. See matrix.toml."""
 
+import re
 import struct
 import time
 
@@ -34,6 +35,7 @@ class Kill:
         self.trace = context.work / "trace"
         self.stand = []  # (gate, rank or "-") that the test waits for and opens afterwards
         self.gates = []  # what FT_GATE arms
+        self.killed = set()  # ranks that the test killed
         self.expected = PLACE - 1
 
     def arm(self, gate, rank, nth=1, mark=False, wait=True):
@@ -150,6 +152,7 @@ class Kill:
             spare = next((r for r in job.ranks() if r not in standing), None)
             if spare is not None:
                 standing[spare] = job.ranks()[spare]
+        self.killed |= set(standing)
         try:
             job.kill_all({f"rank {rank}": pid for rank, pid in standing.items()})
         except ProcessLookupError:
@@ -167,8 +170,22 @@ class Kill:
             return
         job.at_gate("agent.released")
         ranks = job.wait_ranks(self.size, 2)
+        self.killed.add(self.other)
         job.kill(ranks[self.other], f"rank {self.other} of the world that recovers")
         job.go("agent.released")
+
+    def assert_blame(self, job):
+        """What died is named in the block, and why. Inside a recovery it may have been on its way out already."""
+        if self.place in ("restore", "noticed", "agreed", "released") or self.needless():
+            return
+        words = {
+            "agent": r"lost its agent", "pmix": r"lost its PMIx server", "shepherd": r"was lost \(its shepherd died\)",
+        }.get(self.victim, r"rank \d+ on node 0 was killed by SIGKILL")
+        check(re.search(rf"^ftd:   (failed|      )    .*{words}", job.err, re.M), f"no block says '{words}'")
+        # A rank that died with its agent or shepherd, or of the kill, may be named; one that ftd itself ended must not.
+        sentence = r"^ftd:   (?:failed|      )    rank (\d+) on node 0 (?:was killed by SIGKILL|died)"
+        dead = {int(rank) for rank in re.findall(sentence, job.err, re.M)}
+        check(dead <= self.killed | {self.first}, f"ranks {sorted(dead - self.killed)} are blamed and were not killed")
 
     def play(self):
         """The whole row."""
@@ -185,6 +202,7 @@ class Kill:
         job.expect(0, reference)
         starts = job.output.starts
         check(len(job.restored) >= 1 or self.needless(), "ftd printed no recovery block")
+        self.assert_blame(job)
         check(
             all(version == self.expected for version in job.restored),
             f"ftd says it restored {job.restored}; the newest complete version was {self.expected}",

@@ -123,6 +123,58 @@ def linking(context, how):
     check(len(job.output.results) == 1, job.output.text)
 
 
+CPLUSPLUS = r"""
+#include <cstdio>
+#include <ft.h>
+#include <mpi.h>
+#include <unistd.h>
+#include <vector>
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    int state, rank, step = 0;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    std::vector<double> field(1000, 1.0);
+    if (ft_init(&state) != FT_OK || ft_protect(0, &step, sizeof step) != FT_OK
+        || ft_protect(1, field.data(), field.size() * sizeof(double)) != FT_OK)
+        MPI_Abort(MPI_COMM_WORLD, 70);
+    uint64_t version = 0;
+    if (ft_restore(&version) == FT_OK && rank == 0)
+        std::printf("restored %d\n", int(version));
+    while (step < 20) {
+        for (auto &cell : field)
+            cell = cell * 1.5 + rank;
+        MPI_Allreduce(MPI_IN_PLACE, field.data(), int(field.size()), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+        if (ft_checkpoint(++step) != FT_OK)
+            MPI_Abort(MPI_COMM_WORLD, 71);
+    }
+    if (rank == 0)
+        std::printf("result %.17g\n", field[999]);
+    ft_finalize();
+    MPI_Finalize();
+}
+"""
+
+
+@scenario("cplusplus")
+def cplusplus(context):
+    """A C++ program with the installed header; its second rank dies between copy and commit of its tenth checkpoint."""
+    mpi = context.mpi("mpich4")
+    source, program = context.work / "app.cpp", context.work / "app"
+    source.write_text(CPLUSPLUS)
+    subprocess.run(
+        ["/usr/bin/mpicxx.mpich", "-Wall", "-Werror", "-o", program, source, "-I", context.prefix / "include",
+         "-L", context.prefix / "lib", f"-Wl,-rpath,{context.prefix}/lib", "-lftd_client"],
+        env=context.env(mpi, {}), check=True,
+    )
+    truth = context.reference(mpi, 3, str(program)).results
+    job = context.ftrun(mpi, 3, str(program), gates=["client.copied:1:10"])
+    job.kill(job.at_gate("client.copied", 1))
+    job.expect(0)
+    check(job.restored == [9], f"restored {job.restored}")
+    check(job.output.starts == [9] and job.output.results == truth, job.output.text)
+
+
 @scenario("linked-in", each=[{"how": "found"}, {"how": "told"}])
 def linked_in(context, how):
     """A program that has its MPI linked in statically: ftrun sees it in the file; behind a script it has to be told."""

@@ -94,7 +94,7 @@ impl Agent {
     }
 
     fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
-        if self.locals.contains_key(&process) && !self.stopping(process.world) {
+        if self.locals.contains_key(&process) && !self.ended(process.world) {
             self.conclude(status, Some(format!("{} cannot be started: {reason}", process.rank)), false);
         }
     }
@@ -121,8 +121,9 @@ impl Agent {
 
     fn take_dying(&mut self, process: Process) {
         let held = self.holds.iter().any(|hold| hold.process == process);
+        let ended = self.ended(process.world);
         let Some(local) = self.locals.get_mut(&process) else { return };
-        if local.end.is_some() || held || self.worlds.get(&process.world).is_some_and(Option::is_some) {
+        if local.end.is_some() || held || ended {
             return;
         }
         local.dying = true;
@@ -133,7 +134,7 @@ impl Agent {
     }
 
     fn take_exited(&mut self, process: Process, exit: Exit, oom: bool) {
-        let stopping = self.stopping(process.world);
+        let ended = self.ended(process.world);
         let held = self.holds.iter().any(|hold| hold.process == process);
         if self.last_words.is_some_and(|(speaker, _)| speaker == process) {
             self.last_words = None;
@@ -142,7 +143,7 @@ impl Agent {
             return self.cause_known(process, blame::verdict(Phase::Initialized, true, exit, oom));
         };
         let verdict = verdict(local.phase, local.dying, exit, oom);
-        if local.end == Some(LocalEnd::Failed) || stopping {
+        if local.end == Some(LocalEnd::Failed) || ended {
             return self.cause_known(process, verdict);
         }
         if held || local.end.is_some() {
@@ -195,7 +196,7 @@ impl Agent {
 
     /// An end by a process's own will: collateral when a failure is known, otherwise held.
     fn take_own_end(&mut self, process: Process, end: OwnEnd) {
-        if self.stopping(process.world) || self.holds.iter().any(|hold| hold.process == process) {
+        if self.ended(process.world) || self.holds.iter().any(|hold| hold.process == process) {
             return;
         }
         let Some(local) = self.locals.get_mut(&process) else { return };
@@ -264,7 +265,7 @@ impl Agent {
 
     fn take_server_lost(&mut self, world: WorldId) {
         if world == self.world()
-            && !self.stopping(world)
+            && !self.ended(world)
             && self.locals.values().any(|local| local.end != Some(LocalEnd::Clean))
         {
             self.fail(Subject::Node(self.me), Cause::WorldServerLost);
@@ -280,11 +281,17 @@ impl Agent {
     }
 
     fn take_committed(&mut self, process: Process, version: Version) {
-        if self.stage != Stage::Computing || !self.locals.contains_key(&process) || self.stopping(process.world) {
+        if self.stage != Stage::Computing || !self.locals.contains_key(&process) || self.ended(process.world) {
             return;
         }
         let ranks = self.local_ranks();
         self.ledger.commit(process.rank, version, &self.config.groups, &ranks);
+    }
+
+    /// Whether this world was told to stop, or is gone altogether: what its processes do is no failure of theirs any more.
+    /// (How one ended may be told long after its slot was empty.)
+    fn ended(&self, world: WorldId) -> bool {
+        self.worlds.get(&world).is_none_or(Option::is_some)
     }
 
     /// Whether this world was told to stop.

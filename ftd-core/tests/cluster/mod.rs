@@ -235,6 +235,8 @@ pub struct Cluster {
     pub trace: Vec<String>,
     pub traced: bool,
     pub error: Option<String>,
+    /// Processes that lived when ftd ended their world.
+    put_down: BTreeSet<Process>,
     released: BTreeSet<(usize, WorldId)>,
 }
 
@@ -286,6 +288,7 @@ impl Cluster {
             trace: Vec::new(),
             traced: false,
             error: None,
+            put_down: BTreeSet::new(),
             released: BTreeSet::new(),
         };
         for node in 0..count {
@@ -416,7 +419,10 @@ impl Cluster {
             Act::Step { node, process } => self.step(node, process),
             Act::Reap { node, process } => self.reap(node, process),
             Act::Empty { node, generation, world } => {
-                let busy = self.nodes[node].procs.keys().any(|process| process.world == world);
+                // A slot is empty when nothing runs there any more; how it ended may be told much later.
+                let reaped = self.rng.chance(300);
+                let busy =
+                    self.nodes[node].procs.iter().any(|(p, proc)| p.world == world && (reaped || proc.dead.is_none()));
                 if busy && self.setup.broken != Broken::EarlyEmptied {
                     let delay = self.rng.range(50, 300);
                     self.push(delay, Act::Empty { node, generation, world });
@@ -525,9 +531,13 @@ impl Cluster {
                 self.poke(node);
             }
             Effect::StopWorld(world) => {
+                let spared = self.setup.broken == Broken::EarlyEmptied;
                 let doomed: Vec<Process> =
                     self.nodes[node].procs.keys().filter(|process| process.world == world).copied().collect();
-                for process in doomed {
+                for process in if spared { Vec::new() } else { doomed } {
+                    if self.nodes[node].procs.get(&process).is_some_and(|proc| proc.dead.is_none()) {
+                        self.put_down.insert(process);
+                    }
                     self.die(node, process, Exit::Signal(9), false);
                 }
                 let delay = self.rng.range(10, 300);
@@ -550,7 +560,7 @@ impl Cluster {
             Effect::Drain(world) => self.local(node, Event::Drained(world)),
             Effect::TakeInventory { epoch, world } => {
                 self.nodes[node].frozen = epoch;
-                if self.nodes[node].procs.keys().any(|process| process.world <= world) {
+                if self.nodes[node].procs.iter().any(|(p, proc)| p.world <= world && proc.dead.is_none()) {
                     self.violated(format!("n{node} takes its inventory while {world} is still there"));
                 }
                 let delay = self.rng.range(50, 5000);
@@ -567,7 +577,7 @@ impl Cluster {
             Effect::Report(Report::Notice(notice)) => self.notices.push((node, notice)),
             Effect::Report(_) => {}
             Effect::End { status, reason } => {
-                if !self.nodes[node].procs.is_empty() {
+                if self.nodes[node].procs.values().any(|proc| proc.dead.is_none()) {
                     self.violated(format!("n{node} ends the job while processes of it are there"));
                 }
                 self.nodes[node].ended = Some((status, reason));
@@ -638,6 +648,11 @@ impl Cluster {
         if let Err(error) = record.check() {
             self.violated(format!("a wrong record was written: {error}"));
         }
+        for failure in record.failures.failures() {
+            if matches!(failure.subject, Subject::Process(process) if self.put_down.contains(&process)) {
+                self.violated(format!("{failure} is blamed, but ftd ended it"));
+            }
+        }
         let Some(before) = self.record.clone() else {
             if record.epoch != EpochId(1) {
                 self.violated(format!("the first record is of {}", record.epoch));
@@ -694,7 +709,8 @@ impl Cluster {
                 // The shepherd is gone; the agent will hear of it.
                 continue;
             }
-            if let Some((other, _)) = self.nodes[node].procs.iter().find(|(_, proc)| proc.slot == slot) {
+            let runs = |proc: &Proc| proc.slot == slot && proc.dead.is_none();
+            if let Some((other, _)) = self.nodes[node].procs.iter().find(|(_, proc)| runs(proc)) {
                 let other = *other;
                 self.violated(format!("{process} is launched on {slot}, where {other} still is"));
             }

@@ -20,11 +20,3 @@ pub fn exit_of(status: i32) -> Exit {
         signal => Exit::Signal(signal),
     }
 }
-
-/// How a process ended of which only the wrapper's wait status is known: shells tell a signal as 128 plus its number.
-pub fn exit_behind_wrapper(status: i32) -> Exit {
-    match exit_of(status) {
-        Exit::Code(code @ 129..=192) => Exit::Signal(code - 128),
-        exit => exit,
-    }
-}

@@ -317,10 +317,14 @@ impl Driver {
             }
             None => (Process::primary(WorldId(world), ftd_core::Rank(rank)), false),
         };
-        let exit = if unseen { crate::config::exit_behind_wrapper(status) } else { crate::config::exit_of(status) };
         tracing::debug!(world, rank, status, "child ended");
         if status & 0x7f == 0 {
             self.files.ended_well(pid);
+        }
+        let exit = crate::config::exit_of(status);
+        if unseen && matches!(exit, ftd_core::Exit::Code(129..=192)) {
+            // The wrapper tells of a signal below it.
+            self.report(Event::Dying(process));
         }
         self.report(Event::Exited { process, exit, oom });
     }
