@@ -47,7 +47,7 @@ licences:
 scenarios:
 	$(PYTHON) tests/run.py $(TESTS)
 
-# The full product of tests/matrix.toml: hours, not minutes.
+# The full product of tests/matrix.toml, and random failures at random moments.
 soak:
 	scripts/install-deps.sh test
 	$(CARGO) build --release --workspace

@@ -32,7 +32,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("patterns", nargs="*", metavar="PATTERN", help="run only scenarios whose name contains this")
     parser.add_argument("--list", action="store_true", help="list the selected scenarios and end")
-    parser.add_argument("--soak", action="store_true", help="the full product of matrix.toml instead of its pairs")
+    parser.add_argument("--soak", action="store_true", help="the full product of matrix.toml instead of its pairs, and chaos")
     parser.add_argument("--jobs", type=int, default=2, help="scenarios at a time (default %(default)s)")
     parser.add_argument("--prefix", help="test this installation instead of the build in the target directory")
     parser.add_argument("--keep", action="store_true", help="keep the scratch directory")

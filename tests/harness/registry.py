@@ -27,7 +27,7 @@ def scenario(name, timeout=60, weight=1, each=None, memory_mb=None):
     asks for the whole machine; `memory_mb` for a memory cgroup with that limit around everything the scenario starts."""
 
     def register(function):
-        for parameters in each or [{}]:
+        for parameters in [{}] if each is None else each:
             suffix = "".join(f"/{value}" for value in parameters.values())
             _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb))
         return function
@@ -48,6 +48,7 @@ def matrix(path, soak):
 
 def load(here, soak):
     """All scenarios."""
+    sys.modules["harness.registry"].soak = soak
     sys.modules["harness.registry"].rows = matrix(here / "matrix.toml", soak)
     sys.modules["harness.registry"].every = _all
     for path in sorted((here / "scenarios").glob("[a-z]*.py")):
