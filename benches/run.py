@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
-    benches/run.py [--quick] [--mpi NAME …] [recovery|checkpoint|startup …]
+    benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup …] [--mpi NAME …]
 
 Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
 """
@@ -37,6 +37,7 @@ class Bench:
 
     def __init__(self, options):
         self.repetitions = 3 if options.quick else 21
+        self.rows = [tuple(map(int, row.split(","))) for row in options.row]
         self.mpis = [mpis.ALL[name] for name in options.mpi]
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftd-bench-"))
         self.prefix = self.scratch / "prefix"
@@ -160,31 +161,41 @@ def recovery_ftd(bench, mpi, size, protected, resident):
     return columns
 
 
+def mapped(pids):
+    """Files in /dev/shm that these processes have mapped."""
+    maps = "".join(pathlib.Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+    return {pathlib.Path(name) for name in re.findall(rf"{SHM}/\S+", maps)}
+
+
 def recovery_relaunch(bench, mpi, size, protected, resident):
     """The same failure under the MPI's own launcher: it aborts, and is started again as soon as it has ended."""
     trace, stop = bench.scratch / "trace", bench.scratch / "stop"
     argv = mpi.mpiexec(size, bench.program(mpi, "recovery"), str(protected), str(resident))
     init = []
     before = set(SHM.iterdir())
-    for number in range(bench.repetitions):
-        for path in (trace, stop):
-            path.unlink(missing_ok=True)
-        job = Traced(bench, mpi, argv, trace, stop)
+    for path in (trace, stop):
+        path.unlink(missing_ok=True)
+    job = Traced(bench, mpi, argv, trace, stop)
+    try:
         pids, _, _ = job.world(size)
-        time.sleep(0.1)
-        begun = monotonic_ms()
-        os.kill(pids[number % size], signal.SIGKILL)
-        job.process.wait(PATIENCE)
-        trace.unlink()
-        again = Traced(bench, mpi, argv, trace, stop)
-        _, last_init, _ = again.world(size)
-        init.append(last_init - begun)
+        for number in range(bench.repetitions):
+            time.sleep(0.1)
+            begun = monotonic_ms()
+            os.kill(pids[number % size], signal.SIGKILL)
+            job.process.wait(PATIENCE)
+            trace.unlink()
+            # What was started again is what is killed next.
+            job = Traced(bench, mpi, argv, trace, stop)
+            pids, last_init, _ = job.world(size)
+            init.append(last_init - begun)
+            # An aborted world leaves its shared memory behind, and the next ones would run short of it.
+            used = mapped(pids.values())
+            for path in set(SHM.iterdir()) - before - used:
+                if path.is_file() and path.stat().st_uid == os.geteuid():
+                    path.unlink()
+    finally:
         stop.touch()
-        again.end()
-        # An aborted world leaves its shared memory behind, and the next ones would run short of it.
-        for path in set(SHM.iterdir()) - before:
-            if path.is_file() and path.stat().st_uid == os.geteuid():
-                path.unlink()
+        job.end()
     return init
 
 
@@ -194,7 +205,7 @@ def median(values):
 
 def bench_recovery(bench):
     print("\n## Recovery: milliseconds from kill -9 of a rank, medians of", bench.repetitions)
-    cases = [(size, 16, 0) for size in SIZES] + [(size, 16, 1024) for size in SIZES] + [(4, 1024, 0)]
+    cases = bench.rows or [(size, 16, 0) for size in SIZES] + [(size, 16, 1024) for size in SIZES] + [(4, 1024, 0)]
     print(f"{'MPI':10} ranks protected resident |  noticed   agreed  past MPI_Init  restored | abort + relaunch, past MPI_Init")
     for size, protected, resident in cases:
         for mpi in bench.mpis:
@@ -239,6 +250,8 @@ def main():
     parser.add_argument("what", nargs="*", choices=["recovery", "checkpoint", "startup", []], default=[])
     parser.add_argument("--quick", action="store_true", help="medians of 3: to see that it works")
     parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=list(mpis.ALL))
+    parser.add_argument("--row", action="append", default=[], metavar="RANKS,PROTECTED_MB,RESIDENT_MB",
+                        help="only this row of the recovery; may be given again")
     options = parser.parse_args()
     proc.become_subreaper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

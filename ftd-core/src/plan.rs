@@ -20,6 +20,9 @@ pub struct Cluster {
     pub new_slots: BTreeMap<SlotId, NodeId>,
     /// The job got on in the epoch that ends: a newer complete checkpoint than the one restored, or long enough computing.
     pub progress: bool,
+    /// An earlier epoch got the job on, which was not known when it ended: the one that ends now restored a newer version
+    /// than the one before. (A checkpoint counts only with its checksum, and a rank may die before that is made.)
+    pub late_progress: bool,
     /// True causes that became known after a death was agreed.
     pub causes: BTreeMap<Process, Cause>,
 }
@@ -192,7 +195,7 @@ pub fn plan(
     next.history.push(HistoryEntry { epoch: record.epoch, failures: failures.clone() });
     let surplus = next.history.len().saturating_sub(policy.history);
     next.history.drain(..surplus);
-    next.streaks = streaks(record, &failures, cluster.progress);
+    next.streaks = streaks(record, &failures, cluster);
     crash_loop(&next, &failures, policy)?;
     remove_lost(&mut next, &failures);
     add_new(&mut next, cluster);
@@ -228,10 +231,12 @@ fn suspect(record: &EpochRecord, failure: &Failure) -> Option<Suspect> {
     }
 }
 
-fn streaks(record: &EpochRecord, failures: &FailureSet, progress: bool) -> Vec<Streak> {
+fn streaks(record: &EpochRecord, failures: &FailureSet, cluster: &Cluster) -> Vec<Streak> {
     let mut deaths: BTreeMap<Suspect, u32> = BTreeMap::new();
-    if !progress {
-        deaths.extend(record.streaks.iter().map(|streak| (streak.suspect, streak.deaths)));
+    if !cluster.progress {
+        // Of what came after late progress only the last death is left.
+        let most = if cluster.late_progress { 1 } else { u32::MAX };
+        deaths.extend(record.streaks.iter().map(|streak| (streak.suspect, streak.deaths.min(most))));
     }
     for suspect in failures.failures().iter().filter_map(|failure| suspect(record, failure)) {
         *deaths.entry(suspect).or_default() += 1;

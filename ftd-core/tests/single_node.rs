@@ -245,9 +245,13 @@ fn a_failure_during_a_recovery_supersedes_it() {
 }
 
 fn recover(node: &mut Node, world: u64) {
+    recover_from(node, world, Inventory::default());
+}
+
+fn recover_from(node: &mut Node, world: u64, inventory: Inventory) {
     node.tell(Event::WorldEmptied(WorldId(world)));
     node.tell(Event::Drained(WorldId(world)));
-    node.tell(Event::InventoryTaken { epoch: EpochId(world + 1), inventory: Inventory::default() });
+    node.tell(Event::InventoryTaken { epoch: EpochId(world + 1), inventory });
     node.initialize(world + 1);
 }
 
@@ -283,6 +287,33 @@ fn progress_ends_a_streak() {
         node.tell(killed(world, 1));
         assert_eq!(node.wait(MS).len(), 2, "recovers in world {world}");
         recover(&mut node, world);
+    }
+}
+
+/// Inventories that both ranks hold `version`, written in `epoch`.
+fn both_hold(version: u64, epoch: u64) -> Inventory {
+    let stamp = inventory::Stamp { version: Version(version), epoch: EpochId(epoch) };
+    Inventory::own([(Rank(0), stamp), (Rank(1), stamp)])
+}
+
+#[test]
+fn a_checkpoint_whose_checksum_came_too_late_is_progress_all_the_same() {
+    let mut node = running();
+    for world in 1..12 {
+        // Nobody had heard of version `world` when the rank died; it is found to be whole afterwards.
+        node.tell(killed(world, 1));
+        assert_eq!(node.wait(MS).len(), 2, "recovers in world {world}");
+        recover_from(&mut node, world, both_hold(world, world));
+    }
+    // From now on it comes no further.
+    for world in 12..16 {
+        node.tell(killed(world, 1));
+        let said = node.wait(MS);
+        if world == 15 {
+            assert_eq!(said[0], "agree end 137", "{said:?}");
+            return;
+        }
+        recover_from(&mut node, world, both_hold(11, 11));
     }
 }
 

@@ -92,8 +92,11 @@ def does_not_fit_cgroup(context):
     mpi = context.mpi("mpich4")
     job = context.ftrun(mpi, 2, context.program(mpi, "bigckpt.c"), "600", gates=["app.compute:1"])
     pid = job.at_gate("app.compute", 1)
-    found = re.findall(r"rank (\d) checkpoint code (-?\d+): (.+)", job.err)
-    check(len(found) == 2 and all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
+    deadline = time.monotonic() + 20
+    while len(found := re.findall(r"rank (\d) checkpoint code (-?\d+): (.+)", job.err)) < 2:
+        check(time.monotonic() < deadline, f"a rank said nothing of its checkpoint: {job.err}")
+        time.sleep(0.005)
+    check(all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
     job.kill(pid)
     job.expect(0)
     check("restore code 0 version 2 value 22" in job.output.text, job.output.text)

@@ -112,6 +112,7 @@ impl Agent {
         self.inventory = None;
         self.inventory_asked = None;
         self.choice = None;
+        self.late_progress = false;
         self.retired = false;
         self.drained = false;
         self.ledger = crate::inventory::Ledger::default();
@@ -281,6 +282,7 @@ impl Agent {
                 .map(|(slot, _)| (*slot, self.me))
                 .collect(),
             progress: self.progressed(),
+            late_progress: self.late_progress,
             causes: self.causes.clone(),
         };
         match plan::plan(record, &failures, &cluster, &self.config.policy) {

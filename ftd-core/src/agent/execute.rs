@@ -2,8 +2,8 @@
 
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::failure::{Cause, Subject};
-use crate::ids::{SlotId, WorldId};
-use crate::inventory::{Inventory, choose};
+use crate::ids::{GroupId, SlotId, WorldId};
+use crate::inventory::{Inventory, Stamp, choose};
 use crate::plan::signal_status;
 use crate::report::{Notice, Report};
 
@@ -191,6 +191,12 @@ impl Agent {
         for (group, stamp) in &choice {
             self.effects.push(Effect::Restore { epoch, group: *group, stamp: *stamp });
         }
+        let newer = |(group, stamp): (&GroupId, &Option<Stamp>)| {
+            let before = self.restored_last.as_ref().and_then(|last| last.get(group).copied().flatten());
+            stamp.map(|stamp| stamp.version) > before.map(|stamp| stamp.version)
+        };
+        self.late_progress = choice.iter().any(newer);
+        self.restored_last = Some(choice.clone());
         self.choice = Some(choice);
     }
 

@@ -171,6 +171,10 @@ pub struct Agent {
     inventory: Option<Inventory>,
     inventory_asked: Option<Micros>,
     choice: Option<Choice>,
+    /// What the last epoch restored of which that is known, this one or an earlier one.
+    restored_last: Option<Choice>,
+    /// This epoch restored a newer version than the one before it.
+    late_progress: bool,
     /// What is older than the choice was given up.
     retired: bool,
     ledger: Ledger,
@@ -228,6 +232,8 @@ impl Agent {
             inventory: None,
             inventory_asked: None,
             choice: None,
+            restored_last: None,
+            late_progress: false,
             retired: false,
             ledger: Ledger::default(),
             ring,
