@@ -225,6 +225,14 @@ class Job:
         found = re.findall(r"^\S*\s*(?:restored\s+version (\d+)|restarted\s+from the beginning)", self.err, re.M)
         return [int(version) if version else None for version in found]
 
+    def wait_err(self, pattern, count, patience=20.0):
+        """What matches in stderr, once it does `count` times: ranks do not speak at the same moment."""
+        deadline = time.monotonic() + patience
+        while len(found := re.findall(pattern, self.err)) < count:
+            check(time.monotonic() < deadline, f"{pattern} is there {len(found)} times, not {count}: {self.err}")
+            time.sleep(0.005)
+        return found
+
     # --- processes ------------------------------------------------------------------------------------------------
 
     def below(self, name):

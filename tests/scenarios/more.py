@@ -92,10 +92,7 @@ def does_not_fit_cgroup(context):
     mpi = context.mpi("mpich4")
     job = context.ftrun(mpi, 2, context.program(mpi, "bigckpt.c"), "600", gates=["app.compute:1"])
     pid = job.at_gate("app.compute", 1)
-    deadline = time.monotonic() + 20
-    while len(found := re.findall(r"rank (\d) checkpoint code (-?\d+): (.+)", job.err)) < 2:
-        check(time.monotonic() < deadline, f"a rank said nothing of its checkpoint: {job.err}")
-        time.sleep(0.005)
+    found = job.wait_err(r"rank (\d) checkpoint code (-?\d+): (.+)", 2)
     check(all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
     job.kill(pid)
     job.expect(0)

@@ -142,8 +142,8 @@ def does_not_fit(context):
         megabytes = int(re.search(r"MemTotal:\s+(\d+)", file.read())[1]) // 1024
     job = context.ftrun(mpi, 2, context.program(mpi, "bigckpt.c"), str(megabytes), gates=["app.compute:1"])
     pid = job.at_gate("app.compute", 1)
-    found = re.findall(r"rank (\d) checkpoint code (-?\d+): (.+)", job.err)
-    check(len(found) == 2 and all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
+    found = job.wait_err(r"rank (\d) checkpoint code (-?\d+): (.+)", 2)
+    check(all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
     job.kill(pid)
     job.expect(0)
     check("restore code 0 version 2 value 22" in job.output.text, job.output.text)
