@@ -313,6 +313,7 @@ fn a_checkpoint_whose_checksum_came_too_late_is_progress_all_the_same() {
             assert_eq!(said[0], "agree end 137", "{said:?}");
             return;
         }
+        assert_eq!(said.len(), 2, "recovers in world {world}: {said:?}");
         recover_from(&mut node, world, both_hold(11, 11));
     }
 }
@@ -330,12 +331,18 @@ fn a_lost_slot_is_replaced_and_its_rank_moves() {
     assert_eq!(node.tell(Event::Drained(WorldId(1))), ["launch world 2 0@0 1@2", "release world 2"]);
 }
 
-#[test]
-fn what_is_told_of_a_world_that_is_gone_blames_nobody() {
+/// A slot is lost and its world stopped and gone; nothing is agreed before there is another slot.
+fn waiting_for_a_slot() -> Node {
     let mut node = running();
     node.tell(Event::SlotLost(SlotId(1)));
     node.wait(MS);
     node.tell(Event::WorldEmptied(WorldId(1)));
+    node
+}
+
+#[test]
+fn what_is_told_of_a_world_that_is_gone_blames_nobody() {
+    let mut node = waiting_for_a_slot();
     // The kernel lets go of its processes only now.
     for event in [Event::Dying(process(1, 0)), killed(1, 0), killed(1, 1), Event::WorldServerLost(WorldId(1))] {
         assert!(node.tell(event.clone()).is_empty(), "{event:?}");
@@ -347,10 +354,7 @@ fn what_is_told_of_a_world_that_is_gone_blames_nobody() {
 
 #[test]
 fn a_slot_that_is_not_replaced_ends_the_job_with_a_sentence() {
-    let mut node = running();
-    node.tell(Event::SlotLost(SlotId(1)));
-    node.wait(MS);
-    node.tell(Event::WorldEmptied(WorldId(1)));
+    let mut node = waiting_for_a_slot();
     let said = node.wait(10_000 * MS);
     assert!(
         said.last().unwrap().starts_with("end 1: the job cannot continue, because 1 of its 2 ranks cannot"),

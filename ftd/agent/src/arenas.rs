@@ -274,8 +274,7 @@ fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Rank, u32)]) -> 
 
 /// A place whose checksum was still to be made gets it now, from the bytes that the rank committed.
 fn check_one(arena: &AgentArena, place: u32) -> Result<(), ArenaError> {
-    let complete =
-        |info: &ft_arena::PlaceInfo| info.place == place && matches!(info.state, PlaceState::Complete { .. });
+    let complete = |info: &PlaceInfo| info.place == place && matches!(info.state, PlaceState::Complete { .. });
     if arena.scan_released().iter().any(complete) {
         arena.verify(place).map(drop)
     } else {

@@ -400,7 +400,7 @@ impl Launcher {
         let Some(agent) = &mut self.agent else { return };
         if let Some(Err(ChannelError::TimedOut(_))) = agent.link.as_mut().map(|link| link.send(message, &[])) {
             agent.hang_up();
-            self.verbose(|| "the agent does not listen".into());
+            self.output.say("ftrun: the agent has read nothing for 10 s and is replaced by another one");
         }
     }
 

@@ -49,9 +49,9 @@ impl<E: Into<io::Error>> From<E> for SpawnError {
 }
 
 impl Spawn<'_> {
-    /// Starts it: own process group, ordinary time slice, default signal dispositions, empty signal mask, standard output and error of this
-    /// process, no other descriptors; killed when the calling thread ends. Returns its pid when its program is loaded; the
-    /// caller waits for it.
+    /// Starts it: own process group, ordinary time slice, default signal dispositions, empty signal mask, standard output
+    /// and error of this process, no other descriptors; killed when the calling thread ends. Returns its pid when its program
+    /// is loaded; the caller waits for it.
     ///
     /// It forks: to be called in a process that has one thread.
     ///
