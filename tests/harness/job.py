@@ -158,7 +158,8 @@ class Context:
         return left
 
     def close(self):
-        """Removes what only this scenario used."""
+        """Ends and removes what this scenario has left."""
+        proc.kill_tree(os.getpid(), also_root=False)
         if not self.isolated:
             shutil.rmtree(self.memory, ignore_errors=True)
 

@@ -120,6 +120,29 @@ def launcher_killed(context, mpi, place):
     context.assert_clean(5)
 
 
+@scenario("stray", each=[{"who": "shepherd"}, {"who": "agent"}, {"who": "all"}])
+def stray(context, who):
+    """What a rank started in a session of its own ends with the job, also when ftrun and the only parent that knew of it
+    are killed at the same time. When nobody is left to end it, the next ftrun does."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 3, "bash", "-c", f"setsid sleep 600 & exec {program}", gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    sleepers = [pid for pid in proc.descendants(job.pid) if proc.name(pid) == "sleep"]
+    check(len(sleepers) == 3, f"{len(sleepers)} processes in sessions of their own, not one per rank")
+    victims = {"shepherd": job.below("ft-shepherd") if who == "all" else [job.shepherd_of(rank)]}
+    if who != "shepherd":
+        victims["agent"] = [job.one("ft-agent")]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in [job.pid, *sum(victims.values(), [])]:
+            os.kill(pid, number)
+    if who == "all":
+        job.wait(5)
+        check(all(proc.alive(pid) for pid in sleepers), "somebody else ended them")
+        context.ftrun(mpi, 2, program).expect(0)
+    context.assert_clean(5)
+
+
 @scenario("everything-killed")
 def everything_killed(context):
     """ftrun, agent and all shepherds at once: the next ftrun of the same user removes what is left, nothing else runs on."""

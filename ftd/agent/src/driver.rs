@@ -173,6 +173,8 @@ impl Driver {
             let Some(input) = inputs.recv().await else { break };
             if matches!(input, Input::LauncherClosed) {
                 tracing::warn!("the launcher is gone: the job ends");
+                let job_dir = PathBuf::from(&self.spec.job_dir);
+                let _ = tokio::task::spawn_blocking(move || ft_sys::stray::end_strays(&job_dir)).await;
                 self.clean_up().await;
                 let _ = std::fs::remove_dir_all(&self.spec.job_dir);
                 return;

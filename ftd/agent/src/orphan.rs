@@ -25,6 +25,7 @@ pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Re
         {
             if hung_up(&launcher) {
                 std::thread::sleep(GRACE);
+                ft_sys::stray::end_strays(&job_dir);
                 litter.sweep();
                 let _ = std::fs::remove_dir_all(&job_dir);
                 std::process::exit(1);

@@ -97,7 +97,7 @@ impl JobDir {
 
     /// The agent's socket.
     pub fn socket(&self) -> PathBuf {
-        self.path.join("agent.sock")
+        self.path.join(ft_wire::AGENT_SOCKET)
     }
 
     /// Listens on the agent's socket, on behalf of every agent that there will be.
@@ -142,6 +142,7 @@ fn sweep(memory: &Path) {
             && metadata.uid() == uid.as_raw()
             && is_abandoned(&entry.path(), rest, &metadata)
         {
+            ft_sys::stray::end_strays(&entry.path());
             ft_sys::litter::Litter::of_job(&entry.path()).sweep();
             let _ = fs::remove_dir_all(entry.path());
         }

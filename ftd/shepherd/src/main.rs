@@ -68,6 +68,8 @@ fn tend(options: Options) -> std::io::Result<()> {
     // The launcher is dead or has closed the lifeline: nothing below may stay, nor the job's files.
     shepherd.slot.empty_now();
     if let Some(job_dir) = job_dir {
+        // A shepherd that was killed at the same time may have left some.
+        ft_sys::stray::end_strays(&job_dir);
         // An agent that lives does this itself, and knows better what to look for.
         if !shepherd.agent_lives() {
             ft_sys::litter::Litter::of_job(&job_dir).sweep();

@@ -10,4 +10,5 @@ pub mod oom;
 pub mod process;
 pub mod slice;
 pub mod spawn;
+pub mod stray;
 pub mod sweep;

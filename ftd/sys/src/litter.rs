@@ -53,7 +53,7 @@ impl Litter {
     /// What the job whose directory this is left, or may have left, whichever agent of it saw it come.
     pub fn of_job(job_dir: &Path) -> Self {
         // The socket is as old as the job.
-        let begin = std::fs::symlink_metadata(job_dir.join("agent.sock")).and_then(|m| m.modified());
+        let begin = std::fs::symlink_metadata(job_dir.join(ft_wire::AGENT_SOCKET)).and_then(|m| m.modified());
         Litter::since(begin.unwrap_or_else(|_| SystemTime::now()))
     }
 

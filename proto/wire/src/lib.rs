@@ -23,6 +23,9 @@ pub use frame::{
     FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode,
 };
 
+/// The socket in a job's directory on which its agent listens; `FT_SOCKET` gives ranks its path.
+pub const AGENT_SOCKET: &str = "agent.sock";
+
 /// MPI rank as the application sees it, `0..world_size`.
 pub type Rank = u32;
 /// Number of a world (one incarnation of `MPI_COMM_WORLD`), starting at 1.

@@ -171,7 +171,7 @@ impl Driver {
             self.spec.env.iter().filter(|(key, _)| !foreign(key) && key != b"LD_PRELOAD").cloned().collect();
         let mut set = |key: &str, value: String| env.push((key.as_bytes().to_vec(), value.into_bytes()));
         set("FT_JOB", self.spec.job.clone());
-        set("FT_SOCKET", format!("{}/agent.sock", self.spec.job_dir));
+        set("FT_SOCKET", format!("{}/{}", self.spec.job_dir, ft_wire::AGENT_SOCKET));
         set("FT_WORLD", world.to_string());
         set("FT_EPOCH", epoch.to_string());
         set("FT_RANK", rank.to_string());
