@@ -102,7 +102,7 @@ class Kill:
         """The victim is at its place: kill it there."""
         pids = {(gate, rank): job.at_gate(gate, rank) for gate, rank in self.stand}
         if self.place == "init-fence" and self.stand[0][0] == "mpi.in-init":
-            time.sleep(0.2)  # deep inside
+            self.wait_for_shared_memory(job, pids[self.stand[0]])
             check(not job.gate_path("mpi.after-init", self.first).exists(), "MPI_Init had returned already")
         if self.place == "checkpoint-after":
             here = {rank for _, rank in self.stand}
@@ -132,6 +132,17 @@ class Kill:
         for gate, rank in self.stand:
             if rank == "-" or self.needless():
                 job.go(gate, rank)
+
+    @staticmethod
+    def wait_for_shared_memory(job, pid):
+        """The rank has come as far in MPI_Init as the memory that it shares with the others."""
+        deadline = time.monotonic() + 20
+        while True:
+            with open(f"/proc/{pid}/maps") as maps:
+                if "/dev/shm/mpich" in maps.read():
+                    return
+            check(job.running() and time.monotonic() < deadline, "the victim does not come to share memory in MPI_Init")
+            time.sleep(0.001)
 
     def strike_ranks(self, job, pids):
         standing = {rank: pid for (gate, rank), pid in pids.items() if rank != "-"}

@@ -68,6 +68,16 @@ def resize(context, mpi):
     check(job.restored == [8], f"restored {job.restored}")
 
 
+def wait_noted(job, rank_pid, step, patience=10.0):
+    """Waits until ftd has noted the restart file of that step as whole: it was closed while every rank lived."""
+    directory = pathlib.Path(proc.environ(rank_pid)["FT_CHECKPOINT_DIR"])
+    path, notes = directory / f"restart.{step}", directory.with_name("ckpt.whole")
+    deadline = time.monotonic() + patience
+    while not (notes.exists() and f"{path.stat().st_mtime_ns} {path}\0".encode() in notes.read_bytes()):
+        check(time.monotonic() < deadline, f"{path.name} is not noted as whole within {patience} s")
+        time.sleep(0.002)
+
+
 @scenario("files", each=[{"where": "half"}, {"where": "whole"}])
 def files(context, where):
     """$FT_CHECKPOINT_DIR: the next world finds whole files only."""
@@ -78,7 +88,7 @@ def files(context, where):
     gate, rank = ("files.half", 0) if where == "half" else ("app.compute", 1)
     job = context.ftrun(mpi, 2, program, gates=[f"{gate}:{rank}"])
     victim = job.at_gate(gate, rank)
-    time.sleep(0.3)  # a file counts as whole when ftd has seen it closed while every rank lived
+    wait_noted(job, victim, 5 if where == "half" else 6)
     job.kill(victim)
     job.expect(0, calm.output)
     starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)
@@ -91,8 +101,7 @@ def files_agent_killed(context):
     mpi = context.mpi("openmpi4")
     program = context.program(mpi, "files.c")
     job = context.ftrun(mpi, 2, program, gates=["files.half:0"])
-    job.at_gate("files.half", 0)
-    time.sleep(0.3)
+    wait_noted(job, job.at_gate("files.half", 0), 5)
     job.kill(job.one("ft-agent"))
     job.expect(0)
     starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)

@@ -192,9 +192,10 @@ def corrupted(context, how):
     """Flipped bytes in the arena are detected, and the older version is used."""
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "places.c")
-    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"])
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"], env={"FT_LOG": "ft_agent=debug"})
     pid = job.at_gate("app.compute", 1)
-    time.sleep(1.0)  # checksums are made behind the copy; what is flipped before that nobody can know
+    # Checksums are made behind the copy; what is flipped before that nobody can know.
+    job.wait_err(r"event=Committed .*version: Version\(5\)", 3)
     hit = 0
     wrong = {"newest": {5}, "all": {5, 4, 3}, "header": {5}}[how]
     # One arena of the three: the version must then be dropped for every rank.
