@@ -9,7 +9,7 @@ from harness.mpis import ALL
 from harness.registry import scenario
 
 SEEDS = range(5)
-KILLS = 25
+KILLS = 40
 # ftrun starts an agent again at most five times within half a minute.
 MOST_AGENTS = 4
 
@@ -29,7 +29,7 @@ def victims(job, dice, agents):
 
 @scenario("chaos", timeout=240, weight=2, each=[{"mpi": m, "seed": s} for m in ALL for s in SEEDS] if registry.soak else [])
 def chaos(context, mpi, seed):
-    """Kills up to half a second apart hit whatever is there; the result is the undisturbed one, versions only grow."""
+    """Kills a millisecond to a second apart hit whatever is there; the result is the undisturbed one, versions only grow."""
     dice = random.Random(seed)
     mpi = context.mpi(mpi)
     size = dice.choice([3, 4, 6, 8])
@@ -39,7 +39,8 @@ def chaos(context, mpi, seed):
     job = context.ftrun(mpi, size, *command, options=["--ft-max-failures=1000"])
     agents = 0
     for _ in range(KILLS):
-        time.sleep(dice.uniform(0.0, 0.5))
+        # As often within a recovery as between two.
+        time.sleep(10 ** dice.uniform(-3.0, 0.0))
         if not job.running():
             break
         name, pids = victims(job, dice, agents)

@@ -169,6 +169,29 @@ def everything_killed(context):
     context.ftrun(mpi, 2, program).expect(0)
 
 
+@scenario("keepers-killed", each=[{"size": 2}, {"size": 5}])
+def keepers_killed(context, size):
+    """All shepherds that kept checkpoints die, and two agents, one after the other, and no rank comes to call ft_init in
+    between: the checkpoints are handed on all the same."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    reference = context.reference(mpi, size, program)
+    job = context.ftrun(mpi, size, program, gates=["mpi.before-init:0", "app.compute:1"])
+    job.at_gate("mpi.before-init", 0)
+    job.go("mpi.before-init", 0)
+    job.at_gate("app.compute", 1)
+    job.gate_path("mpi.before-init", 0).with_suffix(".0.go").unlink()
+    shepherds = job.below("ft-shepherd")
+    check(len(shepherds) == size, f"{len(shepherds)} shepherds")
+    for victim in [*shepherds[: size // 2], None, *shepherds[size // 2 :], None]:
+        job.gate_path("mpi.before-init", 0).unlink()
+        job.kill(victim or job.one("ft-agent"))
+        job.at_gate("mpi.before-init", 0)
+    job.go("mpi.before-init", 0)
+    job.expect(0, reference)
+    check(job.restored == [5], f"restored {job.restored}")
+
+
 @scenario("agent-crash-loop", timeout=90)
 def agent_crash_loop(context):
     """An agent that is killed again and again: the job goes on until the limit, then ends with a sentence; it never hangs."""

@@ -14,6 +14,9 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Versions that each arena has room for.
 const PLACES: u64 = ft_arena::PLACES as u64;
 
+/// Shepherds that keep a duplicate of an arena, so that the agent and all of them but one may die together.
+const KEEPERS: usize = 3;
+
 /// A version and the epoch whose process committed it.
 pub type Commit = (Version, Epoch);
 
@@ -65,48 +68,69 @@ impl Arenas {
         Arenas { world_size, inputs, commits, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
     }
 
-    /// Takes over an arena from a shepherd, if this agent has none of that rank.
-    pub fn adopt(&mut self, rank: Rank, fd: OwnedFd) {
-        if rank >= self.world_size || self.held.contains_key(&rank) {
+    /// Takes over an arena from the shepherd at `connection`, if this agent has none of that rank.
+    pub fn adopt(&mut self, rank: Rank, fd: OwnedFd, connection: ConnectionId) {
+        if rank >= self.world_size {
             return;
         }
-        match AgentArena::adopt(fd, rank, self.world_size) {
-            Ok(arena) => {
-                let granted = arena.reserved();
-                self.hold(rank, arena, granted);
+        if !self.held.contains_key(&rank) {
+            match AgentArena::adopt(fd, rank, self.world_size) {
+                Ok(arena) => {
+                    let granted = arena.reserved();
+                    self.hold(rank, arena, granted);
+                }
+                Err(error) => return tracing::error!(rank, %error, "an arena could not be adopted"),
             }
-            Err(error) => tracing::error!(rank, %error, "an arena could not be adopted"),
+        }
+        if let Some(held) = self.held.get_mut(&rank) {
+            held.kept_by.insert(connection);
         }
     }
 
     /// A descriptor of `rank`'s arena, which is made if it does not exist.
     ///
     /// # Errors
-    /// When there is no memory or no descriptor left.
+    /// When there is no memory, descriptor or thread left.
     pub fn descriptor(&mut self, rank: Rank) -> Result<OwnedFd, ArenaError> {
-        if let Some(held) = self.held.get(&rank) {
-            return held.arena.descriptor();
+        if !self.held.contains_key(&rank) {
+            let (arena, _) = AgentArena::create(rank, self.world_size)?;
+            self.hold(rank, arena, 0);
         }
-        let (arena, fd) = AgentArena::create(rank, self.world_size)?;
-        self.hold(rank, arena, 0);
-        Ok(fd)
+        let held = &self.held[&rank];
+        self.commits.add(rank, held.arena.clone()).map_err(|source| ArenaError::Io {
+            rank,
+            what: "starting a thread for its checksums",
+            source,
+        })?;
+        held.arena.descriptor()
     }
 
     fn hold(&mut self, rank: Rank, arena: AgentArena, granted: u64) {
-        let arena = Arc::new(arena);
-        if let Err(error) = self.commits.add(rank, arena.clone()) {
-            tracing::error!(rank, %error, "no thread for checksums: checkpoints do not count");
-        }
-        self.held.insert(rank, Held { arena, granted, costed: 0, kept_by: BTreeSet::new() });
+        self.held.insert(rank, Held { arena: Arc::new(arena), granted, costed: 0, kept_by: BTreeSet::new() });
     }
 
-    /// A duplicate for the shepherd at `connection`, unless it has one or there is no arena.
+    /// The ranks whose arenas are here.
+    pub fn ranks(&self) -> Vec<Rank> {
+        self.held.keys().copied().collect()
+    }
+
+    /// A duplicate for the shepherd at `connection`, unless it has one or enough others have.
     pub fn duplicate_for(&mut self, rank: Rank, connection: ConnectionId) -> Option<OwnedFd> {
         let held = self.held.get_mut(&rank)?;
-        if !held.kept_by.insert(connection) {
+        if held.kept_by.len() >= KEEPERS || held.kept_by.contains(&connection) {
             return None;
         }
-        held.arena.descriptor().map_err(|error| tracing::error!(rank, %error, "no duplicate of an arena")).ok()
+        let fd =
+            held.arena.descriptor().map_err(|error| tracing::error!(rank, %error, "no duplicate of an arena")).ok()?;
+        held.kept_by.insert(connection);
+        Some(fd)
+    }
+
+    /// The shepherd at `connection` is gone, and what it kept.
+    pub fn forget_keeper(&mut self, connection: ConnectionId) {
+        for held in self.held.values_mut() {
+            held.kept_by.remove(&connection);
+        }
     }
 
     /// Grants `rank` places of `place_bytes`, if all that was granted fits into memory.

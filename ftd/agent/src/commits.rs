@@ -43,7 +43,8 @@ impl Commits {
         Commits { inputs, threads: BTreeMap::new() }
     }
 
-    /// Watches an arena, from now on and for ever. To be called on a thread of the runtime.
+    /// Watches an arena, from now on and for ever; one that is watched already is no error. To be called on a thread of
+    /// the runtime.
     ///
     /// # Errors
     /// When the thread cannot be started.

@@ -231,6 +231,8 @@ impl Driver {
             launcher::ToAgent::SlotGone { slot } => {
                 if let Some(shepherd) = self.shepherds.remove(&slot) {
                     self.diallers.remove(&shepherd.connection);
+                    self.arenas.forget_keeper(shepherd.connection);
+                    self.spread_arenas();
                 }
                 self.slot_emptied(slot);
                 self.report(Event::SlotLost(SlotId(slot)));
@@ -261,9 +263,10 @@ impl Driver {
                     return;
                 };
                 for (rank, fd) in arenas.into_iter().zip(fds) {
-                    self.arenas.adopt(rank, fd);
+                    self.arenas.adopt(rank, fd, connection);
                 }
                 self.shepherds.insert(slot, Shepherd { connection, link });
+                self.spread_arenas();
                 self.report(Event::SlotUp(SlotId(slot)));
             }
             shepherd::ToAgent::Started { world, rank, pid } => {

@@ -17,8 +17,6 @@ use std::sync::atomic::Ordering;
 pub struct Member {
     /// Its name in ftd-core's words.
     pub process: Process,
-    /// Where it runs.
-    pub slot: Slot,
     /// The shepherd's direct child.
     pub child: Option<i32>,
     /// The descendant that called `MPI_Init`: the rank.
@@ -41,10 +39,9 @@ pub struct Member {
 
 impl Member {
     /// A process that is about to be started.
-    pub fn new(process: Process, slot: Slot) -> Self {
+    pub fn new(process: Process) -> Self {
         Member {
             process,
-            slot,
             child: None,
             pid: None,
             page: None,

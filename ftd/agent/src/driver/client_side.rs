@@ -77,22 +77,21 @@ impl Driver {
         }
         let fd = self.arenas.descriptor(rank).map_err(|error| format!("no arena for rank {rank}: {error}"))?;
         member.client = Some(link.clone());
-        let slot = member.slot;
         self.diallers.insert(connection, Dialler::Client(number, rank));
         link.send_with(&ToClient::Welcome { restarted: epoch > 1, world_size: self.spec.world_size, epoch }, vec![fd]);
-        self.spread_arena(rank, slot);
+        self.spread_arenas();
         Ok(())
     }
 
-    /// Duplicates of a rank's arena go to the shepherd of its slot and to the next one's, so that the agent and any one
-    /// shepherd may die together.
-    pub(super) fn spread_arena(&mut self, rank: Rank, slot: Slot) {
-        let next = self.shepherds.range(slot + 1..).next().or_else(|| self.shepherds.iter().next()).map(|(s, _)| *s);
-        for slot in [Some(slot), next].into_iter().flatten() {
-            if let Some(shepherd) = self.shepherds.get(&slot)
-                && let Some(fd) = self.arenas.duplicate_for(rank, shepherd.connection)
-            {
-                shepherd.link.send_with(&shepherd::ToShepherd::KeepArena { rank }, vec![fd]);
+    /// Sees to it that enough shepherds keep duplicates of the arenas; each rank's go to the slots from its own number on.
+    /// To be called whenever there is a new arena or shepherd, or a shepherd less: how many kills in a row the checkpoints
+    /// survive depends on how soon the dead keepers are replaced.
+    pub(super) fn spread_arenas(&mut self) {
+        for rank in self.arenas.ranks() {
+            for (_, shepherd) in self.shepherds.range(rank..).chain(self.shepherds.range(..rank)) {
+                if let Some(fd) = self.arenas.duplicate_for(rank, shepherd.connection) {
+                    shepherd.link.send_with(&shepherd::ToShepherd::KeepArena { rank }, vec![fd]);
+                }
             }
         }
     }

@@ -106,7 +106,7 @@ impl Driver {
                 tracing::warn!(slot, rank, "a process was to start on a slot without a shepherd");
                 continue;
             };
-            world.members.insert(rank, Member::new(process, slot));
+            world.members.insert(rank, Member::new(process));
             world.occupied.insert(slot);
             let start = shepherd::Start {
                 world: number,
