@@ -73,6 +73,8 @@ pub struct Hold {
     pub question: u64,
     /// Nodes that have not answered it.
     pub unanswered: BTreeSet<NodeId>,
+    /// When they were asked last: a question may be lost, and an agent that was started again never heard it.
+    pub asked: Micros,
     /// A node answered that somebody died there; it will propose that itself. When nothing came of it in a while, the
     /// question is put again.
     pub elsewhere: Option<Micros>,

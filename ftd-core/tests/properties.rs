@@ -262,7 +262,7 @@ impl Machine {
                     self.stored = Some(*record);
                     self.answers.push_back(Event::CasDone { revision: Revision(self.revision) });
                 }
-                Effect::Survey => self.answers.push_back(Event::Surveyed { dying: Vec::new() }),
+                Effect::Survey => self.answers.push_back(Event::Surveyed { dying: Vec::new(), leaving: Vec::new() }),
                 Effect::Launch { world, processes, parked, .. } => {
                     assert!(world > self.newest_world, "{world} is launched after {}", self.newest_world);
                     assert!(!parked, "one node waits for nobody");

@@ -27,10 +27,10 @@ impl Node {
 
     /// One event; the store answers at once, the survey finds what `dying` says, the rest is returned as words.
     fn tell(&mut self, event: Event) -> Vec<String> {
-        self.tell_with(event, &[])
+        self.tell_with(event, &[], &[])
     }
 
-    fn tell_with(&mut self, event: Event, dying: &[Process]) -> Vec<String> {
+    fn tell_with(&mut self, event: Event, dying: &[Process], leaving: &[Process]) -> Vec<String> {
         let mut said = Vec::new();
         let mut events = std::collections::VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -48,7 +48,9 @@ impl Node {
                         self.stored = Some(*record);
                         events.push_back(Event::CasDone { revision: Revision(self.revision) });
                     }
-                    Effect::Survey => events.push_back(Event::Surveyed { dying: dying.to_vec() }),
+                    Effect::Survey => {
+                        events.push_back(Event::Surveyed { dying: dying.to_vec(), leaving: leaving.to_vec() })
+                    }
                     Effect::WakeAt(_) => {}
                     Effect::Launch { world, processes, parked, .. } => {
                         let at: Vec<String> = processes.iter().map(|(p, s)| format!("{}@{}", p.rank.0, s.0)).collect();
@@ -174,7 +176,7 @@ fn an_abort_that_never_exits_is_killed_after_its_grace() {
 fn an_abort_because_a_peer_died_is_collateral() {
     let mut node = running();
     let event = Event::AbortRequested { process: process(1, 0), code: 1 };
-    assert!(node.tell_with(event, &[process(1, 1)]).is_empty());
+    assert!(node.tell_with(event, &[process(1, 1)], &[]).is_empty());
     assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
     node.tell(killed(1, 1));
     node.tell(Event::WorldEmptied(WorldId(1)));
@@ -185,6 +187,19 @@ fn an_abort_because_a_peer_died_is_collateral() {
     let blame = "done: rank 1 on node 0 was killed by SIGKILL; rank 0 called MPI_Abort with code 1 because of that \
                  death; it is not blamed";
     assert_eq!(said, [blame]);
+}
+
+#[test]
+fn an_abort_waits_for_the_exit_of_a_peer_that_is_gone_already() {
+    let abort = Event::AbortRequested { process: process(1, 0), code: 1 };
+    let mut node = running();
+    assert!(node.tell_with(abort.clone(), &[], &[process(1, 1)]).is_empty(), "rank 1 is gone, nobody knows how");
+    assert!(node.tell(killed(1, 1)).is_empty(), "now it is known");
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    // Its own exit came first: that is how the job ends.
+    let mut node = running();
+    assert!(node.tell_with(abort, &[], &[process(1, 1)]).is_empty());
+    assert_eq!(node.tell(exits(1, 1, 3)), ["agree end 3", "stop world 1"]);
 }
 
 #[test]
@@ -199,7 +214,7 @@ fn an_exit_waits_for_the_cause_of_a_death_that_nobody_knows_yet() {
         node.tell(Event::Drained(WorldId(1)));
         node
     };
-    assert!(node.tell_with(exits(2, 0, 3), &[process(2, 1)]).is_empty(), "rank 1 is dying: of what?");
+    assert!(node.tell_with(exits(2, 0, 3), &[process(2, 1)], &[]).is_empty(), "rank 1 is dying: of what?");
     assert!(node.tell(killed(2, 1)).is_empty(), "of a signal: rank 0's exit is collateral");
     assert_eq!(node.wait(MS), ["agree epoch 3 world 3", "stop world 2"]);
 }

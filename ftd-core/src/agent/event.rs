@@ -88,11 +88,12 @@ pub enum Event {
         /// The code it passed.
         code: i32,
     },
-    /// Answer to [`Effect::Survey`]: the local processes that are dead or dying at this moment, without those that
-    /// announced an exit of their own.
+    /// Answer to [`Effect::Survey`]: the local processes that are dead or dying at this moment.
     Surveyed {
-        /// Which.
+        /// Those that are known to have been killed.
         dying: Vec<Process>,
+        /// The others whose exit has not been told yet: it will say how they ended.
+        leaving: Vec<Process>,
     },
     /// The process that serves this world its PMIx died.
     WorldServerLost(WorldId),

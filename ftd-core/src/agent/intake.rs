@@ -23,7 +23,7 @@ impl Agent {
             Event::Dying(process) => self.take_dying(process),
             Event::Exited { process, exit, oom } => self.take_exited(process, exit, oom),
             Event::AbortRequested { process, code } => self.take_own_end(process, OwnEnd::Abort(code)),
-            Event::Surveyed { dying } => self.take_survey(&dying),
+            Event::Surveyed { dying, leaving } => self.take_survey(&dying, &leaving),
             Event::WorldServerLost(world) => self.take_server_lost(world),
             Event::WorldEmptied(world) => self.take_emptied(world),
             Event::Drained(world) => self.drained |= self.stage == Stage::Draining && world.next() == self.world(),
@@ -204,11 +204,17 @@ impl Agent {
             return;
         }
         local.end = Some(LocalEnd::Own);
+        // Found dead when another's end was looked into: this one was first.
+        let first = local.leaving;
         if let Some(batch) = &mut self.batch {
             batch.failures.insert_collateral(Collateral { process, end });
             return;
         }
         self.hold(process, end);
+        if first {
+            self.holds.rotate_right(1);
+            self.holds.iter_mut().for_each(|hold| hold.surveyed = false);
+        }
     }
 
     /// Holds an end, and asks everybody whether a death came before it.
@@ -222,16 +228,21 @@ impl Agent {
             surveyed: false,
             question: self.questions,
             unanswered: self.others().into_iter().collect(),
+            asked: self.now,
             elsewhere: None,
             store_asked: false,
             store_said: false,
         };
-        let message = PeerMessage::AnyDeath { question: hold.question, epoch: self.epoch() };
-        for to in hold.unanswered.clone() {
-            self.emit(Effect::Send { to, message: message.clone() });
-        }
+        self.ask(&hold);
         self.holds.push(hold);
         self.survey_wanted = true;
+    }
+
+    fn ask(&mut self, hold: &Hold) {
+        let message = PeerMessage::AnyDeath { question: hold.question, epoch: self.epoch() };
+        for to in &hold.unanswered {
+            self.emit(Effect::Send { to: *to, message: message.clone() });
+        }
     }
 
     /// Nothing failed after all (a node that was accused is heard again): what was taken for collateral is held again.
@@ -242,8 +253,13 @@ impl Agent {
         }
     }
 
-    fn take_survey(&mut self, dying: &[Process]) {
+    fn take_survey(&mut self, dying: &[Process], leaving: &[Process]) {
         self.surveys = self.surveys.saturating_sub(1);
+        for process in leaving {
+            if let Some(local) = self.locals.get_mut(process) {
+                local.leaving = true;
+            }
+        }
         for process in dying {
             self.take_dying(*process);
         }
@@ -257,9 +273,9 @@ impl Agent {
         }
     }
 
-    /// Processes that are dying, nobody knows why: their exits will say.
+    /// Processes that are dying or dead, nobody knows why: their exits will say.
     pub(super) fn uncertain(&self) -> bool {
-        let uncertain = self.locals.values().any(|local| local.dying && local.end.is_none());
+        let uncertain = self.locals.values().any(|local| (local.dying || local.leaving) && local.end.is_none());
         uncertain && !self.due(self.uncertain_since, self.config.policy.exit_timeout)
     }
 
@@ -431,9 +447,10 @@ impl Agent {
             PeerMessage::AnyDeath { question, epoch } => {
                 self.note_epoch(from, epoch);
                 if epoch == self.epoch() {
-                    self.askers.insert((from, question));
-                    self.survey_wanted = true;
-                    self.uncertain_since = self.now;
+                    if self.askers.is_empty() {
+                        self.uncertain_since = self.now;
+                    }
+                    self.survey_wanted |= self.askers.insert((from, question));
                 }
             }
             PeerMessage::Deaths { question, epoch, dead } => {
@@ -512,11 +529,17 @@ impl Agent {
         }
     }
 
-    /// Nodes that do not answer in time are looked up in the record; a death that was announced and never agreed is asked
-    /// for again.
+    /// Nodes that do not answer are asked again, and when their time is over looked up in the record; a death that was
+    /// announced and never agreed is asked for again.
     fn ask_again(&mut self) {
         let (exit_timeout, question_timeout) = (self.config.policy.exit_timeout, self.question_timeout());
-        let now = self.now;
+        let (now, period) = (self.now, self.config.policy.heartbeat_period);
+        let mut holds = std::mem::take(&mut self.holds);
+        for hold in holds.iter_mut().filter(|hold| !hold.unanswered.is_empty() && now.since(hold.asked) >= period) {
+            hold.asked = now;
+            self.ask(hold);
+        }
+        self.holds = holds;
         let overdue = |hold: &Hold| !hold.unanswered.is_empty() && now.since(hold.since) >= question_timeout;
         for hold in self.holds.iter_mut().filter(|hold| overdue(hold) && !hold.store_asked) {
             hold.store_asked = true;
@@ -540,8 +563,8 @@ impl Agent {
                 _ => None,
             })
             .collect();
-        if dead.is_empty() && self.batch.is_some() {
-            // Somebody died with a slot, a server, an agent or a node.
+        if dead.is_empty() && (self.batch.is_some() || self.verdict.is_some()) {
+            // Somebody died with a slot, a server, an agent or a node; or the job ends, and why is on its way to the store.
             let record = self.record.iter();
             dead.extend(record.flat_map(|record| record.processes()).map(|(process, _)| process).take(1));
         }

@@ -72,6 +72,8 @@ struct Local {
     phase: Phase,
     /// Its futex fired before `MPI_Init` was over or after `MPI_Finalize`: its exit will say what that was.
     dying: bool,
+    /// A survey found it dead or on its way out: its exit will say how.
+    leaving: bool,
     end: Option<LocalEnd>,
     restored: bool,
 }
@@ -370,6 +372,9 @@ impl Agent {
         }
         for hold in &self.holds {
             at.push(hold.since.after(self.question_timeout()));
+            if !hold.unanswered.is_empty() {
+                at.push(hold.asked.after(policy.heartbeat_period));
+            }
             at.extend(hold.elsewhere.map(|since| since.after(policy.exit_timeout)));
         }
         at.extend(self.last_words.map(|(_, until)| until));
@@ -393,9 +398,8 @@ impl Agent {
     }
 
     /// How long the other nodes have to say whether somebody died there: a node that is silent for longer is itself a
-    /// failure by then.
+    /// failure by then, agreed and written down even when several nodes write at the same time.
     fn question_timeout(&self) -> Micros {
-        let timeout = self.config.policy.heartbeat_timeout;
-        timeout.after(timeout.quarters(2))
+        self.config.policy.heartbeat_timeout.quarters(16)
     }
 }

@@ -181,6 +181,8 @@ struct Proc {
     loaded: bool,
     dead: Option<Exit>,
     own_exit: bool,
+    /// Its shepherd has waited for it; the word of its exit is on the way.
+    reaped: bool,
     initialized: bool,
     restored: bool,
     finalized: bool,
@@ -553,9 +555,12 @@ impl Cluster {
                 self.poke(node);
             }
             Effect::Survey => {
-                let dying = self.nodes[node].procs.iter().filter(|(_, proc)| proc.dead.is_some() && !proc.own_exit);
-                let dying = dying.map(|(process, _)| *process).collect();
-                self.local(node, Event::Surveyed { dying });
+                // Whoever has been waited for has no wait status to look at any more.
+                let (mut dying, mut leaving) = (Vec::new(), Vec::new());
+                for (process, proc) in self.nodes[node].procs.iter().filter(|(_, proc)| proc.dead.is_some()) {
+                    if proc.own_exit || proc.reaped { &mut leaving } else { &mut dying }.push(*process);
+                }
+                self.local(node, Event::Surveyed { dying, leaving });
             }
             Effect::Drain(world) => self.local(node, Event::Drained(world)),
             Effect::TakeInventory { epoch, world } => {
@@ -648,7 +653,9 @@ impl Cluster {
         if let Err(error) = record.check() {
             self.violated(format!("a wrong record was written: {error}"));
         }
-        for failure in record.failures.failures() {
+        // A node that vouches for itself writes the epoch once more, whatever ftd has ended since.
+        let new = self.record.as_ref().is_none_or(|known| known.epoch < record.epoch);
+        for failure in record.failures.failures().iter().filter(|_| new) {
             if matches!(failure.subject, Subject::Process(process) if self.put_down.contains(&process)) {
                 self.violated(format!("{failure} is blamed, but ftd ended it"));
             }
@@ -722,6 +729,7 @@ impl Cluster {
                 loaded: false,
                 dead: None,
                 own_exit: false,
+                reaped: false,
                 initialized: false,
                 restored: false,
                 finalized: false,
@@ -791,6 +799,10 @@ impl Cluster {
             let inside =
                 self.peers(process.world).filter(|(_, peer)| peer.loaded && !peer.parked && peer.dead.is_none());
             if (inside.count() as u32) < ranks {
+                if self.peers(process.world).any(|(_, peer)| peer.dead.is_some()) && self.loses_its_nerve(node, process)
+                {
+                    return 0;
+                }
                 return self.rng.range(200, 1000);
             }
             self.nodes[node].procs.get_mut(&process).unwrap().initialized = true;
@@ -841,16 +853,9 @@ impl Cluster {
                 present.insert(peer.rank);
             }
         }
-        let now = self.now;
         if (present.len() as u32) < ranks {
-            let nervous = self.setup.nervous && dead_peer;
-            let proc = self.nodes[node].procs.get_mut(&process).unwrap();
-            if nervous {
-                let since = *proc.dead_peer_since.get_or_insert(now);
-                if now - since > 3000 && self.rng.chance(100) {
-                    self.abort(node, process, 1);
-                    return 0;
-                }
+            if dead_peer && self.loses_its_nerve(node, process) {
+                return 0;
             }
             return self.rng.range(200, 600);
         }
@@ -864,7 +869,8 @@ impl Cluster {
                 let stamp = Stamp { version: Version(version), epoch: proc.epoch };
                 entries.push(Entry { stamp, data: 0, copied: Copied::Partly });
                 self.nodes[node].procs.get_mut(&process).unwrap().copying = true;
-                return self.rng.range(50, 400);
+                let long = self.rng.chance(200);
+                return self.rng.range(50, if long { 4000 } else { 400 });
             }
         }
         let proc = self.nodes[node].procs.get_mut(&process).unwrap();
@@ -880,6 +886,18 @@ impl Cluster {
         }
         self.nodes[node].procs.get_mut(&process).unwrap().step += 1;
         self.rng.range(200, 1500)
+    }
+
+    /// A library that aborts because a peer is dead: some at once, some after a few attempts.
+    fn loses_its_nerve(&mut self, node: usize, process: Process) -> bool {
+        let (now, patience) = (self.now, if self.rng.chance(300) { 0 } else { 3000 });
+        let proc = self.nodes[node].procs.get_mut(&process).unwrap();
+        let since = *proc.dead_peer_since.get_or_insert(now);
+        let aborts = self.setup.nervous && now - since >= patience && self.rng.chance(300);
+        if aborts {
+            self.abort(node, process, 1);
+        }
+        aborts
     }
 
     /// The bytes of a version, on any node that is alive.
@@ -922,6 +940,11 @@ impl Cluster {
     }
 
     fn reap(&mut self, node: usize, process: Process) {
+        let Some(proc) = self.nodes[node].procs.get_mut(&process) else { return };
+        if !std::mem::replace(&mut proc.reaped, true) {
+            let delay = self.rng.range(0, 1000);
+            return self.push(delay, Act::Reap { node, process });
+        }
         let Some(proc) = self.nodes[node].procs.remove(&process) else { return };
         let Some(exit) = proc.dead else { return };
         if self.nodes[node].agent.is_some() {

@@ -6,7 +6,7 @@ use crate::files;
 use crate::link::{Incoming, Link};
 use crate::pmix_host::{HostId, PmixHost};
 use crate::watcher::Watcher;
-use crate::world::{Member, World};
+use crate::world::{Member, Vitals, World};
 use ft_store::{Embedded, Expected, Store, StoreError, decode_record, encode_record};
 use ft_wire::launcher::{self, JobSpec};
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};

@@ -63,6 +63,31 @@ impl Member {
     pub fn died_of_signal(&self) -> bool {
         [self.pid, self.child].into_iter().flatten().any(|pid| ft_sys::death::signal_of_dying(pid).is_some())
     }
+
+    /// What the kernel tells of the process now. Once its shepherd has waited for it, that is nothing but that it is gone:
+    /// how it ended is in the shepherd's word, which is on its way.
+    pub fn vitals(&self) -> Vitals {
+        let gone = |pid: i32| ft_sys::death::is_dying(pid).unwrap_or(false);
+        let below_a_wrapper = self.pid.filter(|pid| self.child != Some(*pid));
+        if self.died_of_signal() || (below_a_wrapper.is_some_and(gone) && !self.exits_by_itself()) {
+            Vitals::Killed
+        } else if self.child.is_some_and(gone) {
+            Vitals::Leaving
+        } else {
+            Vitals::Alive
+        }
+    }
+}
+
+/// Whether a process lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Vitals {
+    /// It does.
+    Alive,
+    /// It is dying or dead, and did not want to.
+    Killed,
+    /// It is dead or on its way out, and its exit will say why.
+    Leaving,
 }
 
 /// One world on this node.

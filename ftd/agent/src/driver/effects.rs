@@ -249,14 +249,15 @@ impl Driver {
         for number in dead {
             self.report(Event::WorldServerLost(WorldId(number)));
         }
-        let dying: Vec<Process> = self
-            .worlds
-            .values()
-            .flat_map(|w| w.members.values())
-            .filter(|m| !m.ended && m.died_of_signal())
-            .map(|m| m.process)
-            .collect();
-        self.report(Event::Surveyed { dying });
+        let (mut dying, mut leaving) = (Vec::new(), Vec::new());
+        for member in self.worlds.values().flat_map(|w| w.members.values()).filter(|m| !m.ended) {
+            match member.vitals() {
+                Vitals::Alive => {}
+                Vitals::Killed => dying.push(member.process),
+                Vitals::Leaving => leaving.push(member.process),
+            }
+        }
+        self.report(Event::Surveyed { dying, leaving });
     }
 
     /// The abort was the program's own wish: its process may go on with it.
