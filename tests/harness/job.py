@@ -155,6 +155,8 @@ class Context:
         for directory in (self.memory, self.tmp):
             for where, directories, files in os.walk(directory):
                 left += [f"file {where}/{name}" for name in sorted(directories + files)]
+        if self.isolated:
+            left += [f"segment {line}" for line in proc.segments()]
         return left
 
     def close(self):

@@ -9,6 +9,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNS = 0x00020000
+CLONE_NEWIPC = 0x08000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 
 
@@ -24,12 +25,19 @@ def die_with_parent():
 
 
 def private_shm():
-    """Gives this process a /dev/shm of its own (needs root). False when the machine does not allow it."""
-    if os.geteuid() != 0 or _libc.unshare(CLONE_NEWNS) != 0:
+    """Gives this process a /dev/shm and System V shared memory of its own (needs root). False when the machine does not
+    allow it."""
+    if os.geteuid() != 0 or _libc.unshare(CLONE_NEWNS | CLONE_NEWIPC) != 0:
         return False
     if _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return False
     return _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777") == 0
+
+
+def segments():
+    """System V shared-memory segments, one line each."""
+    with open("/proc/sysvipc/shm") as file:
+        return [line.strip() for line in file.readlines()[1:]]
 
 
 def limit_memory(megabytes):

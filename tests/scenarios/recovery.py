@@ -152,6 +152,21 @@ def stray(context, who):
     context.assert_clean(5)
 
 
+@scenario("windows", each=[{"mpi": m, "victim": v} for m in ALL for v in ("rank", "agent", "shepherd", "ftrun")])
+def windows(context, mpi, victim):
+    """Windows and private segments of killed ranks go with the job, whoever else is killed. (The harness looks.)"""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 3, context.program(mpi, "windows.c"), gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    job.kill({"rank": rank, "agent": job.one("ft-agent"), "shepherd": job.shepherd_of(rank), "ftrun": job.pid}[victim])
+    if victim == "ftrun":
+        job.wait(5)
+    else:
+        job.expect(0)
+        check(job.output.results[-1] == "33", f"result {job.output.results}")
+    context.assert_clean(5)
+
+
 @scenario("everything-killed")
 def everything_killed(context):
     """ftrun, agent and all shepherds at once: the next ftrun of the same user removes what is left, nothing else runs on."""

@@ -273,6 +273,9 @@ impl Driver {
                 if let Some(member) = self.member(world, rank) {
                     member.child = Some(pid);
                     let process = member.process;
+                    if let Some(world) = self.worlds.get_mut(&world) {
+                        world.litter.created_by(pid);
+                    }
                     self.files.add_writer(pid);
                     self.report(Event::Started(process));
                     self.world_started(world);

@@ -17,13 +17,14 @@ const GRACE: Duration = Duration::from_millis(500);
 /// # Errors
 /// When the thread cannot be started.
 pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Result<()> {
-    let litter = ft_sys::litter::Litter::of_job(&job_dir);
+    let mut litter = ft_sys::litter::Litter::of_job(&job_dir);
     std::thread::Builder::new().name("launcher-watch".into()).spawn(move || {
         // No event is asked for: POLLHUP comes unasked.
         while let Ok(_) | Err(nix::errno::Errno::EINTR) =
             poll(&mut [PollFd::new(launcher.as_fd(), PollFlags::empty())], PollTimeout::NONE)
         {
             if hung_up(&launcher) {
+                litter.read_creators(&job_dir);
                 std::thread::sleep(GRACE);
                 ft_sys::stray::end_strays(&job_dir);
                 litter.sweep();

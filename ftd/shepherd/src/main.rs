@@ -55,7 +55,6 @@ fn tend(options: Options) -> std::io::Result<()> {
     children.thread_block()?;
     let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     let mut shepherd = Shepherd { slot: Slot::new(&options), lifeline: options.lifeline, deaths, agent: None };
-    let job_dir = options.socket.parent().map(std::path::Path::to_path_buf);
     while shepherd.launcher_lives() {
         if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot)? {
             std::thread::sleep(REDIAL);
@@ -65,17 +64,17 @@ fn tend(options: Options) -> std::io::Result<()> {
             return Ok(());
         }
     }
-    // The launcher is dead or has closed the lifeline: nothing below may stay, nor the job's files.
+    // The launcher is dead or has closed the lifeline: nothing below may stay, nor the job's files. The next line reads some
+    // of them, which another shepherd may remove any moment.
+    let litter = ft_sys::litter::Litter::of_job(&options.job_dir);
     shepherd.slot.empty_now();
-    if let Some(job_dir) = job_dir {
-        // A shepherd that was killed at the same time may have left some.
-        ft_sys::stray::end_strays(&job_dir);
-        // An agent that lives does this itself, and knows better what to look for.
-        if !shepherd.agent_lives() {
-            ft_sys::litter::Litter::of_job(&job_dir).sweep();
-        }
-        remove(&job_dir);
+    // A shepherd that was killed at the same time may have left some.
+    ft_sys::stray::end_strays(&options.job_dir);
+    // An agent that lives does this itself, and knows better what to look for.
+    if !shepherd.agent_lives() {
+        litter.sweep();
     }
+    remove(&options.job_dir);
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where the job's standard input is.
 #[derive(Debug)]
@@ -23,6 +23,8 @@ pub struct Options {
     pub slot: ft_wire::Slot,
     /// The agent's socket.
     pub socket: PathBuf,
+    /// The job's directory, in which that is; removed when the launcher dies.
+    pub job_dir: PathBuf,
     /// Open for as long as the launcher lives.
     pub lifeline: UnixStream,
     /// Standard input of rank 0.
@@ -51,9 +53,12 @@ impl Options {
         let missing = |name: &str| format!("{name} is missing; ft-shepherd is started by ftrun");
         let lifeline = UnixStream::from(lifeline.ok_or(missing("--lifeline"))?);
         lifeline.set_nonblocking(true).map_err(|error| format!("--lifeline: {error}"))?;
+        let socket = socket.ok_or(missing("--socket"))?;
+        let directory = socket.parent().filter(|directory| directory.parent().is_some()).map(Path::to_path_buf);
         Ok(Options {
             slot: slot.ok_or(missing("--slot"))?,
-            socket: socket.ok_or(missing("--socket"))?,
+            job_dir: directory.ok_or(format!("--socket {} is not in a job's directory", socket.display()))?,
+            socket,
             lifeline,
             stdin,
         })

@@ -10,6 +10,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
@@ -27,6 +28,7 @@ struct Child {
 #[derive(Debug)]
 pub struct Slot {
     number: ft_wire::Slot,
+    job_dir: PathBuf,
     stdin: Stdin,
     child: Option<Child>,
     /// Former direct children that run no user code any more; the kernel has not let go of them yet.
@@ -48,6 +50,7 @@ impl Slot {
         };
         Slot {
             number: options.slot,
+            job_dir: options.job_dir.clone(),
             stdin,
             child: None,
             departed: Vec::new(),
@@ -153,6 +156,7 @@ impl Slot {
         let spawn = Spawn { argv: &start.argv, env: &start.env, cwd: &start.cwd, stdin, extra };
         match spawn.start() {
             Ok(pid) => {
+                ft_sys::segments::note_creator(&self.job_dir, pid);
                 self.child = Some(Child { world, rank, pid, oom_kills: ft_sys::oom::oom_kill_count() });
                 self.feeder = feeder;
                 self.emptying = None;

@@ -8,6 +8,7 @@ pub mod litter;
 pub mod memory;
 pub mod oom;
 pub mod process;
+pub mod segments;
 pub mod slice;
 pub mod spawn;
 pub mod stray;

@@ -1,4 +1,5 @@
-//! Shared-memory files that MPI libraries leave below `/dev/shm` when their processes are killed.
+//! Shared memory that MPI libraries leave when their processes are killed: files below `/dev/shm`, and
+//! [segments](crate::segments).
 //!
 //! Each rank reports what it has mapped once it is past `MPI_Init`. A process that dies before that reports nothing: for
 //! those, files of the known kinds that appeared while the world ran are removed as well, if they are this user's and no
@@ -12,12 +13,15 @@ use std::time::{Duration, SystemTime};
 /// Where POSIX shared memory lives.
 const SHM: &str = "/dev/shm";
 /// How the shared-memory files of the MPI libraries' transports begin.
-const KINDS: [&str; 10] = [
+const KINDS: [&str; 13] = [
     "mpich_shar_tmp",
     "mpich_shm_",
     "mpich_vci_",
     "vader_segment.",
     "sm_segment.",
+    "open_mpi.",
+    "osc_rdma.",
+    "osc_sm.",
     "Intel_MPI_",
     "ucx_shm_",
     "psm",
@@ -36,6 +40,7 @@ const LAG: Duration = Duration::from_millis(100);
 pub struct Litter {
     since: SystemTime,
     reported: BTreeSet<PathBuf>,
+    creators: BTreeSet<i32>,
 }
 
 impl Default for Litter {
@@ -47,14 +52,26 @@ impl Default for Litter {
 impl Litter {
     /// What a job that began at this time left, or may have left.
     pub fn since(begin: SystemTime) -> Self {
-        Litter { since: begin - LAG, reported: BTreeSet::new() }
+        Litter { since: begin - LAG, reported: BTreeSet::new(), creators: BTreeSet::new() }
     }
 
     /// What the job whose directory this is left, or may have left, whichever agent of it saw it come.
     pub fn of_job(job_dir: &Path) -> Self {
         // The socket is as old as the job.
         let begin = std::fs::symlink_metadata(job_dir.join(ft_wire::AGENT_SOCKET)).and_then(|m| m.modified());
-        Litter::since(begin.unwrap_or_else(|_| SystemTime::now()))
+        let mut litter = Litter::since(begin.unwrap_or_else(|_| SystemTime::now()));
+        litter.read_creators(job_dir);
+        litter
+    }
+
+    /// Takes in the processes that were noted in the job's directory.
+    pub fn read_creators(&mut self, job_dir: &Path) {
+        self.creators.append(&mut crate::segments::noted_creators(job_dir));
+    }
+
+    /// Notes a process of this world.
+    pub fn created_by(&mut self, pid: i32) {
+        self.creators.insert(pid);
     }
 
     /// Notes files that a rank of this world has mapped.
@@ -64,6 +81,7 @@ impl Litter {
 
     /// Removes what the world left. Call it when its processes are gone.
     pub fn sweep(&self) {
+        crate::segments::remove_of(&self.creators, self.since);
         let uid = nix::unistd::Uid::effective().as_raw();
         let mut found = self.reported.clone();
         for entry in std::fs::read_dir(SHM).into_iter().flatten().flatten() {

@@ -79,6 +79,8 @@ impl Driver {
         member.page = Some(map);
         member.link = Some(link.clone());
         if member.child != Some(pid) {
+            world.litter.created_by(pid);
+            ft_sys::segments::note_creator(Path::new(&self.spec.job_dir), pid);
             self.files.add_writer(pid);
             watch_pid(number, rank, pid, self.inputs.clone());
         }
@@ -182,7 +184,8 @@ impl Driver {
         if self.oversubscribed() {
             env.extend(self.unless_set(pmix::OVERSUBSCRIBED.0, pmix::OVERSUBSCRIBED.1));
         }
-        for key in ["OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_btl_sm_backing_directory"] {
+        for component in ["btl_vader", "btl_sm", "osc_rdma", "osc_sm"] {
+            let key = &format!("OMPI_MCA_{component}_backing_directory");
             env.extend(self.unless_set(key, &self.pmix_dir(number)));
         }
         env
