@@ -1027,6 +1027,10 @@ impl Cluster {
     }
 
     fn retire(&mut self, node: usize, complete: Version) {
+        // What a node that was left out holds is lost already; it may act on what it heard before.
+        if self.record.as_ref().is_some_and(|record| !record.is_member(NodeId(node as u32))) {
+            return;
+        }
         for rank in (0..self.setup.ranks).map(Rank) {
             let all = self.nodes.iter().filter_map(|node| node.arena.get(&rank)).flatten();
             if !all.clone().any(|entry| entry.stamp.version >= complete && entry.copied == Copied::Hashed) {
