@@ -13,6 +13,7 @@ use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
 use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
+use ft_wire::shepherd::Lifeline;
 use ft_wire::{Role, Slot};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -407,7 +408,7 @@ impl Launcher {
     fn tell_input_grew(&mut self) {
         for shepherd in self.shepherds.values_mut() {
             // One byte that was not read yet is as good as two.
-            let _ = shepherd.lifeline.write(&[0]);
+            let _ = shepherd.lifeline.write(&[Lifeline::GREW]);
         }
     }
 
@@ -452,7 +453,8 @@ impl Launcher {
             if let Some(agent) = &mut self.agent {
                 agent.link = None;
             }
-            for shepherd in self.shepherds.values() {
+            for shepherd in self.shepherds.values_mut() {
+                let _ = shepherd.lifeline.write(&[Lifeline::OVER]);
                 let _ = shepherd.lifeline.shutdown(std::net::Shutdown::Both);
             }
         }

@@ -7,7 +7,7 @@ mod slot;
 
 use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::Role;
-use ft_wire::shepherd::{ToAgent, ToShepherd};
+use ft_wire::shepherd::{Lifeline, ToAgent, ToShepherd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -54,7 +54,8 @@ fn tend(options: Options) -> std::io::Result<()> {
     children.add(Signal::SIGCHLD);
     children.thread_block()?;
     let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    let mut shepherd = Shepherd { slot: Slot::new(&options), lifeline: options.lifeline, deaths, agent: None };
+    let mut shepherd =
+        Shepherd { slot: Slot::new(&options), lifeline: options.lifeline, deaths, agent: None, over: false };
     while shepherd.launcher_lives() {
         if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot)? {
             std::thread::sleep(REDIAL);
@@ -64,15 +65,17 @@ fn tend(options: Options) -> std::io::Result<()> {
             return Ok(());
         }
     }
-    // The launcher is dead or has closed the lifeline: nothing below may stay, nor the job's files. The next line reads some
-    // of them, which another shepherd may remove any moment.
-    let litter = ft_sys::litter::Litter::of_job(&options.job_dir);
+    // The launcher is dead, or the job is over: nothing below may stay, nor the job's files. The next line reads some of them,
+    // which another shepherd may remove any moment.
+    let litter = (!shepherd.over).then(|| ft_sys::litter::Litter::of_job(&options.job_dir));
     shepherd.slot.empty_now();
-    // A shepherd that was killed at the same time may have left some.
-    ft_sys::stray::end_strays(&options.job_dir);
-    // An agent that lives does this itself, and knows better what to look for.
-    if !shepherd.agent_lives() {
-        litter.sweep();
+    if let Some(litter) = litter {
+        // A shepherd that was killed at the same time may have left some.
+        ft_sys::stray::end_strays(&options.job_dir);
+        // An agent that lives does this itself, and knows better what to look for.
+        if !shepherd.agent_lives() {
+            litter.sweep();
+        }
     }
     remove(&options.job_dir);
     Ok(())
@@ -100,16 +103,21 @@ struct Shepherd {
     lifeline: UnixStream,
     deaths: SignalFd,
     agent: Option<Channel>,
+    /// The launcher has said that the job is over.
+    over: bool,
 }
 
 impl Shepherd {
-    /// Reads what the launcher wrote; its end of file is the launcher's death.
+    /// Reads what the launcher wrote; its end of file is the launcher's death, or the job's end.
     fn launcher_lives(&mut self) -> bool {
         let mut bytes = [0; 64];
         loop {
             match self.lifeline.read(&mut bytes) {
                 Ok(0) => return false,
-                Ok(_) => self.slot.stdin_grew(),
+                Ok(count) => {
+                    self.over |= bytes[..count].contains(&Lifeline::OVER);
+                    self.slot.stdin_grew();
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }

@@ -5,7 +5,7 @@
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::death::is_past_user_code;
 use ft_wire::Role;
-use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
+use ft_wire::shepherd::{Lifeline, Start, ToAgent, ToShepherd};
 use nix::libc;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -352,6 +352,23 @@ fn the_launchers_death_ends_everything() {
 }
 
 #[test]
+fn the_end_of_the_job_ends_everything_below_and_looks_for_no_strays() {
+    let mut job = Job::start(Input::Null);
+    job.run(1, "setsid sleep 100 & exec sleep 100");
+    job.wait_alive(2);
+    // Not below this shepherd: when the launcher is dead it would be looked for, by its environment.
+    let socket = format!("FT_SOCKET={}", job.job_dir.join(ft_wire::AGENT_SOCKET).display());
+    let mut other = Command::new("env").args([&socket, "sleep", "100"]).spawn().unwrap();
+    job.lifeline.as_ref().unwrap().write_all(&[Lifeline::OVER]).unwrap();
+    job.lifeline = None;
+    assert!(job.ends());
+    assert_eq!(job.alive(), [0; 0]);
+    assert!(other.try_wait().unwrap().is_none());
+    other.kill().unwrap();
+    other.wait().unwrap();
+}
+
+#[test]
 fn the_shepherds_death_takes_the_rank_along() {
     let mut job = Job::start(Input::Null);
     job.run(1, "exec sleep 100");
@@ -439,7 +456,7 @@ fn every_world_reads_the_spool_from_its_first_byte() {
         spool.write_all_at(text.as_bytes(), 4096).unwrap();
         spool.write_all_at(&(text.len() as u64).to_le_bytes(), 0).unwrap();
         spool.write_all_at(&u32::from(ended).to_le_bytes(), 8).unwrap();
-        job.lifeline.as_ref().unwrap().write_all(b"+").unwrap();
+        job.lifeline.as_ref().unwrap().write_all(&[Lifeline::GREW]).unwrap();
     };
     job.run(1, "read line; echo $line > $HERE/one; read line; echo $line > $HERE/two; exec sleep 100");
     grow(&job, "first\n", false);

@@ -4,6 +4,18 @@
 use crate::{Epoch, Rank, Slot, World};
 use serde::{Deserialize, Serialize};
 
+/// What the launcher writes into a shepherd's lifeline. Its end of file is the launcher's death, unless [`OVER`](Self::OVER)
+/// came before it.
+#[derive(Debug)]
+pub struct Lifeline;
+
+impl Lifeline {
+    /// The spool of the job's standard input grew.
+    pub const GREW: u8 = 0;
+    /// The job is over, and the launcher cleans up itself.
+    pub const OVER: u8 = 1;
+}
+
 /// One process to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
