@@ -33,7 +33,7 @@ def fail(text):
 
 def ranks(launcher):
     """rank -> pid of the processes that run heat2d below the launcher."""
-    parents, found = {}, {}
+    parents, found = {}, []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -46,14 +46,17 @@ def ranks(launcher):
         if "(heat2d)" in stat:
             rank = re.search(rb"(?:^|\0)FT_RANK=(\d+)\0", environ)
             if rank:
-                found[int(rank[1])] = int(entry)
+                found.append((int(rank[1]), int(entry)))
+
     def below(pid):
         while pid > 1:
             pid = parents.get(pid, 0)
             if pid == launcher:
                 return True
         return False
-    return {rank: pid for rank, pid in found.items() if below(pid)}
+
+    # Other people's heat2d may run as well.
+    return {rank: pid for rank, pid in found if below(pid)}
 
 
 def run(argv, env, kill_at=None):
