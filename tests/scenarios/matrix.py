@@ -110,8 +110,13 @@ class Kill:
             while any(v < PLACE for r, v in enumerate(committed(self.trace, self.size)) if r not in here):
                 check(time.monotonic() < deadline, "the other ranks do not come to commit the version")
                 time.sleep(0.001)
+        if self.place == "finalize":
+            # It cannot leave before the others come, unless its server dies: when ft-pmix is killed, or the agent and with
+            # it ft-pmix, MPI_Finalize may return an error the moment after.
+            check(not self.has_returned(job, pids), "MPI_Finalize had returned already")
         if self.victim in ("one", "several", "again"):
             self.strike_ranks(job, pids)
+            check(not self.has_returned(job, pids), "MPI_Finalize had returned before the kill")
         elif self.victim == "agent":
             job.kill(job.one("ft-agent"), "the agent")
         elif self.victim == "pmix":
@@ -125,13 +130,16 @@ class Kill:
             ranks = job.ranks()
             shepherd = job.shepherd_of(ranks[self.first]) if self.first in ranks else job.below("ft-shepherd")[-1]
             job.kill(shepherd, "a shepherd")
-        if self.place == "finalize":
-            check(not job.gate_path("mpi.after-finalize", self.first).exists(), "MPI_Finalize had returned already")
         # Ranks stay where they are until ftd ends them: only the agent has to go on, if it lives. Before MPI_Init another
         # ft-pmix may simply take the place of the one that died.
         for gate, rank in self.stand:
             if rank == "-" or self.needless():
                 job.go(gate, rank)
+
+    def has_returned(self, job, pids):
+        """Whether the process that stood in MPI_Finalize has left it. (Its successor may do so soon.)"""
+        mark = job.gate_path("mpi.after-finalize", self.first)
+        return mark.exists() and mark.read_text().strip() == str(pids.get(("mpi.in-finalize", self.first)))
 
     @staticmethod
     def wait_for_shared_memory(job, pid):
