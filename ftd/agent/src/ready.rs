@@ -9,8 +9,8 @@ use tokio::io::{Interest, unix::AsyncFd};
 /// # Errors
 /// When the runtime cannot watch it.
 pub fn readable(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // tokio deprecates the call for types that may close their descriptor early; an OwnedFd cannot, and the replacement
-    // is an unsafe function, which this crate does without.
+    // tokio deprecates the call for types that may close their descriptor early; an OwnedFd cannot. Its replacement leaves
+    // that promise to the caller, in a way that is not for this crate (DESIGN §12).
     #[allow(deprecated)]
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
