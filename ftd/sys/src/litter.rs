@@ -112,11 +112,8 @@ impl Litter {
 /// Files below `/dev/shm` that any visible process has mapped.
 fn mapped_files() -> BTreeSet<PathBuf> {
     let mut used = BTreeSet::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_none_or(|n| !n.bytes().all(|b| b.is_ascii_digit())) {
-            continue;
-        }
-        let Ok(maps) = std::fs::read_to_string(entry.path().join("maps")) else { continue };
+    for pid in crate::process::everybody() {
+        let Ok(maps) = std::fs::read_to_string(format!("/proc/{pid}/maps")) else { continue };
         used.extend(maps.lines().filter_map(|line| line.find(SHM).map(|at| PathBuf::from(&line[at..]))));
     }
     used

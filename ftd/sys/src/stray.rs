@@ -2,9 +2,8 @@
 //! so was the launcher, and the kernel gave them to somebody else. What they still have is the environment of their rank.
 
 use crate::death::is_past_user_code;
-use crate::process::{pidfd_open, pidfd_send_signal};
+use crate::process::{everybody, pidfd_open, pidfd_send_signal};
 use ft_wire::AGENT_SOCKET;
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,11 +31,10 @@ pub fn end_strays(job_dir: &Path) {
 fn end_found(entry: &[u8]) -> bool {
     let mut found = false;
     let own = std::process::id() as i32;
-    for process in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = pid_of(&process.file_name()).filter(|pid| *pid != own) else { continue };
+    for pid in everybody().into_iter().filter(|pid| *pid != own) {
         // First the descriptor: what is read after that is about the same process, or about none.
         let Ok(pidfd) = pidfd_open(pid) else { continue };
-        let Ok(environment) = std::fs::read(process.path().join("environ")) else { continue };
+        let Ok(environment) = std::fs::read(format!("/proc/{pid}/environ")) else { continue };
         if environment.split(|byte| *byte == 0).any(|variable| variable == entry)
             && !is_past_user_code(pid).unwrap_or(true)
             && pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL).is_ok()
@@ -45,10 +43,6 @@ fn end_found(entry: &[u8]) -> bool {
         }
     }
     found
-}
-
-fn pid_of(name: &OsStr) -> Option<i32> {
-    name.to_str()?.parse().ok()
 }
 
 #[cfg(test)]
