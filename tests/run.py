@@ -3,11 +3,12 @@
 
     tests/run.py [options] [PATTERN …]      a pattern is part of a scenario's name, or a shell pattern
 
-As root it drops to the ordinary user `ftdtest`, and gives every scenario a /dev/shm of its own. It installs what
+As root it drops to the ordinary user `ftdtest`, and gives every scenario that is not public a /dev/shm of its own. It installs what
 `cargo build --release` made into a scratch directory and tests that installation. Standard library only.
 """
 
 import argparse
+import fcntl
 import fnmatch
 import os
 import pathlib
@@ -26,6 +27,8 @@ sys.path.insert(0, str(HERE))
 from harness import job, proc, registry  # noqa: E402
 
 SKIPPED = 77
+# Held by whoever runs a public scenario: it compares what is in the machine's shared memory before and after.
+PUBLIC = "/tmp/ftd-tests-public.lock"
 
 
 def arguments():
@@ -92,7 +95,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         os.dup2(log.fileno(), 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        isolated = proc.private_shm()
+        if not scenario.public:
+            proc.private_shm()
         limited = scenario.memory_mb is None or proc.limit_memory(scenario.memory_mb) is not None
         if user is not None:
             drop(user)
@@ -102,7 +106,7 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         # The source tree may lie where the ordinary user cannot go.
         os.chdir(scratch)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        context = job.Context(label, scratch, prefix, isolated)
+        context = job.Context(label, scratch, prefix, scenario.public)
         try:
             if not limited:
                 raise job.Skipped("a memory cgroup can be made by root only, and where the controller is")
@@ -129,11 +133,23 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         os._exit(status)
 
 
-class Running:
-    """A scenario that runs."""
+def take_machine():
+    """The lock without which nothing runs in the machine's own shared memory; None while somebody else has it."""
+    lock = open(PUBLIC, "a")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
 
-    def __init__(self, scenario, label, scratch, prefix, user):
+
+class Running:
+    """A scenario that runs; `machine` is the lock of a public one."""
+
+    def __init__(self, scenario, label, scratch, prefix, user, machine):
         self.scenario = scenario
+        self.machine = machine
         self.label = label
         self.log_path = scratch / "run" / f"{label.replace('/', '_')}.log"
         self.started = time.monotonic()
@@ -193,15 +209,23 @@ def main():
     try:
         while todo or running:
             busy = sum(r.scenario.weight for r in running)
-            while todo and (not running or busy + todo[0][0].weight <= options.jobs):
-                scenario, label = todo.pop(0)
-                running.append(Running(scenario, label, scratch, prefix, user))
+            for entry in list(todo):
+                scenario, label = entry
+                if running and busy + scenario.weight > options.jobs:
+                    break
+                machine = take_machine() if scenario.public else None
+                if scenario.public and machine is None:
+                    continue
+                todo.remove(entry)
+                running.append(Running(scenario, label, scratch, prefix, user, machine))
                 busy += scenario.weight
             for entry in list(running):
                 ended = entry.poll()
                 if ended is None:
                     continue
                 running.remove(entry)
+                if entry.machine is not None:
+                    entry.machine.close()
                 verdict, seconds = ended
                 counts[verdict] += 1
                 print(f"{verdict:4} {entry.label} ({seconds:.1f} s)", flush=True)

@@ -29,19 +29,20 @@ def check(condition, message):
 class Context:
     """One scenario's surroundings: directories of its own, and the installation under test."""
 
-    def __init__(self, name, scratch, prefix, isolated):
+    def __init__(self, name, scratch, prefix, public):
         self.name = name
         self.scratch = pathlib.Path(scratch)
         self.prefix = pathlib.Path(prefix)
-        self.isolated = isolated
+        self.public = public
         self.dir = self.scratch / "run" / re.sub(r"[^\w.-]", "_", name)
         self.work = self.dir / "work"
         self.tmp = self.dir / "tmp"
         for directory in (self.work, self.tmp):
             directory.mkdir(parents=True)
-        # A memory directory of its own, so that nothing can be left in it unnoticed. In isolation /dev/shm is private anyway.
-        self.memory = pathlib.Path("/dev/shm") / ("" if isolated else f"{self.scratch.name}-{self.dir.name}"[:80])
-        self.memory.mkdir(exist_ok=True)
+        # Private, but for a public scenario.
+        self.memory = pathlib.Path("/dev/shm")
+        self.shared_before = proc.shared_files()
+        self.segments_before = proc.segments()
         self.jobs = []
 
     # --- programs -------------------------------------------------------------------------------------------------
@@ -89,25 +90,32 @@ class Context:
             "TMPDIR": str(self.tmp),
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
-            "FT_MEMORY_DIR": str(self.memory),
             **({"FT_LOG": os.environ["FT_LOG"]} if "FT_LOG" in os.environ else {}),
         }
         env.update(mpi.env if mpi else {})
         env.update({key: str(value) for key, value in extra.items() if value is not None})
         return env
 
-    def ftrun(self, mpi, size, *command, options=(), ft="reinit", env=None, gates=(), stdin=None, cwd=None):
-        """Starts `ftrun -n size --ft=… options command`."""
+    def ftrun(self, mpi, size, *command, options=(), ft="reinit", env=None, gates=(), stdin=None, cwd=None, hurry=1):
+        """Starts `ftrun -n size --ft=… options command`. `hurry` divides all of ftd's waits."""
         argv = [str(self.prefix / "bin" / "ftrun")]
         if size is not None:
             argv += ["-n", str(size)]
         if ft is not None:
             argv += [f"--ft={ft}"]
-        return self.start([*argv, *options, *command], mpi=mpi, env=env, gates=gates, stdin=stdin, cwd=cwd)
+        return self.start([*argv, *options, *command], mpi=mpi, env=env, gates=gates, stdin=stdin, cwd=cwd, hurry=hurry)
 
-    def start(self, argv, mpi=None, env=None, gates=(), stdin=None, cwd=None):
+    def script(self, text, *arguments, **options):
+        """Starts a bash script as a job: what a user has around `ftrun`, a batch script with background children for example.
+        `$FTRUN` is the installed one."""
+        path = self.work / f"script{len(self.jobs)}.sh"
+        path.write_text(f"FTRUN={self.prefix}/bin/ftrun\n{text}")
+        return self.start(["/bin/bash", str(path), *map(str, arguments)], **options)
+
+    def start(self, argv, mpi=None, env=None, gates=(), stdin=None, cwd=None, hurry=1):
         """Starts any command line as a job."""
-        job = Job(self, len(self.jobs), argv, mpi, env or {}, gates, stdin, cwd)
+        env = {**(env or {}), **({"FT_TEST_TIME_SCALE": hurry} if hurry != 1 else {})}
+        job = Job(self, len(self.jobs), argv, mpi, env, gates, stdin, cwd)
         self.jobs.append(job)
         return job
 
@@ -131,6 +139,8 @@ class Context:
     def assert_clean(self, patience=5.0):
         """No process, socket, shared memory or file is left of any job of this scenario."""
         deadline = time.monotonic() + patience
+        gone = self.untouched()
+        check(not gone, "was there before, and is gone:\n" + "\n".join(gone))
         while True:
             left = self.left_behind()
             if not left:
@@ -152,18 +162,20 @@ class Context:
                     os.waitpid(pid, os.WNOHANG)
                 except ChildProcessError:
                     pass
-        for directory in (self.memory, self.tmp):
-            for where, directories, files in os.walk(directory):
-                left += [f"file {where}/{name}" for name in sorted(directories + files)]
-        if self.isolated:
-            left += [f"segment {line}" for line in proc.segments()]
+        for where, directories, files in os.walk(self.tmp):
+            left += [f"file {where}/{name}" for name in sorted(directories + files)]
+        left += [f"file {path}" for path, _ in sorted(proc.shared_files() - self.shared_before)]
+        left += [f"segment {line}" for id, line in proc.segments().items() if id not in self.segments_before]
         return left
+
+    def untouched(self):
+        """What a job must leave alone: all that was in shared memory before it is there still."""
+        gone = [path for path, _ in sorted(self.shared_before - proc.shared_files())]
+        return gone + [f"segment {line}" for id, line in self.segments_before.items() if id not in proc.segments()]
 
     def close(self):
         """Ends and removes what this scenario has left."""
         proc.kill_tree(os.getpid(), also_root=False)
-        if not self.isolated:
-            shutil.rmtree(self.memory, ignore_errors=True)
 
 
 class Output:
@@ -199,7 +211,9 @@ class Job:
         self.err_path = context.dir / f"job{number}.err"
         self.gate_dir = context.dir / f"job{number}.gates"
         self.gate_dir.mkdir()
-        environment = {"FT_GATE": ",".join(gates), "FT_GATE_DIR": str(self.gate_dir)} if gates else {}
+        environment = {"FT_GATE": ",".join(gates)} if gates else {}
+        if gates or "FT_TEST_TIME_SCALE" in env:
+            environment["FT_GATE_DIR"] = str(self.gate_dir)
         environment = context.env(mpi, {**environment, **env})
         print(f"+ {' '.join(map(str, argv))}" + (f"   FT_GATE={','.join(gates)}" if gates else ""), flush=True)
         self.started = time.monotonic()

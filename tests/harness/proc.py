@@ -10,6 +10,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 
 
@@ -25,19 +26,42 @@ def die_with_parent():
 
 
 def private_shm():
-    """Gives this process a /dev/shm and System V shared memory of its own (needs root). False when the machine does not
-    allow it."""
-    if os.geteuid() != 0 or _libc.unshare(CLONE_NEWNS | CLONE_NEWIPC) != 0:
-        return False
-    if _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) != 0:
-        return False
-    return _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777") == 0
+    """Gives this process a /dev/shm and System V shared memory of its own, as root or through a user name space. Where that
+    cannot be had the scenario fails: without it what is left behind would go unseen."""
+    uid, gid, user = os.getuid(), os.getgid(), 0 if os.geteuid() == 0 else CLONE_NEWUSER
+    for what, result in [
+        ("unshare", lambda: _libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | user)),
+        ("the user's name space", lambda: _map_user(uid, gid) if user else 0),
+        ("mount --make-rprivate /", lambda: _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)),
+        ("mount /dev/shm", lambda: _libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"mode=1777")),
+    ]:
+        if result() != 0:
+            raise OSError(ctypes.get_errno(), f"no /dev/shm of its own (run the tests as root): {what}")
+
+
+def _map_user(uid, gid):
+    for file, text in [("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")]:
+        with open(f"/proc/self/{file}", "w") as map:
+            map.write(text)
+    return 0
 
 
 def segments():
-    """System V shared-memory segments, one line each."""
+    """System V shared-memory segments: id and line."""
     with open("/proc/sysvipc/shm") as file:
-        return [line.strip() for line in file.readlines()[1:]]
+        return {line.split()[1]: line.strip() for line in file.readlines()[1:]}
+
+
+def shared_files():
+    """Everything below /dev/shm with its inode: a file that was replaced is another one."""
+    found = set()
+    for where, directories, files in os.walk("/dev/shm"):
+        for name in directories + files:
+            try:
+                found.add((os.path.join(where, name), os.lstat(os.path.join(where, name)).st_ino))
+            except FileNotFoundError:
+                pass
+    return found
 
 
 def limit_memory(megabytes):

@@ -10,26 +10,28 @@ from . import pairwise
 class Scenario:
     """A function to run with its parameters, under a hard time limit."""
 
-    def __init__(self, name, function, timeout, weight, parameters, memory_mb):
+    def __init__(self, name, function, timeout, weight, parameters, memory_mb, public):
         self.name = name
         self.function = function
         self.timeout = timeout
         self.weight = weight
         self.parameters = parameters
         self.memory_mb = memory_mb
+        self.public = public
 
 
 _all = []
 
 
-def scenario(name, timeout=60, weight=1, each=None, memory_mb=None):
+def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False):
     """Registers a function. `each` is a list of parameter dicts: one scenario per entry, named after its values. `weight` 2
-    asks for the whole machine; `memory_mb` for a memory cgroup with that limit around everything the scenario starts."""
+    asks for the whole machine; `memory_mb` for a memory cgroup with that limit around everything the scenario starts.
+    `public`: nothing private: the machine's own /dev/shm and System V segments, as a user's job has them; one at a time."""
 
     def register(function):
         for parameters in [{}] if each is None else each:
             suffix = "".join(f"/{value}" for value in parameters.values())
-            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb))
+            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public))
         return function
 
     return register

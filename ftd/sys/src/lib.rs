@@ -13,3 +13,4 @@ pub mod slice;
 pub mod spawn;
 pub mod stray;
 pub mod sweep;
+pub mod timescale;
