@@ -2,6 +2,7 @@
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
     benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup …] [--mpi NAME …]
+    benches/run.py --against PREFIX …      this build against the one that is installed there
 
 Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
 """
@@ -24,6 +25,7 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 from harness import mpis, proc  # noqa: E402
 
 SIZES = (4, 8, 16)
+CHECKPOINT_MB = (1, 16, 256)
 SHM = pathlib.Path("/dev/shm")
 PATIENCE = 120.0
 
@@ -33,15 +35,16 @@ def monotonic_ms():
 
 
 class Bench:
-    """An installation in a scratch directory, and programs compiled against it."""
+    """An installation, by default of this build into a scratch directory, and programs compiled against it."""
 
-    def __init__(self, options):
+    def __init__(self, options, prefix=None):
         self.repetitions = 3 if options.quick else 21
         self.rows = [tuple(map(int, row.split(","))) for row in options.row]
         self.mpis = [mpis.ALL[name] for name in options.mpi]
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftd-bench-"))
-        self.prefix = self.scratch / "prefix"
-        subprocess.run(["make", "-s", "-C", str(HERE.parent), "install", f"PREFIX={self.prefix}"], check=True)
+        self.prefix = pathlib.Path(prefix or self.scratch / "prefix").absolute()
+        if prefix is None:
+            subprocess.run(["make", "-s", "-C", str(HERE.parent), "install", f"PREFIX={self.prefix}"], check=True)
 
     def close(self):
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -129,7 +132,7 @@ def blocks(text):
     return found
 
 
-def recovery_ftd(bench, mpi, size, protected, resident):
+def recovery_ftd(bench, mpi, size, protected, resident, kills=None):
     """Kills one rank after another in one job; lists of milliseconds since the kill."""
     trace, stop = bench.scratch / "trace", bench.scratch / "stop"
     for path in (trace, stop):
@@ -138,7 +141,7 @@ def recovery_ftd(bench, mpi, size, protected, resident):
     init, restored = [], []
     try:
         pids, _, _ = job.world(size)
-        for number in range(bench.repetitions):
+        for number in range(kills or bench.repetitions):
             time.sleep(0.1)
             begun = monotonic_ms()
             os.kill(pids[number % size], signal.SIGKILL)
@@ -203,9 +206,13 @@ def median(values):
     return f"{statistics.median(values):8.1f}" if values else "       –"
 
 
+def recovery_rows(bench):
+    return bench.rows or [(size, 16, 0) for size in SIZES] + [(size, 16, 1024) for size in SIZES] + [(4, 1024, 0)]
+
+
 def bench_recovery(bench):
     print("\n## Recovery: milliseconds from kill -9 of a rank, medians of", bench.repetitions)
-    cases = bench.rows or [(size, 16, 0) for size in SIZES] + [(size, 16, 1024) for size in SIZES] + [(4, 1024, 0)]
+    cases = recovery_rows(bench)
     print(f"{'MPI':10} ranks protected resident |  noticed   agreed  past MPI_Init  restored | abort + relaunch, past MPI_Init")
     for size, protected, resident in cases:
         for mpi in bench.mpis:
@@ -215,18 +222,30 @@ def bench_recovery(bench):
                   f"     {median(ours['init'])}  {median(ours['restored'])} | {median(theirs)}", flush=True)
 
 
+def checkpoint_times(bench, mpi, megabytes, repetitions):
+    """Microseconds of memcpy and of ft_checkpoint, one each per repetition."""
+    run = subprocess.run(
+        bench.ftrun(1, bench.program(mpi, "checkpoint"), str(megabytes), str(repetitions)), env=bench.env(mpi),
+        capture_output=True, text=True, timeout=PATIENCE * 3, check=True,
+    )
+    return [list(map(float, re.findall(rf"{what}_us ([\d.]+)", run.stdout))) for what in ("memcpy", "checkpoint")]
+
+
 def bench_checkpoint(bench):
     print("\n## ft_checkpoint against memcpy, one rank, warm; medians of", max(bench.repetitions, 3))
     print("MB      memcpy µs  ft_checkpoint µs  memcpy/ft_checkpoint (goal 0.9)")
     mpi = bench.mpis[0]
-    for megabytes in (1, 16, 256):
-        run = subprocess.run(
-            bench.ftrun(1, bench.program(mpi, "checkpoint"), str(megabytes), str(bench.repetitions)), env=bench.env(mpi),
-            capture_output=True, text=True, timeout=PATIENCE * 3, check=True,
-        )
-        copy = statistics.median(map(float, re.findall(r"memcpy_us ([\d.]+)", run.stdout)))
-        checkpoint = statistics.median(map(float, re.findall(r"checkpoint_us ([\d.]+)", run.stdout)))
+    for megabytes in CHECKPOINT_MB:
+        copy, checkpoint = map(statistics.median, checkpoint_times(bench, mpi, megabytes, bench.repetitions))
         print(f"{megabytes:4} {copy:12.0f} {checkpoint:17.0f} {copy / checkpoint:12.2f}", flush=True)
+
+
+def run_ms(bench, mpi, argv):
+    """Milliseconds from the start of a command to its end."""
+    begun = monotonic_ms()
+    subprocess.run(argv, env=bench.env(mpi), check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
+                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return monotonic_ms() - begun
 
 
 def bench_startup(bench):
@@ -238,11 +257,53 @@ def bench_startup(bench):
             ours, theirs = [], []
             for _ in range(bench.repetitions):
                 for argv, times in ((bench.ftrun(size, program), ours), (mpi.mpiexec(size, program), theirs)):
-                    begun = monotonic_ms()
-                    subprocess.run(argv, env=bench.env(mpi), check=True, timeout=PATIENCE, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-                    times.append(monotonic_ms() - begun)
+                    times.append(run_ms(bench, mpi, argv))
             print(f"{mpi.name:10} {size:5} | {median(ours)} {median(theirs)}", flush=True)
+
+
+def in_turns(new, old, rounds, measure):
+    """`measure` returns a list of figures of a build. One line: new, old, new/old, and old/old as the noise to compare with."""
+    figures = [[], [], []]
+    for number in range(rounds):
+        # Who comes first changes: what the one leaves in caches must not always favour the same.
+        order = [(new, figures[0]), (old, figures[1]), (old, figures[2])]
+        for build, into in order[number % 3:] + order[:number % 3]:
+            into.extend(measure(build))
+    this, other, again = map(statistics.median, figures)
+    return f"{this:9.1f} {other:9.1f} {this / other:9.3f} {again / other:9.3f}"
+
+
+COLUMNS = "     this     other      ratio  other/other"
+
+
+def two_startup(new, old):
+    print("\n## Start-up, ms, this build against the other, medians of", new.repetitions)
+    print(f"{'MPI':10} ranks | {COLUMNS}")
+    for mpi in new.mpis:
+        for size in SIZES:
+            def measure(bench):
+                return [run_ms(bench, mpi, bench.ftrun(size, bench.program(mpi, "startup")))]
+            measure(new), measure(old)
+            print(f"{mpi.name:10} {size:5} | {in_turns(new, old, new.repetitions, measure)}", flush=True)
+
+
+def two_checkpoint(new, old):
+    rounds = max(3, new.repetitions // 3)
+    print("\n## ft_checkpoint, µs, this build against the other, medians of", 7 * rounds)
+    print(f"  MB | {COLUMNS}")
+    for megabytes in CHECKPOINT_MB:
+        row = in_turns(new, old, rounds, lambda bench: checkpoint_times(bench, bench.mpis[0], megabytes, 7)[1])
+        print(f"{megabytes:4} | {row}", flush=True)
+
+
+def two_recovery(new, old):
+    rounds = max(3, new.repetitions // 3)
+    print("\n## kill -9 to the last rank past MPI_Init, ms, this build against the other, medians of", 3 * rounds)
+    print(f"{'MPI':10} ranks protected resident | {COLUMNS}")
+    for size, protected, resident in recovery_rows(new):
+        for mpi in new.mpis:
+            row = in_turns(new, old, rounds, lambda bench: recovery_ftd(bench, mpi, size, protected, resident, 3)["init"])
+            print(f"{mpi.name:10} {size:5} {protected:6} MB {resident:5} MB | {row}", flush=True)
 
 
 def main():
@@ -252,17 +313,23 @@ def main():
     parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=list(mpis.ALL))
     parser.add_argument("--row", action="append", default=[], metavar="RANKS,PROTECTED_MB,RESIDENT_MB",
                         help="only this row of the recovery; may be given again")
+    parser.add_argument("--against", metavar="PREFIX", help="compare with the installation of another build of ftd")
     options = parser.parse_args()
     proc.become_subreaper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bench = Bench(options)
+    other = Bench(options, options.against) if options.against else None
     try:
         for name in options.what or ["startup", "checkpoint", "recovery"]:
-            {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup}[name](bench)
+            if other:
+                {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_startup}[name](bench, other)
+            else:
+                {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup}[name](bench)
     finally:
         # Whatever ended this: nothing that it started runs on (they are all below this subreaper).
         proc.kill_tree(os.getpid(), also_root=False)
-        bench.close()
+        for each in filter(None, (bench, other)):
+            each.close()
 
 
 if __name__ == "__main__":
