@@ -93,7 +93,7 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         proc.become_subreaper()
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         if not scenario.public:
             proc.private_shm()

@@ -141,7 +141,7 @@ def environ(pid):
             items = file.read().split(b"\0")
     except OSError:
         return {}
-    return dict(item.decode(errors="replace").partition("=")[::2] for item in items if b"=" in item)
+    return dict(os.fsdecode(item).partition("=")[::2] for item in items if b"=" in item)
 
 
 def descendants(root):

@@ -8,6 +8,7 @@ use ft_wire::{Flavour, Rank, Role, World};
 use std::ffi::{CString, c_void};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -101,7 +102,7 @@ pub(crate) fn join(init: *const c_void) {
     }
     if pmi_fd {
         let Some(fd) = descriptors.next() else { refuse("the agent of this job sent no PMI connection") };
-        set_variable("PMI_FD", Some(&fd.into_raw_fd().to_string()));
+        set_variable("PMI_FD", Some(fd.into_raw_fd().to_string().as_bytes()));
     }
     if flavour == Flavour::OpenMpi {
         find_prefix(init);
@@ -115,7 +116,7 @@ pub(crate) fn join(init: *const c_void) {
 }
 
 /// Sets or removes a variable where C code sees it.
-fn set_variable(name: &str, value: Option<&str>) {
+fn set_variable(name: &str, value: Option<&[u8]>) {
     let Ok(name) = CString::new(name) else { return };
     match value.map(CString::new) {
         // SAFETY: both are C strings; libc locks the environment against itself.
@@ -136,10 +137,9 @@ fn find_prefix(init: *const c_void) {
         return;
     };
     let Some(prefix) = prefix.parent().filter(|prefix| *prefix != Path::new("/usr")) else { return };
-    let Some(text) = prefix.to_str() else { return };
     for (variable, data) in [("OPAL_PREFIX", "openmpi"), ("PMIX_PREFIX", "pmix")] {
         if std::env::var_os(variable).is_none() && prefix.join("share").join(data).is_dir() {
-            set_variable(variable, Some(text));
+            set_variable(variable, Some(prefix.as_os_str().as_bytes()));
         }
     }
 }

@@ -107,7 +107,7 @@ impl Agent {
                             Some(reason) => channel.send(&ToRank::Refused { reason: reason.into() }, &[]).unwrap(),
                             None => {
                                 let env = vec![
-                                    ("FT_TEST_WORD".to_string(), Some("word".to_string())),
+                                    ("FT_TEST_WORD".to_string(), Some(b"word".to_vec())),
                                     ("FT_TEST_GONE".to_string(), None),
                                 ];
                                 channel.send(&ToRank::Welcome { env, pmi_fd: false }, &[fd.as_fd()]).unwrap();

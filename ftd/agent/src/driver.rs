@@ -130,7 +130,7 @@ impl Driver {
         launcher: Link,
         inputs: UnboundedSender<Input>,
     ) -> Result<Driver, crate::AgentError> {
-        let job_dir = PathBuf::from(&spec.job_dir);
+        let job_dir = spec.job_dir.clone();
         let at = |path: &Path| {
             let path = path.to_path_buf();
             move |error| crate::AgentError::JobDir { path, error }
@@ -173,7 +173,7 @@ impl Driver {
             let Some(input) = inputs.recv().await else { break };
             if matches!(input, Input::LauncherClosed) {
                 tracing::warn!("the launcher is gone: the job ends");
-                let job_dir = PathBuf::from(&self.spec.job_dir);
+                let job_dir = self.spec.job_dir.clone();
                 let _ = tokio::task::spawn_blocking(move || ft_sys::stray::end_strays(&job_dir)).await;
                 self.clean_up().await;
                 let _ = std::fs::remove_dir_all(&self.spec.job_dir);
@@ -405,7 +405,7 @@ impl Driver {
         match PmixHost::start(id, &self.spec.ft_pmix, &tmpdir, self.inputs.clone()) {
             Ok(host) => Some(host),
             Err(error) => {
-                self.notice(format!("{} cannot be started: {error}", self.spec.ft_pmix));
+                self.notice(format!("{} cannot be started: {error}", self.spec.ft_pmix.display()));
                 None
             }
         }

@@ -100,7 +100,7 @@ async fn work() -> Result<(), AgentError> {
     };
     let store = ft_store::Embedded::open(std::fs::File::from(store))?;
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
-    orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone().into()).map_err(AgentError::Io)?;
+    orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;
     let mut driver = Driver::new(spec, store, launcher, inputs.clone())?;
 
     let from_launcher = inputs.clone();

@@ -29,7 +29,7 @@ impl PmixHost {
     ///
     /// # Errors
     /// When the program cannot be started.
-    pub fn start(id: HostId, program: &str, tmpdir: &Path, inputs: UnboundedSender<Input>) -> io::Result<PmixHost> {
+    pub fn start(id: HostId, program: &Path, tmpdir: &Path, inputs: UnboundedSender<Input>) -> io::Result<PmixHost> {
         std::fs::create_dir_all(tmpdir)?;
         let (ours, theirs) = UnixStream::pair()?;
         // As standard input it reaches the child whatever its number is here.

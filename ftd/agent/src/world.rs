@@ -102,7 +102,7 @@ pub struct World {
     /// Host of libpmix, once a rank asked for PMIx.
     pub pmix: Option<PmixHost>,
     /// PMIx environment by rank, once the host has registered the world.
-    pub pmix_env: Option<BTreeMap<Rank, Vec<(String, String)>>>,
+    pub pmix_env: Option<BTreeMap<Rank, ft_wire::pmix::Variables>>,
     /// PMI-1 server, once a rank asked for it.
     pub pmi1: Option<ft_pmi1::World>,
     /// Published PMI-1 names.

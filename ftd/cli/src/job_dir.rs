@@ -25,6 +25,17 @@ pub enum JobDirError {
         /// What the system said.
         error: io::Error,
     },
+    /// It is not in memory.
+    #[error(
+        "the memory directory {} (FT_MEMORY_DIR) is on {kind}, not in memory: locks there may not lock, and checkpoints would wait for a disk; set FT_MEMORY_DIR to a directory on tmpfs, such as /dev/shm",
+        path.display()
+    )]
+    NotMemory {
+        /// The place.
+        path: PathBuf,
+        /// Name of the file system's kind.
+        kind: String,
+    },
     /// Something in it cannot be made.
     #[error("{}: {error}", path.display())]
     Inside {
@@ -47,14 +58,22 @@ pub struct JobDir {
 impl JobDir {
     /// Chooses a place, after those of dead launchers were swept. Nothing is there before [`make`](Self::make): somebody
     /// who removes it if this process is killed can be started first.
-    pub fn choose() -> JobDir {
+    ///
+    /// # Errors
+    /// When the place is not in memory: what a lock there says is not to be trusted.
+    pub fn choose() -> Result<JobDir, JobDirError> {
         let memory = match std::env::var_os("FT_MEMORY_DIR") {
             Some(directory) if !directory.is_empty() => PathBuf::from(directory),
             _ => PathBuf::from(MEMORY),
         };
         let memory = std::path::absolute(&memory).unwrap_or(memory);
+        match crate::file_system::not_in_memory(&memory) {
+            Ok(None) => {}
+            Ok(Some(kind)) => return Err(JobDirError::NotMemory { path: memory, kind }),
+            Err(error) => return Err(JobDirError::Memory { path: memory, error }),
+        }
         sweep(&memory);
-        Self::choose_in(&memory)
+        Ok(Self::choose_in(&memory))
     }
 
     fn choose_in(memory: &Path) -> JobDir {

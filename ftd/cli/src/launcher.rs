@@ -148,9 +148,9 @@ impl Launcher {
         raise_descriptor_limit(options.ranks);
         ft_sys::process::set_subreaper().map_err(system("orphans cannot be adopted"))?;
         let signals = Signals::open().map_err(system("signals cannot be read"))?;
-        let directory = JobDir::choose();
+        let directory = JobDir::choose()?;
         spec.job = format!("ftrun-{}", directory.word());
-        spec.job_dir = directory.path().to_string_lossy().into_owned();
+        spec.job_dir = directory.path().to_path_buf();
         let mut launcher = Launcher {
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             input: Input::open().map_err(system("standard input"))?,
@@ -276,7 +276,7 @@ impl Launcher {
     /// Runs the job to its end and returns the exit status.
     pub fn run(mut self) -> i32 {
         let job_dir = self.spec.job_dir.clone();
-        self.verbose(|| format!("job directory {job_dir}"));
+        self.verbose(|| format!("job directory {}", job_dir.display()));
         loop {
             let ready = match self.wait() {
                 Ok(ready) => ready,

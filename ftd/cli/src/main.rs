@@ -1,6 +1,7 @@
 //! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
 
 mod family;
+mod file_system;
 mod helpers;
 mod job_dir;
 mod launcher;
@@ -98,12 +99,12 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Re
         argv: argv.into_iter().map(bytes).collect(),
         env: environment.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
         cwd: bytes(directory.into_os_string()),
-        job_dir: String::new(),
+        job_dir: PathBuf::new(),
         max_failures: options.max_failures,
         recover_aborts: options.recover_aborts,
         mpi: options.mpi.to_string(),
-        preload: helpers.preload.to_string_lossy().into_owned(),
-        ft_pmix: helpers.pmix.to_string_lossy().into_owned(),
+        preload: helpers.preload.clone(),
+        ft_pmix: helpers.pmix.clone(),
         linked_in,
         expect_pmix,
     })

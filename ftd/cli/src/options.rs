@@ -246,25 +246,25 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words = words.into_iter();
     let mut rewritten: Vec<OsString> = words.by_ref().take(1).collect();
     while let Some(word) = words.next() {
-        let text = word.to_str().unwrap_or_default();
-        let name = text.split('=').next().unwrap_or_default();
-        if !text.starts_with('-') || text == "--" {
+        let text = word.as_encoded_bytes();
+        let name = text.split(|byte| *byte == b'=').next().unwrap_or_default();
+        if !text.starts_with(b"-") || text == b"--" {
             // From here on all words are the program's.
             rewritten.push("--".into());
-            rewritten.extend((text != "--").then_some(word));
+            rewritten.extend((text != b"--").then_some(word));
             break;
         }
         // `-n4` and `-xA=b` are short options; `-host` is none, and `-h` least of all.
         let short = text.len() == 2
-            || text.starts_with("--")
-            || text.starts_with("-x")
-            || matches!(text.as_bytes(), [_, b'n' | b'c', b'0'..=b'9', ..]);
-        let word = if LONG.contains(&name) || !short { OsString::from(format!("-{text}")) } else { word };
-        let text = word.to_str().unwrap_or_default();
-        let values = match text {
-            "--mca" => 2,
-            "--wdir" | "--wd" => 1,
-            _ => usize::from(WITH_VALUE.contains(&text)),
+            || text.starts_with(b"--")
+            || text.starts_with(b"-x")
+            || matches!(text, [_, b'n' | b'c', b'0'..=b'9', ..]);
+        let long = LONG.iter().any(|option| name == option.as_bytes());
+        let word = if long || !short { [OsStr::new("-"), &word].into_iter().collect() } else { word };
+        let values = match word.as_encoded_bytes() {
+            b"--mca" => 2,
+            b"--wdir" | b"--wd" => 1,
+            text => usize::from(WITH_VALUE.iter().any(|option| text == option.as_bytes())),
         };
         rewritten.push(word);
         rewritten.extend(words.by_ref().take(values));
@@ -429,6 +429,18 @@ mod tests {
 
     fn words(line: &str) -> Vec<OsString> {
         std::iter::once("ftrun").chain(line.split_ascii_whitespace()).map(OsString::from).collect()
+    }
+
+    #[test]
+    fn words_that_are_not_utf8_are_options_too() {
+        let words = [b"ftrun".as_slice(), b"--chdir=/\xff", b"-xA=\xfe", b"-wdir=/\xff\n", b"-n", b"2", b"\xff", b"-n"];
+        let words = words.map(|word| OsString::from_vec(word.to_vec()));
+        assert!(parse(words.clone()).is_err(), "the directory was given twice");
+        let words = words.into_iter().enumerate().filter(|(at, _)| *at != 3).map(|(_, word)| word);
+        let Ok(Request::Run(options)) = parse(words) else { panic!() };
+        assert_eq!(options.directory.unwrap().as_os_str().as_bytes(), b"/\xff");
+        assert_eq!(options.variables[0].1.as_ref().unwrap().as_bytes(), b"\xfe");
+        assert_eq!(options.command, [OsString::from_vec(b"\xff".to_vec()), "-n".into()]);
     }
 
     fn run(line: &str) -> Options {

@@ -10,9 +10,10 @@ use ft_sys::death::is_past_user_code;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::{self, Start, ToShepherd};
 use ft_wire::{Role, Slot};
+use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -129,7 +130,9 @@ struct Job {
     ftrun: Child,
     control: UnixListener,
     dir: tempfile::TempDir,
-    memory: PathBuf,
+    memory: tempfile::TempDir,
+    /// Public scenarios compare what is in shared memory before and after: none runs meanwhile.
+    _machine: Flock<File>,
 }
 
 /// How a test starts ftrun.
@@ -152,9 +155,10 @@ impl Job {
     fn start(setup: Setup<'_>) -> (Job, Agent) {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
-        let (libexec, memory) = (at("libexec"), at("memory"));
+        let machine = OpenOptions::new().create(true).append(true).open("/tmp/ftd-tests-public.lock").unwrap();
+        let machine = Flock::lock(machine, FlockArg::LockShared).unwrap();
+        let (libexec, memory) = (at("libexec"), tempfile::tempdir_in("/dev/shm").unwrap());
         fs::create_dir(&libexec).unwrap();
-        fs::create_dir(&memory).unwrap();
         std::os::unix::fs::symlink(ft_shepherd(), libexec.join("ft-shepherd")).unwrap();
         fs::write(libexec.join("ft-pmix"), "").unwrap();
         fs::write(libexec.join("libft_preload.so"), "").unwrap();
@@ -171,7 +175,7 @@ impl Job {
             .args(setup.options)
             .args(["/bin/echo", "argument"])
             .env("FT_LIBEXEC", &libexec)
-            .env("FT_MEMORY_DIR", &memory)
+            .env("FT_MEMORY_DIR", memory.path())
             .env(CONTROL, at("control"))
             .env("HERE", dir.path())
             .stdin(setup.stdin)
@@ -179,7 +183,7 @@ impl Job {
             .stderr(err)
             .spawn()
             .unwrap();
-        let mut job = Job { ftrun, control, dir, memory };
+        let mut job = Job { ftrun, control, dir, memory, _machine: machine };
         let mut agent = job.next_agent();
         let slots = agent.slots.clone();
         agent.meet(&slots);
@@ -271,7 +275,7 @@ impl Job {
     }
 
     fn assert_clean(&self) {
-        let files = || fs::read_dir(&self.memory).unwrap().flatten().map(|f| f.path()).collect::<Vec<_>>();
+        let files = || fs::read_dir(self.memory.path()).unwrap().flatten().map(|f| f.path()).collect::<Vec<_>>();
         eventually(
             || self.alive().is_empty() && files().is_empty(),
             || format!("the end of {:?} and {:?}", self.alive(), files()),

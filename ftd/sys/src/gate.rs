@@ -5,6 +5,7 @@
 //! one process once per job), and, unless it only marks, waits for `<that file>.go` for at most a minute.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -73,7 +74,7 @@ pub fn reach(name: &str, rank: Option<u32>) {
 
 fn stand(file: &Path, mark: bool, patience: Duration) {
     // Written under another name first, so that who sees the file sees the pid.
-    let with = |suffix: &str| PathBuf::from(format!("{}.{suffix}", file.display()));
+    let with = |suffix: &str| PathBuf::from([file.as_os_str(), ".".as_ref(), suffix.as_ref()].join(OsStr::new("")));
     let draft = with(&std::process::id().to_string());
     let written = OpenOptions::new()
         .write(true)

@@ -13,8 +13,9 @@ struct Memory {
 
 impl Memory {
     fn of_self() -> Option<Memory> {
-        let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+        // One path of another program that is not UTF-8 must not hide the rest.
+        let read = |file| fs::read(file).ok().map(|text| String::from_utf8_lossy(&text).into_owned());
+        let (cgroups, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mounts")?);
         // v1 first: where both are mounted the memory controller is bound to one of them.
         Memory::find(&cgroups, &mounts, false).or_else(|| Memory::find(&cgroups, &mounts, true))
     }

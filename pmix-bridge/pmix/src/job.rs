@@ -4,6 +4,7 @@ use ft_wire::Rank;
 use ft_wire::pmix::WorldInfo;
 use std::collections::HashSet;
 use std::ffi::CStr;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use crate::native::keys;
@@ -18,7 +19,7 @@ pub(crate) struct Info {
 /// A value with PMIx's type.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Value {
-    Text(String),
+    Text(Vec<u8>),
     /// To be handed through `PMIx_generate_regex` first.
     NodeMap(String),
     /// To be handed through `PMIx_generate_ppn` first.
@@ -66,7 +67,7 @@ fn info(key: &'static CStr, value: Value) -> Info {
     Info { key, value }
 }
 
-fn text(key: &'static CStr, value: impl Into<String>) -> Info {
+fn text(key: &'static CStr, value: impl Into<Vec<u8>>) -> Info {
     info(key, Value::Text(value.into()))
 }
 
@@ -76,9 +77,9 @@ fn count(key: &'static CStr, value: usize) -> Info {
 
 /// What `PMIx_server_init` is told.
 pub(crate) fn server(folder: &Path, host: &str) -> Vec<Info> {
-    let folder = folder.to_string_lossy();
+    let folder = folder.as_os_str().as_bytes();
     vec![
-        text(keys::PMIX_SERVER_TMPDIR, folder.clone()),
+        text(keys::PMIX_SERVER_TMPDIR, folder),
         text(keys::PMIX_SYSTEM_TMPDIR, folder),
         // Without a name of its own the server of another job of the same user could be taken for this one.
         text(keys::PMIX_SERVER_NSPACE, format!("ftd-server.{}", std::process::id())),
@@ -112,8 +113,8 @@ pub(crate) fn describe(world: &WorldInfo, folder: &Path, cpus: usize) -> Result<
         text(keys::PMIX_LOCAL_PEERS, join(&local)),
         text(keys::PMIX_HOSTNAME, hosts[me]),
         count(keys::PMIX_NODEID, me),
-        text(keys::PMIX_TMPDIR, folder.to_string_lossy()),
-        text(keys::PMIX_NSDIR, folder.join(&world.nspace).to_string_lossy()),
+        text(keys::PMIX_TMPDIR, folder.as_os_str().as_bytes()),
+        text(keys::PMIX_NSDIR, folder.join(&world.nspace).into_os_string().into_vec()),
         // The agent removes the folder; Open MPI must not.
         info(keys::PMIX_TDIR_RMCLEAN, Value::Bool(true)),
     ];
@@ -174,8 +175,9 @@ fn check(world: &WorldInfo) -> Result<(), JobError> {
     if let Some((host, _)) = world.nodes.iter().find(|(host, _)| host.is_empty() || host.contains([',', ';', '\0'])) {
         return Err(JobError::Host(host.clone()));
     }
-    let nul = [&world.tmpdir, &world.argv0, &world.cwd].into_iter().find(|text| text.contains('\0'));
-    nul.map_or(Ok(()), |text| Err(JobError::Nul(text.clone())))
+    let texts = [world.tmpdir.as_os_str().as_bytes(), &world.argv0, &world.cwd];
+    let nul = texts.into_iter().find(|text| text.contains(&0));
+    nul.map_or(Ok(()), |text| Err(JobError::Nul(String::from_utf8_lossy(text).into_owned())))
 }
 
 #[cfg(test)]
@@ -188,10 +190,10 @@ mod tests {
             world_size: 4,
             nodes: vec![("a".to_string(), vec![0, 2]), ("b".to_string(), vec![1, 3])],
             me: 1,
-            tmpdir: String::new(),
+            tmpdir: std::path::PathBuf::new(),
             incarnation: 3,
-            argv0: "/bin/app".to_string(),
-            cwd: "/".to_string(),
+            argv0: b"/bin/app".to_vec(),
+            cwd: b"/".to_vec(),
         }
     }
 
@@ -227,6 +229,6 @@ mod tests {
         assert!(matches!(refuse(|w| w.world_size = 5), JobError::Placement(5)));
         assert!(matches!(refuse(|w| w.nodes[0].1 = vec![0, 0]), JobError::Placement(4)));
         assert!(matches!(refuse(|w| w.nodes[0].0 = "a,b".to_string()), JobError::Host(_)));
-        assert!(matches!(refuse(|w| w.cwd = "a\0b".to_string()), JobError::Nul(_)));
+        assert!(matches!(refuse(|w| w.cwd = b"a\0b".to_vec()), JobError::Nul(_)));
     }
 }

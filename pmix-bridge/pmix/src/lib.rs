@@ -164,7 +164,7 @@ pub enum PmixError {
 }
 
 /// The environment that the process of each rank needs.
-pub type RankEnvironment = Vec<(Rank, Vec<(String, String)>)>;
+pub type RankEnvironment = Vec<(Rank, ft_wire::pmix::Variables)>;
 
 /// libpmix's server in this process.
 #[derive(Debug)]
@@ -198,8 +198,8 @@ impl Server {
         let cpus = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         let job = job::describe(world, &self.folder, cpus)?;
         make_folder(&self.folder.join(&world.nspace))?;
-        if !world.tmpdir.is_empty() {
-            make_folder(Path::new(&world.tmpdir))?;
+        if !world.tmpdir.as_os_str().is_empty() {
+            make_folder(&world.tmpdir)?;
         }
         native::register_namespace(&world.nspace, job.local.len(), job.infos).await?;
         let mut environment = Vec::with_capacity(job.local.len());

@@ -95,6 +95,13 @@ unsafe fn procs_from(at: *const sys::pmix_proc_t, count: usize) -> Vec<Proc> {
 /// # Safety
 /// `at` is null or points to an array of strings that ends with a null pointer.
 unsafe fn texts(at: *const *mut c_char) -> Vec<String> {
+    // SAFETY: by this function's contract.
+    unsafe { strings(at) }.iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect()
+}
+
+/// # Safety
+/// As [`texts`].
+unsafe fn strings(at: *const *mut c_char) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     if at.is_null() {
         return all;
@@ -106,7 +113,7 @@ unsafe fn texts(at: *const *mut c_char) -> Vec<String> {
             break;
         }
         // SAFETY: an element of the array is a string.
-        all.push(unsafe { text(one) });
+        all.push(unsafe { CStr::from_ptr(one) }.to_bytes().to_vec());
     }
     all
 }
@@ -934,13 +941,13 @@ pub(crate) async fn register_client(nspace: &str, rank: Rank) -> Result<(), Pmix
 }
 
 /// The environment that a process needs to find this server.
-pub(crate) fn setup_fork(nspace: &str, rank: Rank) -> Result<Vec<(String, String)>, PmixError> {
+pub(crate) fn setup_fork(nspace: &str, rank: Rank) -> Result<ft_wire::pmix::Variables, PmixError> {
     let proc = proc_to(nspace, rank);
     let mut array: *mut *mut c_char = ptr::null_mut();
     // SAFETY: libpmix appends to an array that is empty so far.
     let status = Status(unsafe { sys::PMIx_server_setup_fork(&proc, &mut array) });
     // SAFETY: null, or an array of strings with a null at its end.
-    let all = unsafe { texts(array) };
+    let all = unsafe { strings(array) };
     for index in 0..all.len() {
         // SAFETY: the array has that many strings, allocated with malloc for the caller.
         unsafe { libc::free((*array.add(index)).cast()) };
@@ -948,9 +955,10 @@ pub(crate) fn setup_fork(nspace: &str, rank: Rank) -> Result<Vec<(String, String
     // SAFETY: as is the array itself.
     unsafe { libc::free(array.cast()) };
     status.result("PMIx_server_setup_fork")?;
-    let pairs = all
-        .into_iter()
-        .filter_map(|entry| entry.split_once('=').map(|(name, value)| (name.to_string(), value.to_string())));
+    let pairs = all.into_iter().filter_map(|entry| {
+        let (name, value) = entry.split_at_checked(entry.iter().position(|byte| *byte == b'=')?)?;
+        Some((String::from_utf8(name.to_vec()).ok()?, value[1..].to_vec()))
+    });
     Ok(pairs.collect())
 }
 

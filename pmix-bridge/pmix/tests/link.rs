@@ -46,10 +46,10 @@ fn a_senseless_world_is_refused_with_a_sentence() {
         world_size: 2,
         nodes: vec![("node".to_string(), vec![0, 0])],
         me: 0,
-        tmpdir: folder.path().to_str().unwrap().to_string(),
+        tmpdir: folder.path().to_path_buf(),
         incarnation: 0,
-        argv0: String::new(),
-        cwd: String::new(),
+        argv0: Vec::new(),
+        cwd: Vec::new(),
     }));
     let Some(ToAgent::Failed { reason }) = host.receive(LIMIT) else { panic!("no refusal") };
     assert_eq!(reason, "the placement does not hold each of the 2 ranks once");

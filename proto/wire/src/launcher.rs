@@ -1,8 +1,9 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
-use crate::{Epoch, Flavour, Rank, Slot, World};
+use crate::{Epoch, Flavour, Rank, Slot, World, path};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// What the job is. The same for every agent of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,7 +21,8 @@ pub struct JobSpec {
     /// Working directory of the ranks.
     pub cwd: Vec<u8>,
     /// The job's directory in node memory (mode 0700): `agent.sock`, `pmix/`, `ckpt/`.
-    pub job_dir: String,
+    #[serde(with = "path")]
+    pub job_dir: PathBuf,
     /// `--ft-max-failures`: deaths of one rank in a row without progress before the job ends.
     pub max_failures: u32,
     /// `--ft-on-abort=recover`.
@@ -31,9 +33,11 @@ pub struct JobSpec {
     /// its environment must be there from the start. So says the option, or the file.
     pub linked_in: Option<Flavour>,
     /// Absolute path of `libft_preload.so`.
-    pub preload: String,
+    #[serde(with = "path")]
+    pub preload: PathBuf,
     /// Absolute path of the `ft-pmix` program.
-    pub ft_pmix: String,
+    #[serde(with = "path")]
+    pub ft_pmix: PathBuf,
     /// A guess from the program file: its MPI speaks PMIx, so an `ft-pmix` is worth starting at once.
     pub expect_pmix: bool,
 }

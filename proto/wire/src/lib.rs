@@ -15,6 +15,7 @@
 pub mod client;
 mod frame;
 pub mod launcher;
+mod path;
 pub mod pmix;
 pub mod rank;
 pub mod shepherd;

@@ -1,7 +1,8 @@
 //! Agent ⇄ `ft-pmix`, the disposable process that hosts libpmix's server for one world on one node.
 
-use crate::Rank;
+use crate::{Rank, path};
 use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 /// PMIx status: success.
 pub const SUCCESS: i32 = 0;
@@ -17,6 +18,9 @@ pub const NOT_SINGLETON: (&str, &str) = ("JSM_JSRUN_PORT", "0");
 /// What Open MPI 4's own launcher sets when a node has more ranks than processors: waiting ranks then give the processor
 /// away. (`mpi_yield_when_idle`, the user's own setting, goes before it.) Open MPI 5 takes it from the job's information.
 pub const OVERSUBSCRIBED: (&str, &str) = ("OMPI_MCA_mpi_oversubscribe", "1");
+
+/// Environment variables; their values may be paths.
+pub type Variables = Vec<(String, Vec<u8>)>;
 
 /// A process as PMIx names it. `rank` may be PMIx's wildcard (`u32::MAX - 1`, `0xffff_fffe`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -39,13 +43,14 @@ pub struct WorldInfo {
     /// Index of this node in `nodes`.
     pub me: u32,
     /// Directory for the world's session files; `ft-pmix` creates it.
-    pub tmpdir: String,
+    #[serde(with = "path")]
+    pub tmpdir: PathBuf,
     /// Incarnation, for `PMIX_REINCARNATION`.
     pub incarnation: u32,
     /// Program, for `PMIX_APP_ARGV`.
-    pub argv0: String,
+    pub argv0: Vec<u8>,
     /// Working directory.
-    pub cwd: String,
+    pub cwd: Vec<u8>,
 }
 
 /// Agent → `ft-pmix`. `token` pairs an answer with its request.
@@ -107,7 +112,7 @@ pub enum ToAgent {
     /// The world is registered; per local rank the environment its process needs.
     Registered {
         /// Rank and its environment.
-        env: Vec<(Rank, Vec<(String, String)>)>,
+        env: Vec<(Rank, Variables)>,
     },
     /// The world cannot be served; `ft-pmix` exits.
     Failed {

@@ -41,7 +41,7 @@ pub enum ToRank {
     /// Answer to [`ToAgent::Hello`]. Descriptors: the rank page (see [`page`]), then `PMI_FD` when `pmi_fd` is set.
     Welcome {
         /// Environment variables to set (`Some`) or remove (`None`) before the native `MPI_Init` runs.
-        env: Vec<(String, Option<String>)>,
+        env: Vec<(String, Option<Vec<u8>>)>,
         /// A second descriptor came along, to be announced as `PMI_FD`.
         pmi_fd: bool,
     },

@@ -3,6 +3,7 @@
 use super::*;
 use crate::report;
 use ft_wire::Flavour;
+use std::os::unix::ffi::OsStringExt;
 
 /// Environment variables of other launchers that would mislead a rank.
 const FOREIGN: [&str; 6] = ["PMIX_", "PMI_", "OMPI_COMM_WORLD_", "MPI_LOCAL", "PRTE_", "FT_"];
@@ -164,14 +165,17 @@ impl Driver {
 
     fn rank_environment(&self, world: WorldNumber, epoch: Epoch, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> {
         let foreign = |key: &[u8]| {
-            let key = String::from_utf8_lossy(key);
-            FOREIGN.iter().any(|f| key.starts_with(f)) && !KEPT.contains(&key.as_ref())
+            FOREIGN.iter().any(|f| key.starts_with(f.as_bytes())) && !KEPT.iter().any(|kept| key == kept.as_bytes())
         };
         let mut env: Vec<(Vec<u8>, Vec<u8>)> =
             self.spec.env.iter().filter(|(key, _)| !foreign(key) && key != b"LD_PRELOAD").cloned().collect();
+        let mut set_path = |key: &str, name: &str| {
+            env.push((key.as_bytes().to_vec(), self.spec.job_dir.join(name).into_os_string().into_vec()));
+        };
+        set_path("FT_SOCKET", ft_wire::AGENT_SOCKET);
+        set_path("FT_CHECKPOINT_DIR", "ckpt");
         let mut set = |key: &str, value: String| env.push((key.as_bytes().to_vec(), value.into_bytes()));
         set("FT_JOB", self.spec.job.clone());
-        set("FT_SOCKET", format!("{}/{}", self.spec.job_dir, ft_wire::AGENT_SOCKET));
         set("FT_WORLD", world.to_string());
         set("FT_EPOCH", epoch.to_string());
         set("FT_RANK", rank.to_string());
@@ -179,7 +183,6 @@ impl Driver {
         set("FT_LOCAL_RANK", rank.to_string());
         set("FT_LOCAL_SIZE", self.spec.world_size.to_string());
         set("FT_MODE", self.spec.mode.clone());
-        set("FT_CHECKPOINT_DIR", format!("{}/ckpt", self.spec.job_dir));
         // Programs and wrappers look at what mpirun sets (to choose a device, for example), long before MPI_Init.
         for (key, value) in [("RANK", rank), ("LOCAL_RANK", rank), ("NODE_RANK", rank)] {
             set(&format!("OMPI_COMM_WORLD_{key}"), value.to_string());
@@ -190,7 +193,7 @@ impl Driver {
         if self.spec.mpi != "auto" {
             set("FT_MPI", self.spec.mpi.clone());
         }
-        let mut preload = self.spec.preload.clone().into_bytes();
+        let mut preload = self.spec.preload.clone().into_os_string().into_vec();
         if let Some((_, old)) = self.spec.env.iter().find(|(key, _)| key == b"LD_PRELOAD")
             && !old.is_empty()
         {

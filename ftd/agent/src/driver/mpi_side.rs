@@ -5,6 +5,7 @@ use ft_sys::memory::{SharedMap, create_memfd};
 use ft_wire::Flavour;
 use ft_wire::rank::page;
 use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStringExt;
 
 /// PMIx status codes of the standard that the agent answers with.
 mod status {
@@ -89,7 +90,7 @@ impl Driver {
         match flavour {
             Flavour::Mpich => {
                 let (fd, env) = self.open_pmi(number, rank).map_err(|e| format!("no connection for PMI: {e}"))?;
-                let mut env: Vec<(String, Option<String>)> = env.into_iter().map(|(k, v)| (k, Some(v))).collect();
+                let mut env: Vec<_> = env.into_iter().map(|(k, v)| (k, Some(v.into_bytes()))).collect();
                 if self.oversubscribed() {
                     env.extend(self.unless_set(ft_pmi1::OVERSUBSCRIBED.0, ft_pmi1::OVERSUBSCRIBED.1));
                 }
@@ -127,8 +128,8 @@ impl Driver {
             nodes: vec![(hostname, (0..self.spec.world_size).collect())],
             me: 0,
             incarnation: u32::try_from(world.number - 1).unwrap_or(u32::MAX),
-            argv0: String::from_utf8_lossy(self.spec.argv.first().map_or(&[][..], |a| a)).into_owned(),
-            cwd: String::from_utf8_lossy(&self.spec.cwd).into_owned(),
+            argv0: self.spec.argv.first().cloned().unwrap_or_default(),
+            cwd: self.spec.cwd.clone(),
         }));
         world.pmix = Some(host);
     }
@@ -139,7 +140,7 @@ impl Driver {
         let Some(env) = &world.pmix_env else { return };
         for (rank, member) in &mut world.members {
             let Some(page) = member.awaits_pmix.take() else { continue };
-            let mut all: Vec<(String, Option<String>)> =
+            let mut all: Vec<(String, Option<Vec<u8>>)> =
                 env.get(rank).into_iter().flatten().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
             for key in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID"] {
                 all.push((key.into(), None));
@@ -153,7 +154,7 @@ impl Driver {
         for (slot, mut start) in deferred {
             let extra = extra.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?)));
             for (key, value) in env.get(&start.rank).into_iter().flatten().cloned().chain(extra) {
-                start.env.push((key.into_bytes(), value.into_bytes()));
+                start.env.push((key.into_bytes(), value));
             }
             if let Some(shepherd) = self.shepherds.get(&slot) {
                 shepherd.link.send(&shepherd::ToShepherd::Start(start));
@@ -167,26 +168,26 @@ impl Driver {
     }
 
     /// A setting for the ranks, unless the user made it.
-    fn unless_set(&self, key: &str, value: &str) -> Option<(String, Option<String>)> {
+    fn unless_set(&self, key: &str, value: impl Into<Vec<u8>>) -> Option<(String, Option<Vec<u8>>)> {
         let set = self.spec.env.iter().any(|(name, _)| name == key.as_bytes());
-        (!set).then(|| (key.to_string(), Some(value.to_string())))
+        (!set).then(|| (key.to_string(), Some(value.into())))
     }
 
     /// The world's session files.
-    pub(super) fn pmix_dir(&self, number: WorldNumber) -> String {
-        format!("{}/pmix/w{number}", self.spec.job_dir)
+    pub(super) fn pmix_dir(&self, number: WorldNumber) -> PathBuf {
+        self.spec.job_dir.join(format!("pmix/w{number}"))
     }
 
     /// What Open MPI needs besides PMIx's variables: what keeps it from becoming a singleton, what its own launcher says
     /// when ranks share processors, and shared memory in the world's directory, which goes with the world.
-    fn open_mpi_environment(&self, number: WorldNumber) -> Vec<(String, Option<String>)> {
-        let mut env = vec![(pmix::NOT_SINGLETON.0.to_string(), Some(pmix::NOT_SINGLETON.1.to_string()))];
+    fn open_mpi_environment(&self, number: WorldNumber) -> Vec<(String, Option<Vec<u8>>)> {
+        let mut env = vec![(pmix::NOT_SINGLETON.0.to_string(), Some(pmix::NOT_SINGLETON.1.into()))];
         if self.oversubscribed() {
             env.extend(self.unless_set(pmix::OVERSUBSCRIBED.0, pmix::OVERSUBSCRIBED.1));
         }
         for component in ["btl_vader", "btl_sm", "osc_rdma", "osc_sm"] {
             let key = &format!("OMPI_MCA_{component}_backing_directory");
-            env.extend(self.unless_set(key, &self.pmix_dir(number)));
+            env.extend(self.unless_set(key, self.pmix_dir(number).into_os_string().into_vec()));
         }
         env
     }

@@ -187,13 +187,16 @@ impl Host {
             world_size: size,
             nodes: vec![(host.trim().to_string(), (0..size).collect())],
             me: 0,
-            tmpdir: folder.to_str().unwrap().to_string(),
+            tmpdir: folder.to_path_buf(),
             incarnation: 0,
-            argv0: "world".to_string(),
-            cwd: "/".to_string(),
+            argv0: b"world".to_vec(),
+            cwd: b"/".to_vec(),
         }));
         match self.receive(LIMIT) {
-            Some(ToAgent::Registered { env }) => env,
+            Some(ToAgent::Registered { env }) => {
+                let text = |(name, value)| (name, String::from_utf8(value).unwrap());
+                env.into_iter().map(|(rank, env)| (rank, env.into_iter().map(text).collect())).collect()
+            }
             other => panic!("{other:?}"),
         }
     }
