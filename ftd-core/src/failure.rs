@@ -91,7 +91,10 @@ impl Cause {
     }
 }
 
-/// Name of a signal, as `kill -l` writes it.
+/// The first and the last real-time signal that programs can use, as the C library on Linux counts them.
+const REAL_TIME: (i32, i32) = (34, 64);
+
+/// Name of a signal, as `kill -l` writes it; real-time signals by their distance from the first one.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 32] = [
         "",
@@ -129,6 +132,9 @@ pub fn signal_name(signal: i32) -> String {
     ];
     match usize::try_from(signal).ok().and_then(|n| NAMES.get(n)) {
         Some(name) if !name.is_empty() => (*name).to_string(),
+        _ if signal == REAL_TIME.0 => "SIGRTMIN".to_string(),
+        _ if signal == REAL_TIME.1 => "SIGRTMAX".to_string(),
+        _ if (REAL_TIME.0..REAL_TIME.1).contains(&signal) => format!("SIGRTMIN+{}", signal - REAL_TIME.0),
         _ => format!("signal {signal}"),
     }
 }
@@ -256,5 +262,18 @@ impl fmt::Display for FailureSet {
             write!(f, "; {} {} because of it", collateral.process.rank, collateral.end)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_have_the_names_that_people_know() {
+        let names = [9, 31, 32, 34, 37, 64, 65, 0].map(signal_name);
+        let expected =
+            ["SIGKILL", "SIGSYS", "signal 32", "SIGRTMIN", "SIGRTMIN+3", "SIGRTMAX", "signal 65", "signal 0"];
+        assert_eq!(names, expected);
     }
 }

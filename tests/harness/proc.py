@@ -119,8 +119,8 @@ def stat(pid):
 def name(pid):
     """Name of the program, as its process calls itself."""
     try:
-        with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip()
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
 

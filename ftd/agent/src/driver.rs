@@ -318,18 +318,18 @@ impl Driver {
         // With an MPI that nothing was preloaded in front of, nobody has told which process below a wrapper is the rank.
         let told = self.spec.linked_in.is_some() && self.spec.mpi != "auto";
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
-        let (process, unseen) = match self.member(world, rank) {
+        let (process, unseen, below) = match self.member(world, rank) {
             Some(member) => {
                 member.ended = true;
-                (member.process, told && member.pid.is_none())
+                (member.process, told && member.pid.is_none(), member.killed_by)
             }
-            None => (Process::primary(WorldId(world), ftd_core::Rank(rank)), false),
+            None => (Process::primary(WorldId(world), ftd_core::Rank(rank)), false, None),
         };
         tracing::debug!(world, rank, status, "child ended");
         if status & 0x7f == 0 {
             self.files.ended_well(pid);
         }
-        let exit = crate::config::exit_of(status);
+        let exit = below.map_or(crate::config::exit_of(status), ftd_core::Exit::Signal);
         if unseen && matches!(exit, ftd_core::Exit::Code(129..=192)) {
             // The wrapper tells of a signal below it.
             self.report(Event::Dying(process));
@@ -343,11 +343,12 @@ impl Driver {
             && !member.exits_by_itself()
         {
             let process = member.process;
+            member.note_signal();
             self.report(Event::Dying(process));
         }
     }
 
-    /// A rank below a wrapper died; nobody waits for it, so the cause is not known beyond "not by its own will".
+    /// A rank below a wrapper died; ftd is not who waits for it, so more than "not by its own will" may not be known.
     fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
         let Some(member) = self.member(world, rank) else { return };
         if member.exits_by_itself() {
@@ -356,6 +357,7 @@ impl Driver {
             }
         } else if !member.ended {
             let process = member.process;
+            member.note_signal();
             self.report(Event::Dying(process));
         }
     }

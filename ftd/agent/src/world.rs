@@ -35,6 +35,8 @@ pub struct Member {
     pub pmi: Option<tokio::sync::mpsc::UnboundedSender<Vec<u8>>>,
     /// The end was reported to ftd-core.
     pub ended: bool,
+    /// The signal that the rank below a wrapper died of, as far as the kernel could still tell.
+    pub killed_by: Option<i32>,
 }
 
 impl Member {
@@ -51,6 +53,7 @@ impl Member {
             awaits_restore: false,
             pmi: None,
             ended: false,
+            killed_by: None,
         }
     }
 
@@ -62,6 +65,12 @@ impl Member {
     /// Whether the process is dying or dead of a signal, as the kernel tells it now.
     pub fn died_of_signal(&self) -> bool {
         [self.pid, self.child].into_iter().flatten().any(|pid| ft_sys::death::signal_of_dying(pid).is_some())
+    }
+
+    /// Asks the kernel what the rank below a wrapper is dying of: the wrapper itself is killed next, or says what it likes.
+    pub fn note_signal(&mut self) {
+        let below = self.pid.filter(|pid| self.child != Some(*pid));
+        self.killed_by = self.killed_by.or_else(|| ft_sys::death::signal_of_dying(below?));
     }
 
     /// What the kernel tells of the process now. Once its shepherd has waited for it, that is nothing but that it is gone:

@@ -1,8 +1,6 @@
 //! The processes that ftrun has started, and those that it inherits when one of them dies.
 
 use ft_sys::sweep::Sweep;
-use nix::errno::Errno;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use std::time::{Duration, Instant};
 
 /// How a process ended.
@@ -26,16 +24,11 @@ impl End {
 
 /// Children of this process that have ended since the last call.
 pub fn reap() -> Vec<(i32, End)> {
-    let mut ended = Vec::new();
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, status)) => ended.push((pid.as_raw(), End::Status(status))),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => ended.push((pid.as_raw(), End::Signal(signal as i32))),
-            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return ended,
-            Ok(_) | Err(Errno::EINTR) => {}
-            Err(_) => return ended,
-        }
-    }
+    let end = |status: ft_sys::wait::Status| match status.signal() {
+        Some(signal) => End::Signal(signal),
+        None => End::Status(status.code().unwrap_or(status.as_raw())),
+    };
+    std::iter::from_fn(ft_sys::wait::next_ended).map(|(pid, status)| (pid, end(status))).collect()
 }
 
 /// Kills everything below this process and waits for it, but not for ever.

@@ -73,13 +73,11 @@ impl AsFd for Signals {
 }
 
 fn is_ignored(signal: Signal) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = ignored.and_then(|text| u64::from_str_radix(text.trim(), 16).ok()).unwrap_or(0);
-    mask & 1 << (signal as i32 - 1) != 0
+    let mask = ft_sys::proc::signals(std::path::Path::new("/proc/self"), &["SigIgn"]);
+    mask.ok().flatten().unwrap_or(0) & 1 << (signal as i32 - 1) != 0
 }
 
 /// The name of a signal for a sentence.
 pub fn name(number: i32) -> String {
-    Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |signal| signal.as_str().to_string())
+    ftd_core::failure::signal_name(number)
 }

@@ -6,8 +6,6 @@ use ft_sys::spawn::{Spawn, Step};
 use ft_sys::sweep::Sweep;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -183,27 +181,22 @@ impl Slot {
     /// Collects the dead. The direct child's end is reported, and what it left behind is killed.
     pub fn reap(&mut self) -> Vec<ToAgent> {
         let mut reports = Vec::new();
-        loop {
-            let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) => (pid, code << 8),
-                Ok(WaitStatus::Signaled(pid, signal, core)) => (pid, signal as i32 | if core { 0x80 } else { 0 }),
-                Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::ECHILD) => return reports,
-                Ok(_) | Err(nix::errno::Errno::EINTR) => continue,
-                Err(_) => return reports,
-            };
-            let is_it = |child: &Child| Pid::from_raw(child.pid) == pid;
+        while let Some((pid, status)) = ft_sys::wait::next_ended() {
+            let is_it = |child: &Child| child.pid == pid;
             let current = self.child.take_if(|child| is_it(child));
             let left_alone = current.is_some() && self.emptying.is_none();
             let departed = self.departed.iter().position(is_it).map(|at| self.departed.swap_remove(at));
             if let Some(child) = current.or(departed) {
-                let oom = status & 0x7f == nix::libc::SIGKILL
+                let oom = status.signal() == Some(nix::libc::SIGKILL)
                     && ft_sys::oom::oom_kill_count().zip(child.oom_kills).is_some_and(|(now, then)| now > then);
+                let status = status.as_raw();
                 reports.push(ToAgent::Exited { world: child.world, rank: child.rank, pid: child.pid, status, oom });
                 if left_alone {
                     self.stop(child.world);
                 }
             }
         }
+        reports
     }
 
     /// Tells once when nothing below runs user code any more. The kernel may still be tearing down memory of the dead.

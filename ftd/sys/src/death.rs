@@ -1,28 +1,22 @@
 //! Death notices that do not grow with the memory of the dead (DESIGN §5): robust futexes, and what `/proc` says of a
 //! process that is on its way out.
 
-use std::fs;
+use crate::proc;
+use procfs_core::process::Stat;
+use rustix::thread::futex::{self, ClockId, Wait, WaitFlags, WaitPtr, WaitvFlags};
 use std::io::{self, ErrorKind};
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Set by the kernel in a robust futex whose owner ended.
-pub const OWNER_DIED: u32 = 0x4000_0000;
+pub const OWNER_DIED: u32 = futex::OWNER_DIED;
 /// Set by whoever waits, so that the kernel wakes.
-pub const WAITERS: u32 = 0x8000_0000;
+pub const WAITERS: u32 = futex::WAITERS;
 /// `PF_EXITING` of `/proc/<pid>/stat`'s flags.
-const EXITING: u64 = 0x4;
+const EXITING: u32 = 0x4;
 /// Most futexes that one call can wait on.
 const MOST: usize = 128;
-const FUTEX_32: u32 = 2;
-
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct WaitEntry {
-    value: u64,
-    address: u64,
-    flags: u32,
-    reserved: u32,
-}
 
 /// Waits until one of the words is no longer as expected, or something wakes its waiters. At most 128 words.
 ///
@@ -32,34 +26,31 @@ pub fn wait_any(words: &[(&AtomicU32, u32)]) -> io::Result<()> {
     if words.len() > MOST {
         return Err(ErrorKind::InvalidInput.into());
     }
-    let mut entries = [WaitEntry::default(); MOST];
+    let mut entries = [Wait::new(); MOST];
     for (entry, (word, expected)) in entries.iter_mut().zip(words) {
-        *entry = WaitEntry { value: u64::from(*expected), address: word.as_ptr() as u64, flags: FUTEX_32, reserved: 0 };
+        entry.val = u64::from(*expected);
+        entry.uaddr = WaitPtr::new(word.as_ptr().cast());
+        entry.flags = WaitFlags::SIZE_U32;
     }
-    // SAFETY: `entries` holds `words.len()` initialised entries whose addresses are borrowed for the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_futex_waitv,
-            entries.as_ptr(),
-            words.len() as libc::c_uint,
-            0,
-            std::ptr::null::<u8>(),
-            0,
-        )
+    match futex::waitv(&entries[..words.len()], WaitvFlags::empty(), None, ClockId::Monotonic) {
+        Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Waits until `word` is no longer as expected, something wakes its waiters, or `timeout` is over. In any process.
+pub fn wait_until_changed(word: &AtomicU32, expected: u32, timeout: Duration) {
+    let timeout = futex::Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
     };
-    if result >= 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
-        error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(()),
-        error => Err(error),
-    }
+    // Whatever it says: who waits looks at the word.
+    let _ = futex::wait(word, futex::Flags::empty(), expected, Some(&timeout));
 }
 
 /// Wakes all that wait on `word`, in any process.
 pub fn wake(word: &AtomicU32) {
-    // SAFETY: FUTEX_WAKE reads nothing but the address.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
 /// Marks a robust futex as waited for and returns the value to wait with; `None` when its owner has died.
@@ -74,7 +65,7 @@ pub fn watch_robust(word: &AtomicU32) -> Option<u32> {
 /// # Errors
 /// When `/proc` cannot be read for another reason than the process being gone.
 pub fn is_dying(pid: i32) -> io::Result<bool> {
-    every_task(pid, |task, stat| Ok(stat.exiting || kill_is_pending(task)?))
+    every_task(pid, |task, stat| Ok(is_exiting(stat) || kill_is_pending(task)?))
 }
 
 /// Whether the process runs no user code any more: every task is exiting, or it is a zombie, or it is gone. Its memory may
@@ -83,24 +74,12 @@ pub fn is_dying(pid: i32) -> io::Result<bool> {
 /// # Errors
 /// As [`is_dying`].
 pub fn is_past_user_code(pid: i32) -> io::Result<bool> {
-    every_task(pid, |_, stat| Ok(stat.exiting))
+    every_task(pid, |_, stat| Ok(is_exiting(stat)))
 }
 
-fn every_task(pid: i32, holds: impl Fn(&std::path::Path, &Stat) -> io::Result<bool>) -> io::Result<bool> {
-    let tasks = match fs::read_dir(format!("/proc/{pid}/task")) {
-        Err(error) if is_gone(&error) => return Ok(true),
-        other => other?,
-    };
-    for task in tasks {
-        let task = match task {
-            Err(error) if is_gone(&error) => continue,
-            other => other?.path(),
-        };
-        let stat = match fs::read_to_string(task.join("stat")) {
-            Err(error) if is_gone(&error) => continue,
-            other => other?,
-        };
-        if let Some(stat) = Stat::parse(&stat)
+fn every_task(pid: i32, holds: impl Fn(&Path, &Stat) -> io::Result<bool>) -> io::Result<bool> {
+    for task in proc::tasks(pid)?.unwrap_or_default() {
+        if let Some(stat) = proc::stat(&task)?
             && !holds(&task, &stat)?
         {
             return Ok(false);
@@ -114,49 +93,24 @@ pub fn signal_of_dying(pid: i32) -> Option<i32> {
     if !is_dying(pid).ok()? {
         return None;
     }
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let status = Stat::parse(&stat)?.status;
+    let stat = proc::stat(&proc::of(pid)).ok()??;
+    // The wait status; readable for processes of the same user.
+    let status = stat.exit_code?;
     // Tasks that have SIGKILL pending have no status yet.
     match status & 0x7f {
-        0 if status == 0 && !Stat::parse(&stat)?.exiting => Some(libc::SIGKILL),
+        0 if status == 0 && !is_exiting(&stat) => Some(libc::SIGKILL),
         0 => None,
         signal => Some(signal),
     }
 }
 
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+fn is_exiting(stat: &Stat) -> bool {
+    matches!(stat.state, 'Z' | 'X') || stat.flags & EXITING != 0
 }
 
-fn kill_is_pending(task: &std::path::Path) -> io::Result<bool> {
-    let status = match fs::read_to_string(task.join("status")) {
-        Err(error) if is_gone(&error) => return Ok(true),
-        other => other?,
-    };
-    let pending = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    let bit = 1 << (libc::SIGKILL - 1);
-    Ok(["SigPnd:", "ShdPnd:"].iter().any(|name| pending(name).is_some_and(|set| set & bit != 0)))
-}
-
-/// The parts of `/proc/<pid>/stat` that matter here.
-struct Stat {
-    exiting: bool,
-    /// Wait status; readable for processes of the same user.
-    status: i32,
-}
-
-impl Stat {
-    fn parse(text: &str) -> Option<Stat> {
-        // The name stands in parentheses and may contain anything.
-        let mut fields = text[text.rfind(')')? + 1..].split_ascii_whitespace();
-        let state = fields.next()?;
-        let flags: u64 = fields.nth(5)?.parse().ok()?;
-        let status = fields.next_back()?.parse().ok()?;
-        Some(Stat { exiting: matches!(state, "Z" | "X") || flags & EXITING != 0, status })
-    }
+fn kill_is_pending(task: &Path) -> io::Result<bool> {
+    let pending = proc::signals(task, &["SigPnd", "ShdPnd"])?;
+    Ok(pending.is_none_or(|set| set & 1 << (libc::SIGKILL - 1) != 0))
 }
 
 #[cfg(test)]
@@ -193,6 +147,38 @@ mod tests {
         assert!(eventually(|| is_dying(child.id() as i32).unwrap()));
         assert_eq!(signal_of_dying(child.id() as i32), None);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_real_time_signal_is_one() {
+        for signal in [libc::SIGRTMIN() + 3, libc::SIGRTMAX()] {
+            let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+            let pid = child.id() as i32;
+            crate::process::kill(pid, signal);
+            assert!(eventually(|| signal_of_dying(pid) == Some(signal)));
+            child.wait().unwrap();
+        }
+    }
+
+    /// A process is called what its file is called, as far as 15 bytes go.
+    #[test]
+    fn a_name_that_is_no_text_makes_no_difference() {
+        use std::os::unix::ffi::OsStrExt;
+        let directory = tempfile::tempdir().unwrap();
+        for name in [&b"\xff\xfe) Z 1"[..], "vierzehn-bytesé".as_bytes(), b"\xc3"] {
+            let program = directory.path().join(std::ffi::OsStr::from_bytes(name));
+            std::fs::copy("/bin/sleep", &program).unwrap();
+            let mut child = Command::new(&program).arg("60").spawn().unwrap();
+            let pid = child.id() as i32;
+            let comm = [&name[..name.len().min(15)], b"\n"].concat();
+            assert!(eventually(|| std::fs::read(format!("/proc/{pid}/comm")).unwrap() == comm), "{name:?}");
+            assert!(!is_dying(pid).unwrap() && !is_past_user_code(pid).unwrap(), "{name:?}");
+            assert_eq!(signal_of_dying(pid), None);
+            crate::process::kill(pid, libc::SIGKILL);
+            assert!(eventually(|| is_past_user_code(pid).unwrap()), "{name:?}");
+            assert_eq!(signal_of_dying(pid), Some(libc::SIGKILL), "{name:?}");
+            child.wait().unwrap();
+        }
     }
 
     #[test]

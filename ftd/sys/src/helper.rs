@@ -53,11 +53,7 @@ fn in_child(own_session: bool, descriptors: &[RawFd]) -> io::Result<()> {
         nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0))?;
     }
     crate::slice::shorten();
-    for signal in 1..32 {
-        // SAFETY: SIG_DFL runs no code of ours; SIGKILL and SIGSTOP are refused, and that is fine.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
-    }
-    nix::sys::signal::SigSet::empty().thread_set_mask()?;
+    crate::spawn::default_signals();
     crate::process::close_on_exec_from(3)?;
     for fd in descriptors {
         // SAFETY: changes a flag of a descriptor that the parent holds open.

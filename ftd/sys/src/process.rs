@@ -1,34 +1,33 @@
 //! Processes: descriptors that name them, their descendants, and what ties children to parents.
 
 use nix::sys::signal::Signal;
+use rustix::process::{Pid, PidfdFlags};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, PoisonError};
 
 /// A descriptor that names a process for as long as it is open; readable when the process has ended.
 ///
 /// # Errors
 /// `ESRCH` when there is no such process.
 pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two numbers.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just made this descriptor for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    let pid = Pid::from_raw(pid).filter(|pid| pid.as_raw_nonzero().get() > 0);
+    Ok(rustix::process::pidfd_open(pid.ok_or(rustix::io::Errno::SRCH)?, PidfdFlags::empty())?)
 }
 
 /// Sends a signal to the process that the descriptor names, and to no other that got its number.
 ///
 /// # Errors
-/// `ESRCH` when it has ended.
+/// `ESRCH` when it has ended; `InvalidInput` for what is no signal.
 pub fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    // SAFETY: a null siginfo is allowed.
-    let result = unsafe {
-        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if !(1..=libc::SIGRTMAX()).contains(&signal) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: it is a signal's number; what the C library keeps for itself does no harm to this process.
+    let signal = unsafe { rustix::process::Signal::from_raw_unchecked(signal) };
+    Ok(rustix::process::pidfd_send_signal(pidfd, signal)?)
 }
 
 /// Sends a signal to a process by number; one that is gone is no error.
@@ -119,16 +118,30 @@ pub fn set_pdeathsig() -> io::Result<()> {
     Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)
 }
 
-/// Takes a descriptor that a parent left open under a known number, and marks it close-on-exec.
+/// Takes a descriptor that a parent left open under a known number, and marks it close-on-exec. It can be taken once, and
+/// only if it came through `exec`: what this process opened itself belongs to somebody already, and is marked so
+/// (close-on-exec), as everything is that Rust's standard library or this crate opens.
 ///
 /// # Errors
-/// `EBADF` when there is none.
+/// `EBADF` when there is none; `InvalidInput` for the standard descriptors, and for one that was taken or is no heirloom.
 pub fn take_inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: F_SETFD fails with EBADF on a number that is no descriptor.
+    static TAKEN: Mutex<BTreeSet<RawFd>> = Mutex::new(BTreeSet::new());
+    let mut taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: F_GETFD fails with EBADF on a number that is no descriptor.
+    let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if number <= libc::STDERR_FILENO || flags & libc::FD_CLOEXEC != 0 || taken.contains(&number) {
+        let text = format!("descriptor {number} was not handed over by the program that started this one");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    // SAFETY: changes a flag of an open descriptor.
     if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: it is open, and the caller names a descriptor that its parent gave to it alone.
+    taken.insert(number);
+    // SAFETY: it is open, it was there before this program, and nobody has taken it before.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
@@ -181,6 +194,6 @@ mod tests {
         let pidfd = pidfd_open(child.id() as i32).unwrap();
         pidfd_send_signal(pidfd.as_fd(), libc::SIGKILL).unwrap();
         child.wait().unwrap();
-        assert_eq!(pidfd_send_signal(pidfd.as_fd(), 0).unwrap_err().raw_os_error(), Some(libc::ESRCH));
+        assert_eq!(pidfd_send_signal(pidfd.as_fd(), libc::SIGTERM).unwrap_err().raw_os_error(), Some(libc::ESRCH));
     }
 }

@@ -104,10 +104,7 @@ impl Spawn<'_> {
         if !failed {
             return Ok(pid);
         }
-        // SAFETY: waits for the child that is about to exit; a null status is allowed.
-        while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } < 0
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        crate::wait::wait_for(pid);
         let step = match bytes[0] {
             2 => Step::Directory,
             3 => Step::Exec,
@@ -141,12 +138,7 @@ impl Image<'_> {
             }
             libc::setpgid(0, 0);
             crate::slice::restore();
-            // Below libc: it hides two signals, which a parent may have had ignored.
-            let (default, none) = ([0u64; 8], 0u64);
-            for signal in 1..=64 {
-                libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u8>(), 8usize);
-            }
-            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u8>(), 8usize);
+            default_signals();
             if libc::chdir(self.cwd.as_ptr()) < 0 {
                 fail(report, Step::Directory);
             }
@@ -167,6 +159,20 @@ impl Image<'_> {
             libc::execve(self.argv[0], self.argv.as_ptr(), self.env.as_ptr());
             fail(report, Step::Exec)
         }
+    }
+}
+
+/// Default dispositions and an empty mask. Safe between `fork` and `exec`.
+pub(crate) fn default_signals() {
+    // Below libc: it hides two signals, which a parent may have had ignored.
+    let (default, none) = ([0u64; 8], 0u64);
+    // SAFETY: SIG_DFL runs no code of ours, and the buffers are as large as the kernel expects; SIGKILL and SIGSTOP are
+    // refused, and that is fine.
+    unsafe {
+        for signal in 1..=64 {
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u8>(), 8usize);
+        }
+        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u8>(), 8usize);
     }
 }
 

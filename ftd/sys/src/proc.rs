@@ -1,0 +1,97 @@
+//! `/proc`, read as bytes. A process's name holds whatever its program put there, and the kernel cuts it after 15 bytes, in
+//! mid-character if need be: what reads such a file as text takes a dying process for a living one.
+//!
+//! The numbers are parsed by `procfs-core`. Its sister crate `procfs` opens several descriptors per process and reads
+//! `status`, `maps` and `cgroup` as text (docs/decisions/reading-proc.md).
+
+use procfs_core::FromRead;
+use procfs_core::process::Stat;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// The directory of a process.
+pub fn of(pid: i32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
+/// `stat` of a process's or task's directory; `None` when that is gone.
+///
+/// # Errors
+/// When it cannot be read for another reason than being gone, or is not what kernels write.
+pub fn stat(directory: &Path) -> io::Result<Option<Stat>> {
+    let Some(bytes) = read(&directory.join("stat"))? else { return Ok(None) };
+    Stat::from_read(&bytes[..]).map(Some).map_err(|error| invalid(directory, "stat", error))
+}
+
+/// A set of signals in a `status` (`SigPnd`, `SigIgn`, …), or `None` when the process or task is gone.
+///
+/// # Errors
+/// As [`stat`].
+pub fn signals(directory: &Path, names: &[&str]) -> io::Result<Option<u64>> {
+    let Some(bytes) = read(&directory.join("status"))? else { return Ok(None) };
+    let set = |name: &&str| {
+        let line = bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(name.as_bytes()))?;
+        u64::from_str_radix(std::str::from_utf8(line.strip_prefix(b":")?).ok()?.trim(), 16).ok()
+    };
+    let sets: Option<Vec<u64>> = names.iter().map(set).collect();
+    let sets = sets.ok_or_else(|| invalid(directory, "status", names.join(" and ")))?;
+    Ok(Some(sets.into_iter().fold(0, |all, set| all | set)))
+}
+
+/// The directories of a process's tasks; `None` when it is gone.
+///
+/// # Errors
+/// As [`stat`].
+pub fn tasks(pid: i32) -> io::Result<Option<Vec<PathBuf>>> {
+    match fs::read_dir(of(pid).join("task")).and_then(|tasks| tasks.map(|t| t.map(|t| t.path())).collect()) {
+        Ok(tasks) => Ok(Some(tasks)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A file below `/proc`, whole; `None` when its process or task is gone.
+///
+/// # Errors
+/// When it cannot be read for another reason.
+pub fn read(file: &Path) -> io::Result<Option<Vec<u8>>> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+fn invalid(directory: &Path, file: &str, why: impl std::fmt::Display) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, format!("{}/{file}: {why}", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_any_name_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = |name: &[u8]| {
+            let stat = [b"7 (", name, b") Z 1 7 7 0 -1 4228356", &b" 0".repeat(42), b" 37\n"].concat();
+            fs::write(directory.path().join("stat"), stat).unwrap();
+            let status =
+                [b"Name:\t", name, b"\nState:\tS\nSigPnd:\t0000000000000100\nShdPnd:\t0000000000000001\n"].concat();
+            fs::write(directory.path().join("status"), status).unwrap();
+            let stat = super::stat(directory.path()).unwrap().unwrap();
+            let pending = signals(directory.path(), &["SigPnd", "ShdPnd"]).unwrap().unwrap();
+            (stat.state, stat.flags, stat.exit_code, pending)
+        };
+        for bytes in [&b"app"[..], b"\xff\xfe", "fünfzehnBytesé".as_bytes().split_at(15).0, b") R 1 (", b"", b"a b"] {
+            assert_eq!(name(bytes), ('Z', 4_228_356, Some(37), 0x101), "{bytes:?}");
+        }
+        assert!(super::stat(&directory.path().join("gone")).unwrap().is_none());
+        assert!(signals(directory.path(), &["SigIgn"]).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! How processes end: the raw wait status, for it alone can say of every signal that it was one (real-time signals too).
+
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+
+/// A raw wait status.
+#[derive(Debug, Clone, Copy)]
+pub struct Status(WaitStatus);
+
+impl Status {
+    /// The number that the kernel gave.
+    pub fn as_raw(self) -> i32 {
+        self.0.as_raw()
+    }
+
+    /// The exit status of a process that ended by itself.
+    pub fn code(self) -> Option<i32> {
+        self.0.exit_status()
+    }
+
+    /// The signal that ended it.
+    pub fn signal(self) -> Option<i32> {
+        self.0.terminating_signal()
+    }
+}
+
+/// A child of this process that has ended, and how; `None` when there is none for now.
+pub fn next_ended() -> Option<(i32, Status)> {
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some((pid, status))) => return Some((pid.as_raw_nonzero().get(), Status(status))),
+            Err(rustix::io::Errno::INTR) => {}
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+/// Waits for this child; `None` when it is no child of this process, or somebody else waited for it.
+pub fn wait_for(pid: i32) -> Option<Status> {
+    let pid = Pid::from_raw(pid)?;
+    loop {
+        match rustix::process::waitpid(Some(pid), WaitOptions::empty()) {
+            Ok(ended) => return ended.map(|(_, status)| Status(status)),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn every_signal_and_every_status_is_told() {
+        let end = |how: &str| {
+            #[expect(clippy::zombie_processes, reason = "it is waited for below")]
+            let child = Command::new("bash").args(["-c", how]).spawn().unwrap();
+            wait_for(child.id() as i32).unwrap()
+        };
+        for signal in [libc::SIGKILL, libc::SIGRTMIN(), libc::SIGRTMIN() + 3, libc::SIGRTMAX()] {
+            let status = end(&format!("kill -{signal} $$"));
+            assert_eq!((status.signal(), status.code(), status.as_raw() & 0x7f), (Some(signal), None, signal));
+        }
+        assert_eq!((end("exit 7").code(), end("exit 7").signal()), (Some(7), None));
+        assert!(wait_for(1).is_none());
+    }
+}
