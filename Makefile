@@ -12,13 +12,16 @@ export CARGO_TARGET_DIR
 mpis      := $(or $(FTD_TEST_PREFIX),/var/lib/ftd-test)
 release   := $(CARGO_TARGET_DIR)/release
 version   := $(shell sed -n '/workspace.package/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-bindir     = $(DESTDIR)$(PREFIX)/bin
-libdir     = $(DESTDIR)$(PREFIX)/lib
-libexecdir = $(DESTDIR)$(PREFIX)/libexec/ftd
-includedir = $(DESTDIR)$(PREFIX)/include
-mandir     = $(DESTDIR)$(PREFIX)/share/man
+# Absolute: ftd-client.pc names it, and programs find the library by it.
+prefix    := $(abspath $(PREFIX))
+bindir     = $(DESTDIR)$(prefix)/bin
+libdir     = $(DESTDIR)$(prefix)/lib
+libexecdir = $(DESTDIR)$(prefix)/libexec/ftd
+includedir = $(DESTDIR)$(prefix)/include
+mandir     = $(DESTDIR)$(prefix)/share/man
+docdir     = $(DESTDIR)$(prefix)/share/doc/ftd
 
-.PHONY: build demo test check licences scenarios soak bench install clean
+.PHONY: build demo test check licences subjects scenarios soak bench install clean
 
 build:
 	scripts/install-deps.sh build
@@ -37,12 +40,15 @@ test:
 	FT_TEST_OMPI5=$(mpis)/openmpi5 FT_TEST_MPICH5=$(mpis)/mpich5 FT_TEST_IMPI=$(mpis)/impi $(CARGO) test --workspace
 	$(MAKE) --no-print-directory scenarios
 
-check: licences
+check: licences subjects
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 licences:
 	$(PYTHON) scripts/licences.py
+
+subjects:
+	$(PYTHON) scripts/subjects.py
 
 scenarios:
 	$(PYTHON) tests/run.py $(TESTS)
@@ -61,6 +67,7 @@ bench:
 # Installs what `make` built; builds nothing itself, so that it can run as root after an ordinary user's build.
 install:
 	install -d $(bindir) $(libdir)/pkgconfig $(libexecdir) $(includedir) $(mandir)/man1 $(mandir)/man3
+	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo
 	install -m 755 $(release)/ftrun $(bindir)/
 	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(libexecdir)/
 	install -m 755 $(release)/libft_preload.so $(libexecdir)/
@@ -69,11 +76,14 @@ install:
 	install -m 644 $(release)/libftd_client.a $(libdir)/
 	install -m 644 ftd-client/include/ft.h $(includedir)/
 	install -m 644 ftd-client/fortran/ft.f90 $(includedir)/
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@INCLUDEDIR@|$(PREFIX)/include|' -e 's|@LIBDIR@|$(PREFIX)/lib|' \
-		-e 's|@VERSION@|$(version)|' ftd-client/ftd-client.pc.in > $(libdir)/pkgconfig/ftd-client.pc
+	sed -e 's|@PREFIX@|$(prefix)|' -e 's|@VERSION@|$(version)|' ftd-client/ftd-client.pc.in > $(libdir)/pkgconfig/ftd-client.pc
 	for page in docs/man/*.[13]; do \
 		if [ -e "$$page" ]; then install -m 644 "$$page" $(mandir)/man$${page##*.}/ || exit 1; fi; \
 	done
+	install -m 644 docs/guide.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(docdir)/
+	install -m 644 examples/README.md $(docdir)/examples/
+	install -m 644 examples/heat2d/heat2d.c examples/heat2d/heat2d.f90 $(docdir)/examples/heat2d/
+	install -m 644 examples/montecarlo/montecarlo.c $(docdir)/examples/montecarlo/
 
 clean:
 	$(CARGO) clean

@@ -206,6 +206,7 @@ class Job:
 
     def __init__(self, context, number, argv, mpi, env, gates, stdin, cwd):
         self.context = context
+        self.mpi = mpi
         self.argv = argv
         self.out_path = context.dir / f"job{number}.out"
         self.err_path = context.dir / f"job{number}.err"
@@ -318,6 +319,8 @@ class Job:
             try:
                 text = path.read_text()
                 if text.endswith("\n"):
+                    if self.mpi and rank != "-":
+                        self.mpi.loaded(int(text))
                     return int(text)
             except FileNotFoundError:
                 pass

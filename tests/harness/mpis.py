@@ -1,6 +1,7 @@
 """The MPI libraries of the tests: how programs are compiled for them, run with them, and started by their own launcher."""
 
 import os
+import re
 import shutil
 
 PREFIX = os.environ.get("FTD_TEST_PREFIX", "/var/lib/ftd-test")
@@ -9,8 +10,10 @@ PREFIX = os.environ.get("FTD_TEST_PREFIX", "/var/lib/ftd-test")
 class Mpi:
     """One MPI installation."""
 
-    def __init__(self, name, cc, launcher, family, env=None, launcher_options=(), fc=None):
+    def __init__(self, name, cc, launcher, family, library, env=None, launcher_options=(), fc=None):
         self.name = name
+        # Where its library is, and how that is called.
+        self.library = re.compile(library)
         self.cc = cc
         self.fc = fc
         self.launcher = launcher
@@ -23,6 +26,16 @@ class Mpi:
     def available(self):
         """Whether it is installed here."""
         return shutil.which(self.cc) is not None
+
+    def loaded(self, pid):
+        """The libraries of MPI that a process has mapped. That another MPI's is among them is an error: LD_LIBRARY_PATH or a
+        missing run path may silently put one in the place of the other."""
+        with open(f"/proc/{pid}/maps") as file:
+            mapped = {found[1] for line in file if (found := re.search(r"(/\S*/libmpi(?:ch|_abi)?\.so[.\d]*)$", line.rstrip()))}
+        wrong = sorted(path for path in mapped if not self.library.search(path))
+        if wrong:
+            raise LookupError(f"process {pid} runs with {wrong}, not with {self.name}")
+        return mapped
 
     def mpiexec(self, size, *command):
         """Command line that starts `command` without ftd."""
@@ -44,6 +57,7 @@ ALL = {
             "/usr/bin/mpicc.openmpi",
             "/usr/bin/mpiexec.openmpi",
             "openmpi",
+            r"^/usr/lib/.*/libmpi\.so\.40",
             {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,vader,tcp", "OMPI_MCA_mpi_yield_when_idle": "1"},
             ["--oversubscribe"],
             fc="/usr/bin/mpif90.openmpi",
@@ -53,18 +67,22 @@ ALL = {
             f"{PREFIX}/openmpi5/bin/mpicc",
             f"{PREFIX}/openmpi5/bin/mpiexec",
             "openmpi",
+            rf"^{PREFIX}/openmpi5/.*/libmpi\.so\.40",
             _openmpi5({"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm,tcp", "OMPI_MCA_mpi_yield_when_idle": "1"}),
             ["--oversubscribe"],
         ),
-        Mpi("mpich4", "/usr/bin/mpicc.mpich", "/usr/bin/mpiexec.mpich", "mpich", fc="/usr/bin/mpif90.mpich"),
-        Mpi("mpich5", f"{PREFIX}/mpich5/bin/mpicc", f"{PREFIX}/mpich5/bin/mpiexec", "mpich"),
-        Mpi("mpich5abi", f"{PREFIX}/mpich5/bin/mpicc_abi", f"{PREFIX}/mpich5/bin/mpiexec", "mpich"),
+        Mpi("mpich4", "/usr/bin/mpicc.mpich", "/usr/bin/mpiexec.mpich", "mpich", r"^/usr/lib/.*/libmpich\.so\.12",
+            fc="/usr/bin/mpif90.mpich"),
+        Mpi("mpich5", f"{PREFIX}/mpich5/bin/mpicc", f"{PREFIX}/mpich5/bin/mpiexec", "mpich", rf"^{PREFIX}/mpich5/.*/libmpi\.so"),
+        Mpi("mpich5abi", f"{PREFIX}/mpich5/bin/mpicc_abi", f"{PREFIX}/mpich5/bin/mpiexec", "mpich",
+            rf"^{PREFIX}/mpich5/.*/libmpi_abi\.so"),
         # A run-time without compiler: programs are compiled with MPICH, whose ABI it has.
         Mpi(
             "impi",
             f"{PREFIX}/mpich5/bin/mpicc",
             f"{PREFIX}/impi/bin/mpiexec.hydra",
             "mpich",
+            rf"^{PREFIX}/impi/.*/libmpi\.so\.12",
             {"LD_LIBRARY_PATH": f"{PREFIX}/impi/lib", "I_MPI_ROOT": f"{PREFIX}/impi", "I_MPI_FABRICS": "shm"},
         ),
     ]

@@ -21,6 +21,8 @@ class Scenario:
 
 
 _all = []
+# Every family of scenarios, also those of which this run has none.
+declared = set()
 
 
 def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False):
@@ -29,6 +31,7 @@ def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False
     `public`: nothing private: the machine's own /dev/shm and System V segments, as a user's job has them; one at a time."""
 
     def register(function):
+        declared.add(name)
         for parameters in [{}] if each is None else each:
             suffix = "".join(f"/{value}" for value in parameters.values())
             _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public))

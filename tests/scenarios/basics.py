@@ -24,6 +24,29 @@ def undisturbed(context, mpi, size):
     check(job.output.starts == [None], f"starts: {job.output.starts}")
 
 
+@scenario("library", each=EVERY_MPI)
+def library(context, mpi):
+    """Every rank runs with the MPI that the scenario is named after, in the first world and in the next."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1", "client.restoring:1"])
+    for gate in ("app.compute", "client.restoring"):
+        pid = job.at_gate(gate, 1)
+        check(len(mpi.loaded(pid)) == 1, f"rank 1 has loaded {mpi.loaded(pid)}")
+        if gate == "app.compute":
+            job.kill(pid)
+    job.go("client.restoring", 1)
+    job.expect(0)
+    other = ALL["mpich4" if mpi.name != "mpich4" else "openmpi4"]
+    victim = context.ftrun(other, 2, context.program(other, "places.c"), gates=["app.compute:1"])
+    try:
+        mpi.loaded(victim.at_gate("app.compute", 1))
+        check(False, "another MPI was taken for this one")
+    except LookupError:
+        pass
+    victim.go("app.compute", 1)
+    victim.expect(0)
+
+
 @scenario("mode-none", each=EVERY_MPI)
 def mode_none(context, mpi):
     """--ft=none only launches; a death ends the job."""

@@ -101,6 +101,8 @@ class Kill:
     def strike(self, job):
         """The victim is at its place: kill it there."""
         pids = {(gate, rank): job.at_gate(gate, rank) for gate, rank in self.stand}
+        for (gate, rank), pid in pids.items():
+            check(rank == "-" or self.mpi.loaded(pid), f"rank {rank} at {gate} has loaded no MPI")
         if self.place == "init-fence" and self.stand[0][0] == "mpi.in-init":
             self.wait_for_shared_memory(job, pids[self.stand[0]])
             check(not job.gate_path("mpi.after-init", self.first).exists(), "MPI_Init had returned already")

@@ -58,11 +58,7 @@ pub enum AgentError {
 
 fn main() -> ExitCode {
     ft_sys::process::one_heap();
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::try_from_env("FT_LOG").unwrap_or_else(|_| "error".into()))
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .init();
+    tracing_subscriber::fmt().with_env_filter(what_to_log()).with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&AgentError::Io(error)),
@@ -73,6 +69,17 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
+    }
+}
+
+/// What `FT_LOG` says, or errors only. ft-pmix reads the same variable and leaves the complaint to the agent.
+fn what_to_log() -> tracing_subscriber::EnvFilter {
+    match std::env::var_os("FT_LOG").filter(|text| !text.is_empty()) {
+        None => "error".into(),
+        Some(text) => tracing_subscriber::EnvFilter::try_new(text.to_string_lossy()).unwrap_or_else(|error| {
+            eprintln!("ftd: FT_LOG: '{}' is not what can be logged ({error}): errors only", text.to_string_lossy());
+            "error".into()
+        }),
     }
 }
 

@@ -4,10 +4,12 @@ use std::path::{Path, PathBuf};
 
 /// A part of ftd that is not where it should be.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} is missing; looked for in {}", places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", "))]
+#[error("{name} is missing; looked for in {}{}", places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", "), if *told { " (FT_LIBEXEC)" } else { "" })]
 pub struct Missing {
     name: &'static str,
     places: Vec<PathBuf>,
+    /// The variable names the only place.
+    told: bool,
 }
 
 /// Absolute paths of ftd's other programs.
@@ -30,13 +32,14 @@ impl Helpers {
     /// Names what is missing and where it was looked for.
     pub fn find() -> Result<Helpers, Missing> {
         let exe = std::env::current_exe().unwrap_or_default();
-        Self::find_in(&places(std::env::var_os("FT_LIBEXEC").map(PathBuf::from), &exe))
+        let told = std::env::var_os("FT_LIBEXEC").map(PathBuf::from).filter(|path| !path.as_os_str().is_empty());
+        Self::find_in(&places(told.clone(), &exe), told.is_some())
     }
 
-    fn find_in(places: &[PathBuf]) -> Result<Helpers, Missing> {
+    fn find_in(places: &[PathBuf], told: bool) -> Result<Helpers, Missing> {
         let find = |name| {
             let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
-            found.ok_or_else(|| Missing { name, places: places.to_vec() })
+            found.ok_or_else(|| Missing { name, places: places.to_vec(), told })
         };
         Ok(Helpers {
             agent: find("ft-agent")?,
@@ -48,7 +51,7 @@ impl Helpers {
 }
 
 fn places(libexec: Option<PathBuf>, exe: &Path) -> Vec<PathBuf> {
-    if let Some(libexec) = libexec.filter(|path| !path.as_os_str().is_empty()) {
+    if let Some(libexec) = libexec {
         return vec![std::path::absolute(&libexec).unwrap_or(libexec)];
     }
     let beside = exe.parent().unwrap_or(Path::new("/"));
@@ -69,11 +72,11 @@ mod tests {
             std::fs::write(libexec.join(name), "").unwrap();
         }
         let places = places(None, &root.path().join("bin/ftrun"));
-        let sentence = Helpers::find_in(&places).unwrap_err().to_string();
+        let sentence = Helpers::find_in(&places, false).unwrap_err().to_string();
         assert!(sentence.starts_with("libft_preload.so is missing") && sentence.contains("/libexec/ftd"), "{sentence}");
         std::fs::create_dir(root.path().join("lib")).unwrap();
         std::fs::write(root.path().join("lib/libft_preload.so"), "").unwrap();
-        let helpers = Helpers::find_in(&places).unwrap();
+        let helpers = Helpers::find_in(&places, false).unwrap();
         assert_eq!(helpers.agent, libexec.join("ft-agent"));
         assert_eq!(helpers.preload, root.path().join("lib/libft_preload.so"));
     }
@@ -81,6 +84,8 @@ mod tests {
     #[test]
     fn ft_libexec_is_the_only_place_when_it_is_set() {
         assert_eq!(places(Some("/opt/ftd".into()), Path::new("/usr/bin/ftrun")), [PathBuf::from("/opt/ftd")]);
-        assert_eq!(places(Some("".into()), Path::new("/usr/bin/ftrun")).len(), 4);
+        assert_eq!(places(None, Path::new("/usr/bin/ftrun")).len(), 4);
+        let sentence = Helpers::find_in(&["/no/such".into()], true).unwrap_err().to_string();
+        assert_eq!(sentence, "ft-agent is missing; looked for in /no/such (FT_LIBEXEC)");
     }
 }

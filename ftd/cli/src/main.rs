@@ -5,6 +5,7 @@ mod file_system;
 mod helpers;
 mod job_dir;
 mod launcher;
+mod mpirun;
 mod options;
 mod output;
 mod program;
@@ -30,6 +31,10 @@ enum Refusal {
     Options(#[from] options::OptionError),
     #[error("--chdir: {}: {error}", path.display())]
     Directory { path: PathBuf, error: std::io::Error },
+    #[error("the directory in which ftrun was started cannot be used any more: {0}")]
+    Here(std::io::Error),
+    #[error("FT_CHECKPOINT_TIMEOUT: '{0}' is not a number of seconds from 1 on")]
+    Timeout(String),
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -41,9 +46,9 @@ enum Refusal {
 impl Refusal {
     fn status(&self) -> u8 {
         match self {
-            Refusal::Options(_) => 2,
+            Refusal::Options(_) | Refusal::Timeout(_) => 2,
             Refusal::Program(error) => error.status(),
-            Refusal::Directory { .. } | Refusal::Helpers(_) | Refusal::Launch(_) => 1,
+            Refusal::Directory { .. } | Refusal::Here(_) | Refusal::Helpers(_) | Refusal::Launch(_) => 1,
         }
     }
 }
@@ -81,7 +86,14 @@ fn launch() -> Result<i32, Refusal> {
 fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Refusal> {
     let directory = working_directory(options)?;
     let environment = environment(options, &directory);
-    let path = environment.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
+    let value = |name| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_os_str());
+    // The client library reads it in the ranks, where nobody could complain once.
+    if let Some(text) = value("FT_CHECKPOINT_TIMEOUT").filter(|text| !text.is_empty())
+        && text.to_str().and_then(|text| text.parse::<u64>().ok()).is_none_or(|seconds| seconds == 0)
+    {
+        return Err(Refusal::Timeout(text.to_string_lossy().into_owned()));
+    }
+    let path = value("PATH");
     let mut argv = options.command.clone();
     let program = program::find(&argv[0], path, &directory)?;
     let linked_in = match options.mpi {
@@ -111,11 +123,13 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Re
 }
 
 fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {
-    let wanted = options.directory.clone().unwrap_or_else(|| PathBuf::from("."));
-    let refuse = |error| Refusal::Directory { path: wanted.clone(), error };
-    let here = std::env::current_dir().map_err(refuse)?;
-    let Some(directory) = &options.directory else { return Ok(here) };
-    let directory = here.join(directory);
+    let Some(directory) = &options.directory else { return std::env::current_dir().map_err(Refusal::Here) };
+    let directory = if directory.is_absolute() {
+        directory.clone()
+    } else {
+        std::env::current_dir().map_err(Refusal::Here)?.join(directory)
+    };
+    let refuse = |error| Refusal::Directory { path: directory.clone(), error };
     match std::fs::metadata(&directory) {
         Ok(metadata) if metadata.is_dir() => Ok(directory),
         Ok(_) => Err(refuse(std::io::ErrorKind::NotADirectory.into())),

@@ -1,7 +1,9 @@
 //! The command line and the `FT_*` variables. Everything wrong with them is one sentence.
 
+use crate::mpirun::{self, Misplaced};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
 use ftd_core::Mode;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -24,12 +26,23 @@ pub enum OptionError {
     #[error("there is no program to start: name it after the options")]
     NoProgram,
     /// A mode that cannot be had.
-    #[error("--ft: {0}")]
-    Mode(#[from] ftd_core::policy::ModeError),
+    #[error("{option}: {error}")]
+    Mode {
+        /// The option, or the variable that was read in its place.
+        option: &'static str,
+        /// What is wrong with it.
+        error: ftd_core::policy::ModeError,
+    },
+    /// A variable that cannot even be read.
+    #[error("{0}: its value is not UTF-8")]
+    NoText(&'static str),
+    /// Words after the program that were probably meant for ftrun.
+    #[error(transparent)]
+    Misplaced(#[from] Misplaced),
     /// An option of the design that this release does not have.
     #[error("{option}={value} is not built yet: {instead}")]
     NotBuilt {
-        /// The option.
+        /// The option, or the variable that was read in its place.
         option: &'static str,
         /// What was asked for.
         value: String,
@@ -39,7 +52,7 @@ pub enum OptionError {
     /// A value that means nothing.
     #[error("{option}: '{value}' is not {expected}")]
     Value {
-        /// The option.
+        /// The option, or the variable that was read in its place.
         option: &'static str,
         /// What was given.
         value: String,
@@ -208,23 +221,69 @@ pub fn command() -> clap::Command {
     Arguments::command()
 }
 
+/// clap's name of an option, the option, and the variable that is read in its place.
+const VARIABLES: [(&str, &str, &str); 9] = [
+    ("mode", "--ft", "FT_MODE"),
+    ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
+    ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
+    ("mpi", "--ft-mpi", "FT_MPI"),
+    ("standby", "--ft-standby", "FT_STANDBY"),
+    ("spares", "--ft-spares", "FT_SPARES"),
+    ("degree", "--ft-degree", "FT_DEGREE"),
+    ("flush", "--ft-flush", "FT_FLUSH"),
+    ("heartbeat", "--ft-heartbeat", "FT_HEARTBEAT"),
+];
+
+/// Who is to blame for the value of an option: the option itself, or the variable.
+struct Blamed<'a>(&'a ArgMatches);
+
+impl Blamed<'_> {
+    fn name(&self, id: &str) -> &'static str {
+        let (_, option, variable) = VARIABLES.iter().find(|(other, ..)| *other == id).unwrap_or(&("", "", ""));
+        if self.0.value_source(id) == Some(ValueSource::EnvVariable) { variable } else { option }
+    }
+}
+
 /// Reads a command line whose first word is the name of this program.
 ///
 /// # Errors
 /// One sentence.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, OptionError> {
-    let parsed = command().try_get_matches_from(like_mpirun(words)).and_then(|m| Arguments::from_arg_matches(&m));
+    let (words, marked) = like_mpirun(words);
+    let parsed = command()
+        .try_get_matches_from(words)
+        .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
     match parsed {
-        Ok(arguments) => check(arguments).map(|options| Request::Run(Box::new(options))),
+        Ok((arguments, matches)) => {
+            let options = check(arguments, &Blamed(&matches))?;
+            match mpirun::misplaced(&options.command, &names_of_ftd()).filter(|_| !marked) {
+                Some(misplaced) => Err(misplaced.into()),
+                None => Ok(Request::Run(Box::new(options))),
+            }
+        }
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Print(error.render().to_string()))
         }
-        Err(error) => Err(OptionError::CommandLine(sentence(&error))),
+        Err(error) => Err(unreadable(&error).unwrap_or_else(|| OptionError::CommandLine(sentence(&error)))),
     }
 }
 
-/// Writes mpirun's long options with two dashes, and puts `--` before the program.
-fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+/// The options that no other program has: `--ft` and all that begin with it.
+fn names_of_ftd() -> Vec<String> {
+    let command = command();
+    let names = command.get_arguments().filter_map(|argument| argument.get_long());
+    names.filter(|name| *name == "ft" || name.starts_with("ft-")).map(|name| format!("--{name}")).collect()
+}
+
+/// clap does not say which text is not UTF-8.
+fn unreadable(error: &clap::Error) -> Option<OptionError> {
+    let is_text = |name| std::env::var_os(name).is_none_or(|value| value.to_str().is_some());
+    let (.., variable) = VARIABLES.iter().find(|(.., variable)| !is_text(variable))?;
+    (error.kind() == ErrorKind::InvalidUtf8).then_some(OptionError::NoText(variable))
+}
+
+/// Writes mpirun's long options with two dashes, and puts `--` before the program; whether the user did that already.
+fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, bool) {
     const LONG: [&str; 9] =
         ["-mca", "-np", "-wdir", "-wd", "-chdir", "-oversubscribe", "-tag-output", "-version", "-help"];
     const WITH_VALUE: [&str; 14] = [
@@ -244,12 +303,14 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         "--chdir",
     ];
     let mut words = words.into_iter();
+    let mut marked = false;
     let mut rewritten: Vec<OsString> = words.by_ref().take(1).collect();
     while let Some(word) = words.next() {
         let text = word.as_encoded_bytes();
         let name = text.split(|byte| *byte == b'=').next().unwrap_or_default();
         if !text.starts_with(b"-") || text == b"--" {
             // From here on all words are the program's.
+            marked = text == b"--";
             rewritten.push("--".into());
             rewritten.extend((text != b"--").then_some(word));
             break;
@@ -270,7 +331,7 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
         rewritten.extend(words.by_ref().take(values));
     }
     rewritten.extend(words);
-    rewritten
+    (rewritten, marked)
 }
 
 /// clap's complaint in one sentence of one line.
@@ -281,7 +342,10 @@ fn sentence(error: &clap::Error) -> String {
     };
     let argument = context(ContextKind::InvalidArg).unwrap_or_default();
     match error.kind() {
-        ErrorKind::UnknownArgument => format!("there is no option {argument}"),
+        ErrorKind::UnknownArgument => {
+            let instead = mpirun::instead(&argument).map(|words| format!(": {words}")).unwrap_or_default();
+            format!("there is no option {argument}{instead}")
+        }
         ErrorKind::ArgumentConflict => format!("{argument} was given twice"),
         ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_none_or(|v| v.is_empty()) => {
             format!("{argument} needs a value")
@@ -295,26 +359,29 @@ fn sentence(error: &clap::Error) -> String {
     }
 }
 
-fn check(arguments: Arguments) -> Result<Options, OptionError> {
+fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionError> {
     let ranks = arguments.ranks.ok_or(OptionError::NoRanks)?;
     let ranks = positive("-n", &ranks, "a number of ranks from 1 on")?;
-    let mode: Mode = arguments.mode.parse()?;
+    let mode = match arguments.mode.as_str() {
+        "" => Mode::None,
+        text => text.parse().map_err(|error| OptionError::Mode { option: blamed.name("mode"), error })?,
+    };
     let max_failures = given(arguments.max_failures)
-        .map_or(Ok(MAX_FAILURES), |text| positive("--ft-max-failures", &text, "a number from 1 on"))?;
+        .map_or(Ok(MAX_FAILURES), |text| positive(blamed.name("max_failures"), &text, "a number from 1 on"))?;
     let recover_aborts = match arguments.on_abort.as_str() {
         "end" | "" => false,
         "recover" => true,
-        _ => return Err(value("--ft-on-abort", arguments.on_abort, "end or recover")),
+        _ => return Err(value(blamed.name("on_abort"), arguments.on_abort, "end or recover")),
     };
     let mpi = match arguments.mpi.as_str() {
         "auto" | "" => "auto",
         "openmpi" => "openmpi",
         "mpich" => "mpich",
-        _ => return Err(value("--ft-mpi", arguments.mpi, "auto, openmpi or mpich")),
+        _ => return Err(value(blamed.name("mpi"), arguments.mpi, "auto, openmpi or mpich")),
     };
-    refuse_unbuilt(&arguments.standby, arguments.spares, arguments.degree, arguments.flush)?;
+    refuse_unbuilt(blamed, &arguments.standby, arguments.spares, arguments.degree, arguments.flush)?;
     if let Some(text) = given(arguments.heartbeat) {
-        heartbeat(&text)?;
+        heartbeat(blamed.name("heartbeat"), &text)?;
     }
     let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     for parameter in arguments.mca.chunks_exact(2) {
@@ -355,6 +422,7 @@ fn positive(option: &'static str, text: &str, expected: &'static str) -> Result<
 }
 
 fn refuse_unbuilt(
+    blamed: &Blamed<'_>,
     standby: &str,
     spares: Option<String>,
     degree: Option<String>,
@@ -363,31 +431,39 @@ fn refuse_unbuilt(
     let unbuilt = |option, value, instead| Err(OptionError::NotBuilt { option, value, instead });
     match standby {
         "none" | "" => {}
-        "exec" | "init" => return unbuilt("--ft-standby", standby.into(), "this release has --ft-standby=none"),
-        _ => return Err(value("--ft-standby", standby.into(), "none, exec or init")),
+        "exec" | "init" => {
+            return unbuilt(blamed.name("standby"), standby.into(), "this release has --ft-standby=none");
+        }
+        _ => return Err(value(blamed.name("standby"), standby.into(), "none, exec or init")),
     }
     if let Some(text) = given(spares) {
         match text.parse::<u32>() {
             Ok(0) => {}
-            Ok(_) => return unbuilt("--ft-spares", text, "this release runs on one machine, which has no spare nodes"),
-            Err(_) => return Err(value("--ft-spares", text, "a number of nodes")),
+            Ok(_) => {
+                return unbuilt(
+                    blamed.name("spares"),
+                    text,
+                    "this release runs on one machine, which has no spare nodes",
+                );
+            }
+            Err(_) => return Err(value(blamed.name("spares"), text, "a number of nodes")),
         }
     }
     if let Some(text) = given(degree) {
         match text.trim_end_matches('%').parse::<u32>() {
-            Ok(0..=100) => return unbuilt("--ft-degree", text, "this release replicates no ranks"),
-            _ => return Err(value("--ft-degree", text, "a percentage from 0 to 100")),
+            Ok(0..=100) => return unbuilt(blamed.name("degree"), text, "this release replicates no ranks"),
+            _ => return Err(value(blamed.name("degree"), text, "a percentage from 0 to 100")),
         }
     }
     match given(flush) {
-        Some(text) => unbuilt("--ft-flush", text, "this release keeps checkpoints in memory only"),
+        Some(text) => unbuilt(blamed.name("flush"), text, "this release keeps checkpoints in memory only"),
         None => Ok(()),
     }
 }
 
 /// `PERIOD,TIMEOUT`.
-fn heartbeat(text: &str) -> Result<(Duration, Duration), OptionError> {
-    let wrong = |expected| value("--ft-heartbeat", text.to_string(), expected);
+fn heartbeat(option: &'static str, text: &str) -> Result<(Duration, Duration), OptionError> {
+    let wrong = |expected| value(option, text.to_string(), expected);
     let shape = "PERIOD,TIMEOUT in milliseconds, for example 100,500";
     let (period, timeout) = text.split_once(',').ok_or_else(|| wrong(shape))?;
     let duration = |part: &str| {
@@ -476,6 +552,29 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_two_dashes_is_the_programs() {
+        for line in ["-n 1 -- app : --ft=reinit", "-n 1 app -- : --ft=reinit", "-n 1 app :a --ftx --ft_mode -n 2 :: -h"]
+        {
+            assert_eq!(run(line).mode, Mode::None, "{line}");
+        }
+        assert_eq!(run("-n 1 -- app : --ft=reinit").command, ["app", ":", "--ft=reinit"]);
+        assert_eq!(run("-n 1 app -- :").command, ["app", "--", ":"]);
+    }
+
+    #[test]
+    fn every_variable_has_its_option() {
+        let command = command();
+        let mut found: Vec<_> = command
+            .get_arguments()
+            .filter_map(|a| Some((a.get_id().as_str(), format!("--{}", a.get_long()?), a.get_env()?.to_str()?)))
+            .collect();
+        found.sort();
+        let mut known = VARIABLES.map(|(id, option, variable)| (id, option.to_string(), variable));
+        known.sort();
+        assert_eq!(found, known);
+    }
+
+    #[test]
     fn options_of_ftd() {
         let options = run(
             "-n 2 --ft=reinit --ft-max-failures=3 --ft-on-abort=recover --ft-mpi=mpich --ft-heartbeat=100ms,1s app",
@@ -515,8 +614,17 @@ mod tests {
             ("-n 2 --ft=wonder app", "'wonder'"),
             ("-n 2 --ft-nothing app", "--ft-nothing"),
             ("-n 2 -q app", "-q"),
-            ("-n 2 -host here app", "no option --host"),
-            ("-n 2 --bind-to core app", "no option --bind-to"),
+            ("-n 2 -host here app", "no option --host: ftrun starts all ranks on this machine"),
+            ("-n 2 --bind-to core app", "no option --bind-to: ftrun binds ranks to no cores"),
+            ("-n 2 -H here app", "no option -H: ftrun starts all ranks on this machine"),
+            ("-n 4 -ppn 2 app", "no option --ppn: say with -n"),
+            ("-n 2 -genv A b app", "-x NAME=VALUE"),
+            ("-n 2 --allow-run-as-root app", "always allowed"),
+            ("-n 1 app : -n 1 other", "':' after app"),
+            ("-n 1 app a : b", "one program per job"),
+            ("-n 2 app --ft=reinit", "--ft=reinit stands after the program app"),
+            ("-n 2 app x --ft reinit", "--ft stands after"),
+            ("-n 2 app --ft-max-failures 3", "write -- before the program"),
             ("-n 2 --mca btl", "--mca"),
             ("-n 2 --ft-max-failures=few app", "'few'"),
             ("-n 2 --ft-max-failures=0 app", "'0'"),

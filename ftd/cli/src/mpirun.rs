@@ -1,0 +1,75 @@
+//! What users of mpirun type that means something else here, and what to type instead.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+const HERE: &str = "ftrun starts all ranks on this machine: leave it out";
+const UNBOUND: &str = "ftrun binds ranks to no cores: put taskset or numactl before the program";
+const ONE: &str = "ftrun starts one program per job";
+const SILENT: &str = "ftrun says nothing of the kind by itself: leave it out";
+
+/// Options of mpirun's and mpiexec's that ftrun has not, and what is meant instead.
+const WORDS: [(&[&str], &str); 16] = [
+    (&["host", "H", "hosts", "hostfile", "default-hostfile", "machinefile", "machine", "f", "nolocal"], HERE),
+    (&["rankfile", "rf", "launcher", "bootstrap", "iface", "rmk", "dvm", "prefix", "noprefix"], HERE),
+    (&["ppn", "N", "npernode", "pernode", "perhost", "npersocket", "persocket", "usize"], "say with -n how many ranks"),
+    (&["bind-to", "bind-to-core", "bind-to-socket", "bind-to-none", "map-by", "rank-by", "cpu-set"], UNBOUND),
+    (&["cpu-list", "cpus-per-proc", "cpus-per-rank", "bynode", "bycore", "byslot", "bysocket"], UNBOUND),
+    (&["report-bindings", "display-map", "display-allocation", "display", "q", "quiet", "d", "debug"], SILENT),
+    (&["use-hwthread-cpus", "nooversubscribe", "map-to"], "more ranks than cores are always allowed: leave it out"),
+    (&["allow-run-as-root"], "it is always allowed: leave it out"),
+    (&["genv", "env", "E"], "a variable for the ranks is -x NAME=VALUE"),
+    (&["genvall", "envall", "genvlist", "envlist"], "the ranks have the whole environment anyway: leave it out"),
+    (&["gmca", "gpmixmca", "gprrtemca", "omca"], "a parameter of Open MPI's is --mca NAME VALUE"),
+    (&["l", "prepend-rank", "timestamp-output", "output"], "the rank before every line is --tag-output"),
+    (&["output-filename", "outfile-pattern", "errfile-pattern", "xml"], "redirect the output of ftrun instead"),
+    (&["s", "stdin"], "standard input goes to rank 0"),
+    (&["app", "configfile"], ONE),
+    (&["enable-recovery", "with-ft", "timeout"], "to survive failures is --ft=reinit, a limit of time is timeout(1)"),
+];
+
+/// What to do instead of an option that ftrun has not, if mpirun has it. `option` is with its dashes.
+pub fn instead(option: &str) -> Option<&'static str> {
+    let name = option.trim_start_matches('-');
+    WORDS.iter().find(|(names, _)| names.contains(&name)).map(|(_, sentence)| *sentence)
+}
+
+/// Why words of the program are probably not meant for it; one sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Misplaced {
+    /// mpirun's way to start several programs.
+    #[error(
+        "':' after {0} would start a second program with mpirun, but {ONE}; \
+         if it is an argument of the program, write -- before the program"
+    )]
+    Colon(String),
+    /// An option of ftd's after the program.
+    #[error(
+        "{option} stands after the program {program} and would be an argument of its: options of ftrun go before the \
+         program; if it is meant for the program, write -- before the program"
+    )]
+    Option {
+        /// The option, as typed.
+        option: String,
+        /// The program.
+        program: String,
+    },
+}
+
+/// Looks for words among the program's that ftrun was to read: a lone `:`, and options whose names (`own`) nobody else has.
+/// Not beyond a `--`.
+pub fn misplaced(command: &[OsString], own: &[String]) -> Option<Misplaced> {
+    let (program, arguments) = command.split_first()?;
+    let program = program.to_string_lossy().into_owned();
+    let arguments = arguments.iter().take_while(|word| *word != OsStr::new("--"));
+    for word in arguments {
+        let name = word.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+        if word == ":" {
+            return Some(Misplaced::Colon(program));
+        }
+        if own.iter().any(|own| own.as_bytes() == name) {
+            return Some(Misplaced::Option { option: word.to_string_lossy().into_owned(), program });
+        }
+    }
+    None
+}

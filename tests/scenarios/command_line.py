@@ -1,0 +1,253 @@
+"""The command line, the environment variables and the installation, as a new user meets them."""
+
+import os
+import re
+import shutil
+import signal
+
+from harness.job import check
+from harness.registry import scenario
+
+# --- building and starting from an empty shell ---------------------------------------------------------------------
+
+README_PROGRAM = r"""
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void compute(double *field, int step) { for (int i = 0; i < 100; i++) field[i] = field[i] * 1.5 + step; }
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    int state, step = 0, steps = 300;
+    size_t cells = 100;
+    uint64_t version;
+    double *field = calloc(cells, sizeof *field);
+%s
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0) printf("result %%.17g\n", field[99]);
+    MPI_Finalize();
+}
+"""
+
+
+def code_of(text, start):
+    """The indented lines of a document that begin with that word."""
+    found = re.findall(rf"^    ({start}.*)$", text, re.M)
+    check(found, f"no line begins with '{start}'")
+    return found
+
+
+@scenario("readme-build")
+def readme_build(context):
+    """The README's lines, typed into an empty shell, with a prefix of one's own: its export line, its program, its build line;
+    and the lines of the guide and of the examples."""
+    readme = (context.scratch / "src/README.md").read_text()
+    doc = context.prefix / "share/doc/ftd"
+    guide = (doc / "guide.md").read_text()
+    (export,) = code_of(readme, "export ")
+    (build,) = code_of(readme, "mpicc ")
+    snippet = re.search(r"```c\n#include <ft.h>\n(.*?)```", readme, re.S)[1]
+    (context.work / "app.c").write_text("#include <ft.h>\n" + README_PROGRAM % snippet)
+    shutil.copy(doc / "examples/heat2d/heat2d.f90", context.work / "app.f90")
+    (fortran,) = code_of(guide, "mpif90 ")
+    examples = [line for line in (doc / "examples/README.md").read_text().splitlines() if line.startswith("    mpi")]
+    check(len(examples) == 3, f"{examples}")
+    script = "\n".join([
+        "set -e", export.replace("/opt/ftd", str(context.prefix)), build, "ftrun -n 2 --ft=reinit ./app",
+        *(["mkdir fortran; cd fortran; cp ../app.f90 .", fortran, "ftrun -n 2 --ft=reinit ./app -s 20 -g 32; cd .."]),
+        f"cp -r {doc}/examples . && cd examples", *examples, "ftrun -n 2 ./heat -s 20 -g 32",
+        "if command -v man > /dev/null; then man -w ftrun; man -w ft; fi",
+    ])
+    job = context.start(["/usr/bin/env", "-i", "/bin/bash", "--noprofile", "--norc", "-c", script])
+    job.expect(0)
+    check(len(job.output.results) == 3, job.output.text)
+    if shutil.which("man"):
+        check(job.output.text.count(f"{context.prefix}/share/man/") == 2, f"man does not find the pages: {job.output.text}")
+
+
+# --- words after the program ---------------------------------------------------------------------------------------
+
+MISPLACED = {
+    "colon": (["-n", "1", "./a", ":", "-n", "1", "./b"], ["':'", "one program per job"]),
+    "option": (["-n", "2", "echo", "--ft=reinit"], ["--ft=reinit", "after the program echo", "--"]),
+    "option-with-value": (["-n", "2", "echo", "x", "--ft-max-failures", "3"], ["--ft-max-failures", "after the program echo"]),
+    "host": (["-n", "2", "-host", "other", "echo"], ["--host", "this machine"]),
+    "ppn": (["-n", "2", "-ppn", "1", "echo"], ["--ppn", "-n"]),
+    "bind-to": (["-n", "2", "--bind-to", "core", "echo"], ["--bind-to", "taskset"]),
+    "genv": (["-genv", "A", "b", "-n", "2", "echo"], ["--genv", "-x NAME=VALUE"]),
+}
+
+
+@scenario("misplaced", each=[{"case": case} for case in MISPLACED])
+def misplaced(context, case):
+    """What mpirun would understand, or what was meant for ftrun, and is neither: said, and nothing runs."""
+    argv, words = MISPLACED[case]
+    for name in "ab":
+        (context.work / name).write_text("#!/bin/sh\necho ran\n")
+        (context.work / name).chmod(0o755)
+    refused(context, argv, *words)
+
+
+def refused(context, argv, *words, env=None):
+    """Nothing runs, and one sentence with these words says why."""
+    job = context.start([context.prefix / "bin/ftrun", *argv], env=env)
+    status = job.wait(15)
+    check(status in (1, 2), f"exit status {status}")
+    lines = job.err.splitlines()
+    check(len(lines) == 1, f"not one sentence: {lines}")
+    for word in words:
+        check(word in lines[0], f"'{word}' is not in the sentence: {lines[0]}")
+    check(job.output.text == "", f"something ran: {job.output.text}")
+    return lines[0]
+
+
+@scenario("two-dashes")
+def two_dashes(context):
+    """After -- all words are the program's: ':' and ftrun's own as well. So are ftrun's short options after the program."""
+    for argv, expected in [
+        (["--", "echo", ":", "--ft=none"], ": --ft=none"),
+        (["echo", "--", ":", "--ft=none"], "-- : --ft=none"),
+        (["echo", "-x", "3", "--ftx", "::", "--tag-output"], "-x 3 --ftx :: --tag-output"),
+    ]:
+        job = context.ftrun(None, 2, *argv)
+        job.expect(0)
+        check(job.output.text == f"{expected}\n" * 2, f"{argv}: {job.output.text}")
+
+
+# --- environment variables -----------------------------------------------------------------------------------------
+
+
+def mode_variable(context):
+    job = context.ftrun(None, 2, "sleep", "60", ft=None, env={"FT_MODE": "reinit"})
+    job.kill(job.wait_ranks(2, 1)[1])
+    job.wait_ranks(2, 2)
+    job.interrupt(signal.SIGINT)
+    job.wait(20)
+
+
+def max_failures_variable(context):
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "crash", "1", env={"FT_MAX_FAILURES": "2"})
+    check(job.wait(30) == 139, f"status {job.process.returncode}")
+    deaths = re.findall(r"epoch \d+: rank 1 on node 0 was killed by SIGSEGV", job.err)
+    check(len(deaths) == 2, f"not two deaths ended it: {job.err}")
+
+
+def on_abort_variable(context):
+    mpi = context.mpi("mpich4")
+    once = {"ENDING_ONCE": context.work / "once", "FT_ON_ABORT": "recover"}
+    job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "abort-once", "1", "42", env=once)
+    job.expect(0)
+    check(job.restored == [None], f"recoveries {job.restored}")
+
+
+def mpi_variable(context):
+    # With a family that is told, the rank has its environment from the start.
+    for family, wanted in [("mpich", "PMI_FD"), ("auto", ""), ("", "")]:
+        job = context.ftrun(None, 1, "bash", "-c", "echo ${PMI_FD:+PMI_FD}", env={"FT_MPI": family})
+        job.expect(0)
+        check(job.output.text.strip() == wanted, f"FT_MPI={family}: {job.output.text}")
+
+
+def harmless(variable, value):
+    """A value that is accepted and changes nothing."""
+
+    def run(context):
+        context.ftrun(None, 2, "true", env={variable: value}).expect(0)
+
+    return run
+
+
+def memory_directory_variable(context):
+    job = context.ftrun(None, 1, "bash", "-c", "echo $FT_CHECKPOINT_DIR; test -d $FT_CHECKPOINT_DIR",
+                        env={"FT_MEMORY_DIR": "/dev/shm/./"})
+    job.expect(0)
+    check(job.output.text.startswith("/dev/shm/"), job.output.text)
+    place = context.memory / f"of-its-own-{os.getpid()}"
+    place.mkdir()
+    job = context.ftrun(None, 1, "bash", "-c", "echo $FT_CHECKPOINT_DIR", env={"FT_MEMORY_DIR": place})
+    job.expect(0)
+    check(job.output.text.startswith(f"{place}/"), job.output.text)
+    place.rmdir()
+
+
+def libexec_variable(context):
+    place = context.work / "helpers"
+    shutil.copytree(context.prefix / "libexec/ftd", place)
+    job = context.ftrun(None, 1, "sleep", "60", env={"FT_LIBEXEC": place})
+    agent = job.one("ft-agent")
+    check(os.readlink(f"/proc/{agent}/exe") == str(place / "ft-agent"), f"the agent is {os.readlink(f'/proc/{agent}/exe')}")
+    job.interrupt(signal.SIGINT)
+    job.wait(20)
+
+
+def timeout_variable(context):
+    # That the client library heeds it: ftd-client/tests/api.rs.
+    job = context.ftrun(None, 1, "bash", "-c", "echo $FT_CHECKPOINT_TIMEOUT", env={"FT_CHECKPOINT_TIMEOUT": "7"})
+    job.expect(0)
+    check(job.output.text == "7\n", f"the ranks do not have it: {job.output.text}")
+
+
+def log_variable(context):
+    job = context.ftrun(None, 1, "true", env={"FT_LOG": "ft_agent=debug"})
+    job.expect(0)
+    check("DEBUG ft_agent" in job.err, f"nothing is logged: {job.err}")
+    job = context.ftrun(None, 1, "true", env={"FT_LOG": "==="})
+    job.expect(0)
+    check(len(job.err.splitlines()) == 1 and "FT_LOG" in job.err and "===" in job.err, f"nothing is said: {job.err}")
+
+
+# Per variable of the manual: what shows that it is read, and what is said of a value that means nothing.
+VARIABLES = {
+    "FT_MODE": (mode_variable, ["wonder", "spare", b"\xff"]),
+    "FT_MAX_FAILURES": (max_failures_variable, ["few", "0", b"\xff"]),
+    "FT_ON_ABORT": (on_abort_variable, ["maybe"]),
+    "FT_MPI": (mpi_variable, ["lam"]),
+    "FT_STANDBY": (harmless("FT_STANDBY", "none"), ["sit", "init"]),
+    "FT_SPARES": (harmless("FT_SPARES", "0"), ["few", "1"]),
+    "FT_DEGREE": (harmless("FT_DEGREE", ""), ["101", "50"]),
+    "FT_FLUSH": (harmless("FT_FLUSH", ""), ["/scratch"]),
+    "FT_HEARTBEAT": (harmless("FT_HEARTBEAT", "100ms,1s"), ["100", "100,200", "1,200"]),
+    "FT_MEMORY_DIR": (memory_directory_variable, ["/no/such"]),
+    "FT_LIBEXEC": (libexec_variable, ["/no/such"]),
+    "FT_CHECKPOINT_TIMEOUT": (timeout_variable, ["soon", "0", b"\xff"]),
+    "FT_LOG": (log_variable, []),
+}
+
+
+@scenario("variable", each=[{"name": name} for name in VARIABLES])
+def variable(context, name):
+    """Each variable is read; a value that means nothing is blamed on the variable, not on an option that nobody typed; and
+    what is typed goes before it."""
+    shows, wrong = VARIABLES[name]
+    shows(context)
+    for value in wrong:
+        # A value may be any bytes: the way to hand them on is the shell's.
+        text = os.fsdecode(value)
+        said = refused(context, ["-n", "1", "true"], name, env={name: text})
+        check(isinstance(value, bytes) or text in said, f"the value is not named: {said}")
+        check("--ft" not in said or name == "FT_STANDBY", f"an option that nobody typed is blamed: {said}")
+    options = {"FT_MODE": "--ft=none", "FT_MAX_FAILURES": "--ft-max-failures=3", "FT_ON_ABORT": "--ft-on-abort=end",
+               "FT_MPI": "--ft-mpi=auto", "FT_STANDBY": "--ft-standby=none", "FT_SPARES": "--ft-spares=0",
+               "FT_HEARTBEAT": "--ft-heartbeat=100,500"}
+    if name in options:
+        job = context.start([context.prefix / "bin/ftrun", "-n", "1", options[name], "true"], env={name: os.fsdecode(wrong[0])})
+        job.expect(0)
+
+
+@scenario("variables-known")
+def variables_known(context):
+    """Every FT_* variable of the manual has its variant of `variable`, or is one that the ranks find; and the ranks find it."""
+    page = (context.prefix / "share/man/man1/ftrun.1").read_text()
+    named = set(re.findall(r"\bFT_[A-Z_]+[A-Z]\b", page))
+    told = named - set(VARIABLES)
+    job = context.ftrun(None, 3, "env", options=["--tag-output"], env={"FT_LOG": "error", "FT_CHECKPOINT_TIMEOUT": "9"})
+    job.expect(0)
+    found = set(re.findall(r"^\[1\]<stdout>: (FT_\w+)=", job.output.text, re.M))
+    check(told <= found, f"the ranks do not have {sorted(told - found)}")
+    hidden = {"FT_SOCKET"}
+    check(found <= named | hidden, f"the manual does not name {sorted(found - named - hidden)}")
+    for rank in range(3):
+        for what in (f"FT_RANK={rank}", f"FT_LOCAL_RANK={rank}", "FT_SIZE=3", "FT_WORLD=1", "FT_MODE=reinit"):
+            check(re.search(rf"^\[{rank}\]<stdout>: {what}$", job.output.text, re.M), f"rank {rank} has no {what}")
