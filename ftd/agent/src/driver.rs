@@ -12,7 +12,7 @@ use ft_wire::launcher::{self, JobSpec};
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
 use ft_wire::{client, pmix, rank, shepherd};
 use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Process, Revision, SlotId, WorldId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,8 @@ pub struct Driver {
     /// Released, and not all of its processes are known to have started.
     releasing: Option<WorldNumber>,
     ended: Option<(i32, Option<String>)>,
+    /// What shepherds wanted said, once.
+    noticed: BTreeSet<String>,
 }
 
 /// Time that ftd-core reckons in; it goes on while the machine is suspended.
@@ -160,6 +162,7 @@ impl Driver {
             timer: None,
             releasing: None,
             ended: None,
+            noticed: BTreeSet::new(),
             spec,
         })
     }
@@ -282,12 +285,20 @@ impl Driver {
                 }
             }
             shepherd::ToAgent::StartFailed { world, rank, errno, what } => {
-                let error = std::io::Error::from_raw_os_error(errno);
+                let reason = match errno {
+                    0 => what,
+                    _ => format!("{what}: {}", std::io::Error::from_raw_os_error(errno)),
+                };
                 if let Some(member) = self.member(world, rank) {
                     member.ended = true;
                     let process = member.process;
                     let status = if errno == nix::libc::ENOENT { 127 } else { 126 };
-                    self.report(Event::StartFailed { process, reason: format!("{what}: {error}"), status });
+                    self.report(Event::StartFailed { process, reason, status });
+                }
+            }
+            shepherd::ToAgent::Notice(text) => {
+                if self.noticed.insert(text.clone()) {
+                    self.notice(text);
                 }
             }
             shepherd::ToAgent::Exited { world, rank, pid, status, oom } => {

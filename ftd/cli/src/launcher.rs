@@ -3,6 +3,7 @@
 //! One thread and one `poll`. It decides nothing about the job: the agent does.
 
 use crate::family::{self, End};
+use crate::held::Held;
 use crate::helpers::Helpers;
 use crate::job_dir::{JobDir, JobDirError};
 use crate::options::Options;
@@ -109,6 +110,7 @@ pub struct Launcher {
     options: Options,
     spec: JobSpec,
     helpers: Helpers,
+    held: Held,
     directory: JobDir,
     /// The agents' socket, which outlives every agent.
     listener: Option<UnixListener>,
@@ -144,7 +146,7 @@ impl Launcher {
     ///
     /// # Errors
     /// One sentence; nothing is left behind.
-    pub fn start(options: Options, mut spec: JobSpec, helpers: Helpers) -> Result<Launcher, LaunchError> {
+    pub fn start(options: Options, mut spec: JobSpec, helpers: Helpers, held: Held) -> Result<Launcher, LaunchError> {
         raise_descriptor_limit(options.ranks);
         ft_sys::process::set_subreaper().map_err(system("orphans cannot be adopted"))?;
         let signals = Signals::open().map_err(system("signals cannot be read"))?;
@@ -158,6 +160,7 @@ impl Launcher {
             options,
             spec,
             helpers,
+            held,
             directory,
             listener: None,
             signals,
@@ -252,6 +255,8 @@ impl Launcher {
             "--lifeline".into(),
             theirs.as_raw_fd().to_string().into(),
         ];
+        descriptors.extend(self.held.descriptors());
+        arguments.extend(self.held.arguments().map(OsString::from));
         if let Some((fd, option, offset)) = self.input.for_shepherd() {
             descriptors.push(fd);
             arguments.extend([option.into(), fd.as_raw_fd().to_string().into()]);

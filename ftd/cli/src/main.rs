@@ -2,6 +2,7 @@
 
 mod family;
 mod file_system;
+mod held;
 mod helpers;
 mod job_dir;
 mod launcher;
@@ -15,6 +16,7 @@ mod stdin;
 
 use ft_wire::Flavour;
 use ft_wire::launcher::JobSpec;
+use held::Held;
 use launcher::{LaunchError, Launcher};
 use options::{Options, Request};
 use program::ProgramError;
@@ -78,12 +80,12 @@ fn launch() -> Result<i32, Refusal> {
     };
     ft_sys::slice::shorten();
     let helpers = helpers::Helpers::find()?;
-    let spec = describe(&options, &helpers)?;
-    Ok(Launcher::start(options, spec, helpers)?.run())
+    let (spec, held) = describe(&options, &helpers)?;
+    Ok(Launcher::start(options, spec, helpers, held)?.run())
 }
 
 /// The job, except for its name and directory.
-fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Refusal> {
+fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, Held), Refusal> {
     let directory = working_directory(options)?;
     let environment = environment(options, &directory);
     let value = |name| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_os_str());
@@ -96,6 +98,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Re
     let path = value("PATH");
     let mut argv = options.command.clone();
     let program = program::find(&argv[0], path, &directory)?;
+    let held = Held::open(&program, &directory).map_err(|error| ProgramError::Io { path: program.clone(), error })?;
     let linked_in = match options.mpi {
         "openmpi" => Some(Flavour::OpenMpi),
         "mpich" => Some(Flavour::Mpich),
@@ -104,7 +107,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Re
     let expect_pmix = linked_in == Some(Flavour::OpenMpi) || program::is_linked_with_open_mpi(&program);
     argv[0] = program.into_os_string();
     let bytes = OsString::into_vec;
-    Ok(JobSpec {
+    let spec = JobSpec {
         job: String::new(),
         world_size: options.ranks,
         mode: options.mode.to_string(),
@@ -119,7 +122,8 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<JobSpec, Re
         ft_pmix: helpers.pmix.clone(),
         linked_in,
         expect_pmix,
-    })
+    };
+    Ok((spec, held))
 }
 
 fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {

@@ -2,6 +2,7 @@
 //! arenas so that an agent's death loses no checkpoint. Single-threaded and tiny: it must never die of the application.
 
 mod feeder;
+mod held;
 mod options;
 mod slot;
 
@@ -28,6 +29,9 @@ const REDIAL: Duration = Duration::from_millis(5);
 /// How often what was killed is looked at again until it is gone.
 const LOOK_AGAIN_MS: u16 = 1;
 
+/// How often a program that somebody writes is tried again.
+const TRY_AGAIN_MS: u16 = 20;
+
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args_os().skip(1)) {
         Ok(options) => options,
@@ -45,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn tend(options: Options) -> std::io::Result<()> {
+fn tend(mut options: Options) -> std::io::Result<()> {
     ft_sys::process::set_subreaper()?;
     for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTSTP] {
         ft_sys::process::ignore_signal(ignored as i32);
@@ -55,7 +59,7 @@ fn tend(options: Options) -> std::io::Result<()> {
     children.thread_block()?;
     let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     let mut shepherd =
-        Shepherd { slot: Slot::new(&options), lifeline: options.lifeline, deaths, agent: None, over: false };
+        Shepherd { slot: Slot::new(&mut options), lifeline: options.lifeline, deaths, agent: None, over: false };
     while shepherd.launcher_lives() {
         if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot)? {
             std::thread::sleep(REDIAL);
@@ -184,7 +188,11 @@ impl Shepherd {
         if let Some(pipe) = self.slot.feeding() {
             waited.push(PollFd::new(pipe, PollFlags::POLLOUT));
         }
-        let patience = if self.slot.is_emptying() { PollTimeout::from(LOOK_AGAIN_MS) } else { PollTimeout::NONE };
+        let patience = match () {
+            () if self.slot.is_emptying() => PollTimeout::from(LOOK_AGAIN_MS),
+            () if self.slot.waits_for_program() => PollTimeout::from(TRY_AGAIN_MS),
+            () => PollTimeout::NONE,
+        };
         match poll(&mut waited, patience) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -211,6 +219,7 @@ impl Shepherd {
                 }
             }
         }
+        reports.extend(self.slot.start_again());
         reports.extend(self.slot.emptied());
         if let Some(agent) = &mut self.agent {
             agent_gone |= reports.iter().any(|report| agent.send(report, &[]).is_err());

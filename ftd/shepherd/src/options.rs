@@ -1,5 +1,6 @@
 //! The command line. The launcher writes it, so it is not for people.
 
+use crate::held::Held;
 use std::ffi::OsString;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -27,6 +28,8 @@ pub struct Options {
     pub job_dir: PathBuf,
     /// Open for as long as the launcher lives.
     pub lifeline: UnixStream,
+    /// The program and the working directory as they were when the job began, if the launcher opened them.
+    pub held: Option<Held>,
     /// Standard input of rank 0.
     pub stdin: Stdin,
 }
@@ -38,6 +41,7 @@ impl Options {
     /// One sentence.
     pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, String> {
         let (mut slot, mut socket, mut lifeline, mut stdin) = (None, None, None, Stdin::Null);
+        let mut held = None;
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy().into_owned();
             let mut value = || arguments.next().ok_or(format!("{name} needs a value; ft-shepherd is started by ftrun"));
@@ -47,6 +51,11 @@ impl Options {
                 "--lifeline" => lifeline = Some(descriptor(&name, value()?)?),
                 "--stdin-spool" => stdin = Stdin::Spool(descriptor(&name, value()?)?),
                 "--stdin-file" => stdin = Stdin::File(descriptor(&name, value()?)?, number(&name, value()?)?),
+                "--held" => {
+                    let (program, directory) = (descriptor(&name, value()?)?, descriptor(&name, value()?)?);
+                    let (identity, is_binary) = (number(&name, value()?)?, number(&name, value()?)?);
+                    held = Some(Held::new(program, identity, is_binary, directory));
+                }
                 _ => return Err(format!("unknown option {name}; ft-shepherd is started by ftrun")),
             }
         }
@@ -60,6 +69,7 @@ impl Options {
             job_dir: directory.ok_or(format!("--socket {} is not in a job's directory", socket.display()))?,
             socket,
             lifeline,
+            held,
             stdin,
         })
     }

@@ -1,18 +1,32 @@
 //! What runs on the slot.
 
 use crate::feeder::{self, Feeder};
+use crate::held::{Held, Way};
 use crate::options::{Options, Stdin};
 use ft_sys::spawn::{Spawn, Step};
 use ft_sys::sweep::Sweep;
+use ft_sys::timescale::scaled;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// How long a program that somebody has open for writing is tried again.
+const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
+
+/// A start that waits until nobody writes the program any more.
+#[derive(Debug)]
+struct Waiting {
+    start: Start,
+    extra: Option<OwnedFd>,
+    until: Instant,
+}
 
 #[derive(Debug)]
 struct Child {
@@ -28,6 +42,8 @@ pub struct Slot {
     number: ft_wire::Slot,
     job_dir: PathBuf,
     stdin: Stdin,
+    held: Option<Held>,
+    waiting: Option<Waiting>,
     child: Option<Child>,
     /// Former direct children that run no user code any more; the kernel has not let go of them yet.
     departed: Vec<Child>,
@@ -39,8 +55,8 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// An empty slot. Takes the standard input out of the options.
-    pub fn new(options: &Options) -> Slot {
+    /// An empty slot. Takes the standard input out of the options, and what the launcher opened.
+    pub fn new(options: &mut Options) -> Slot {
         let stdin = match &options.stdin {
             Stdin::Null => Stdin::Null,
             Stdin::File(fd, offset) => fd.try_clone().map_or(Stdin::Null, |fd| Stdin::File(fd, *offset)),
@@ -50,6 +66,8 @@ impl Slot {
             number: options.slot,
             job_dir: options.job_dir.clone(),
             stdin,
+            held: options.held.take(),
+            waiting: None,
             child: None,
             departed: Vec::new(),
             feeder: None,
@@ -99,7 +117,7 @@ impl Slot {
     /// Does what the agent says.
     pub fn obey(&mut self, message: ToShepherd, mut fds: Vec<OwnedFd>) -> Vec<ToAgent> {
         match message {
-            ToShepherd::Start(start) => vec![self.start(&start, fds.pop())],
+            ToShepherd::Start(start) => self.start(start, fds.pop(), Instant::now() + scaled(BUSY)),
             ToShepherd::Stop { world } => {
                 self.stop(world);
                 Vec::new()
@@ -130,50 +148,92 @@ impl Slot {
         }
     }
 
-    fn start(&mut self, start: &Start, extra: Option<OwnedFd>) -> ToAgent {
+    /// Whether a start is to be tried again.
+    pub fn waits_for_program(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Tries again what waited for its program.
+    pub fn start_again(&mut self) -> Vec<ToAgent> {
+        let Some(Waiting { start, extra, until }) = self.waiting.take() else { return Vec::new() };
+        self.start(start, extra, until)
+    }
+
+    fn start(&mut self, start: Start, extra: Option<OwnedFd>, until: Instant) -> Vec<ToAgent> {
         let (world, rank) = (start.world, start.rank);
-        let failed = |what: String, error: &std::io::Error| ToAgent::StartFailed {
-            world,
-            rank,
-            errno: error.raw_os_error().unwrap_or(nix::libc::EIO),
-            what,
-        };
-        let program = String::from_utf8_lossy(start.argv.first().map_or(&[], |a| a)).into_owned();
+        match self.try_start(&start, extra.as_ref()) {
+            Ok((pid, notes)) => {
+                let notes = notes.into_iter().map(ToAgent::Notice);
+                notes.chain([ToAgent::Started { world, rank, pid }]).collect()
+            }
+            Err((_, nix::libc::ETXTBSY)) if Instant::now() < until => {
+                self.waiting = Some(Waiting { start, extra, until });
+                Vec::new()
+            }
+            Err((what, errno)) => {
+                let busy = if errno == nix::libc::ETXTBSY {
+                    format!(" for {} s, because somebody has it open for writing", BUSY.as_secs())
+                } else {
+                    String::new()
+                };
+                vec![ToAgent::StartFailed { world, rank, errno, what: what + &busy }]
+            }
+        }
+    }
+
+    /// The pid, and what is to be said of the start; or what failed, and `errno`.
+    fn try_start(&mut self, start: &Start, extra: Option<&OwnedFd>) -> Result<(i32, Vec<String>), (String, i32)> {
+        let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(nix::libc::EIO);
+        let program = Path::new(OsStr::from_bytes(start.argv.first().map_or(&[], |a| a)));
+        let directory = Path::new(OsStr::from_bytes(&start.cwd));
         if let Some(child) = &self.child {
-            let busy = std::io::Error::from_raw_os_error(nix::libc::EBUSY);
-            return failed(
-                format!("slot {} still runs rank {} of world {}", self.number, child.rank, child.world),
-                &busy,
-            );
+            let what = format!("slot {} still runs rank {} of world {}", self.number, child.rank, child.world);
+            return Err((what, nix::libc::EBUSY));
         }
         let (stdin, feeder) = match start.stdin.then(|| feeder::open(&self.stdin)).transpose() {
             Ok(opened) => opened.unwrap_or((None, None)),
-            Err(error) => return failed("cannot open standard input".into(), &error),
+            Err(error) => return Err(("cannot open standard input".into(), errno(&error))),
         };
-        let extra = extra.as_ref().zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number));
-        let spawn = Spawn { argv: &start.argv, env: &start.env, cwd: &start.cwd, stdin, extra };
-        match spawn.start() {
-            Ok(pid) => {
-                ft_sys::segments::note_creator(&self.job_dir, pid);
-                self.child = Some(Child { world, rank, pid, oom_kills: ft_sys::oom::oom_kill_count() });
-                self.feeder = feeder;
-                self.emptying = None;
-                ToAgent::Started { world, rank, pid }
+        let mut notes = Vec::new();
+        let mut by = |way| match way {
+            Way::Path => None,
+            Way::Descriptor(fd, note) => {
+                notes.push(note);
+                Some(fd)
             }
-            Err(error) => {
-                let what = match error.step {
-                    Step::Directory => format!("cannot change to directory {}", String::from_utf8_lossy(&start.cwd)),
-                    Step::Exec => format!("cannot execute {program}"),
-                    Step::Prepare => format!("cannot start {program}"),
-                };
-                failed(what, &error.error)
-            }
-        }
+        };
+        let spawn = Spawn {
+            argv: &start.argv,
+            env: &start.env,
+            cwd: &start.cwd,
+            stdin,
+            extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
+            directory: self.held.as_ref().map(|held| held.directory(directory)).and_then(&mut by),
+            image: match &self.held {
+                Some(held) => by(held.program(program).map_err(|sentence| (sentence, 0))?),
+                None => None,
+            },
+        };
+        let pid = spawn.start().map_err(|error| {
+            let what = match error.step {
+                Step::Directory => format!("cannot change to directory {}", directory.display()),
+                Step::Exec => format!("cannot execute {}", program.display()),
+                Step::Prepare => format!("cannot start {}", program.display()),
+            };
+            (what, errno(&error.error))
+        })?;
+        ft_sys::segments::note_creator(&self.job_dir, pid);
+        self.child =
+            Some(Child { world: start.world, rank: start.rank, pid, oom_kills: ft_sys::oom::oom_kill_count() });
+        self.feeder = feeder;
+        self.emptying = None;
+        Ok((pid, notes))
     }
 
     /// Kills everything below; [`emptied`](Self::emptied) tells when it is gone.
     pub fn stop(&mut self, world: World) {
         self.feeder = None;
+        self.waiting = None;
         self.emptying = Some(world);
         self.sweep = Sweep::default();
     }

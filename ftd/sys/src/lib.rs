@@ -4,6 +4,7 @@ pub mod channel;
 pub mod death;
 pub mod gate;
 pub mod helper;
+pub mod identity;
 pub mod litter;
 pub mod memory;
 pub mod oom;

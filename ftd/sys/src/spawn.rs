@@ -18,6 +18,10 @@ pub struct Spawn<'a> {
     pub stdin: Option<OwnedFd>,
     /// A descriptor to be had at a given number, 3 or more.
     pub extra: Option<(BorrowedFd<'a>, RawFd)>,
+    /// The program, where it is not to be looked up by its path. No script: that needs a name.
+    pub image: Option<BorrowedFd<'a>>,
+    /// The working directory, where it is not to be looked up by its path.
+    pub directory: Option<BorrowedFd<'a>>,
 }
 
 /// Which step failed.
@@ -81,6 +85,8 @@ impl Spawn<'_> {
             cwd: &cwd,
             stdin: stdin.as_raw_fd(),
             extra: self.extra.map(|(fd, number)| (fd.as_raw_fd(), number)),
+            image: self.image.map(|fd| fd.as_raw_fd()),
+            directory: self.directory.map(|fd| fd.as_raw_fd()),
             // SAFETY: takes nothing.
             parent: unsafe { libc::getpid() },
         };
@@ -122,6 +128,8 @@ struct Image<'a> {
     cwd: &'a std::ffi::CStr,
     stdin: RawFd,
     extra: Option<(RawFd, RawFd)>,
+    image: Option<RawFd>,
+    directory: Option<RawFd>,
     parent: i32,
 }
 
@@ -139,13 +147,18 @@ impl Image<'_> {
             libc::setpgid(0, 0);
             crate::slice::restore();
             default_signals();
-            if libc::chdir(self.cwd.as_ptr()) < 0 {
+            let entered = match self.directory {
+                Some(fd) => libc::fchdir(fd),
+                None => libc::chdir(self.cwd.as_ptr()),
+            };
+            if entered < 0 {
                 fail(report, Step::Directory);
             }
-            if let Some((_, number)) = self.extra
-                && number == report
-            {
-                report = libc::fcntl(report, libc::F_DUPFD_CLOEXEC, number + 1);
+            let mut image = self.image;
+            if let Some((_, number)) = self.extra {
+                for fd in [Some(&mut report), image.as_mut()].into_iter().flatten().filter(|fd| **fd == number) {
+                    *fd = libc::fcntl(*fd, libc::F_DUPFD_CLOEXEC, number + 1);
+                }
             }
             if libc::dup2(self.stdin, 0) < 0 {
                 fail(report, Step::Prepare);
@@ -155,6 +168,11 @@ impl Image<'_> {
                 && ((fd != number && libc::dup2(fd, number) < 0) || libc::fcntl(number, libc::F_SETFD, 0) < 0)
             {
                 fail(report, Step::Prepare);
+            }
+            if let Some(image) = image {
+                let (argv, env) = (self.argv.as_ptr(), self.env.as_ptr());
+                libc::syscall(libc::SYS_execveat, image, c"".as_ptr(), argv, env, libc::AT_EMPTY_PATH);
+                fail(report, Step::Exec);
             }
             libc::execve(self.argv[0], self.argv.as_ptr(), self.env.as_ptr());
             fail(report, Step::Exec)

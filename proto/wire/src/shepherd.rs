@@ -87,11 +87,13 @@ pub enum ToAgent {
         world: World,
         /// Rank of the process.
         rank: Rank,
-        /// `errno` of the failed call.
+        /// `errno` of the failed call; 0 when there was none and `what` says it all.
         errno: i32,
         /// What failed, for people ("cannot execute /x/y", "cannot change to directory /z").
         what: String,
     },
+    /// A sentence for the user, the same from every shepherd that it is about.
+    Notice(String),
     /// The slot's direct child ended. Sent before its remaining descendants are killed.
     Exited {
         /// World of the process.

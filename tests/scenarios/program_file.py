@@ -1,0 +1,164 @@
+"""The program's file and the working directory are deleted, replaced or written while the job runs."""
+
+import os
+import re
+import shutil
+import time
+
+from harness.job import check
+from harness.registry import scenario
+
+EVERY_KIND = ("openmpi4", "openmpi5", "mpich4", "impi")
+
+
+def own_copy(context, mpi, source="places.c"):
+    """The program as a file of this scenario's own."""
+    path = context.work / "app"
+    shutil.copy(context.program(mpi, source), path)
+    return path
+
+
+def replace(path):
+    """What `make` or `cp` to a new name and `mv` do: another file under the same name."""
+    path.with_suffix(".new").write_bytes(b"#!/bin/sh\necho another program\n")
+    path.with_suffix(".new").chmod(0o755)
+    path.with_suffix(".new").rename(path)
+
+
+def write(path):
+    """Opens a file, changes its last byte in place, and leaves it open."""
+    file = os.open(path, os.O_RDWR)
+    at = os.fstat(file).st_size - 1
+    os.pwrite(file, bytes([os.pread(file, 1, at)[0] ^ 1]), at)
+    return file
+
+
+def between_worlds(job):
+    """Every rank is dead, and the agent has not begun the next world: what runs cannot be written."""
+    job.at_gate("app.compute", 1)
+    ranks = job.ranks()
+    job.kill(ranks.pop(1))
+    job.at_gate("agent.noticed")
+    job.kill_all(ranks)
+
+
+@scenario("program-gone", each=[{"mpi": m, "how": "deleted"} for m in EVERY_KIND] + [{"mpi": "mpich4", "how": "replaced"}])
+def program_gone(context, mpi, how):
+    """A program that is deleted or replaced: the next worlds run the one that the job began with, and it is said once."""
+    mpi = context.mpi(mpi)
+    reference = context.reference(mpi, 3, context.program(mpi, "places.c"))
+    path = own_copy(context, mpi)
+    job = context.ftrun(mpi, 3, path, gates=["app.compute:1", "client.restoring:0"])
+    first = job.at_gate("app.compute", 1)
+    path.unlink() if how == "deleted" else replace(path)
+    job.kill(first)
+    job.kill(job.at_gate("client.restoring", 0))
+    job.expect(0, reference)
+    check(job.restored and set(job.restored) == {5}, f"restored {job.restored}")
+    said = re.findall(rf"^ftd: .*/app was {how}\b.*: ranks are started from the file as it was$", job.err, re.M)
+    check(len(said) == 1, f"it is not said once: {job.err}")
+
+
+@scenario("program-linked")
+def program_linked(context):
+    """Another name and other permissions make no other program of it: nothing is said."""
+    mpi = context.mpi("mpich4")
+    path = own_copy(context, mpi)
+    job = context.ftrun(mpi, 2, path, gates=["app.compute:1"])
+    pid = job.at_gate("app.compute", 1)
+    os.link(path, path.with_suffix(".too"))
+    path.chmod(0o700)
+    job.kill(pid)
+    job.expect(0)
+    check("since the job began" not in job.err and job.restored == [5], job.err)
+
+
+@scenario("program-other", each=[{"how": h} for h in ("overwritten", "set-id", "script-deleted", "script-replaced", "script-overwritten")])
+def program_other(context, how):
+    """What might be another program now, or cannot be started without its name, ends the job with a sentence that says so."""
+    mpi = context.mpi("mpich4")
+    path = own_copy(context, mpi)
+    script = how.startswith("script")
+    if script:
+        (path.rename(path.with_name("inner")))
+        path.write_text(f"#!/bin/sh\nexec {context.work}/inner\n")
+        path.chmod(0o755)
+    elif how == "set-id":
+        path.chmod(0o2755)
+    job = context.ftrun(mpi, 2, path, gates=["app.compute:1", "agent.noticed:*:1"])
+    between_worlds(job)
+    if how.endswith("overwritten"):
+        os.close(write(path))
+    elif how == "script-replaced":
+        replace(path)
+    else:
+        path.unlink()
+    job.go("agent.noticed")
+    check(job.wait(20) == 126, f"exit status {job.process.returncode}")
+    words = {"overwritten": "was overwritten since the job began", "set-id": "set-id bit", "script-deleted": "was deleted",
+             "script-replaced": "was replaced", "script-overwritten": "was overwritten"}[how]
+    last = job.err.splitlines()[-1]
+    check(words in last and str(path) in last, f"the sentence is {last!r}")
+    check("another program" not in job.output.text, job.output.text)
+    check(not script or how == "script-overwritten" or "script" in last, last)
+
+
+@scenario("program-busy", each=[{"when": w} for w in ("first", "later", "for-ever")])
+def program_busy(context, when):
+    """A program that somebody has open for writing is tried again for 10 s; then the sentence names it."""
+    mpi = context.mpi("mpich4")
+    path = own_copy(context, mpi)
+    gates = [] if when == "first" else ["app.compute:1", "agent.noticed:*:1"]
+    if when == "first":
+        writer = os.open(path, os.O_RDWR)
+    job = context.ftrun(mpi, 2, path, gates=gates, hurry=5 if when == "for-ever" else 1)
+    if when != "first":
+        between_worlds(job)
+        writer = os.open(path, os.O_RDWR)
+        job.go("agent.noticed")
+    if when == "for-ever":
+        check(job.wait(20) == 126, f"exit status {job.process.returncode}")
+        check("open for writing" in job.err and str(path) in job.err, job.err)
+    else:
+        # No rank runs meanwhile, and the job is still there.
+        time.sleep(0.5)
+        check(job.running() and job.output.text.count("result") == 0 and not job.ranks(), "it was started")
+    os.close(writer)
+    if when != "for-ever":
+        job.expect(0)
+
+
+@scenario("directory-gone", each=[{"mpi": m, "how": "deleted"} for m in EVERY_KIND] + [{"mpi": "mpich4", "how": "renamed"}])
+def directory_gone(context, mpi, how):
+    """A working directory that is deleted, or renamed: the next world works in the old one, and it is said."""
+    mpi = context.mpi(mpi)
+    place = context.work / "place"
+    place.mkdir()
+    program = context.program(mpi, "places.c")
+    reference = context.reference(mpi, 3, program)
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1", "client.restoring:0"], cwd=place)
+    first = job.at_gate("app.compute", 1)
+    if how == "deleted":
+        place.rmdir()
+    else:
+        place.rename(context.work / "elsewhere")
+        place.mkdir()
+    job.kill(first)
+    second = job.at_gate("client.restoring", 0)
+    here = os.readlink(f"/proc/{second}/cwd")
+    check(here == str(context.work / "elsewhere" if how == "renamed" else f"{place} (deleted)"), f"rank 0 is in {here}")
+    job.go("client.restoring", 0)
+    job.expect(0, reference)
+    check(job.restored == [5], f"restored {job.restored}")
+    # Open MPI complains of a deleted one itself.
+    said = [line for line in job.err.splitlines() if line.startswith("ftd: ") and "working directory" in line]
+    check(len(said) == 1 and str(place) in said[0] and "--chdir" not in job.err, f"{job.err}")
+
+
+@scenario("directory-gone-before")
+def directory_gone_before(context):
+    """ftrun in a directory that is deleted already: one sentence, which speaks of no option."""
+    job = context.script('mkdir here; cd here; rmdir ../here; exec "$FTRUN" -n 1 /bin/true')
+    check(job.wait(10) == 1, f"exit status {job.process.returncode}")
+    lines = job.err.splitlines()
+    check(len(lines) == 1 and "directory in which ftrun was started" in lines[0] and "--" not in lines[0], f"{lines}")
