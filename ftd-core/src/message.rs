@@ -28,6 +28,8 @@ pub struct Status {
     pub restored: bool,
     /// All its ranks ended cleanly.
     pub finished: bool,
+    /// The job was told to end and all its ranks are gone: with this status.
+    pub left: Option<i32>,
     /// True causes of its processes' deaths that became known after they were agreed.
     pub causes: BTreeMap<Process, Cause>,
 }
@@ -59,6 +61,7 @@ impl Status {
         self.initialized |= other.initialized;
         self.restored |= other.restored;
         self.finished |= other.finished;
+        self.left = self.left.or(other.left);
         self.causes.extend(other.causes);
     }
 }

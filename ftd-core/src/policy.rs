@@ -54,6 +54,8 @@ pub struct Policy {
     pub max_failures: u32,
     /// `--ft-on-abort=recover`: an abort or own error of the program is recovered from like a failure.
     pub recover_aborts: bool,
+    /// `--ft-grace`: so long after a signal that ends the job its ranks may still run; 0 ends them at once.
+    pub grace: Micros,
     /// Failures that arrive this close together go into one record.
     pub batch_window: Micros,
     /// This long computing since the release counts as progress, checkpoint or not.
@@ -96,6 +98,7 @@ impl Default for Policy {
         Policy {
             max_failures: 5,
             recover_aborts: false,
+            grace: Micros::from_secs(10),
             batch_window: Micros::from_millis(1),
             progress_after: Micros::from_secs(30),
             start_timeout: Micros::from_secs(60),

@@ -285,6 +285,7 @@ impl Machine {
                     let slot = SlotId(self.next_slot);
                     self.next_slot += 1;
                     self.slots.insert(slot);
+                    self.answers.push_back(Event::SlotAdded(slot));
                     self.answers.push_back(Event::SlotUp(slot));
                 }
                 Effect::End { status, .. } => {

@@ -13,6 +13,7 @@
 //! | `kill rank R [signal S]`, `kill agent N`, `kill node N`, `kill server N`, `lose slot S` | deaths |
 //! | `crash rank R` | from now on the rank dies by itself in every world, before a newer checkpoint |
 //! | `exit rank R code C`, `abort rank R code C`, `cancel` | ends by the program's or the user's own wish |
+//! | `told ranks die`, `told ranks save code C`, `told ranks ignore` | what they do with the signal of `cancel` |
 //! | `suspend node N T` | the whole node stands still |
 //! | `cut N M`, `isolate N`, `isolate N with store`, `store down`, `heal` | the network |
 //! | `expect epoch E`, `expect world W`, `expect rank R on slot S` | the record |
@@ -25,7 +26,7 @@
 
 mod cluster;
 
-use cluster::{Cluster, Fault, Setup};
+use cluster::{Cluster, Fault, Obedience, Setup};
 use ftd_core::{NodeId, Rank, SlotId};
 use std::path::Path;
 
@@ -111,6 +112,9 @@ impl Scenario {
             }
             ["exit", "rank", r, "code", c] => self.fault(Fault::ExitRank { rank: number(r)?, code: number(c)? })?,
             ["abort", "rank", r, "code", c] => self.fault(Fault::AbortRank { rank: number(r)?, code: number(c)? })?,
+            ["told", "ranks", "die"] => self.cluster().obedience = Some(Obedience::Dies),
+            ["told", "ranks", "save", "code", c] => self.cluster().obedience = Some(Obedience::Saves(number(c)?)),
+            ["told", "ranks", "ignore"] => self.cluster().obedience = Some(Obedience::Ignores),
             ["cancel"] => self.fault(Fault::Cancel { signal: 15 })?,
             ["suspend", "node", n, t] => self.fault(Fault::Suspend { node: number(n)?, us: span(t)? })?,
             ["cut", n, m] => self.fault(Fault::Cut { from: number(n)?, to: number(m)? })?,

@@ -73,7 +73,7 @@ fn run(seed: u64, broken: Broken, traced: bool) -> (Result<(i32, String), String
             cluster.fault_in(at + rng.range(1000, 2_000_000), Fault::Heal);
         }
     }
-    if rng.chance(30) {
+    if rng.chance(100) {
         let when = rng.range(0, 2_000_000);
         cluster.fault_in(when, Fault::Cancel { signal: 15 });
     }

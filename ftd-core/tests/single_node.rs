@@ -65,6 +65,7 @@ impl Node {
                     Effect::Retire { complete, .. } => said.push(format!("retire below {complete}")),
                     Effect::Proceed { process, .. } => said.push(format!("proceed {}", process.rank)),
                     Effect::NeedSlot => said.push("need slot".into()),
+                    Effect::Signal { signal } => said.push(format!("signal {signal}")),
                     Effect::End { status, reason } => {
                         said.push(format!("end {status}{}", reason.map(|r| format!(": {r}")).unwrap_or_default()));
                     }
@@ -346,6 +347,55 @@ fn a_lost_slot_is_replaced_and_its_rank_moves() {
     assert_eq!(node.tell(Event::Drained(WorldId(1))), ["launch world 2 0@0 1@2", "release world 2"]);
 }
 
+#[test]
+fn what_a_silent_shepherd_owes_is_not_overdue() {
+    let mut node = running();
+    node.tell(killed(1, 0));
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    node.wait(10_000 * MS);
+    node.tell(Event::SlotsSilent(vec![SlotId(1)]));
+    assert!(node.wait(60_000 * MS).is_empty(), "the launcher deals with it");
+    node.tell(Event::SlotsSilent(Vec::new()));
+    assert!(node.wait(29_000 * MS).is_empty());
+    let said = node.wait(1_000 * MS);
+    assert!(said.iter().any(|said| said.contains("still there 30.0 s after SIGKILL")), "{said:?}");
+
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    node.tell(Event::SlotUp(SlotId(0)));
+    node.tell(Event::SlotsSilent(vec![SlotId(1)]));
+    assert!(node.wait(100_000 * MS).is_empty());
+    assert_eq!(node.tell(Event::SlotLost(SlotId(1))), ["need slot"], "ended by the launcher");
+}
+
+#[test]
+fn a_replacement_that_dies_before_it_dials_is_replaced_too() {
+    let mut node = running();
+    node.tell(Event::SlotLost(SlotId(1)));
+    node.wait(MS);
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    node.tell(Event::SlotAdded(SlotId(2)));
+    assert_eq!(node.tell(Event::SlotLost(SlotId(2))), ["WaitingForSlot { lost: SlotId(1) }", "need slot"]);
+    assert!(node.tell(Event::SlotUp(SlotId(3))).iter().any(|said| said == "agree epoch 2 world 2"));
+    assert!(node.tell(Event::SlotAdded(SlotId(3))).is_empty(), "its word may come later than its shepherd");
+}
+
+#[test]
+fn a_job_starts_with_all_its_slots_whoever_dies_before_the_first_record() {
+    // A shepherd and the first agent have died: the next one hears of one slot.
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    assert_eq!(node.tell(Event::Start { slots: vec![SlotId(0)] }), ["need slot"]);
+    assert!(node.tell(Event::SlotUp(SlotId(0))).is_empty());
+    assert!(node.tell(Event::SlotAdded(SlotId(2))).is_empty());
+    assert_eq!(node.tell(Event::SlotLost(SlotId(2))), ["need slot"], "so has the replacement");
+    node.tell(Event::SlotAdded(SlotId(3)));
+    assert_eq!(node.tell(Event::SlotLost(SlotId(0))), ["need slot"]);
+    assert!(node.tell(Event::SlotUp(SlotId(3))).is_empty());
+    node.tell(Event::SlotAdded(SlotId(4)));
+    let said = node.tell(Event::SlotUp(SlotId(4)));
+    assert_eq!(said[..2], ["agree epoch 1 world 1", "launch world 1 0@3 1@4"]);
+}
+
 /// A slot is lost and its world stopped and gone; nothing is agreed before there is another slot.
 fn waiting_for_a_slot() -> Node {
     let mut node = running();
@@ -430,11 +480,69 @@ fn a_program_that_cannot_be_started_ends_the_job_with_its_reason() {
 }
 
 #[test]
-fn a_cancelled_job_ends_at_once_at_any_stage() {
+fn a_cancelled_jobs_ranks_hear_it_first_and_their_own_statuses_count() {
     let mut node = running();
-    assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["stop world 1", "agree end 130"]);
+    assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["signal 15"]);
+    assert!(node.tell(Event::Cancel { signal: 15 }).is_empty(), "what comes again is the launcher's matter");
+    assert!(node.tell(exits(1, 1, 0)).is_empty(), "no failure, though it had not finalized: it was told to end");
+    assert!(node.wait(9_000 * MS).is_empty());
+    assert_eq!(node.tell(exits(1, 0, 3)), ["stop world 1", "agree end 3"]);
     let said = node.tell(Event::WorldEmptied(WorldId(1)));
-    assert_eq!(said, ["end 130: the job was cancelled by SIGINT"]);
+    assert_eq!(said, ["end 3: the job was cancelled by SIGTERM, and its ranks ended by themselves"]);
+}
+
+#[test]
+fn ranks_that_die_of_the_signal_are_no_failure() {
+    let mut node = running();
+    node.tell(Event::Cancel { signal: 15 });
+    assert!(node.tell(Event::Dying(process(1, 0))).is_empty());
+    let died = |rank| Event::Exited { process: process(1, rank), exit: Exit::Signal(15), oom: false };
+    assert!(node.tell(died(0)).is_empty());
+    assert!(node.wait(100 * MS).is_empty(), "no recovery begins");
+    assert_eq!(node.tell(died(1)), ["stop world 1", "agree end 143"]);
+    assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["end 143: the job was cancelled by SIGTERM"]);
+}
+
+#[test]
+fn nothing_that_dies_after_the_signal_is_a_failure() {
+    let mut node = running();
+    node.tell(Event::Cancel { signal: 2 });
+    assert!(node.tell(Event::WorldServerLost(WorldId(1))).is_empty());
+    assert!(node.tell(Event::SlotLost(SlotId(1))).is_empty());
+    assert!(node.wait(MS).is_empty());
+    // Libraries abort when a peer ends.
+    assert_eq!(node.tell(Event::AbortRequested { process: process(1, 0), code: 1 }), ["proceed rank 0"]);
+    let died = Event::Exited { process: process(1, 0), exit: Exit::Signal(6), oom: false };
+    assert_eq!(node.tell(died), ["stop world 1", "agree end 130"], "one was killed with its slot");
+}
+
+#[test]
+fn ranks_that_stay_are_killed_when_their_time_is_over() {
+    let mut node = running();
+    node.tell(Event::Cancel { signal: 1 });
+    node.tell(exits(1, 0, 0));
+    assert!(node.wait(9_999 * MS).is_empty());
+    assert_eq!(node.wait(MS), ["stop world 1", "agree end 129"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    let reason = "the job was cancelled by SIGHUP; rank 1 had not ended 10.0 s later (--ft-grace): killed";
+    assert_eq!(said, [format!("end 129: {reason}")]);
+}
+
+#[test]
+fn an_end_that_is_held_is_the_answer_to_the_signal() {
+    let mut node = running();
+    let said = node.tell_with(Event::AbortRequested { process: process(1, 0), code: 7 }, &[], &[process(1, 1)]);
+    assert!(said.is_empty(), "held: {said:?}");
+    assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["signal 15", "proceed rank 0"]);
+    node.tell(exits(1, 0, 7));
+    assert_eq!(node.tell(exits(1, 1, 0)), ["stop world 1", "agree end 7"]);
+}
+
+#[test]
+fn a_job_that_is_cancelled_while_it_recovers_ends_at_once() {
+    let mut node = running();
+    node.tell(killed(1, 0));
+    assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["stop world 1", "agree end 143"], "noticed, not agreed");
 
     let mut node = running();
     node.tell(killed(1, 0));
@@ -442,9 +550,19 @@ fn a_cancelled_job_ends_at_once_at_any_stage() {
     assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["agree end 143"]);
     assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["end 143: the job was cancelled by SIGTERM"]);
 
+    let mut node = running();
+    node.tell(killed(1, 0));
+    node.wait(MS);
+    recover(&mut node, 1);
+    assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["signal 15"], "it is over");
+
     let mut node = Node::new(Policy::default(), Mode::Reinit);
     node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
     assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["end 130: the job was cancelled by SIGINT"]);
+
+    let mut node = Node::new(Policy { grace: Micros(0), ..Policy::default() }, Mode::Reinit);
+    node.start();
+    assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["stop world 1", "agree end 130"], "--ft-grace=0");
 }
 
 #[test]

@@ -11,6 +11,8 @@ PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+WALL = 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 
 
@@ -23,6 +25,20 @@ def become_subreaper():
 def die_with_parent():
     """SIGKILL for this process when its parent ends."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def trace(pid):
+    """Stops a process as a debugger does."""
+    for request, data in ((PTRACE_SEIZE, 0), (PTRACE_INTERRUPT, 0)):
+        if _libc.ptrace(request, pid, None, data) != 0:
+            raise OSError(ctypes.get_errno(), f"ptrace({request:#x}, {pid})")
+    os.waitpid(pid, WALL)
+
+
+def trace_no_more(pid):
+    """Lets it go on."""
+    if _libc.ptrace(PTRACE_DETACH, pid, None, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"ptrace(PTRACE_DETACH, {pid})")
 
 
 def private_shm():

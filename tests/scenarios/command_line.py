@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import time
 
 from harness.job import check
 from harness.registry import scenario
@@ -142,6 +143,16 @@ def on_abort_variable(context):
     check(job.restored == [None], f"recoveries {job.restored}")
 
 
+def grace_variable(context):
+    job = context.ftrun(None, 1, "bash", "-c", "trap : TERM; touch ready; while :; do sleep 0.05; done", env={"FT_GRACE": "0"})
+    deadline = time.monotonic() + 20
+    while not (context.work / "ready").exists():
+        check(time.monotonic() < deadline, "the rank does not start")
+        time.sleep(0.01)
+    job.interrupt(signal.SIGTERM)
+    check(job.wait(8) == 143 and "--ft-grace" not in job.err, f"FT_GRACE is not read: {job.err}")
+
+
 def mpi_variable(context):
     # With a family that is told, the rank has its environment from the start.
     for family, wanted in [("mpich", "PMI_FD"), ("auto", ""), ("", "")]:
@@ -203,6 +214,7 @@ VARIABLES = {
     "FT_MODE": (mode_variable, ["wonder", "spare", b"\xff"]),
     "FT_MAX_FAILURES": (max_failures_variable, ["few", "0", b"\xff"]),
     "FT_ON_ABORT": (on_abort_variable, ["maybe"]),
+    "FT_GRACE": (grace_variable, ["soon", "25h"]),
     "FT_MPI": (mpi_variable, ["lam"]),
     "FT_STANDBY": (harmless("FT_STANDBY", "none"), ["sit", "init"]),
     "FT_SPARES": (harmless("FT_SPARES", "0"), ["few", "1"]),
@@ -229,7 +241,7 @@ def variable(context, name):
         check(isinstance(value, bytes) or text in said, f"the value is not named: {said}")
         check("--ft" not in said or name == "FT_STANDBY", f"an option that nobody typed is blamed: {said}")
     options = {"FT_MODE": "--ft=none", "FT_MAX_FAILURES": "--ft-max-failures=3", "FT_ON_ABORT": "--ft-on-abort=end",
-               "FT_MPI": "--ft-mpi=auto", "FT_STANDBY": "--ft-standby=none", "FT_SPARES": "--ft-spares=0",
+               "FT_GRACE": "--ft-grace=10", "FT_MPI": "--ft-mpi=auto", "FT_STANDBY": "--ft-standby=none", "FT_SPARES": "--ft-spares=0",
                "FT_HEARTBEAT": "--ft-heartbeat=100,500"}
     if name in options:
         job = context.start([context.prefix / "bin/ftrun", "-n", "1", options[name], "true"], env={name: os.fsdecode(wrong[0])})

@@ -212,7 +212,7 @@ def agent_crash_loop(context):
     """An agent that is killed again and again: the job goes on until the limit, then ends with a sentence; it never hangs."""
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "places.c")
-    job = context.ftrun(mpi, 2, program, env={"PLACES_SLEEP": "200"})
+    job = context.ftrun(mpi, 2, program, env={"PLACES_SLEEP": "5000"})
     killed = 0
     while job.running() and killed < 12:
         found = job.below("ft-agent")

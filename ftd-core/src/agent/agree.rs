@@ -193,7 +193,7 @@ impl Agent {
     /// All ranks of all nodes ended cleanly: the job is complete.
     fn guard_clean_end(&mut self) {
         let done = self.finished() && self.all_peers(|status| status.finished);
-        if done && self.batch.is_none() && self.verdict.is_none() {
+        if done && self.batch.is_none() && self.verdict.is_none() && self.leaving.is_none() {
             self.conclude(0, None, false);
         }
     }
@@ -219,7 +219,9 @@ impl Agent {
     }
 
     fn propose_first(&mut self) {
-        let overdue = self.due(self.stage_since, self.config.policy.start_timeout);
+        self.renew_first_slots();
+        let since = self.stage_since.max(self.silent_at);
+        let overdue = self.silent.is_empty() && self.due(since, self.config.policy.start_timeout);
         let mine = self.own_slots();
         let mut slots: BTreeMap<SlotId, NodeId> = BTreeMap::new();
         let mut nodes = vec![self.me];
@@ -241,7 +243,7 @@ impl Agent {
         let first = plan::first_record(self.config.mode, self.config.world_size, &nodes, &slots);
         match first {
             Ok(record) => self.write(record),
-            Err(_) if self.config.renewable_slots && !self.lost_slots.is_empty() && !overdue => {}
+            Err(_) if self.config.renewable_slots && !overdue => {}
             Err(error) => self.end_unrecorded(error.status(), error.to_string()),
         }
     }
@@ -250,17 +252,30 @@ impl Agent {
     pub(super) fn own_slots(&self) -> Option<std::collections::BTreeSet<SlotId>> {
         // Not a word before the store has said that there is no record: a predecessor may have spoken for this node.
         let up = self.slots.values().all(|slot| slot.up) && self.started && self.link.answered;
-        let enough = !self.config.renewable_slots || self.lost_slots.is_empty() || self.slots_awaited() == 0;
+        let enough = !self.config.renewable_slots || self.slots_missing() == 0;
         (up && enough).then(|| self.slots.keys().copied().collect())
     }
 
-    /// Slots that were asked for before the first record and are not there yet.
-    fn slots_awaited(&self) -> u32 {
-        if self.record.is_some() {
-            return self.slots_asked;
+    /// Slots that this node was promised and that do not exist: their shepherds died before the first record, perhaps
+    /// together with an agent before this one.
+    fn slots_missing(&self) -> u32 {
+        self.slots_promised.saturating_sub(self.slots.len() as u32)
+    }
+
+    /// Asks for what is missing before the first record. (Not before the store has said that there is none.)
+    fn renew_first_slots(&mut self) {
+        if !self.config.renewable_slots || !self.started || !self.link.answered {
+            return;
         }
-        let have = self.slots.len() as u32;
-        self.config.world_size.saturating_sub(have)
+        for _ in self.slots_asked..self.slots_missing() {
+            self.need_slot();
+        }
+    }
+
+    fn need_slot(&mut self) {
+        self.slots_asked += 1;
+        self.slots_since = self.now;
+        self.emit(Effect::NeedSlot);
     }
 
     fn propose_next(&mut self, record: &EpochRecord) {
@@ -322,20 +337,25 @@ impl Agent {
         if !self.config.renewable_slots {
             return false;
         }
-        if self.slots_asked == 0 {
-            self.slots_since = self.now;
-        } else if self.due(self.slots_since, self.config.policy.slot_timeout) {
+        let coming = self.slots_asked + self.slots_coming();
+        if coming > 0 && self.silent.is_empty() && self.due(self.slots_since, self.config.policy.slot_timeout) {
             return false;
         }
-        if missing > self.slots_asked {
+        if missing > coming {
             self.report(Report::Notice(Notice::WaitingForSlot { lost: newest }));
         }
-        while self.slots_asked < missing {
-            self.slots_asked += 1;
-            self.emit(Effect::NeedSlot);
+        // A replacement may die before it has dialled in: then another one is asked for.
+        for _ in coming..missing {
+            self.need_slot();
         }
         self.stop_worlds(None);
         true
+    }
+
+    /// Slots that exist, are in no record, and whose shepherds have not dialled in.
+    fn slots_coming(&self) -> u32 {
+        let of_record = |slot| self.record.as_ref().is_some_and(|record| record.slot(slot).is_some());
+        self.slots.iter().filter(|(slot, known)| !known.up && !of_record(**slot)).count() as u32
     }
 
     /// The epoch got the job on: a newer checkpoint than the restored one is complete, or it computed long enough.

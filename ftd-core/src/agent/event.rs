@@ -50,10 +50,15 @@ pub enum Event {
         /// The slots.
         slots: Vec<SlotId>,
     },
-    /// A slot's shepherd dialled in, and nothing runs below it. Also answers [`Effect::NeedSlot`], with a new slot.
+    /// Answer to [`Effect::NeedSlot`]: this slot exists now. Its `SlotUp` follows, or came before.
+    SlotAdded(SlotId),
+    /// A slot's shepherd dialled in, and nothing runs below it.
     SlotUp(SlotId),
     /// A slot's shepherd is gone, and every process that stood below it.
     SlotLost(SlotId),
+    /// The shepherds of these slots do not answer, and of no others. The launcher gets them to, or ends them: until then
+    /// nothing that they owe is overdue.
+    SlotsSilent(Vec<SlotId>),
     /// The process's program is loaded.
     Started(Process),
     /// The process cannot be started.
@@ -152,7 +157,7 @@ pub enum Event {
     },
     /// The time of [`Effect::WakeAt`] has come. Early or superfluous ones do no harm.
     Timer,
-    /// The user ends the job.
+    /// The user ends the job; every agent of it is told. Ranks that compute hear it first, with [`Effect::Signal`].
     Cancel {
         /// The signal that said so.
         signal: i32,
@@ -237,7 +242,12 @@ pub enum Effect {
         /// What it wished.
         end: OwnEnd,
     },
-    /// Start another slot on this node. Answered by `SlotUp` of a new one.
+    /// Send this signal to every process of the released world on this node that has not ended.
+    Signal {
+        /// The signal.
+        signal: i32,
+    },
+    /// Start another slot on this node. Answered by `SlotAdded`, and `SlotUp` once its shepherd has dialled in.
     NeedSlot,
     /// Tell people.
     Report(Report),

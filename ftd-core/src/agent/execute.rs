@@ -65,6 +65,11 @@ impl Agent {
     /// Processes that outlive SIGKILL are beyond ftd.
     fn guard_kill(&mut self) {
         let timeout = self.config.policy.stop_timeout;
+        let silent: Vec<_> = self.silent.iter().filter_map(|slot| self.slots.get(slot)?.world).collect();
+        for since in self.worlds.iter_mut().filter(|(world, _)| silent.contains(world)).filter_map(|(_, s)| s.as_mut())
+        {
+            *since = self.now;
+        }
         let stuck = self.worlds.iter().find(|(_, since)| since.is_some_and(|since| self.due(since, timeout)));
         let Some(world) = stuck.map(|(world, _)| *world) else { return };
         self.worlds.remove(&world);
@@ -83,7 +88,9 @@ impl Agent {
         // After an agent's death its shepherds kill their ranks, dial in again and bring the arenas: not before all have
         // is anything known to be empty, or what there is to restore.
         let absent: Vec<SlotId> = self.slots.iter().filter(|(_, slot)| !slot.up).map(|(id, _)| *id).collect();
-        if !absent.is_empty() && !self.due(self.stage_since, self.config.policy.slot_timeout) {
+        let since = self.stage_since.max(self.silent_at);
+        let silent = absent.iter().any(|slot| self.silent.contains(slot));
+        if !absent.is_empty() && (silent || !self.due(since, self.config.policy.slot_timeout)) {
             return;
         }
         let (epoch, world) = (record.epoch, record.world);

@@ -2,7 +2,7 @@
 
 use super::{Agent, Asked, Batch, Effect, Event, Exit, Link, LocalEnd, Progress, Stage};
 use crate::blame::{self, Hold, Phase, verdict};
-use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject, signal_name};
+use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
 use crate::message::PeerMessage;
 use crate::plan::relevant;
@@ -14,8 +14,10 @@ impl Agent {
     pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Start { slots } => self.take_start(slots),
+            Event::SlotAdded(slot) => self.take_slot_added(slot),
             Event::SlotUp(slot) => self.take_slot_up(slot),
             Event::SlotLost(slot) => self.take_slot_lost(slot),
+            Event::SlotsSilent(slots) => self.take_silent(slots),
             Event::Started(process) => self.sign(process),
             Event::StartFailed { process, reason, status } => self.take_start_failed(process, reason, status),
             Event::Initialized(process) => self.take_phase(process, Phase::Initialized),
@@ -50,10 +52,7 @@ impl Agent {
             Event::StoreUnavailable => self.take_unavailable(),
             Event::Message { from, message } => self.take_message(from, message),
             Event::Timer => {}
-            Event::Cancel { signal } => {
-                let reason = format!("the job was cancelled by {}", signal_name(signal));
-                self.conclude(128 + signal, Some(reason), true);
-            }
+            Event::Cancel { signal } => self.take_cancel(signal),
         }
     }
 
@@ -63,6 +62,10 @@ impl Agent {
         for slot in slots {
             self.slots.entry(slot).or_default();
         }
+        self.slots_promised = match self.config.nodes.len() {
+            0 | 1 => self.config.world_size,
+            _ => self.slots.len() as u32,
+        };
         self.read();
     }
 
@@ -70,27 +73,29 @@ impl Agent {
         if self.lost_slots.contains(&slot) {
             return;
         }
-        let known = self.slots.entry(slot).or_default();
-        let new = !known.up && self.slots_asked > 0 && self.record.as_ref().is_some_and(|r| r.slot(slot).is_none());
-        known.up = true;
-        if new {
-            self.slots_asked -= 1;
+        self.slots.entry(slot).or_default().up = true;
+    }
+
+    fn take_slot_added(&mut self, slot: SlotId) {
+        self.slots_asked = self.slots_asked.saturating_sub(1);
+        if !self.lost_slots.contains(&slot) {
+            self.slots.entry(slot).or_default();
         }
     }
 
     fn take_slot_lost(&mut self, slot: SlotId) {
         self.slots.remove(&slot);
-        if !self.lost_slots.insert(slot) {
+        if !self.lost_slots.insert(slot) || self.left_with_slot(slot) {
             return;
         }
-        match &self.record {
-            None if self.config.renewable_slots => {
-                self.slots_since = self.now;
-                self.emit(Effect::NeedSlot);
-            }
-            None => {}
-            Some(_) => self.fail(Subject::Slot(slot), Cause::SlotLost),
-        }
+        self.fail(Subject::Slot(slot), Cause::SlotLost);
+    }
+
+    /// What a silent shepherd owes is due again when it is heard.
+    fn take_silent(&mut self, slots: Vec<SlotId>) {
+        self.silent = slots.into_iter().collect();
+        self.silent_at = self.now;
+        self.slots_since = self.now;
     }
 
     fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
@@ -123,7 +128,7 @@ impl Agent {
         let held = self.holds.iter().any(|hold| hold.process == process);
         let ended = self.ended(process.world);
         let Some(local) = self.locals.get_mut(&process) else { return };
-        if local.end.is_some() || held || ended {
+        if local.end.is_some() || held || ended || self.leaving.is_some() {
             return;
         }
         local.dying = true;
@@ -142,7 +147,12 @@ impl Agent {
         let Some(local) = self.locals.get_mut(&process) else {
             return self.cause_known(process, blame::verdict(Phase::Initialized, true, exit, oom));
         };
+        local.gone = true;
         let verdict = verdict(local.phase, local.dying, exit, oom);
+        if !ended && self.left(process, exit) {
+            return;
+        }
+        let Some(local) = self.locals.get_mut(&process) else { return };
         if local.end == Some(LocalEnd::Failed) || ended {
             return self.cause_known(process, verdict);
         }
@@ -202,6 +212,9 @@ impl Agent {
         let Some(local) = self.locals.get_mut(&process) else { return };
         if matches!(end, OwnEnd::Abort(_)) && local.end.is_some() {
             return;
+        }
+        if self.leaving.is_some() {
+            return self.leaves_by_itself(process, end);
         }
         local.end = Some(LocalEnd::Own);
         // Found dead when another's end was looked into: this one was first.
@@ -318,7 +331,7 @@ impl Agent {
     /// Notes a failure and begins a recovery with the first.
     pub(super) fn fail(&mut self, subject: Subject, cause: Cause) {
         let Some(record) = &self.record else { return };
-        if self.verdict.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
+        if self.verdict.is_some() || self.leaving.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
             return;
         }
         let node = match subject {
@@ -563,7 +576,7 @@ impl Agent {
                 _ => None,
             })
             .collect();
-        if dead.is_empty() && (self.batch.is_some() || self.verdict.is_some()) {
+        if dead.is_empty() && (self.batch.is_some() || self.verdict.is_some() || self.leaving.is_some()) {
             // Somebody died with a slot, a server, an agent or a node; or the job ends, and why is on its way to the store.
             let record = self.record.iter();
             dead.extend(record.flat_map(|record| record.processes()).map(|(process, _)| process).take(1));

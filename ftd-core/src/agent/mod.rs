@@ -24,6 +24,7 @@ mod event;
 mod execute;
 mod fence;
 mod intake;
+mod leave;
 mod tell;
 
 pub use event::{Effect, Event, Exit, JobConfig};
@@ -75,6 +76,8 @@ struct Local {
     /// A survey found it dead or on its way out: its exit will say how.
     leaving: bool,
     end: Option<LocalEnd>,
+    /// Its exit was told, or its slot is gone.
+    gone: bool,
     restored: bool,
 }
 
@@ -151,9 +154,14 @@ pub struct Agent {
     record: Option<EpochRecord>,
     slots: BTreeMap<SlotId, Slot>,
     lost_slots: BTreeSet<SlotId>,
-    /// Slots that were asked for and have not come, and since when.
+    /// Slots that this node has from the start of the job on, whoever of them dies.
+    slots_promised: u32,
+    /// Slots that were asked for and do not exist yet; when one was asked for last.
     slots_asked: u32,
     slots_since: Micros,
+    /// Slots whose shepherds do not answer, and when that changed.
+    silent: BTreeSet<SlotId>,
+    silent_at: Micros,
     /// Worlds with processes on this node; the ones being killed since when.
     worlds: BTreeMap<WorldId, Option<Micros>>,
     locals: BTreeMap<Process, Local>,
@@ -167,6 +175,8 @@ pub struct Agent {
     surveys: u32,
     causes: BTreeMap<Process, Cause>,
     verdict: Option<Verdict>,
+    /// The user has ended the job, and the ranks have been told.
+    leaving: Option<leave::Leaving>,
     /// A process that says its last words before the world is killed, and until when.
     last_words: Option<(Process, Micros)>,
     drained: bool,
@@ -216,8 +226,11 @@ impl Agent {
             record: None,
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
+            slots_promised: 0,
             slots_asked: 0,
             slots_since: Micros(0),
+            silent: BTreeSet::new(),
+            silent_at: Micros(0),
             worlds: BTreeMap::new(),
             locals: BTreeMap::new(),
             batch: None,
@@ -229,6 +242,7 @@ impl Agent {
             surveys: 0,
             causes: BTreeMap::new(),
             verdict: None,
+            leaving: None,
             last_words: None,
             drained: false,
             inventory: None,
@@ -282,6 +296,7 @@ impl Agent {
         self.take(event);
         self.guard_fence();
         self.guard_holds();
+        self.guard_leaving();
         self.guard_stage();
         self.guard_agreement();
         self.guard_stage();
@@ -356,8 +371,8 @@ impl Agent {
         let mut at: Vec<Micros> = self.ring.deadlines().collect();
         let since = self.stage_since;
         match self.stage {
-            Stage::Gathering => at.push(since.after(policy.start_timeout)),
-            Stage::Emptying => at.push(since.after(policy.slot_timeout)),
+            Stage::Gathering => at.push(since.max(self.silent_at).after(policy.start_timeout)),
+            Stage::Emptying => at.push(since.max(self.silent_at).after(policy.slot_timeout)),
             Stage::Draining => at.push(since.after(policy.drain_timeout)),
             _ => {}
         }
@@ -378,6 +393,7 @@ impl Agent {
             at.extend(hold.elsewhere.map(|since| since.after(policy.exit_timeout)));
         }
         at.extend(self.last_words.map(|(_, until)| until));
+        at.extend(self.leave_deadline());
         if self.link.want_read {
             at.push(self.link.retry_at);
         }

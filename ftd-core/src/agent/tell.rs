@@ -24,6 +24,7 @@ impl Agent {
             initialized: self.stage == Stage::Computing && self.initialized(),
             restored: self.stage == Stage::Computing && self.restored(),
             finished: self.finished(),
+            left: self.left_with(),
             causes: self.causes.clone(),
         }
     }

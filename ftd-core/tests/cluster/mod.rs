@@ -108,6 +108,7 @@ enum Act {
     Inventory { node: usize, generation: u64, epoch: EpochId },
     StartAgent { node: usize, generation: u64 },
     NewSlot { node: usize, generation: u64 },
+    Leave { node: usize, process: Process, code: i32 },
     Resume { node: usize },
     Fault(Fault),
 }
@@ -157,6 +158,17 @@ pub enum Fault {
     Cancel {
         signal: i32,
     },
+}
+
+/// What a rank does with a signal that ends the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obedience {
+    /// It has no handler.
+    Dies,
+    /// Its handler takes a second, and exits with this code.
+    Saves(i32),
+    /// It ignores the signal.
+    Ignores,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -239,6 +251,10 @@ pub struct Cluster {
     pub error: Option<String>,
     /// Processes that lived when ftd ended their world.
     put_down: BTreeSet<Process>,
+    /// The signal that ended the job, and when.
+    pub cancelled: Option<(i32, u64)>,
+    /// What ranks do when the job is told to end; at random without.
+    pub obedience: Option<Obedience>,
     released: BTreeSet<(usize, WorldId)>,
 }
 
@@ -291,6 +307,8 @@ impl Cluster {
             traced: false,
             error: None,
             put_down: BTreeSet::new(),
+            cancelled: None,
+            obedience: None,
             released: BTreeSet::new(),
         };
         for node in 0..count {
@@ -387,6 +405,7 @@ impl Cluster {
             | Act::Hash { node, .. }
             | Act::Inventory { node, .. }
             | Act::NewSlot { node, .. }
+            | Act::Leave { node, .. }
             | Act::StartAgent { node, .. } => Some(*node),
             Act::Store { .. } | Act::Resume { .. } | Act::Fault(_) => None,
         };
@@ -444,9 +463,11 @@ impl Cluster {
                     let slot = SlotId(self.next_slot);
                     self.next_slot += 1;
                     self.nodes[node].slots.insert(slot);
+                    self.local(node, Event::SlotAdded(slot));
                     self.local(node, Event::SlotUp(slot));
                 }
             }
+            Act::Leave { node, process, code } => self.die(node, process, Exit::Code(code), true),
             Act::Resume { node } => {
                 if self.nodes[node].suspended_until <= self.now {
                     self.note(|| format!("n{node} resumes"));
@@ -483,6 +504,9 @@ impl Cluster {
         self.tell(node, Event::Start { slots: slots.clone() });
         for slot in slots {
             self.local(node, Event::SlotUp(slot));
+        }
+        if let Some((signal, _)) = self.cancelled {
+            self.local(node, Event::Cancel { signal });
         }
     }
 
@@ -574,6 +598,7 @@ impl Cluster {
             Effect::Restore { epoch, stamp, .. } => self.restore(node, epoch, stamp),
             Effect::Retire { complete, .. } => self.retire(node, complete),
             Effect::Proceed { process, .. } => self.abort_goes_on(node, process),
+            Effect::Signal { signal } => self.signal(node, signal),
             Effect::NeedSlot => {
                 let delay = self.rng.range(500, 10_000);
                 self.push(delay, Act::NewSlot { node, generation });
@@ -652,6 +677,14 @@ impl Cluster {
         self.note(|| format!("store: {} {} by {:?}", record.epoch, record.world, record.failures.to_string()));
         if let Err(error) = record.check() {
             self.violated(format!("a wrong record was written: {error}"));
+        }
+        // Once every agent has heard that the job ends (and what was on its way to the store is there) none recovers.
+        let awake = self.nodes.iter().all(|node| node.suspended_until + 2_000_000 < self.now);
+        if self.cancelled.is_some_and(|(_, at)| self.now > at + 2_000_000) && awake && record.outcome.is_none() {
+            let new = self.record.as_ref().is_none_or(|known| known.epoch < record.epoch);
+            if new {
+                self.violated(format!("{} recovers a job that was told to end", record.epoch));
+            }
         }
         // A node that vouches for itself writes the epoch once more, whatever ftd has ended since.
         let new = self.record.as_ref().is_none_or(|known| known.epoch < record.epoch);
@@ -954,6 +987,27 @@ impl Cluster {
         }
     }
 
+    /// The job is told to end.
+    fn signal(&mut self, node: usize, signal: i32) {
+        let alive = self.nodes[node].procs.iter().filter(|(_, proc)| proc.dead.is_none());
+        let told: Vec<Process> = alive.map(|(process, _)| *process).collect();
+        for process in told {
+            let chance = self.rng.range(0, 9);
+            let at_random = [Obedience::Dies, Obedience::Saves(0), Obedience::Saves(3), Obedience::Ignores];
+            let choice = self.obedience.unwrap_or(at_random[(chance as usize).saturating_sub(6)]);
+            let (code, most) = match choice {
+                Obedience::Dies => {
+                    self.die(node, process, Exit::Signal(signal), false);
+                    continue;
+                }
+                Obedience::Saves(code) => (code, if self.obedience.is_some() { 1_000_000 } else { 15_000_000 }),
+                Obedience::Ignores => continue,
+            };
+            let delay = self.rng.range(0, most);
+            self.push(delay, Act::Leave { node, process, code });
+        }
+    }
+
     // ---- checkpoints
 
     fn hash(&mut self, node: usize, process: Process, version: u64) {
@@ -1116,6 +1170,7 @@ impl Cluster {
             }
             Fault::Cancel { signal } => {
                 self.own_wish = true;
+                self.cancelled.get_or_insert((signal, self.now));
                 for node in 0..self.nodes.len() {
                     if self.nodes[node].alive {
                         self.local(node, Event::Cancel { signal });

@@ -95,6 +95,8 @@ pub struct Driver {
     events: VecDeque<Event>,
     diallers: BTreeMap<ConnectionId, Dialler>,
     shepherds: BTreeMap<Slot, Shepherd>,
+    /// Slots that exist, whether their shepherds have dialled in or not.
+    slots: BTreeSet<Slot>,
     worlds: BTreeMap<WorldNumber, World>,
     arenas: Arenas,
     files: files::Watch,
@@ -149,6 +151,7 @@ impl Driver {
             events: VecDeque::new(),
             diallers: BTreeMap::new(),
             shepherds: BTreeMap::new(),
+            slots: BTreeSet::new(),
             worlds: BTreeMap::new(),
             files,
             watcher,
@@ -170,6 +173,7 @@ impl Driver {
     /// Runs the job to its end; returns when the launcher has been told and the links are flushed.
     pub async fn run(&mut self, slots: Vec<Slot>, mut inputs: UnboundedReceiver<Input>) {
         self.warm_up();
+        self.slots.extend(&slots);
         self.report(Event::Start { slots: slots.into_iter().map(SlotId).collect() });
         self.settle().await;
         while self.ended.is_none() {
@@ -232,6 +236,7 @@ impl Driver {
         match message {
             launcher::ToAgent::Job { .. } => tracing::warn!("the launcher described the job twice"),
             launcher::ToAgent::SlotGone { slot } => {
+                self.slots.remove(&slot);
                 if let Some(shepherd) = self.shepherds.remove(&slot) {
                     self.diallers.remove(&shepherd.connection);
                     self.arenas.forget_keeper(shepherd.connection);
@@ -240,7 +245,17 @@ impl Driver {
                 self.slot_emptied(slot);
                 self.report(Event::SlotLost(SlotId(slot)));
             }
-            launcher::ToAgent::SlotAdded { slot } => tracing::info!(slot, "a slot was added"),
+            launcher::ToAgent::SlotAdded { slot } => {
+                self.slots.insert(slot);
+                self.report(Event::SlotAdded(SlotId(slot)));
+            }
+            launcher::ToAgent::Ask => {
+                let absent = self.slots.iter().filter(|slot| !self.shepherds.contains_key(slot)).copied().collect();
+                self.launcher.send(&launcher::ToLauncher::Here { absent });
+            }
+            launcher::ToAgent::Silent { slots } => {
+                self.report(Event::SlotsSilent(slots.into_iter().map(SlotId).collect()));
+            }
             launcher::ToAgent::Signal(signal) => self.to_all_shepherds(&shepherd::ToShepherd::Signal(signal)),
             launcher::ToAgent::Cancel { signal } => self.report(Event::Cancel { signal }),
             launcher::ToAgent::Drained { world } => self.report(Event::Drained(WorldId(world))),
@@ -300,6 +315,13 @@ impl Driver {
                 if self.noticed.insert(text.clone()) {
                     self.notice(text);
                 }
+            }
+            shepherd::ToAgent::Orphaned { world, rank, pid, heir } => {
+                tracing::info!(world, rank, pid, "a wrapper ended and its rank lives on");
+                if let Some(member) = self.member(world, rank) {
+                    member.child = Some(heir);
+                }
+                self.files.ended_well(pid);
             }
             shepherd::ToAgent::Exited { world, rank, pid, status, oom } => {
                 self.child_ended(world, rank, pid, status, oom)

@@ -100,11 +100,13 @@ async fn work() -> Result<(), AgentError> {
     listener.set_nonblocking(true).map_err(AgentError::Io)?;
     let listener = tokio::net::UnixListener::from_std(listener).map_err(AgentError::Io)?;
 
+    ft_sys::gate::reach("agent.born", None);
     let (_, launcher, mut incoming) = Incoming::open(launcher).await.map_err(AgentError::NoJob)?;
     let (spec, slots, store) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
         (ToAgent::Job { spec, slots }, mut fds) if fds.len() == 1 => (spec, slots, fds.remove(0)),
         _ => return Err(AgentError::WrongFirst),
     };
+    ft_sys::gate::reach("agent.described", None);
     let store = ft_store::Embedded::open(std::fs::File::from(store))?;
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
     orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;

@@ -17,6 +17,8 @@ use std::sync::atomic::Ordering;
 pub struct Member {
     /// Its name in ftd-core's words.
     pub process: Process,
+    /// Where it runs.
+    pub slot: Slot,
     /// The shepherd's direct child.
     pub child: Option<i32>,
     /// The descendant that called `MPI_Init`: the rank.
@@ -41,9 +43,10 @@ pub struct Member {
 
 impl Member {
     /// A process that is about to be started.
-    pub fn new(process: Process) -> Self {
+    pub fn new(process: Process, slot: Slot) -> Self {
         Member {
             process,
+            slot,
             child: None,
             pid: None,
             page: None,
@@ -64,7 +67,14 @@ impl Member {
 
     /// Whether the process is dying or dead of a signal, as the kernel tells it now.
     pub fn died_of_signal(&self) -> bool {
-        [self.pid, self.child].into_iter().flatten().any(|pid| ft_sys::death::signal_of_dying(pid).is_some())
+        let killed = |pid: Option<i32>| pid.is_some_and(|pid| ft_sys::death::signal_of_dying(pid).is_some());
+        killed(self.pid) || (!self.outlives_its_wrapper() && killed(self.child))
+    }
+
+    /// The death of a wrapper alone is not its rank's.
+    fn outlives_its_wrapper(&self) -> bool {
+        let below = self.pid.filter(|pid| self.child != Some(*pid));
+        below.is_some_and(|pid| !ft_sys::death::is_dying(pid).unwrap_or(true))
     }
 
     /// Asks the kernel what the rank below a wrapper is dying of: the wrapper itself is killed next, or says what it likes.
@@ -80,7 +90,7 @@ impl Member {
         let below_a_wrapper = self.pid.filter(|pid| self.child != Some(*pid));
         if self.died_of_signal() || (below_a_wrapper.is_some_and(gone) && !self.exits_by_itself()) {
             Vitals::Killed
-        } else if self.child.is_some_and(gone) {
+        } else if self.child.is_some_and(gone) && !self.outlives_its_wrapper() {
             Vitals::Leaving
         } else {
             Vitals::Alive

@@ -2,12 +2,15 @@
 //!
 //! One thread and one `poll`. It decides nothing about the job: the agent does.
 
+use crate::cancel::Cancelled;
+use crate::deaths::Deaths;
 use crate::family::{self, End};
 use crate::held::Held;
 use crate::helpers::Helpers;
 use crate::job_dir::{JobDir, JobDirError};
 use crate::options::Options;
 use crate::output::{Output, Stream};
+use crate::pulse::{Beat, Pulse};
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
 use ft_sys::channel::{Channel, ChannelError};
@@ -15,10 +18,10 @@ use ft_sys::helper::Helper;
 use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::Lifeline;
-use ft_wire::{Role, Slot};
+use ft_wire::{Role, Slot, Version};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,16 +29,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The agent's first words may take this long.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// A cancelled job ends by force after this time.
-const CANCEL: Duration = Duration::from_secs(10);
 /// What is still there so long after the job's end is killed.
 const LEAVE: Duration = Duration::from_secs(5);
-/// Helpers that die more often than [`MOST_DEATHS`] times within this time are not started again.
-const DEATHS_WITHIN: Duration = Duration::from_secs(30);
-/// See [`DEATHS_WITHIN`].
-const MOST_DEATHS: usize = 5;
 /// An agent that closed its link has this long to say why and to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// While processes are being killed they are looked at this often.
@@ -44,6 +39,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const ROOM_AGAIN: Duration = Duration::from_millis(10);
 /// While another process group has the terminal this is how often it is looked at.
 const TERMINAL_AGAIN: Duration = Duration::from_millis(200);
+
+mod asking;
 
 /// Why a job cannot be launched.
 #[derive(Debug, thiserror::Error)]
@@ -77,6 +74,13 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> LaunchError {
 struct AgentProcess {
     pid: i32,
     link: Option<Channel>,
+    /// It has said hello and was told what the job is.
+    described: bool,
+    pulse: Pulse,
+    /// It has answered since a helper was replaced last.
+    heard: bool,
+    /// Slots whose shepherds have not dialled in to it.
+    absent: Vec<Slot>,
     /// Its link broke: it is about to end, and is killed at this time if it does not.
     until: Option<Instant>,
 }
@@ -94,6 +98,7 @@ struct Shepherd {
     pid: i32,
     /// Open as long as the job runs; its end of file ends the shepherd.
     lifeline: UnixStream,
+    pulse: Pulse,
 }
 
 /// How the job ends.
@@ -125,9 +130,16 @@ pub struct Launcher {
     /// Orphans of helpers that died are being killed; then the agent hears of these slots, or a new agent is started.
     sweep: Option<Sweep>,
     lost: Vec<Slot>,
-    agent_deaths: VecDeque<Instant>,
-    shepherd_failures: VecDeque<Instant>,
-    cancelled: Option<(i32, Instant)>,
+    /// Shepherds that died since every one of them was known to the agent.
+    died: usize,
+    beat: Beat,
+    told_silent: BTreeSet<Slot>,
+    said_last_keeper: bool,
+    agent_deaths: Deaths,
+    shepherd_failures: Deaths,
+    /// The newest version that was complete.
+    complete: Option<Version>,
+    cancelled: Option<Cancelled>,
     ending: Option<Ending>,
 }
 
@@ -169,8 +181,13 @@ impl Launcher {
             next_slot: 0,
             sweep: None,
             lost: Vec::new(),
-            agent_deaths: VecDeque::new(),
-            shepherd_failures: VecDeque::new(),
+            died: 0,
+            beat: Beat::new(Instant::now()),
+            told_silent: BTreeSet::new(),
+            said_last_keeper: false,
+            agent_deaths: Deaths::default(),
+            shepherd_failures: Deaths::default(),
+            complete: None,
             cancelled: None,
             ending: None,
         };
@@ -194,7 +211,6 @@ impl Launcher {
         for _ in 1..self.options.ranks {
             self.start_shepherd()?;
         }
-        self.describe_job();
         Ok(())
     }
 
@@ -219,24 +235,35 @@ impl Launcher {
             own_session: true,
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: self.helpers.agent.clone(), error })?;
-        self.agent = Some(AgentProcess { pid, link: Some(Channel::from_stream(mine)), until: None });
+        let mut link = Channel::from_stream(mine);
+        // One that cannot read it is dead, and that is noticed elsewhere.
+        let _ = link.greet(Role::Launcher);
+        let (described, heard) = (false, false);
+        let (pulse, absent, until) = (Pulse::default(), Vec::new(), None);
+        self.agent = Some(AgentProcess { pid, link: Some(link), described, pulse, heard, absent, until });
         self.verbose(|| format!("agent {pid}"));
         Ok(())
     }
 
-    /// Says hello to the agent and tells it what the job is.
+    /// Once the agent has said hello it is told what the job is.
     fn describe_job(&mut self) {
         let slots = self.shepherds.keys().copied().collect();
-        let message = ToAgent::Job { spec: self.spec.clone(), slots };
-        let Some(agent) = &mut self.agent else { return };
+        let Some(agent) = self.agent.as_mut().filter(|agent| !agent.described) else { return };
         let Some(link) = &mut agent.link else { return };
-        let told = link.exchange(Role::Launcher, HANDSHAKE).and_then(|_| link.send(&message, &[self.store.as_fd()]));
-        if let Err(error) = told {
+        let greeting = match link.greeting(Duration::ZERO) {
+            Err(ChannelError::TimedOut(_)) => return,
+            greeting => greeting,
+        };
+        let message = ToAgent::Job { spec: self.spec.clone(), slots };
+        agent.described = true;
+        self.told_silent.clear();
+        if let Err(error) = greeting.and_then(|_| link.send(&message, &[self.store.as_fd()])) {
             // How it ends, which comes next, is what counts.
             agent.hang_up();
-            self.verbose(|| format!("the agent did not take the job: {error}"));
+            return self.verbose(|| format!("the agent did not take the job: {error}"));
         }
-        if let Some((signal, _)) = self.cancelled {
+        agent.pulse.answered();
+        if let Some(Cancelled { signal, .. }) = self.cancelled {
             self.tell(&ToAgent::Cancel { signal });
         }
     }
@@ -272,7 +299,7 @@ impl Launcher {
             own_session: false,
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: program.clone(), error })?;
-        self.shepherds.insert(slot, Shepherd { pid, lifeline: mine });
+        self.shepherds.insert(slot, Shepherd { pid, lifeline: mine, pulse: Pulse::default() });
         self.next_slot += 1;
         self.verbose(|| format!("slot {slot}: shepherd {pid}"));
         Ok(slot)
@@ -318,11 +345,8 @@ impl Launcher {
                 ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
             }
             self.output.tick(now);
-            if let Some((signal, _)) = self.cancelled.filter(|(_, until)| now >= *until)
-                && self.ending.is_none()
-            {
-                self.give_up(128 + signal, "the agent did not end the job in time: everything was killed");
-            }
+            self.look_at_cancelled(now);
+            self.ask_helpers(now);
             if self.has_left(now) {
                 return self.leave();
             }
@@ -357,10 +381,11 @@ impl Launcher {
         let now = Instant::now();
         let deadlines = [
             self.output.deadline(),
-            self.cancelled.filter(|_| self.ending.is_none()).map(|(_, until)| until),
+            self.cancelled.filter(|_| self.ending.is_none()).map(|cancelled| cancelled.deadline()),
             self.ending.as_ref().filter(|_| self.has_children()).map(|ending| ending.until),
             self.sweep.as_ref().map(|_| now + LOOK_AGAIN),
             self.agent.as_ref().and_then(|agent| agent.until),
+            self.ending.is_none().then(|| self.beat.next()),
             (self.ending.is_none() && self.input.waits_for_room()).then(|| now + ROOM_AGAIN),
             (self.ending.is_none() && self.input.waits_for_terminal()).then(|| now + TERMINAL_AGAIN),
         ];
@@ -381,13 +406,7 @@ impl Launcher {
     fn signal(&mut self, meaning: Meaning) {
         match meaning {
             Meaning::Child => family::reap().into_iter().for_each(|(pid, end)| self.buried(pid, end)),
-            Meaning::End(signal) if self.cancelled.is_some() || self.ending.is_some() => {
-                self.give_up(128 + signal, &format!("{} came again: everything was killed", signals::name(signal)));
-            }
-            Meaning::End(signal) => {
-                self.cancelled = Some((signal, Instant::now() + CANCEL));
-                self.tell(&ToAgent::Cancel { signal });
-            }
+            Meaning::End(signal) => self.cancel(signal, Instant::now()),
             Meaning::Forward(signal) => self.tell(&ToAgent::Signal(signal)),
             Meaning::Continue => {
                 self.input.look_at_terminal();
@@ -401,9 +420,34 @@ impl Launcher {
         }
     }
 
+    /// The job is to end: the ranks hear it first. Another signal ends it by force.
+    fn cancel(&mut self, signal: i32, now: Instant) {
+        match &self.cancelled {
+            None => {
+                self.cancelled = Some(Cancelled::new(signal, self.options.grace, now));
+                self.tell(&ToAgent::Cancel { signal });
+            }
+            Some(first) if first.is_another(now) => {
+                self.give_up(128 + signal, &format!("{} came again: everything was killed", signals::name(signal)));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn look_at_cancelled(&mut self, now: Instant) {
+        let Some(cancelled) = self.cancelled.as_mut().filter(|_| self.ending.is_none()) else { return };
+        let signal = cancelled.signal;
+        if let Some(sentence) = cancelled.sentence(now) {
+            self.output.say(&format!("ftrun: {sentence}"));
+        } else if cancelled.is_overdue(now) {
+            self.give_up(128 + signal, "the agent did not end the job in time: everything was killed");
+        }
+    }
+
     /// Sends the agent a message. One that is dead is noticed elsewhere; one that does not read is replaced.
     fn tell(&mut self, message: &ToAgent) {
-        let Some(agent) = &mut self.agent else { return };
+        // What it is told first says it all.
+        let Some(agent) = self.agent.as_mut().filter(|agent| agent.described) else { return };
         if let Some(Err(ChannelError::TimedOut(_))) = agent.link.as_mut().map(|link| link.send(message, &[])) {
             agent.hang_up();
             self.output.say("ftrun: the agent has read nothing for 10 s and is replaced by another one");
@@ -418,8 +462,9 @@ impl Launcher {
     }
 
     fn listen_to_agent(&mut self) {
+        self.describe_job();
         loop {
-            let Some(agent) = &mut self.agent else { return };
+            let Some(agent) = self.agent.as_mut().filter(|agent| agent.described) else { return };
             let Some(link) = &mut agent.link else { return };
             match link.try_receive::<ToLauncher>() {
                 Ok(Some((message, _))) => self.agent_says(message),
@@ -446,8 +491,19 @@ impl Launcher {
                 self.tell(&ToAgent::Drained { world });
             }
             ToLauncher::Recovered { block } => self.output.announce(block),
+            ToLauncher::Here { absent } => self.agent_is_here(absent),
+            ToLauncher::Complete { version } => self.got_on(version),
             ToLauncher::Notice(text) => self.output.say(&format!("ftd: {text}")),
             ToLauncher::End { status, reason } => self.end(status, reason),
+        }
+    }
+
+    /// This version is complete. Deaths before a newer one led somewhere.
+    fn got_on(&mut self, version: Version) {
+        if self.complete < Some(version) {
+            self.complete = Some(version);
+            self.agent_deaths.forget();
+            self.shepherd_failures.forget();
         }
     }
 
@@ -493,18 +549,19 @@ impl Launcher {
             return;
         }
         let now = Instant::now();
+        if let Some(Cancelled { signal, .. }) = self.cancelled {
+            // Its shepherds have killed the ranks by now, and nothing recovers.
+            let (name, words) = (signals::name(signal), end.words());
+            return self
+                .give_up(128 + signal, &format!("the job was cancelled by {name}, and its agent died ({words})"));
+        }
         if end == End::Status(1) {
             // It has said why, and would say it again.
             return self.give_up(1, "the job cannot go on without its agent");
         }
-        if too_often(&mut self.agent_deaths, now) {
-            let sentence = format!(
-                "the agent died of {} again, {} times within {} s: the job cannot go on",
-                end.words(),
-                MOST_DEATHS + 1,
-                DEATHS_WITHIN.as_secs()
-            );
-            return self.give_up(1, &sentence);
+        if self.agent_deaths.too_many(now) {
+            let (words, times) = (end.words(), self.agent_deaths.words());
+            return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
         }
         self.output.say(&format!("ftrun: the agent died ({}) and was started again", end.words()));
         self.sweep = Some(Sweep::default());
@@ -517,10 +574,14 @@ impl Launcher {
         }
         self.verbose(|| format!("slot {slot}: the shepherd died ({})", end.words()));
         // One that ends by itself could not do its work, and the next one will not either.
-        if matches!(end, End::Status(_)) && too_often(&mut self.shepherd_failures, Instant::now()) {
+        if matches!(end, End::Status(_)) && self.shepherd_failures.too_many(Instant::now()) {
             return self.give_up(1, "shepherds end again and again: the job cannot go on");
         }
         self.lost.push(slot);
+        self.died += 1;
+        if let Some(agent) = &mut self.agent {
+            agent.heard = false;
+        }
         self.sweep = Some(Sweep::default());
         self.sweep_step();
     }
@@ -543,7 +604,7 @@ impl Launcher {
         }
         // A new agent hears only of the slots that exist.
         match self.start_agent() {
-            Ok(()) => self.describe_job(),
+            Ok(()) => {}
             Err(error) => self.give_up(1, &error.to_string()),
         }
     }
@@ -584,8 +645,11 @@ impl Launcher {
         while !self.output.all_written() {
             match self.wait() {
                 Ok(ready) if ready.iter().any(|ready| matches!(ready, Ready::Signals)) => {
+                    let now = Instant::now();
                     while let Some(meaning) = self.signals.next() {
-                        if let Meaning::End(signal) = meaning {
+                        if let Meaning::End(signal) = meaning
+                            && self.cancelled.is_none_or(|first| first.is_another(now))
+                        {
                             return 128 + signal;
                         }
                     }
@@ -597,15 +661,6 @@ impl Launcher {
         }
         ending.status
     }
-}
-
-/// Counts a death; whether there were too many of late.
-fn too_often(deaths: &mut VecDeque<Instant>, now: Instant) -> bool {
-    deaths.push_back(now);
-    while deaths.front().is_some_and(|first| now.duration_since(*first) > DEATHS_WITHIN) {
-        deaths.pop_front();
-    }
-    deaths.len() > MOST_DEATHS
 }
 
 /// Three descriptors per rank are held here, and more in the agent, which inherits the limit.

@@ -1,15 +1,19 @@
 //! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
 
+mod cancel;
+mod deaths;
 mod family;
 mod file_system;
 mod held;
 mod helpers;
 mod job_dir;
+mod keepers;
 mod launcher;
 mod mpirun;
 mod options;
 mod output;
 mod program;
+mod pulse;
 mod signals;
 mod sink;
 mod stdin;
@@ -116,6 +120,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         cwd: bytes(directory.into_os_string()),
         job_dir: PathBuf::new(),
         max_failures: options.max_failures,
+        grace_ms: u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX),
         recover_aborts: options.recover_aborts,
         mpi: options.mpi.to_string(),
         preload: helpers.preload.clone(),

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Deaths of one rank in a row without progress that end the job, unless told otherwise.
 const MAX_FAILURES: u32 = 5;
 
+/// What the ranks have after a signal that ends the job, unless told otherwise.
+const GRACE: Duration = Duration::from_secs(10);
+
 /// Why a command line is refused; one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
@@ -70,6 +73,8 @@ pub struct Options {
     pub mode: Mode,
     /// `--ft-max-failures`.
     pub max_failures: u32,
+    /// `--ft-grace`.
+    pub grace: Duration,
     /// `--ft-on-abort=recover`.
     pub recover_aborts: bool,
     /// `--ft-mpi`: `auto`, `openmpi` or `mpich`.
@@ -101,8 +106,8 @@ pub enum Request {
     version,
     about = "Starts an MPI job that survives the failure of its processes.",
     override_usage = "ftrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...",
-    after_help = "Signals sent to ftrun reach the ranks; Ctrl-C, SIGTERM and SIGHUP end the job, and a second one ends it \
-                  by force. The exit status is the job's: 0 when every rank ended well, the program's own status when it \
+    after_help = "Signals sent to ftrun reach the ranks. Ctrl-C, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU and SIGALRM end the job: \
+                  the ranks have --ft-grace to end by themselves, and a second signal kills them at once. The exit status is the job's: 0 when every rank ended well, the program's own status when it \
                   ended itself, 128 plus the signal when a signal ended it.",
     max_term_width = 110,
     disable_help_subcommand = true
@@ -136,6 +141,17 @@ struct Arguments {
         hide_env_values = true
     )]
     on_abort: String,
+
+    /// So long the ranks may run on after a signal that ends the job; in seconds or with a unit (500ms, 2m); 0 ends them at
+    /// once [default: 10]
+    #[arg(
+        long = "ft-grace",
+        value_name = "TIME",
+        env = "FT_GRACE",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
+    grace: Option<String>,
 
     /// The MPI that the program speaks: `auto` (found out), `openmpi` or `mpich` (and its relatives). Needed only where it
     /// cannot be found out: see the manual
@@ -222,10 +238,11 @@ pub fn command() -> clap::Command {
 }
 
 /// clap's name of an option, the option, and the variable that is read in its place.
-const VARIABLES: [(&str, &str, &str); 9] = [
+const VARIABLES: [(&str, &str, &str); 10] = [
     ("mode", "--ft", "FT_MODE"),
     ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
     ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
+    ("grace", "--ft-grace", "FT_GRACE"),
     ("mpi", "--ft-mpi", "FT_MPI"),
     ("standby", "--ft-standby", "FT_STANDBY"),
     ("spares", "--ft-spares", "FT_SPARES"),
@@ -286,7 +303,7 @@ fn unreadable(error: &clap::Error) -> Option<OptionError> {
 fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, bool) {
     const LONG: [&str; 9] =
         ["-mca", "-np", "-wdir", "-wd", "-chdir", "-oversubscribe", "-tag-output", "-version", "-help"];
-    const WITH_VALUE: [&str; 14] = [
+    const WITH_VALUE: [&str; 15] = [
         "-n",
         "-c",
         "-x",
@@ -294,6 +311,7 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, boo
         "--ft",
         "--ft-max-failures",
         "--ft-on-abort",
+        "--ft-grace",
         "--ft-mpi",
         "--ft-standby",
         "--ft-spares",
@@ -368,6 +386,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
     };
     let max_failures = given(arguments.max_failures)
         .map_or(Ok(MAX_FAILURES), |text| positive(blamed.name("max_failures"), &text, "a number from 1 on"))?;
+    let grace = given(arguments.grace).map_or(Ok(GRACE), |text| grace(blamed.name("grace"), &text))?;
     let recover_aborts = match arguments.on_abort.as_str() {
         "end" | "" => false,
         "recover" => true,
@@ -395,6 +414,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         ranks,
         mode,
         max_failures,
+        grace,
         recover_aborts,
         mpi,
         tag_output: arguments.tag_output,
@@ -459,6 +479,21 @@ fn refuse_unbuilt(
         Some(text) => unbuilt(blamed.name("flush"), text, "this release keeps checkpoints in memory only"),
         None => Ok(()),
     }
+}
+
+/// A time of up to a day.
+fn grace(option: &'static str, text: &str) -> Result<Duration, OptionError> {
+    let wrong = || value(option, text.to_string(), "a time of up to a day, for example 10, 500ms or 2m");
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let ms = match unit {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(ms).filter(|ms| *ms <= 86_400_000).map(Duration::from_millis).ok_or_else(wrong)
 }
 
 /// `PERIOD,TIMEOUT`.
@@ -582,6 +617,10 @@ mod tests {
         assert_eq!((options.mode, options.max_failures), (Mode::Reinit, 3));
         assert!(options.recover_aborts);
         assert_eq!(options.mpi, "mpich");
+        assert_eq!(options.grace, GRACE);
+        for (text, ms) in [("0", 0), ("7", 7000), ("250ms", 250), ("2m", 120_000)] {
+            assert_eq!(run(&format!("-n 2 --ft-grace {text} app")).grace, Duration::from_millis(ms));
+        }
         assert_eq!(run("-n 2 --ft-standby=none --ft-spares=0 app").max_failures, MAX_FAILURES);
     }
 
@@ -629,6 +668,10 @@ mod tests {
             ("-n 2 --ft-max-failures=few app", "'few'"),
             ("-n 2 --ft-max-failures=0 app", "'0'"),
             ("-n 2 --ft-on-abort=maybe app", "'maybe'"),
+            ("-n 2 --ft-grace=soon app", "'soon'"),
+            ("-n 2 --ft-grace=-1 app", "'-1'"),
+            ("-n 2 --ft-grace=99999999999999999999h app", "a day"),
+            ("-n 2 --ft-grace=25h app", "a day"),
             ("-n 2 --ft-mpi=lam app", "'lam'"),
             ("-n 2 --ft-standby=sit app", "'sit'"),
             ("-n 2 --ft-spares=few app", "'few'"),

@@ -5,8 +5,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Signals that end the job.
-const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+/// Signals that end the job: those with which people, batch systems and `timeout` end processes.
+const ENDING: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGXCPU, Signal::SIGALRM];
 /// Signals that go to the ranks.
 const FORWARDED: [Signal; 4] = [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCONT, Signal::SIGTSTP];
 

@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use options::Options;
 use slot::Slot;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
@@ -51,6 +51,7 @@ fn main() -> ExitCode {
 
 fn tend(mut options: Options) -> std::io::Result<()> {
     ft_sys::process::set_subreaper()?;
+    ft_sys::gate::reach("shepherd.born", Some(options.slot));
     for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTSTP] {
         ft_sys::process::ignore_signal(ignored as i32);
     }
@@ -119,8 +120,15 @@ impl Shepherd {
             match self.lifeline.read(&mut bytes) {
                 Ok(0) => return false,
                 Ok(count) => {
-                    self.over |= bytes[..count].contains(&Lifeline::OVER);
-                    self.slot.stdin_grew();
+                    let said = &bytes[..count];
+                    self.over |= said.contains(&Lifeline::OVER);
+                    if said.contains(&Lifeline::ASK) {
+                        // A launcher that reads nothing has answers enough.
+                        let _ = self.lifeline.write(&[Lifeline::HERE]);
+                    }
+                    if said.contains(&Lifeline::GREW) {
+                        self.slot.stdin_grew();
+                    }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
@@ -147,6 +155,7 @@ impl Shepherd {
         }
         let (ranks, fds): (Vec<_>, Vec<BorrowedFd<'_>>) = self.slot.arenas().unzip();
         let hello = ToAgent::Hello { slot, pid: std::process::id() as i32, arenas: ranks };
+        ft_sys::gate::reach("shepherd.dialled", Some(slot));
         if channel.send(&hello, &fds).is_ok() {
             self.agent = Some(channel);
         }

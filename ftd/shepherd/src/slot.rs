@@ -36,6 +36,15 @@ struct Child {
     oom_kills: Option<u64>,
 }
 
+/// The rank, where that is not the direct child.
+#[derive(Debug)]
+struct Joined {
+    pid: i32,
+    pidfd: OwnedFd,
+    /// How it ended, when it was waited for here.
+    status: Option<ft_sys::wait::Status>,
+}
+
 /// The slot: at most one direct child, and whatever it started.
 #[derive(Debug)]
 pub struct Slot {
@@ -45,6 +54,7 @@ pub struct Slot {
     held: Option<Held>,
     waiting: Option<Waiting>,
     child: Option<Child>,
+    joined: Option<Joined>,
     /// Former direct children that run no user code any more; the kernel has not let go of them yet.
     departed: Vec<Child>,
     feeder: Option<Feeder>,
@@ -69,6 +79,7 @@ impl Slot {
             held: options.held.take(),
             waiting: None,
             child: None,
+            joined: None,
             departed: Vec::new(),
             feeder: None,
             arenas: BTreeMap::new(),
@@ -119,6 +130,7 @@ impl Slot {
         match message {
             ToShepherd::Start(start) => self.start(start, fds.pop(), Instant::now() + scaled(BUSY)),
             ToShepherd::Stop { world } => {
+                ft_sys::gate::reach("shepherd.stop", Some(self.number));
                 self.stop(world);
                 Vec::new()
             }
@@ -127,10 +139,9 @@ impl Slot {
                 ft_sys::process::signal_descendants(signal);
                 Vec::new()
             }
-            ToShepherd::Signal(signal) => {
-                if let Some(child) = &self.child {
-                    ft_sys::process::kill(child.pid, signal);
-                }
+            ToShepherd::Signal(signal) => self.signal(signal),
+            ToShepherd::Joined { world, rank, pid } => {
+                self.join(world, rank, pid);
                 Vec::new()
             }
             ToShepherd::Pause(pause) => {
@@ -146,6 +157,43 @@ impl Slot {
             }
             ToShepherd::Exit => Vec::new(),
         }
+    }
+
+    /// A wrapper that passes no signals on must not keep one from its rank, nor die of it in the rank's place.
+    fn signal(&mut self, signal: i32) -> Vec<ToAgent> {
+        let harmless = matches!(signal, nix::libc::SIGUSR1 | nix::libc::SIGUSR2);
+        if let Some(Waiting { start: Start { world, rank, .. }, .. }) = self.waiting.take_if(|_| !harmless) {
+            // It will not be started any more, as if it had died of the signal.
+            return vec![ToAgent::Exited { world, rank, pid: 0, status: signal, oom: false }];
+        }
+        let told = self.joined.as_ref().map(|joined| ft_sys::process::pidfd_send_signal(joined.pidfd.as_fd(), signal));
+        if let Some(child) = self.child.as_ref().filter(|_| !matches!(told, Some(Ok(())))) {
+            ft_sys::process::kill(child.pid, signal);
+        }
+        Vec::new()
+    }
+
+    fn join(&mut self, world: World, rank: Rank, pid: i32) {
+        let is_below = |child: &Child| child.world == world && child.rank == rank && child.pid != pid;
+        if !self.child.as_ref().is_some_and(is_below) {
+            return;
+        }
+        let Ok(pidfd) = ft_sys::process::pidfd_open(pid) else { return };
+        // Looked at after the descriptor was opened: the number is not somebody else's by now.
+        if ft_sys::process::child_above(pid).is_some() {
+            self.joined = Some(Joined { pid, pidfd, status: None });
+        }
+    }
+
+    /// The rank outlives this direct child, who was its wrapper: whoever stands above it now is the direct child.
+    fn heir(&mut self, child: &Child) -> Option<Child> {
+        let joined = self.joined.as_ref().filter(|joined| joined.status.is_none())?;
+        ft_sys::process::pidfd_send_signal(joined.pidfd.as_fd(), 0).ok()?;
+        let pid = ft_sys::process::child_above(joined.pid)?;
+        if pid == joined.pid {
+            self.joined = None;
+        }
+        Some(Child { pid, ..*child })
     }
 
     /// Whether a start is to be tried again.
@@ -225,6 +273,7 @@ impl Slot {
         ft_sys::segments::note_creator(&self.job_dir, pid);
         self.child =
             Some(Child { world: start.world, rank: start.rank, pid, oom_kills: ft_sys::oom::oom_kill_count() });
+        self.joined = None;
         self.feeder = feeder;
         self.emptying = None;
         Ok((pid, notes))
@@ -242,9 +291,22 @@ impl Slot {
     pub fn reap(&mut self) -> Vec<ToAgent> {
         let mut reports = Vec::new();
         while let Some((pid, status)) = ft_sys::wait::next_ended() {
+            if let Some(joined) = self.joined.as_mut().filter(|joined| joined.pid == pid) {
+                joined.status = Some(status);
+            }
             let is_it = |child: &Child| child.pid == pid;
             let current = self.child.take_if(|child| is_it(child));
             let left_alone = current.is_some() && self.emptying.is_none();
+            if let Some(child) = current.as_ref().filter(|_| left_alone)
+                && let Some(heir) = self.heir(child)
+            {
+                let (world, rank, pid) = (child.world, child.rank, child.pid);
+                reports.push(ToAgent::Orphaned { world, rank, pid, heir: heir.pid });
+                self.child = Some(heir);
+                continue;
+            }
+            // Of a wrapper and a rank that were waited for in this order the rank's end is the truth.
+            let status = self.joined.as_mut().filter(|_| left_alone).and_then(|j| j.status.take()).unwrap_or(status);
             let departed = self.departed.iter().position(is_it).map(|at| self.departed.swap_remove(at));
             if let Some(child) = current.or(departed) {
                 let oom = status.signal() == Some(nix::libc::SIGKILL)

@@ -53,6 +53,40 @@ pub fn children(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// The child of this process that a descendant stands below, or is; `None` for any other process.
+pub fn child_above(mut pid: i32) -> Option<i32> {
+    let me = std::process::id() as i32;
+    loop {
+        match parent(pid)? {
+            parent if parent == me => return Some(pid),
+            0 | 1 => return None,
+            parent => pid = parent,
+        }
+    }
+}
+
+fn parent(pid: i32) -> Option<i32> {
+    Some(crate::proc::stat(&crate::proc::of(pid)).ok()??.ppid)
+}
+
+/// Why a process may not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Condition {
+    /// The kernel's letter for its state: `T` is stopped, `D` waits for a device.
+    pub state: char,
+    /// Who traces it, or 0.
+    pub tracer: i32,
+}
+
+/// What keeps a process from running; `None` when it is gone.
+pub fn condition(pid: i32) -> Option<Condition> {
+    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let state = value("State:")?.chars().next()?;
+    Some(Condition { state, tracer: value("TracerPid:")?.parse().ok()? })
+}
+
 /// All descendants of a process, parents before children. A snapshot: more may be forked while it is taken.
 pub fn descendants(pid: i32) -> Vec<i32> {
     with_descendants(children(pid))
@@ -181,10 +215,30 @@ mod tests {
         }
         let below = descendants(pid);
         assert_eq!(below.len(), 2);
+        assert_eq!((child_above(below[1]), child_above(pid)), (Some(pid), Some(pid)));
+        assert_eq!(child_above(std::process::id() as i32), None);
         assert!(descendants(std::process::id() as i32).contains(&below[0]));
         shell.kill().unwrap();
         below.into_iter().for_each(|pid| kill(pid, libc::SIGKILL));
         shell.wait().unwrap();
+    }
+
+    #[test]
+    fn a_stopped_process_says_so() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = child.id() as i32;
+        kill(pid, libc::SIGSTOP);
+        let stopped = || condition(pid) == Some(Condition { state: 'T', tracer: 0 });
+        for _ in 0..2000 {
+            if stopped() {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(stopped());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(condition(pid), None);
     }
 
     #[test]

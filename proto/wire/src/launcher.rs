@@ -1,7 +1,7 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
-use crate::{Epoch, Flavour, Rank, Slot, World, path};
+use crate::{Epoch, Flavour, Rank, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -25,6 +25,8 @@ pub struct JobSpec {
     pub job_dir: PathBuf,
     /// `--ft-max-failures`: deaths of one rank in a row without progress before the job ends.
     pub max_failures: u32,
+    /// `--ft-grace`: milliseconds that the ranks have after a signal that ends the job.
+    pub grace_ms: u64,
     /// `--ft-on-abort=recover`.
     pub recover_aborts: bool,
     /// `--ft-mpi`: `auto`, `openmpi` or `mpich`.
@@ -66,10 +68,17 @@ pub enum ToAgent {
     },
     /// Forward this signal to every rank.
     Signal(i32),
-    /// End the job now: every process is killed.
+    /// End the job: the ranks hear the signal and have `grace_ms` to end; in a recovery, at once.
     Cancel {
         /// The signal that the user sent to the launcher.
         signal: i32,
+    },
+    /// Is the agent there? Asked every second, and answered at once by [`ToLauncher::Here`].
+    Ask,
+    /// The shepherds of these slots do not answer, and of no others; the launcher deals with it.
+    Silent {
+        /// The slots.
+        slots: Vec<Slot>,
     },
     /// Everything that the processes of `world` wrote has been read.
     Drained {
@@ -100,6 +109,17 @@ pub enum ToLauncher {
     Recovered {
         /// Lines for stderr.
         block: String,
+    },
+    /// Answer to [`ToAgent::Ask`].
+    Here {
+        /// Slots that exist and whose shepherds have not dialled in: what arenas they keep, this agent may not have.
+        absent: Vec<Slot>,
+    },
+    /// This version is complete. Told when it is chosen to be restored: it was made since the last agent's death, if it is
+    /// a newer one.
+    Complete {
+        /// The version.
+        version: Version,
     },
     /// One line for stderr, printed at once.
     Notice(String),

@@ -14,6 +14,10 @@ impl Lifeline {
     pub const GREW: u8 = 0;
     /// The job is over, and the launcher cleans up itself.
     pub const OVER: u8 = 1;
+    /// Is the shepherd there? Asked every second.
+    pub const ASK: u8 = 2;
+    /// What the shepherd answers, on the same socket.
+    pub const HERE: u8 = 3;
 }
 
 /// One process to start.
@@ -47,8 +51,18 @@ pub enum ToShepherd {
         /// The world that ends; echoed.
         world: World,
     },
-    /// Send this signal to the slot's direct child, if there is one; job control's (stop, continue) to every descendant.
+    /// Send this signal to the rank: the process that called `MPI_Init`; until that is known, or when it is gone, the slot's
+    /// direct child. Job control's (stop, continue) goes to every descendant.
     Signal(i32),
+    /// A process below the slot's direct child is the rank: the slot is not empty as long as it lives.
+    Joined {
+        /// Its world.
+        world: World,
+        /// Its rank.
+        rank: Rank,
+        /// Its process id.
+        pid: i32,
+    },
     /// SIGSTOP (true) or SIGCONT (false) every descendant.
     Pause(bool),
     /// Keep the descriptor that comes with this message as the duplicate of `rank`'s arena.
@@ -94,7 +108,18 @@ pub enum ToAgent {
     },
     /// A sentence for the user, the same from every shepherd that it is about.
     Notice(String),
-    /// The slot's direct child ended. Sent before its remaining descendants are killed.
+    /// The slot's direct child ended, and the rank that stood below it lives on.
+    Orphaned {
+        /// World of the process.
+        world: World,
+        /// Rank of the process.
+        rank: Rank,
+        /// The process id of who ended.
+        pid: i32,
+        /// The slot's direct child from now on: the rank, or another wrapper above it.
+        heir: i32,
+    },
+    /// The slot's direct child ended, or the rank that outlived it. Sent before its remaining descendants are killed.
     Exited {
         /// World of the process.
         world: World,

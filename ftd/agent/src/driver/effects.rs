@@ -34,9 +34,26 @@ impl Driver {
             Effect::Restore { epoch, stamp, .. } => self.restore(epoch.0, stamp.map(|s| (s.version.0, s.epoch.0))),
             Effect::Retire { complete, .. } => self.arenas.retire(complete.0),
             Effect::Proceed { process, .. } => self.proceed(process),
+            Effect::Signal { signal } => self.signal_ranks(signal),
             Effect::NeedSlot => self.launcher.send(&launcher::ToLauncher::NeedSlot),
             Effect::Report(report) => self.tell(report),
             Effect::End { status, reason } => self.ended = Some((status, reason)),
+        }
+    }
+
+    /// The job is told to end. Who waits to be started is not.
+    fn signal_ranks(&mut self, signal: i32) {
+        self.to_all_shepherds(&shepherd::ToShepherd::Signal(signal));
+        let waiting = self.worlds.values_mut().filter(|world| !world.stopping);
+        let unborn: Vec<Process> = waiting
+            .flat_map(|world| {
+                let (members, deferred) = (&world.members, std::mem::take(&mut world.deferred));
+                let ranks = deferred.into_iter().map(|(_, start)| start.rank);
+                ranks.filter_map(|rank| members.get(&rank).map(|member| member.process)).collect::<Vec<_>>()
+            })
+            .collect();
+        for process in unborn {
+            self.report(Event::Exited { process, exit: ftd_core::Exit::Signal(signal), oom: false });
         }
     }
 
@@ -71,9 +88,7 @@ impl Driver {
     }
 
     async fn swap(&mut self, expected: Revision, record: &ftd_core::EpochRecord) {
-        if record.epoch.0 > 1 {
-            ft_sys::gate::reach("agent.noticed", None);
-        }
+        ft_sys::gate::reach(if record.epoch.0 > 1 { "agent.noticed" } else { "agent.complete" }, None);
         let expect = if expected.0 == 0 { Expected::Absent } else { Expected::Revision(expected.0) };
         let first = record.epoch.0 == 1;
         let event = match self.store.compare_and_swap(expect, encode_record(record)).await {
@@ -107,7 +122,7 @@ impl Driver {
                 tracing::warn!(slot, rank, "a process was to start on a slot without a shepherd");
                 continue;
             };
-            world.members.insert(rank, Member::new(process));
+            world.members.insert(rank, Member::new(process, slot));
             world.occupied.insert(slot);
             let start = shepherd::Start {
                 world: number,
@@ -279,6 +294,9 @@ impl Driver {
 
     fn restore(&mut self, epoch: Epoch, commit: Option<crate::arenas::Commit>) {
         self.restore = Some((epoch, commit));
+        if let Some((version, _)) = commit {
+            self.launcher.send(&launcher::ToLauncher::Complete { version });
+        }
         self.arenas.begin_epoch(commit);
         let number = self.worlds.values().find(|w| w.epoch == epoch).map(|w| w.number);
         let waiting: Vec<Rank> = number

@@ -80,6 +80,9 @@ impl Driver {
         member.page = Some(map);
         member.link = Some(link.clone());
         if member.child != Some(pid) {
+            if let Some(shepherd) = self.shepherds.get(&member.slot) {
+                shepherd.link.send(&shepherd::ToShepherd::Joined { world: number, rank, pid });
+            }
             world.litter.created_by(pid);
             ft_sys::segments::note_creator(Path::new(&self.spec.job_dir), pid);
             self.files.add_writer(pid);

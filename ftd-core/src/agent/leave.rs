@@ -1,0 +1,131 @@
+//! The job's end by a signal of its user: the ranks hear it first and have a while to end by themselves (`--ft-grace`). From
+//! then on no death is a failure and no recovery begins.
+
+use super::{Agent, Effect, LocalEnd, Stage};
+use crate::agent::Exit;
+use crate::failure::{OwnEnd, signal_name};
+use crate::ids::{Micros, Process, SlotId};
+use crate::plan::signal_status;
+
+/// The ranks were told to end.
+#[derive(Debug, Clone)]
+pub(super) struct Leaving {
+    signal: i32,
+    since: Micros,
+    /// The first status that is not 0 with which a rank of this node ended by itself.
+    status: i32,
+    /// A rank of this node was killed, by this signal or otherwise.
+    killed: bool,
+}
+
+impl Agent {
+    /// The user ends the job. Ranks that compute are told; in a recovery there is nothing that they could save.
+    pub(super) fn take_cancel(&mut self, signal: i32) {
+        if self.leaving.is_some() {
+            return;
+        }
+        let recovers = self.batch.is_some() || self.progress.is_some() || self.paused.is_some();
+        let computing = self.stage == Stage::Computing && !recovers && self.verdict.is_none();
+        if !computing || self.config.policy.grace == Micros(0) {
+            let reason = format!("the job was cancelled by {}", signal_name(signal));
+            return self.conclude(signal_status(signal).0, Some(reason), true);
+        }
+        self.leaving = Some(Leaving { signal, since: self.now, status: 0, killed: false });
+        self.emit(Effect::Signal { signal });
+        for hold in std::mem::take(&mut self.holds) {
+            self.leaves_by_itself(hold.process, hold.end);
+        }
+    }
+
+    /// A process ends by its own will after the job was told to end: that is what it was told.
+    pub(super) fn leaves_by_itself(&mut self, process: Process, end: OwnEnd) {
+        let Some(leaving) = &mut self.leaving else { return };
+        let status = if end == OwnEnd::NoFinalize { 0 } else { end.status() };
+        if leaving.status == 0 {
+            leaving.status = status;
+        }
+        if let Some(local) = self.locals.get_mut(&process) {
+            local.end = Some(LocalEnd::Own);
+        }
+        if matches!(end, OwnEnd::Abort(_)) {
+            self.emit(Effect::Proceed { process, end });
+        }
+    }
+
+    /// Notes an exit after the job was told to end; false when it was not.
+    pub(super) fn left(&mut self, process: Process, exit: Exit) -> bool {
+        let Some(leaving) = &mut self.leaving else { return false };
+        let Some(local) = self.locals.get_mut(&process) else { return false };
+        // An abort has said already what it is.
+        if local.end != Some(LocalEnd::Own) {
+            match exit {
+                Exit::Signal(_) => leaving.killed = true,
+                Exit::Code(code) if leaving.status == 0 => leaving.status = code & 0xff,
+                Exit::Code(_) => {}
+            }
+        }
+        local.end.get_or_insert(LocalEnd::Own);
+        true
+    }
+
+    /// A slot is gone after the job was told to end, and with it whoever ran there; false when the job was not.
+    pub(super) fn left_with_slot(&mut self, slot: SlotId) -> bool {
+        if self.leaving.is_none() {
+            return false;
+        }
+        let here = self.record.iter().flat_map(|record| record.processes()).find(|(_, at)| *at == slot);
+        let local = here.and_then(|(process, _)| self.locals.get_mut(&process)).filter(|local| !local.gone);
+        if let (Some(local), Some(leaving)) = (local, &mut self.leaving) {
+            local.gone = true;
+            leaving.killed = true;
+        }
+        true
+    }
+
+    /// With what this node's ranks left, once all are gone.
+    pub(super) fn left_with(&self) -> Option<i32> {
+        let leaving = self.leaving.as_ref()?;
+        let gone = self.stage == Stage::Computing && self.locals.values().all(|local| local.gone);
+        gone.then(|| if leaving.killed { signal_status(leaving.signal).0 } else { leaving.status })
+    }
+
+    /// Ends a job that was told to end: when all ranks are gone, or their time is over.
+    pub(super) fn guard_leaving(&mut self) {
+        let Some(leaving) = self.leaving.clone() else { return };
+        if self.verdict.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
+            return;
+        }
+        let (grace, name) = (self.config.policy.grace, signal_name(leaving.signal));
+        let killed = signal_status(leaving.signal).0;
+        if let Some(mine) = self.left_with().filter(|_| self.all_peers(|status| status.left.is_some())) {
+            let all: Vec<i32> = self.peers_now().flatten().filter_map(|status| status.left).chain([mine]).collect();
+            let (status, reason) = if all.contains(&killed) {
+                (killed, format!("the job was cancelled by {name}"))
+            } else {
+                let own = all.into_iter().find(|status| *status != 0).unwrap_or(0);
+                (own, format!("the job was cancelled by {name}, and its ranks ended by themselves"))
+            };
+            return self.conclude(status, Some(reason), true);
+        }
+        // A record of another agent that had not heard of it yet.
+        let recovers = self.stage != Stage::Computing;
+        if !recovers && !self.due(leaving.since, grace) {
+            return;
+        }
+        let left = self.locals.iter().filter(|(_, local)| !local.gone).map(|(process, _)| process.rank.0.to_string());
+        let left: Vec<String> = left.collect();
+        let reason = if recovers || left.is_empty() {
+            format!("the job was cancelled by {name}")
+        } else {
+            let ranks = if left.len() == 1 { "rank" } else { "ranks" };
+            let ranks = format!("{ranks} {}", left.join(", "));
+            format!("the job was cancelled by {name}; {ranks} had not ended {grace} later (--ft-grace): killed")
+        };
+        self.conclude(killed, Some(reason), true);
+    }
+
+    /// When the time of the ranks is over.
+    pub(super) fn leave_deadline(&self) -> Option<Micros> {
+        self.leaving.as_ref().map(|leaving| leaving.since.after(self.config.policy.grace))
+    }
+}

@@ -1,0 +1,182 @@
+//! Whether a helper of ftd's answers, and what is done with one that does not.
+
+use ft_sys::process::Condition;
+use ft_sys::timescale::scaled;
+use std::time::{Duration, Instant};
+
+/// How often helpers are asked.
+const PERIOD: Duration = Duration::from_secs(1);
+/// So many questions without an answer make a helper a silent one.
+const MOST_UNANSWERED: u32 = 5;
+/// A silent helper that is neither traced nor stopped has so long to answer after all.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The beat of the questions.
+#[derive(Debug)]
+pub struct Beat {
+    last: Instant,
+}
+
+impl Beat {
+    /// From now on.
+    pub fn new(now: Instant) -> Beat {
+        Beat { last: now }
+    }
+
+    /// When the next question is due.
+    pub fn next(&self) -> Instant {
+        self.last + scaled(PERIOD)
+    }
+
+    /// A question is due now. Whether it is in time: when this process itself did not run, because it was stopped or the
+    /// machine slept, nobody owes it an answer.
+    pub fn beat(&mut self, now: Instant) -> bool {
+        let late = now.duration_since(self.last) > scaled(PERIOD) * 3 / 2;
+        self.last = now;
+        !late
+    }
+}
+
+/// What is to be done with a helper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Treatment {
+    /// Nothing.
+    Leave,
+    /// It is traced: nothing, and this is said once.
+    Traced(i32),
+    /// It is stopped and gets SIGCONT; `true` for the first time.
+    Continue(bool),
+    /// It has had its time and is to be replaced.
+    End,
+}
+
+/// One helper's answers.
+#[derive(Debug, Default)]
+pub struct Pulse {
+    asked: bool,
+    unanswered: u32,
+    silent: Option<Instant>,
+    traced: bool,
+    stopped: bool,
+    ended: Option<Instant>,
+}
+
+impl Pulse {
+    /// An answer has come.
+    pub fn answered(&mut self) {
+        *self = Pulse { ended: self.ended, ..Pulse::default() };
+    }
+
+    /// The next question is due; whether it is to be sent. One that is not answered yet stays asked.
+    pub fn ask(&mut self, in_time: bool, now: Instant) -> bool {
+        if !in_time {
+            (self.unanswered, self.silent) = (0, None);
+        } else if self.asked {
+            self.unanswered += 1;
+            if self.unanswered >= MOST_UNANSWERED {
+                self.silent.get_or_insert(now);
+            }
+        }
+        !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// Whether it has not answered for too long.
+    pub fn is_silent(&self) -> bool {
+        self.silent.is_some()
+    }
+
+    /// What is to be done with it, given what the kernel says of it.
+    pub fn treat(&mut self, condition: Option<Condition>, now: Instant) -> Treatment {
+        let (Some(since), Some(condition), None) = (self.silent, condition, self.ended) else {
+            return Treatment::Leave;
+        };
+        if condition.tracer != 0 {
+            // Its time begins when nobody traces it any more.
+            self.silent = Some(now);
+            let first = !std::mem::replace(&mut self.traced, true);
+            return if first { Treatment::Traced(condition.tracer) } else { Treatment::Leave };
+        }
+        if now.duration_since(since) >= scaled(PATIENCE) {
+            return Treatment::End;
+        }
+        match condition.state {
+            'T' => Treatment::Continue(!std::mem::replace(&mut self.stopped, true)),
+            _ => Treatment::Leave,
+        }
+    }
+
+    /// It was sent SIGKILL.
+    pub fn end(&mut self, now: Instant) {
+        self.ended = Some(now);
+    }
+
+    /// It was sent SIGKILL, and is still there after as long as it had for an answer.
+    pub fn outlives_its_end(&self, now: Instant) -> bool {
+        self.ended.is_some_and(|since| now.duration_since(since) >= scaled(PATIENCE))
+    }
+
+    /// It was sent SIGKILL, and has not been waited for.
+    pub fn is_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNS: Option<Condition> = Some(Condition { state: 'S', tracer: 0 });
+    const STOPPED: Option<Condition> = Some(Condition { state: 'T', tracer: 0 });
+    const TRACED: Option<Condition> = Some(Condition { state: 't', tracer: 7 });
+
+    fn silent(now: Instant) -> Pulse {
+        let mut pulse = Pulse::default();
+        assert!(pulse.ask(true, now));
+        assert!((0..4).all(|_| !pulse.ask(true, now) && !pulse.is_silent()));
+        assert_eq!(pulse.treat(STOPPED, now), Treatment::Leave);
+        pulse.ask(true, now);
+        assert!(pulse.is_silent());
+        pulse
+    }
+
+    #[test]
+    fn a_running_helper_has_half_a_minute() {
+        let now = Instant::now();
+        let at = |s| now + Duration::from_secs(s);
+        let mut pulse = silent(now);
+        assert_eq!(pulse.treat(RUNS, at(29)), Treatment::Leave);
+        assert_eq!(pulse.treat(RUNS, at(30)), Treatment::End);
+        pulse.end(at(30));
+        assert_eq!((pulse.treat(RUNS, at(31)), pulse.is_ended()), (Treatment::Leave, true));
+        assert!(!pulse.outlives_its_end(at(59)) && pulse.outlives_its_end(at(60)));
+        let mut pulse = silent(now);
+        pulse.answered();
+        assert_eq!(pulse.treat(RUNS, at(90)), Treatment::Leave);
+        assert!(pulse.ask(true, at(90)));
+    }
+
+    #[test]
+    fn a_stopped_one_is_continued_and_a_traced_one_left_alone() {
+        let now = Instant::now();
+        let at = |s| now + Duration::from_secs(s);
+        let mut pulse = silent(now);
+        assert_eq!(pulse.treat(TRACED, at(0)), Treatment::Traced(7));
+        assert_eq!(pulse.treat(TRACED, at(500)), Treatment::Leave);
+        assert_eq!(pulse.treat(STOPPED, at(501)), Treatment::Continue(true));
+        assert_eq!(pulse.treat(STOPPED, at(502)), Treatment::Continue(false));
+        assert_eq!(pulse.treat(STOPPED, at(530)), Treatment::End);
+    }
+
+    #[test]
+    fn who_did_not_run_itself_has_asked_nothing() {
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        let mut beat = Beat::new(now);
+        assert_eq!(beat.next(), at(1000));
+        assert!(beat.beat(at(1100)) && !beat.beat(at(9000)) && beat.beat(at(10_000)));
+        let mut pulse = silent(now);
+        pulse.ask(false, now);
+        assert!(!pulse.is_silent());
+        assert!((0..4).all(|_| !pulse.ask(true, now) && !pulse.is_silent()));
+    }
+}

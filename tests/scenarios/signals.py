@@ -1,0 +1,402 @@
+"""Signals that end the job, helpers that die before the first epoch, and helpers that are frozen."""
+
+import os
+import random
+import signal
+import struct
+import time
+
+from harness import proc, registry
+from harness.job import check
+from harness.registry import scenario
+
+
+def leaving(context, mpi, size, *how, env=None, wrapper=None, **more):
+    """A job of `leaving` whose ranks compute."""
+    program = context.program(mpi, "leaving.c")
+    command = [program, *map(str, how)] if wrapper is None else ["bash", "-c", wrapper, program, *map(str, how)]
+    job = context.ftrun(mpi, size, *command, env={"LEAVING_DIR": context.work, **(env or {})}, **more)
+    ready(context, job, size)
+    return job
+
+
+def ready(context, job, size, what="ready"):
+    """Waits until every rank has left that file."""
+    eventually(job, lambda: len(list(context.work.glob(f"{what}.[0-9]"))) == size, f"not all of {size} ranks are {what}")
+
+
+def eventually(job, condition, complaint, patience=30.0):
+    """Polls with a bound."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        check(time.monotonic() < deadline, f"{complaint}\n{job.err}")
+        check(job.running(), f"the job ended: {complaint}\n{job.err}")
+        time.sleep(0.002)
+
+
+def saved(job):
+    """Ranks that have said that they saved."""
+    return sorted(int(line.split()[1]) for line in job.output.text.splitlines() if line.startswith("saved "))
+
+
+def no_recovery(job):
+    """After the signal nothing is a failure."""
+    check("failed" not in job.err and job.restored == [], f"a death after the signal was taken for a failure: {job.err}")
+
+
+@scenario("signal-save", public=True, each=[
+    {"mpi": "mpich4", "number": "SIGTERM"}, {"mpi": "openmpi4", "number": "SIGINT"}, {"mpi": "openmpi5", "number": "SIGTERM"},
+    {"mpi": "mpich4", "number": "SIGHUP"}, {"mpi": "mpich4", "number": "SIGQUIT"}, {"mpi": "mpich4", "number": "SIGXCPU"},
+    {"mpi": "mpich4", "number": "SIGALRM"}])
+def signal_save(context, mpi, number):
+    """The ranks hear it first and save, each at its own pace; that all ended by themselves with 0 is the job's status."""
+    job = leaving(context, context.mpi(mpi), 3, "save", 150)
+    job.interrupt(getattr(signal, number))
+    job.expect(0)
+    check(saved(job) == [0, 1, 2], f"saved by {saved(job)}")
+    check(f"cancelled by {number}, and its ranks ended by themselves" in job.err, job.err)
+    no_recovery(job)
+
+
+@scenario("signal-status", each=[{"how": h} for h in ("code", "finalize", "killed", "none")])
+def signal_status(context, how):
+    """All by themselves: their status, as without ftd; otherwise 128 + the signal."""
+    mpi = context.mpi("mpich4")
+    if how == "killed":
+        job = leaving(context, mpi, 3, "save", 600)
+        victim = job.ranks()[1]
+        job.interrupt(signal.SIGTERM)
+        ready(context, job, 3, "told")
+        job.kill(victim)
+        job.expect(143)
+        check(saved(job) == [0, 2], f"saved by {saved(job)}")
+    else:
+        env = {"LEAVING_STATUS": 7} if how != "finalize" else {}
+        words = ["finalize" if how == "finalize" else "save", 0]
+        job = leaving(context, mpi, 3, *words, env=env, ft="none" if how == "none" else "reinit")
+        job.interrupt(signal.SIGTERM)
+        job.expect(0 if how == "finalize" else 7)
+        check(saved(job) == [0, 1, 2], f"saved by {saved(job)}")
+    no_recovery(job)
+
+
+@scenario("signal-default", public=True, each=[{"ft": "none"}, {"ft": "reinit"}])
+def signal_default(context, ft):
+    """Ranks without a handler die of the signal, and the job ends with 128 + it, at once and without a recovery."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 3, context.program(mpi, "places.c"), gates=["app.compute:1"], ft=ft)
+    job.at_gate("app.compute", 1)
+    job.interrupt(signal.SIGTERM)
+    check(job.wait(8) == 143, f"exit status {job.process.returncode}")
+    check(job.err.count("ftrun: the job was cancelled by SIGTERM\n") == 1, job.err)
+    no_recovery(job)
+
+
+@scenario("signal-wrapper", public=True, each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
+def signal_wrapper(context, mpi):
+    """The signal goes to the rank below a wrapper that would die of it; what the wrapper does afterwards it can do."""
+    wrapper = '"$0" "$@"; code=$?; cp "$FT_CHECKPOINT_DIR/saved.$FT_RANK" "$LEAVING_DIR/copied.$FT_RANK"; exit $code'
+    job = leaving(context, context.mpi(mpi), 3, "save", 100, wrapper=wrapper)
+    job.interrupt(signal.SIGTERM)
+    job.expect(0)
+    copied = sorted(path.read_text().strip() for path in context.work.glob("copied.*"))
+    check(saved(job) == [0, 1, 2] and copied == ["0", "1", "2"], f"saved by {saved(job)}, copied {copied}")
+    no_recovery(job)
+
+
+@scenario("wrapper-dies", each=[{"mpi": "mpich4", "how": "SIGTERM"}, {"mpi": "openmpi4", "how": "SIGKILL"}])
+def wrapper_dies(context, mpi, how):
+    """The death of a wrapper alone is none of its rank's: the rank computes on, its end is the slot's, and its own signals
+    still reach it."""
+    wrapper = '(env FT_INNER=1 "$0" "$@"; exit $?); exit $?'
+    job = leaving(context, context.mpi(mpi), 3, "save", 0, wrapper=wrapper, env={"LEAVING_STATUS": 5})
+    ranks = job.ranks()
+    for pid in (proc.stat(ranks[1])[1], proc.stat(proc.stat(ranks[2])[1])[1]):
+        check(proc.name(pid) == "bash", f"{pid} is no wrapper but {proc.command(pid)}")
+        os.kill(pid, getattr(signal, how))
+        eventually(job, lambda: not proc.alive(pid), "the wrapper lives")
+    # What comes to the agent now comes after the wrappers' ends.
+    job.interrupt(signal.SIGUSR1)
+    job.expect(5)
+    check(saved(job) == [0, 1, 2], f"saved by {saved(job)}")
+    check(job.output.text.count(f" {int(signal.SIGUSR1)}\n") == 3, job.output.text)
+    check(job.restored == [] and "was killed" not in job.err, job.err)
+
+
+@scenario("signal-grace")
+def signal_grace(context):
+    """Who has not ended when --ft-grace is over is killed, and named; a rank's death meanwhile is no failure."""
+    job = leaving(context, context.mpi("mpich4"), 3, "stay", options=["--ft-grace=3"])
+    victim = job.ranks()[0]
+    begun = time.monotonic()
+    job.interrupt(signal.SIGTERM)
+    job.wait_err("the ranks have had SIGTERM and have [12] s more to end", 1)
+    job.kill(victim)
+    job.expect(143)
+    check(time.monotonic() - begun >= 3, "the ranks had less than their time")
+    check("ranks 1, 2 had not ended 3.0 s later (--ft-grace): killed" in job.err, job.err)
+    no_recovery(job)
+
+
+@scenario("signal-twice")
+def signal_twice(context):
+    """The same signal twice within 100 ms is one; a later one kills at once."""
+    job = leaving(context, context.mpi("mpich4"), 3, "stay", options=["--ft-grace=60"])
+    job.interrupt(signal.SIGINT)
+    job.interrupt(signal.SIGTERM)
+    # Said after a second, while the ranks live: so the second signal has killed nobody.
+    job.wait_err("the ranks have had SIG(?:INT|TERM) and have 5[89] s more to end", 1)
+    check(len(job.ranks()) == 3, f"ranks {job.ranks()} are left")
+    job.interrupt(signal.SIGHUP)
+    job.expect(129, patience=20)
+    check("SIGHUP came again: everything was killed" in job.err, job.err)
+
+
+@scenario("signal-timeout", public=True)
+def signal_timeout(context):
+    """`timeout` around ftrun: the ranks save, and what they saved can be copied out of $FT_CHECKPOINT_DIR."""
+    mpi = context.mpi("mpich4")
+    wrapper = '"$0" save 200; cp "$FT_CHECKPOINT_DIR/saved.$FT_RANK" "$LEAVING_DIR/copied.$FT_RANK"'
+    job = context.script(
+        'timeout -s TERM 3 "$FTRUN" -n 2 --ft=reinit bash -c "$2" "$1"; echo "status $?"',
+        context.program(mpi, "leaving.c"), wrapper, mpi=mpi, env={"LEAVING_DIR": context.work})
+    ready(context, job, 2)
+    job.expect(0)
+    check(saved(job) == [0, 1] and len(list(context.work.glob("copied.*"))) == 2, job.output.text)
+    check("status 124\n" in job.output.text, "timeout says that it had to: " + job.output.text)
+
+
+@scenario("signal-agent-dies")
+def signal_agent_dies(context):
+    """The agent's death after the signal is no failure either."""
+    job = leaving(context, context.mpi("mpich4"), 3, "stay", options=["--ft-grace=60"])
+    job.interrupt(signal.SIGTERM)
+    job.wait_err("more to end", 1)
+    job.kill(job.one("ft-agent"))
+    job.expect(143, patience=20)
+    check("the job was cancelled by SIGTERM, and its agent died" in job.err, job.err)
+    no_recovery(job)
+
+
+@scenario("signal-usr", each=[{"number": "SIGUSR1"}])
+def signal_usr(context, number):
+    """SIGUSR1 goes to the rank and not to a wrapper that would die of it; it ends nothing by itself."""
+    job = leaving(context, context.mpi("mpich4"), 2, "finalize", 0, wrapper='"$0" "$@"; exit $?')
+    job.interrupt(getattr(signal, number))
+    job.expect(0)
+    check(saved(job) == [0, 1] and "cancelled" not in job.err, job.err)
+
+
+# --- before the first epoch -------------------------------------------------------------------------------------------
+
+EARLY = ("agent.born", "agent.described", "agent.complete", "shepherd.born:1", "shepherd.dialled:1")
+
+
+@scenario("early-kill", each=[{"place": p, "victims": v} for p in EARLY for v in ("agent", "shepherd", "both", "all")])
+def early_kill(context, place, victims):
+    """Whoever of ftd's dies before the first epoch is recorded: the job starts with all its ranks."""
+    mpi = context.mpi("mpich4")
+    name, _, slot = place.partition(":")
+    gate = place if slot else f"{place}:*"
+    job = context.ftrun(mpi, 4, context.program(mpi, "ending.c"), "ok", gates=[gate])
+    where = (name, slot or "-")
+    stands = job.at_gate(*where)
+    # ftrun starts the agent after the first shepherd, and goes on to start the others while the agent is at its gate.
+    eventually(job, lambda: len(job.below("ft-shepherd")) == 4 and job.below("ft-agent"), "not everybody has been started")
+    agent, shepherds = job.one("ft-agent"), job.below("ft-shepherd")
+    one = stands if slot else shepherds[2]
+    doomed = {"agent": [agent], "shepherd": [one], "both": [agent, one], "all": [agent, *shepherds]}[victims]
+    job.kill_all({f"process {pid}": pid for pid in doomed})
+    job.go(*where)
+    job.expect(0, patience=40)
+    check("result of ending" in job.output.text and "slots for" not in job.err, job.err)
+
+
+@scenario("early-kill-again", each=[{"victims": v} for v in ("shepherd", "both")])
+def early_kill_again(context, victims):
+    """The replacement of a shepherd dies before it has dialled in, alone or together with the agent."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 4, context.program(mpi, "ending.c"), "ok", gates=["agent.complete:*", "shepherd.born:4"])
+    agent = job.at_gate("agent.complete")
+    shepherds = job.below("ft-shepherd")
+    job.kill_all({"agent": agent, "shepherd": shepherds[1]})
+    replacement = job.at_gate("shepherd.born", 4)
+    job.kill_all({"agent": job.one("ft-agent"), "shepherd": replacement} if victims == "both" else {"shepherd": replacement})
+    job.expect(0, patience=40)
+
+
+@scenario("replacement-dies")
+def replacement_dies(context):
+    """The same in a recovery."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1", "shepherd.born:3"])
+    job.kill(job.shepherd_of(job.at_gate("app.compute", 1)))
+    job.kill(job.at_gate("shepherd.born", 3))
+    job.expect(0, context.reference(mpi, 3, program))
+    check(job.restored == [5], f"restored {job.restored}")
+
+
+@scenario("early-kills", timeout=240, each=[{"seed": s} for s in range(4)] if registry.soak else [])
+def early_kills(context, seed):
+    """Random kills of agent and shepherds in the first 40 ms of many jobs: each of them runs."""
+    dice = random.Random(seed)
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "ending.c")
+    for _ in range(40):
+        size = dice.randint(1, 5)
+        job = context.ftrun(mpi, size, program, "ok")
+        for _ in range(dice.randint(1, 3)):
+            time.sleep(dice.uniform(0, 0.04))
+            found = [*job.below("ft-shepherd"), *job.below("ft-agent")]
+            for pid in dice.sample(found, dice.randint(0, len(found))):
+                try:
+                    job.kill(pid)
+                except ProcessLookupError:
+                    pass
+        job.expect(0, patience=60)
+
+
+# --- helpers that are frozen ------------------------------------------------------------------------------------------
+
+
+def stand(context, size=4, gates=()):
+    """A job of `places` with rank 1 at its place; its ranks have checkpointed version 5."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, size, program, gates=["app.compute:1", *gates], hurry=10)
+    return job, job.at_gate("app.compute", 1), context.reference(mpi, size, program)
+
+
+def stop(job, pid):
+    """SIGSTOP, and proof."""
+    os.kill(pid, signal.SIGSTOP)
+    eventually(job, lambda: proc.stat(pid)[0] == "T", f"{pid} does not stop")
+
+
+@scenario("frozen-stopped", each=[{"what": w} for w in ("agent", "shepherd", "everybody")])
+def frozen_stopped(context, what):
+    """A helper that was stopped is continued, and this is said; what waited for it happens then, and nothing is lost."""
+    job, rank, reference = stand(context)
+    agent, own = job.one("ft-agent"), job.shepherd_of(rank)
+    other = next(pid for pid in job.below("ft-shepherd") if pid != own)
+    stopped = {"agent": [agent], "shepherd": [other], "everybody": [agent, *job.below("ft-shepherd")]}[what]
+    for pid in stopped:
+        stop(job, pid)
+    job.kill(rank)
+    job.expect(0, reference)
+    check(job.restored == [5], f"restored {job.restored}")
+    for pid in stopped:
+        check(job.err.count(f"(process {pid}) was stopped and is continued") == 1, f"nothing is said of {pid}: {job.err}")
+    check("replaced" not in job.err and "died" not in job.err, job.err)
+
+
+@scenario("frozen-hanging", timeout=90, each=[{"what": w} for w in ("agent", "shepherd", "shepherds", "newborn")])
+def frozen_hanging(context, what):
+    """A helper that runs and does not answer (it stands at a gate) is ended and replaced like a dead one, shepherds one after
+    the other: no checkpoint is lost."""
+    gates = {"agent": ["agent.noticed"], "shepherd": ["shepherd.stop:2"], "shepherds": ["shepherd.stop"],
+             "newborn": ["shepherd.born:3"]}[what]
+    job, rank, reference = stand(context, size=3, gates=gates)
+    job.kill(job.shepherd_of(rank) if what == "newborn" else rank)
+    hanging = {
+        "agent": lambda: [job.at_gate("agent.noticed")],
+        "shepherd": lambda: [job.at_gate("shepherd.stop", 2)],
+        "shepherds": lambda: [job.at_gate("shepherd.stop", slot) for slot in range(3)],
+        "newborn": lambda: [job.at_gate("shepherd.born", 3)],
+    }[what]()
+    job.expect(0, reference)
+    check(job.restored and set(job.restored) == {5}, f"restored {job.restored}")
+    for pid in hanging:
+        check(job.err.count(f"(process {pid}) does not answer: it is ended and replaced") == 1, job.err)
+    check("after SIGKILL" not in job.err, job.err)
+
+
+@scenario("frozen-at-the-start", timeout=90, each=[{"place": p} for p in ("agent.born", "agent.described", "shepherd.born:1")])
+def frozen_at_the_start(context, place):
+    """The same before the first epoch."""
+    mpi = context.mpi("mpich4")
+    name, _, slot = place.partition(":")
+    job = context.ftrun(mpi, 3, context.program(mpi, "ending.c"), "ok", gates=[place], hurry=10)
+    pid = job.at_gate(name, slot or "-")
+    job.expect(0)
+    check(f"(process {pid}) does not answer: it is ended and replaced" in job.err, job.err)
+
+
+@scenario("frozen-traced")
+def frozen_traced(context):
+    """A helper under a debugger is left alone for as long as that takes, and this is said once."""
+    job, rank, reference = stand(context)
+    agent = job.one("ft-agent")
+    proc.trace(agent)
+    job.kill(rank)
+    job.wait_err(rf"the agent \(process {agent}\) does not answer; process {os.getpid()} traces it: it is left alone", 1)
+    begun = time.monotonic()
+    while time.monotonic() < begun + 4.5:
+        # Longer than a running one would have (a tenth of 35 s).
+        check(proc.alive(agent), f"the traced agent is gone: {job.err}")
+        time.sleep(0.05)
+    proc.trace_no_more(agent)
+    job.expect(0, reference)
+    check(job.restored == [5], f"restored {job.restored}")
+    check(job.err.count("left alone") == 1 and "replaced" not in job.err and "continued" not in job.err, job.err)
+
+
+@scenario("frozen-ftrun")
+def frozen_ftrun(context):
+    """While ftrun itself is stopped nobody owes it an answer: helpers that were stopped with it are not its concern."""
+    job, rank, reference = stand(context)
+    helpers = [job.one("ft-agent"), *job.below("ft-shepherd")]
+    stop(job, job.pid)
+    for pid in helpers:
+        stop(job, pid)
+    # More than five questions long (a tenth of 5 s); nothing can be waited for, for everybody stands still.
+    time.sleep(1.5)
+    for pid in helpers:
+        os.kill(pid, signal.SIGCONT)
+    os.kill(job.pid, signal.SIGCONT)
+    job.kill(rank)
+    job.expect(0, reference)
+    check(job.restored == [5], f"restored {job.restored}")
+    check("continued" not in job.err and "does not answer" not in job.err, job.err)
+
+
+# --- an agent that dies again and again --------------------------------------------------------------------------------
+
+
+@scenario("agent-deaths-with-progress", timeout=90)
+def agent_deaths_with_progress(context):
+    """Seven deaths of the agent in less than half a minute, each after a newer checkpoint: no crash loop."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    env = {"PLACES_STEPS": 120, "PLACES_STEP": 0, "PLACES_SLEEP": 5}
+    reference = context.reference(mpi, 2, program, env=env)
+    trace = context.work / "trace"
+    job = context.ftrun(mpi, 2, program, env={**env, "PLACES_TRACE": trace})
+
+    def committed():
+        try:
+            words = struct.unpack("2Q", trace.read_bytes())
+        except (FileNotFoundError, struct.error):
+            return 0
+        return min(words)
+
+    last = 0
+    for number in range(7):
+        eventually(job, lambda: committed() > last + 2, f"no checkpoint is newer than {last}")
+        last = committed()
+        job.kill(job.one("ft-agent"))
+        job.wait_err("restored +version", number + 1)
+    job.expect(0, reference)
+    check(len(job.restored) == 7 and job.restored == sorted(set(job.restored)), f"restored {job.restored}")
+
+
+@scenario("agent-deaths-without-progress", timeout=90)
+def agent_deaths_without_progress(context):
+    """Six in a row without any end the job, with a sentence that says so."""
+    job = context.ftrun(None, 2, "sleep", "60")
+    for number in range(6):
+        job.wait_ranks(2, number + 1)
+        job.kill(job.one("ft-agent"))
+    job.expect(1)
+    check("6 times within 30 s without a newer complete checkpoint between: the job cannot go on" in job.err, job.err)
