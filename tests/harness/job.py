@@ -257,6 +257,11 @@ class Job:
         """Processes of this job with that program name."""
         return [pid for pid in proc.descendants(self.pid) if proc.alive(pid) and proc.name(pid) == name]
 
+    @property
+    def launcher(self):
+        """The process that does ftrun's work: the child of the one that was started, which waits for it."""
+        return self.one("ftrun")
+
     def one(self, name, patience=10.0):
         """The only process with that name, waited for."""
         deadline = time.monotonic() + patience

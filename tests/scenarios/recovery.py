@@ -139,11 +139,12 @@ def stray(context, who):
     rank = job.at_gate("app.compute", 1)
     sleepers = [pid for pid in proc.descendants(job.pid) if proc.name(pid) == "sleep"]
     check(len(sleepers) == 3, f"{len(sleepers)} processes in sessions of their own, not one per rank")
+    launcher = job.launcher
     victims = {"shepherd": job.below("ft-shepherd") if who == "all" else [job.shepherd_of(rank)]}
     if who != "shepherd":
         victims["agent"] = [job.one("ft-agent")]
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in [job.pid, *sum(victims.values(), [])]:
+        for pid in [launcher, *sum(victims.values(), []), job.pid]:
             os.kill(pid, number)
     if who == "all":
         job.wait(5)
@@ -174,7 +175,7 @@ def everything_killed(context):
     program = context.program(mpi, "places.c")
     job = context.ftrun(mpi, 3, program, gates=["app.compute:1"])
     job.at_gate("app.compute", 1)
-    for pid in [*job.below("ft-shepherd"), job.one("ft-agent"), job.pid]:
+    for pid in [job.launcher, *job.below("ft-shepherd"), job.one("ft-agent"), job.pid]:
         os.kill(pid, signal.SIGKILL)
     job.wait(5)
     deadline = time.monotonic() + 5
@@ -259,7 +260,7 @@ def hundred_failures(context, mpi):
             shepherds = job.below("ft-shepherd")
             measured[failure] = {
                 **least({
-                    "ftrun": job.pid,
+                    "ftrun": job.launcher,
                     "agent": job.one("ft-agent"),
                     **{f"shepherd {i}": pid for i, pid in enumerate(shepherds)},
                 }),

@@ -169,7 +169,8 @@ fn sweep(memory: &Path) {
 }
 
 fn is_abandoned(directory: &Path, rest: &str, metadata: &fs::Metadata) -> bool {
-    let pid_lives = rest.split('-').next().is_some_and(|pid| Path::new("/proc").join(pid).exists());
+    let pid = rest.split('-').next().and_then(|pid| pid.parse().ok());
+    let pid_lives = pid.is_some_and(|pid: i32| !ft_sys::death::is_past_user_code(pid).unwrap_or(false));
     let young = metadata.modified().ok().and_then(|at| at.elapsed().ok()).is_none_or(|age| age < YOUNG);
     if pid_lives && young {
         return false;

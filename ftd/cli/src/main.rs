@@ -4,6 +4,7 @@ mod cancel;
 mod deaths;
 mod family;
 mod file_system;
+mod front;
 mod held;
 mod helpers;
 mod job_dir;
@@ -60,6 +61,14 @@ impl Refusal {
 }
 
 fn main() -> ExitCode {
+    match front::divide() {
+        Ok(Some(status)) => return status,
+        Ok(None) => {}
+        Err(error) => {
+            say(&format!("the launcher cannot be started: {error}"));
+            return ExitCode::FAILURE;
+        }
+    }
     match launch() {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
         Err(refusal) => {

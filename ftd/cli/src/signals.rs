@@ -30,6 +30,7 @@ pub enum Meaning {
 #[derive(Debug)]
 pub struct Signals {
     fd: SignalFd,
+    echoes: crate::front::Echoes,
 }
 
 impl Signals {
@@ -50,13 +51,23 @@ impl Signals {
                 set.add(signal);
             }
         }
+        let set = ft_sys::divide::with_carrier(set);
         set.thread_block()?;
-        Ok(Signals { fd: SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)? })
+        let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        Ok(Signals { fd, echoes: crate::front::Echoes::default() })
     }
 
     /// The next signal that came.
     pub fn next(&mut self) -> Option<Meaning> {
-        let number = self.fd.read_signal().ok().flatten()?.ssi_signo as i32;
+        let number = loop {
+            let info = self.fd.read_signal().ok().flatten()?;
+            if let Some(number) = self.echoes.hear(&info) {
+                break number;
+            }
+        };
+        if number == Signal::SIGCONT as i32 {
+            crate::front::wake();
+        }
         Some(match Signal::try_from(number) {
             Ok(Signal::SIGCHLD) => Meaning::Child,
             Ok(Signal::SIGTSTP) => Meaning::Stop,
@@ -73,7 +84,8 @@ impl AsFd for Signals {
     }
 }
 
-fn is_ignored(signal: Signal) -> bool {
+/// Whether this process was started with that signal ignored.
+pub fn is_ignored(signal: Signal) -> bool {
     let mask = ft_sys::proc::signals(std::path::Path::new("/proc/self"), &["SigIgn"]);
     mask.ok().flatten().unwrap_or(0) & 1 << (signal as i32 - 1) != 0
 }

@@ -385,7 +385,7 @@ fn the_next_agent_finds_slots_and_store() {
     let mut agent = job.next_agent();
     assert_eq!(agent.slots, [0, 1]);
     agent.meet(&[0, 1]);
-    assert_eq!(job.alive().len(), 4, "more than ftrun, an agent and two shepherds: {:?}", job.alive());
+    assert_eq!(job.alive().len(), 5, "more than ftrun, twice, an agent and two shepherds: {:?}", job.alive());
     let mut record = [0; 10];
     File::from(agent.store.try_clone().unwrap()).read_exact_at(&mut record, 0).unwrap();
     assert_eq!(&record, b"the record");
@@ -424,11 +424,11 @@ fn an_agent_that_gives_up_is_not_asked_again() {
 fn a_lost_shepherd_is_told_when_all_below_it_is_gone_and_replaced_on_demand() {
     let (mut job, mut agent) = Job::start(Setup::default());
     agent.run(1, 1, "setsid bash -c 'setsid sleep 100 & exec sleep 100' & exec sleep 100");
-    // ftrun, agent, two shepherds, and three below.
-    eventually(|| job.alive().len() == 7, || format!("three processes: {:?}", job.alive()));
+    // ftrun, twice, agent, two shepherds, and three below.
+    eventually(|| job.alive().len() == 8, || format!("three processes: {:?}", job.alive()));
     ft_sys::process::kill(agent.shepherds[&1].0, libc::SIGKILL);
     assert_eq!(agent.hear(), ToAgent::SlotGone { slot: 1 });
-    assert_eq!(job.alive().len(), 3, "{:?}", job.alive());
+    assert_eq!(job.alive().len(), 4, "{:?}", job.alive());
     agent.say(&ToLauncher::NeedSlot);
     assert_eq!(agent.hear(), ToAgent::SlotAdded { slot: 2 });
     agent.meet(&[2]);

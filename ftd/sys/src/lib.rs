@@ -2,6 +2,7 @@
 
 pub mod channel;
 pub mod death;
+pub mod divide;
 pub mod gate;
 pub mod helper;
 pub mod identity;

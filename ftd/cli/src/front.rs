@@ -1,0 +1,138 @@
+//! The process that the user started, and the launcher below it.
+//!
+//! A launcher becomes the parent of all orphans below it, and ends them. The process that was started may have children that
+//! are not the job's: a shell that replaces itself by ftrun leaves it those that it had (`> >(tee log)`, a monitor in the
+//! background). So this process divides itself first. The front keeps pid, process group, terminal and such children, and does
+//! nothing but wait; the launcher is its child and does not outlive it.
+
+use ft_sys::divide::{self, Carried, Fate, Half};
+use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use std::io;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Signals that the launcher is to have when somebody sends them to the front.
+const PASSED_ON: [Signal; 8] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGCONT,
+    Signal::SIGTSTP,
+];
+/// Who signals a whole process group reaches the launcher twice, within this time.
+const ECHO: Duration = Duration::from_secs(2);
+
+/// Divides this process. In the front it returns when the job is over, with its exit status; in the launcher at once.
+///
+/// # Errors
+/// When there can be no launcher.
+pub fn divide() -> io::Result<Option<ExitCode>> {
+    divide::default_signal(Signal::SIGCHLD as i32);
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
+    for signal in PASSED_ON {
+        // Under nohup, SIGHUP is not for us.
+        if signal != Signal::SIGHUP || !crate::signals::is_ignored(signal) {
+            set.add(signal);
+        }
+    }
+    // Before there are two: none is lost. The launcher reads those that come before it can.
+    let blocked = divide::with_carrier(set);
+    blocked.thread_block()?;
+    match divide::divide()? {
+        Half::Child => Ok(None),
+        Half::Parent { child } => Ok(Some(stand(child, &SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))),
+    }
+}
+
+/// Stands before the launcher until it ends.
+fn stand(launcher: i32, signals: &SignalFd) -> ExitCode {
+    loop {
+        let Ok(Some(signal)) = signals.read_signal() else { continue };
+        if signal.ssi_signo == Signal::SIGCHLD as u32 {
+            match divide::fate(launcher) {
+                None => {}
+                Some(Fate::Exited(status)) => return ExitCode::from(status as u8),
+                Some(Fate::Killed(signal)) => {
+                    crate::say(&format!("the launcher of this job was killed by {}", crate::signals::name(signal)));
+                    return ExitCode::from((128 + signal) as u8);
+                }
+                // It cannot fail. Whoever continues the group, or the front alone, brings both back.
+                Some(Fate::Stopped) => drop(raise(Signal::SIGSTOP)),
+            }
+        } else if !came_to_the_group(&signal) && signal.ssi_pid != launcher as u32 {
+            Carried { signal: signal.ssi_signo as i32, origin: signal.ssi_pid }.send(launcher);
+        }
+    }
+}
+
+/// Whether the launcher got this signal as well: the terminal sends to the group that it runs. Only a hang-up, and what
+/// goes with it, comes to the leader of the session alone.
+fn came_to_the_group(signal: &siginfo) -> bool {
+    let to_leader = [Signal::SIGHUP, Signal::SIGCONT].iter().any(|number| *number as u32 == signal.ssi_signo);
+    signal.ssi_code > 0 && !to_leader
+}
+
+/// Brings a front back that was stopped with its launcher; to be called in the launcher when it runs again.
+pub fn wake() {
+    ft_sys::process::kill(nix::unistd::getppid().as_raw(), Signal::SIGCONT as i32);
+}
+
+/// The launcher's memory of signals that may come twice: to it, and through the front.
+#[derive(Debug, Default)]
+pub struct Echoes {
+    heard: Vec<Heard>,
+}
+
+#[derive(Debug)]
+struct Heard {
+    signal: i32,
+    origin: u32,
+    through_front: bool,
+    at: Instant,
+}
+
+impl Echoes {
+    /// The signal that came; `None` when it is the second half of one that was sent to the whole process group.
+    pub fn hear(&mut self, info: &siginfo) -> Option<i32> {
+        let carried = Carried::read(info.ssi_signo, info.ssi_pid, info.ssi_ptr);
+        let Carried { signal, origin } =
+            carried.unwrap_or(Carried { signal: info.ssi_signo as i32, origin: info.ssi_pid });
+        let counts =
+            signal == Signal::SIGCHLD as i32 || !self.second(signal, origin, carried.is_some(), Instant::now());
+        counts.then_some(signal)
+    }
+
+    fn second(&mut self, signal: i32, origin: u32, through_front: bool, at: Instant) -> bool {
+        self.heard.retain(|heard| at.duration_since(heard.at) < ECHO);
+        let half = |h: &Heard| h.signal == signal && h.origin == origin && h.through_front != through_front;
+        if let Some(first) = self.heard.iter().position(half) {
+            self.heard.remove(first);
+            return true;
+        }
+        self.heard.push(Heard { signal, origin, through_front, at });
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_went_to_the_group_counts_once_and_what_was_sent_twice_counts_twice() {
+        let mut echoes = Echoes::default();
+        let now = Instant::now();
+        assert!(!echoes.second(15, 100, false, now));
+        assert!(echoes.second(15, 100, true, now));
+        assert!(!echoes.second(15, 100, true, now));
+        assert!(!echoes.second(15, 100, true, now), "two to the front are two");
+        assert!(!echoes.second(15, 200, false, now), "another sender");
+        assert!(!echoes.second(10, 100, false, now), "another signal");
+        assert!(!echoes.second(10, 100, true, now + ECHO), "much later");
+    }
+}
