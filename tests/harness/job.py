@@ -12,6 +12,11 @@ import time
 from . import mpis, proc
 
 
+# When ftrun returns everything is gone. The kernel may still be letting go of the dead: of the memory of a rank that was
+# killed last, and of the segments that go with their last user.
+LETTING_GO = 0.5
+
+
 class Failed(Exception):
     """A scenario's assertion did not hold; the message says which."""
 
@@ -136,8 +141,9 @@ class Context:
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 
-    def assert_clean(self, patience=5.0):
-        """No process, socket, shared memory or file is left of any job of this scenario."""
+    def assert_clean(self, patience=LETTING_GO):
+        """No process, socket, shared memory or file is left of any job of this scenario. `patience` is for a killed ftrun
+        only, behind which others clean up."""
         deadline = time.monotonic() + patience
         gone = self.untouched()
         check(not gone, "was there before, and is gone:\n" + "\n".join(gone))
@@ -242,6 +248,15 @@ class Job:
         """What ftd's recovery blocks say was restored: versions, None for "from the beginning"."""
         found = re.findall(r"^\S*\s*(?:restored\s+version (\d+)|restarted\s+from the beginning)", self.err, re.M)
         return [int(version) if version else None for version in found]
+
+    @property
+    def recoveries(self):
+        """Per recovery block: the world that it is about and the version that was restored, None for none."""
+        found = re.findall(
+            r"^ftd: recovery, epoch \d+, world (\d+)\n(?:ftd:   (?!restored|restarted).*\n)*"
+            r"ftd:   (?:restored\s+version (\d+)|restarted)", self.err, re.M
+        )
+        return [(int(world), int(version) if version else None) for world, version in found]
 
     def wait_err(self, pattern, count, patience=20.0):
         """What matches in stderr, once it does `count` times: ranks do not speak at the same moment."""

@@ -216,6 +216,15 @@ def kill_tree(root, also_root):
         time.sleep(0.02)
 
 
+def waits_in(pid):
+    """The kernel function in which a process sleeps; empty when it runs."""
+    try:
+        with open(f"/proc/{pid}/wchan") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def describe(root):
     """The processes below `root`, one line each."""
     lines = []

@@ -146,7 +146,9 @@ int main(int argc, char **argv) {
         if (step % every == 0) {
             mark.version = step;
             check(ft_checkpoint(step), "ft_checkpoint");
-            if (trace >= 0 && pwrite(trace, &step, sizeof step, 8 * rank) != sizeof step)
+            /* In which world, so that the test can tell what a rank of another one left there. */
+            uint64_t noted = step | (uint64_t)option("FT_WORLD", 0) << 48;
+            if (trace >= 0 && pwrite(trace, &noted, sizeof noted, 8 * rank) != sizeof noted)
                 return 72;
         }
     }

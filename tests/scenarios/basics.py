@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 
+from harness import proc
 from harness.job import check
 from harness.mpis import ALL
 from harness.registry import scenario
@@ -116,19 +117,41 @@ def crash_once(context):
     check("SIGSEGV" in job.err, "the block does not name the signal")
 
 
-@scenario("survivors-abort")
-def survivors_abort(context):
-    """Open MPI 5's survivors abort when a peer over TCP dies: collateral, never the job's end."""
+@scenario("survivors-abort", each=[{"place": p, "how": h} for p in ("app.recv", "app.allreduce") for h in ("noticed", "frozen")])
+def survivors_abort(context, place, how):
+    """Open MPI 5's survivors abort when a peer over TCP dies: collateral, never the job's end. The agent stands still until
+    they do, once it has noticed the death, or before: then it learns of the aborts and of the death at the same time."""
     mpi = context.mpi("openmpi5")
     program = context.program(mpi, "places.c")
     env = {"OMPI_MCA_btl": "self,tcp"}
-    reference = context.reference(mpi, 4, program)
-    for place in ("app.recv", "app.allreduce"):
-        job = context.ftrun(mpi, 4, program, env=env, gates=[f"{place}:1"])
-        job.kill(job.at_gate(place, 1))
-        # No go: the keeper stays where it is, the others notice the broken connections.
-        job.expect(0, reference)
-        check(job.restored == [5], f"restored {job.restored}")
+    reference = context.reference(mpi, 4, program, env=env)
+    gates = [f"{place}:1", *(["agent.noticed:*:1"] if how == "noticed" else [])]
+    job = context.ftrun(mpi, 4, program, env={**env, "FT_LOG": "ft_agent=info"}, gates=gates)
+    victim = job.at_gate(place, 1)
+    agent, survivors = job.one("ft-agent"), [job.ranks()[rank] for rank in (2, 3)]
+    if how == "frozen":
+        os.kill(agent, signal.SIGSTOP)
+    job.kill(victim)
+    # No go: the keeper stays where it is, the others notice the broken connections. Who spins in MPI and then sleeps waits
+    # for the answer to its PMIx_Abort.
+    if how == "noticed":
+        job.at_gate("agent.noticed")
+    deadline = time.monotonic() + 4
+    while not any("futex" in proc.waits_in(pid) for pid in survivors):
+        check(time.monotonic() < deadline, "no survivor aborts")
+        time.sleep(0.01)
+    if how == "frozen":
+        os.kill(agent, signal.SIGCONT)
+    else:
+        job.go("agent.noticed")
+    job.expect(0, reference)
+    aborts = set(re.findall(r"PMIx_Abort rank=(\d+) status=", job.err))
+    check(aborts and aborts <= {"2", "3"}, f"no survivor's abort reached the agent: {job.err}")
+    check(job.restored == [5], f"restored {job.restored}")
+    blamed = re.findall(r"^ftd:   (?:failed|      )    (rank \d+ .*)$", job.err, re.M)
+    collateral = "because of that death; it is not blamed"
+    check(blamed and blamed[0] == "rank 1 on node 0 was killed by SIGKILL", f"blamed: {blamed}")
+    check(all(line.endswith(collateral) for line in blamed[1:]), f"blamed: {blamed}")
 
 
 @scenario("cancel", each=[{"mpi": m, "number": n} for m in ("openmpi5", "mpich4") for n in ("SIGINT", "SIGTERM", "SIGHUP")])

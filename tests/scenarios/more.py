@@ -14,6 +14,8 @@ from harness import registry
 from harness.job import check
 from harness.registry import scenario
 
+from scenarios.matrix import traced
+
 
 @scenario("block-order", each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
 def block_order(context, mpi):
@@ -52,14 +54,15 @@ def options_from_environment(context):
     job.expect(0)
 
 
-@scenario("oversubscribe")
-def oversubscribe(context):
-    """More ranks than cores: accepted with --oversubscribe; without it either refused with a sentence or run with one."""
+@scenario("oversubscribe", each=[{"options": ""}, {"options": "--oversubscribe"}])
+def oversubscribe(context, options):
+    """More ranks than cores: always allowed, without a word; --oversubscribe is accepted for mpirun's sake."""
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "places.c")
     size = len(os.sched_getaffinity(0)) * 3
-    job = context.ftrun(mpi, size, program, options=["--oversubscribe"])
+    job = context.ftrun(mpi, size, program, options=options.split())
     job.expect(0, context.reference(mpi, size, program), patience=90)
+    check(job.err == "", f"it says: {job.err}")
 
 
 @scenario("notice-large", timeout=90)
@@ -267,24 +270,41 @@ def pmix_library(context, library):
         check(job.restored == [5], f"restored {job.restored}")
 
 
+def wait_for_progress(job, trace, beyond, patience=30.0):
+    """Until every rank of one world has committed versions that none had before, or the job is over."""
+    deadline = time.monotonic() + patience
+    while job.running():
+        worlds, versions = zip(*traced(trace, 4))
+        if len(set(worlds)) == 1 and min(versions) > beyond + 2:
+            return
+        check(time.monotonic() < deadline, f"no progress beyond version {beyond} within {patience} s")
+        time.sleep(0.002)
+
+
 @scenario("repeated-kills", timeout=120, each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
 def repeated_kills(context, mpi):
     """Chaos: kills at no particular moment, some of them in the midst of a recovery. The restored version is never older
     than what every rank had committed at the kill."""
     mpi = context.mpi(mpi)
     program = context.program(mpi, "places.c")
-    trace = context.work / "trace"
+    trace, floors = context.work / "trace", []
     env = {"PLACES_STEPS": 60, "PLACES_STEP": 0, "PLACES_SLEEP": 5}
     reference = context.reference(mpi, 4, program, env=env)
     job = context.ftrun(mpi, 4, program, env={**env, "PLACES_TRACE": trace}, options=["--ft-max-failures=50"])
     pauses = [0.3, 0.02, 0.05, 0.4, 0.0, 0.01, 0.3, 0.12, 0.2, 0.07]
     job.wait_ranks(4, 1)
     for number, pause in enumerate(pauses):
+        if number % 3 == 0:
+            wait_for_progress(job, trace, floors[-1][1] if floors else 0)
         time.sleep(pause)
         ranks = job.ranks()
         victim = ranks.get(number % 4)
         if victim is None or not job.running():
             continue
+        # What every rank of one world has committed is complete.
+        worlds, versions = zip(*traced(trace, 4))
+        if len(set(worlds)) == 1:
+            floors.append((worlds[0], min(versions)))
         try:
             job.kill(victim, f"rank {number % 4}")
         except ProcessLookupError:
@@ -292,6 +312,11 @@ def repeated_kills(context, mpi):
     job.expect(0, reference, patience=90)
     versions = [version or 0 for version in job.restored]
     check(versions == sorted(versions), f"versions went back: {job.restored}")
+    check(any(version > 0 for _, version in floors), f"no kill came after a version that every rank had: {floors}")
+    for world, floor in floors:
+        for later, version in job.recoveries:
+            check(later <= world or (version or 0) >= floor,
+                  f"world {later} was given {version}; every rank of world {world} had committed {floor}")
 
 
 @scenario("demo", timeout=120)
