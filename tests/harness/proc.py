@@ -63,18 +63,22 @@ def _map_user(uid, gid):
 
 
 def segments():
-    """System V shared-memory segments: id and line."""
+    """System V shared-memory segments of this user: id and line. Others' come and go on a machine that is shared, and
+    nobody here could remove them."""
     with open("/proc/sysvipc/shm") as file:
-        return {line.split()[1]: line.strip() for line in file.readlines()[1:]}
+        fields, *lines = [line.split() for line in file]
+    return {line[1]: " ".join(line) for line in lines if int(line[fields.index("uid")]) == os.getuid()}
 
 
 def shared_files():
-    """Everything below /dev/shm with its inode: a file that was replaced is another one."""
+    """Everything of this user below /dev/shm with its inode: a file that was replaced is another one."""
     found = set()
     for where, directories, files in os.walk("/dev/shm"):
         for name in directories + files:
             try:
-                found.add((os.path.join(where, name), os.lstat(os.path.join(where, name)).st_ino))
+                entry = os.lstat(os.path.join(where, name))
+                if entry.st_uid == os.getuid():
+                    found.add((os.path.join(where, name), entry.st_ino))
             except FileNotFoundError:
                 pass
     return found

@@ -1,10 +1,12 @@
 """The failure matrix: who dies where, with every MPI and several sizes. See matrix.toml."""
 
+import os
 import re
+import signal
 import struct
 import time
 
-from harness import registry
+from harness import proc, registry
 from harness.job import check
 
 STEPS, PLACE = 12, 6
@@ -26,6 +28,15 @@ def traced(path, size):
 def committed(path, size):
     """Per rank the last version that its ft_checkpoint returned for."""
     return [version for _, version in traced(path, size)]
+
+
+# What a batch script has around ftrun: a monitor in the background, and a tee; and it becomes ftrun itself.
+SURROUNDINGS = """
+sleep 600 > /dev/null 2>&1 & monitor=$!
+exec > >(exec tee log)
+echo $monitor $! > surroundings
+exec "$FTRUN" "$@"
+"""
 
 
 class Kill:
@@ -222,18 +233,42 @@ class Kill:
         excused = {self.first} if self.victim == "shepherd" else set()
         check(dead <= self.killed | excused, f"ranks {sorted(dead - self.killed - excused)} are blamed and were not killed")
 
+    def assert_surroundings(self, job):
+        """What the script had started lives on, and has all of the output."""
+        job.wait()
+        pids = [int(pid) for pid in (self.context.work / "surroundings").read_text().split()]
+        monitor, tee = pids
+        check(proc.alive(monitor), "the script's monitor was ended with the job")
+        deadline = time.monotonic() + 10
+        while proc.alive(tee):
+            check(time.monotonic() < deadline, "tee does not come to the end of the output")
+            time.sleep(0.005)
+        log = (self.context.work / "log").read_text()
+        check(log == job.output.text and log.count("\nresult ") >= 1, f"tee has written:\n{log}")
+        os.kill(monitor, signal.SIGTERM)
+        while proc.alive(monitor):
+            check(time.monotonic() < deadline, "the monitor does not end")
+            time.sleep(0.005)
+
     def play(self):
         """The whole row."""
         env = {"PLACES_STEPS": STEPS, "PLACES_STEP": PLACE, "PLACES_TRACE": self.trace}
         program = self.context.program(self.mpi, "places.c")
         reference = self.context.reference(self.mpi, self.size, program, env={"PLACES_STEPS": STEPS})
         self.prepare()
-        job = self.context.ftrun(
-            self.mpi, self.size, program, options=["--oversubscribe"], env=env, gates=self.gates
-        )
+        if self.context.public:
+            job = self.context.script(
+                SURROUNDINGS, "-n", self.size, "--ft=reinit", program, mpi=self.mpi, env=env, gates=self.gates
+            )
+        else:
+            job = self.context.ftrun(
+                self.mpi, self.size, program, options=["--oversubscribe"], env=env, gates=self.gates
+            )
         self.first_failure(job)
         self.strike(job)
         self.again(job)
+        if self.context.public:
+            self.assert_surroundings(job)
         job.expect(0, reference)
         starts = job.output.starts
         check(len(job.restored) >= 1 or self.needless(), "ftd printed no recovery block")
@@ -257,9 +292,10 @@ def limit(row):
     return 60 + 4 * row["size"]
 
 
-for _row in registry.rows:
+for _number, _row in enumerate(registry.rows):
 
-    @registry.scenario("matrix", timeout=limit(_row), each=[_row])
+    # Every twelfth row has nothing private and runs inside a script.
+    @registry.scenario("matrix", timeout=limit(_row), each=[_row], public=_number % 12 == 5)
     def matrix(context, mpi, size, place, victim):
         """One failure, or several, at one place."""
         Kill(context, mpi, size, place, victim).play()
