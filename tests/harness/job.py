@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import time
 
@@ -324,6 +325,19 @@ class Job:
     def running(self):
         """Whether the job has not ended yet."""
         return self.process.poll() is None
+
+    def wait_whole(self, path, patience=10.0):
+        """Waits until the job's agent has noted in its journal that this file in $FT_CHECKPOINT_DIR is whole."""
+        journal = next(parent for parent in path.parents if parent.name == "ckpt").with_name("ckpt.whole")
+        deadline = time.monotonic() + patience
+        while True:
+            inode, whole = path.stat().st_ino, set()
+            for says, _, noted in struct.iter_unpack("=IiQ", (data := journal.read_bytes())[16 : len(data) // 16 * 16]):
+                whole = whole | {noted} if says == 1 else whole - {noted} if says == 2 else set()
+            if inode in whole and data[0] == 0:
+                return
+            check(time.monotonic() < deadline, f"{path.name} is not noted as whole within {patience} s")
+            time.sleep(0.002)
 
     # --- gates ----------------------------------------------------------------------------------------------------
 

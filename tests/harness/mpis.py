@@ -30,7 +30,7 @@ class Mpi:
     def loaded(self, pid):
         """The libraries of MPI that a process has mapped. That another MPI's is among them is an error: LD_LIBRARY_PATH or a
         missing run path may silently put one in the place of the other."""
-        with open(f"/proc/{pid}/maps") as file:
+        with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
             mapped = {found[1] for line in file if (found := re.search(r"(/\S*/libmpi(?:ch|_abi)?\.so[.\d]*)$", line.rstrip()))}
         wrong = sorted(path for path in mapped if not self.library.search(path))
         if wrong:

@@ -71,11 +71,7 @@ def resize(context, mpi):
 def wait_noted(job, rank_pid, step, patience=10.0):
     """Waits until ftd has noted the restart file of that step as whole: it was closed while every rank lived."""
     directory = pathlib.Path(proc.environ(rank_pid)["FT_CHECKPOINT_DIR"])
-    path, notes = directory / f"restart.{step}", directory.with_name("ckpt.whole")
-    deadline = time.monotonic() + patience
-    while not (notes.exists() and f"{path.stat().st_mtime_ns} {path}\0".encode() in notes.read_bytes()):
-        check(time.monotonic() < deadline, f"{path.name} is not noted as whole within {patience} s")
-        time.sleep(0.002)
+    job.wait_whole(directory / f"restart.{step}", patience)
 
 
 @scenario("files", each=[{"where": "half"}, {"where": "whole"}])

@@ -1,6 +1,7 @@
 """Directories with odd names, and the files in $FT_CHECKPOINT_DIR: what a world finds there is whole."""
 
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -50,11 +51,74 @@ def odd_paths(context, mpi):
     check(os.readlink(f"/proc/{victim}/cwd") == str(odd), "the ranks' working directory is another")
     with open(f"/proc/{victim}/maps", "rb") as maps:
         check(b"libft_preload.so" in maps.read(), "the preload did not come along")
+    job.wait_whole(pathlib.Path(seen["FT_CHECKPOINT_DIR"]) / "restart.5")
     job.kill(victim)
     job.expect(0)
     starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)
-    check(len(starts) == 2, f"restarts from {starts}: {job.err}")
+    check(starts == ["0", "5"], f"restarts from {starts}: {job.err}")
     check(len(job.restored) == 1, job.err)
     check(not list(memory.iterdir()), f"left in FT_MEMORY_DIR: {list(memory.iterdir())}")
     memory.rmdir()
     check(not list((odd / "tmp").iterdir()), f"left in TMPDIR: {list((odd / 'tmp').iterdir())}")
+
+
+PYTHON = ("plain", "rename", "rename-directory", "rename-directory-from-outside", "copy2", "copytree", "move", "link", "tmpfile",
+          "truncate", "mapped", "inherited", "by-script")
+PLACES = ("half", "done")
+
+
+def compiled(context, mpi, how):
+    """restarts.c with one of its libraries, or restarts.f90."""
+    source, target = context.scratch / "src/programs/restarts.c", context.work / "restarts"
+    command = [mpi.cc, "-O2", "-Wall", "-o", target, source]
+    if how in ("hdf5", "netcdf"):
+        flags = subprocess.run(["pkg-config", "--cflags", "--libs", {"hdf5": "hdf5-serial"}.get(how, how)], capture_output=True, text=True)
+        check(flags.returncode == 0, f"{flags.stderr}: run scripts/install-deps.sh test")
+        command += [f"-D{how.upper()}", *flags.stdout.split()]
+    elif how.startswith("fortran"):
+        gate = context.work / "gate.o"
+        subprocess.run(["cc", "-c", "-o", gate, source.with_name("restarts_gate.c")], check=True)
+        command = [mpi.fc, "-O2", "-o", target, source.with_suffix(".f90"), gate]
+    run = subprocess.run(command, capture_output=True, text=True, env=context.env(mpi, {}))
+    check(run.returncode == 0, f"{how} does not compile: {run.stderr}")
+    return [str(target), *([how.partition("-")[2]] if how.startswith("fortran") else [])]
+
+
+def survive(context, mpi, size, command, place, victim=0, env=None):
+    """Kills the victim in the middle of step 2 or after it; the next world must find whole files only, and all of them."""
+    gate = f"writer.{place}"
+    words = ["done"] if place == "done" else []
+    job = context.ftrun(mpi, size, *command, *words, gates=[f"{gate}:{victim}"], env=env)
+    pid = job.at_gate(gate, victim)
+    directory = pathlib.Path(proc.environ(pid)["FT_CHECKPOINT_DIR"])
+    written = [directory / "step.1"] + [directory / "step.2"] * (place == "done")
+    for path in [file for path in written for file in [path, *path.rglob("*")] if file.is_file()]:
+        job.wait_whole(path)
+    job.kill(pid)
+    job.expect(0)
+    found = re.findall("^found (.*)$", job.output.text, re.M)
+    check(found == [str(n + 1) for n in range(len(written))], f"found {found}, of {len(written)} that were whole: {job.err}")
+    said = re.search(r"^ftd: .* in \$FT_CHECKPOINT_DIR is set aside: it was (?:open for writing|written so shortly).*$", job.err, re.M)
+    check(bool(said) == (place == "half" and command[-1] != "rename-directory-from-outside"), f"what was set aside is not said: {job.err}")
+    if said:
+        check(re.search(r"^ftd: what is set aside lies in \S+/ckpt.aside until", job.err, re.M), job.err)
+
+
+@scenario("restart-files", each=[{"how": how, "place": place} for how in PYTHON for place in PLACES])
+def restart_files(context, how, place):
+    """Python's ways of writing files: plain, renamed into place, a directory that is renamed into place, shutil's copies with
+    their times, links, O_TMPFILE, truncated, mapped, written by a child or by programs of a script."""
+    outside = context.work / "outside"
+    outside.mkdir()
+    program = context.scratch / "src/programs/restarts.py"
+    survive(context, None, 2, ["/usr/bin/python3", program, how], place, env={"OUTSIDE": outside})
+
+
+@scenario("restart-libraries", each=[{"mpi": "openmpi4", "how": how, "place": place}
+                                     for how in ("hdf5", "netcdf", "fortran-stream", "fortran-unformatted") for place in PLACES]
+          + [{"mpi": mpi, "how": "mpi-io", "place": place} for mpi in ("openmpi4", "openmpi5", "mpich4") for place in PLACES])
+def restart_libraries(context, mpi, how, place):
+    """HDF5 and NetCDF as Debian packages them, Fortran's stream and unformatted files, MPI-IO with collective buffering."""
+    mpi = context.mpi(mpi)
+    shared = how == "mpi-io"
+    survive(context, mpi, 3, compiled(context, mpi, how), place, victim=1 if shared else 0)

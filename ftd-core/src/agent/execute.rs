@@ -29,7 +29,6 @@ impl Agent {
     }
 
     pub(super) fn enter_ending(&mut self) {
-        self.report_recovery(false);
         self.batch = None;
         self.enter(Stage::Ending);
     }

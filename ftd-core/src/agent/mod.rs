@@ -27,7 +27,7 @@ mod intake;
 mod leave;
 mod tell;
 
-pub use event::{Effect, Event, Exit, JobConfig, Limit};
+pub use event::{Effect, Event, Exit, JobConfig};
 
 use crate::blame::{Hold, Phase};
 use crate::failure::{Cause, FailureSet};

@@ -88,15 +88,10 @@ impl Agent {
         if restored {
             progress.times.restored.get_or_insert(now);
         }
-        if restored || now.since(progress.last_sign) >= patience {
-            self.report_recovery(restored);
+        if !restored && now.since(progress.last_sign) < patience {
+            return;
         }
-    }
-
-    /// Reports the recovery that is on its way, if one is agreed: now, or before what ends it.
-    pub(super) fn report_recovery(&mut self, complete: bool) {
-        let Some(record) = &self.record else { return };
-        let Some(progress) = self.progress.take_if(|progress| !progress.episodes.is_empty()) else { return };
+        let (Some(record), Some(progress)) = (self.record.as_ref(), self.progress.take()) else { return };
         let blame = progress.episodes.iter().flat_map(|episode| sentences(record, &episode.failures)).collect();
         let recovery = Recovery {
             epoch: record.epoch,
@@ -105,8 +100,7 @@ impl Agent {
             blame,
             restored: self.choice.clone(),
             times: progress.times,
-            taken: self.locals.values().any(|local| local.restored),
-            complete,
+            complete: restored,
         };
         // One agent speaks for all.
         if record.members().next() == Some(self.me) {

@@ -11,7 +11,7 @@ use ft_store::{Embedded, Expected, Store, StoreError, decode_record, encode_reco
 use ft_wire::launcher::{self, JobSpec};
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
 use ft_wire::{client, pmix, rank, shepherd};
-use ftd_core::{Agent, Effect, EpochId, Event, Limit, Micros, NodeId, Process, Revision, SlotId, WorldId};
+use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Process, Revision, SlotId, WorldId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -107,8 +107,6 @@ pub struct Driver {
     processors: usize,
     restore: Option<(Epoch, Option<crate::arenas::Commit>)>,
     failures: u32,
-    /// What the newest world found in `$FT_CHECKPOINT_DIR`.
-    restart_files: crate::restart_files::RestartFiles,
     started: std::time::Instant,
     timer: Option<tokio::task::AbortHandle>,
     /// Released, and not all of its processes are known to have started.
@@ -133,6 +131,7 @@ impl Driver {
     pub fn new(
         spec: JobSpec,
         store: Embedded,
+        notices: OwnedFd,
         launcher: Link,
         inputs: UnboundedSender<Input>,
     ) -> Result<Driver, crate::AgentError> {
@@ -141,7 +140,7 @@ impl Driver {
             let path = path.to_path_buf();
             move |error| crate::AgentError::JobDir { path, error }
         };
-        let files = files::Watch::start(&job_dir).map_err(at(&job_dir))?;
+        let files = files::Watch::start(&job_dir, notices).map_err(at(&job_dir))?;
         let watcher = Watcher::start(inputs.clone()).map_err(crate::AgentError::Io)?;
         let core = Agent::new(NodeId(0), crate::config::job_config(&spec)?);
         Ok(Driver {
@@ -163,7 +162,6 @@ impl Driver {
             processors: std::thread::available_parallelism().map_or(usize::MAX, usize::from),
             restore: None,
             failures: 0,
-            restart_files: crate::restart_files::RestartFiles::default(),
             started: std::time::Instant::now(),
             timer: None,
             releasing: None,
@@ -297,7 +295,7 @@ impl Driver {
                     if let Some(world) = self.worlds.get_mut(&world) {
                         world.litter.created_by(pid);
                     }
-                    self.files.add_writer(pid);
+                    self.files.started(pid);
                     self.report(Event::Started(process));
                     self.world_started(world);
                 }
@@ -326,9 +324,8 @@ impl Driver {
                 }
                 self.files.ended_well(pid);
             }
-            shepherd::ToAgent::Exited { world, rank, pid, status, oom, cpu_limit } => {
-                let limit = if oom { Some(Limit::Memory) } else { cpu_limit.then_some(Limit::CpuTime) };
-                self.child_ended(world, rank, pid, status, limit)
+            shepherd::ToAgent::Exited { world, rank, pid, status, oom } => {
+                self.child_ended(world, rank, pid, status, oom)
             }
             shepherd::ToAgent::Emptied { world } => {
                 if self.worlds.get(&world).is_some_and(|w| w.occupied.contains(&slot)) {
@@ -351,31 +348,27 @@ impl Driver {
         self.worlds.get_mut(&world)?.members.get_mut(&rank)
     }
 
-    fn child_ended(&mut self, world: WorldNumber, rank: Rank, pid: i32, status: i32, limit: Option<Limit>) {
+    fn child_ended(&mut self, world: WorldNumber, rank: Rank, pid: i32, status: i32, oom: bool) {
         // With an MPI that nothing was preloaded in front of, nobody has told which process below a wrapper is the rank.
         let told = self.spec.linked_in.is_some() && self.spec.mpi != "auto";
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
         let (process, unseen, below) = match self.member(world, rank) {
             Some(member) => {
                 member.ended = true;
-                let below = member.killed_by.map(|signal| (signal, member.limit));
-                (member.process, told && member.pid.is_none(), below)
+                (member.process, told && member.pid.is_none(), member.killed_by)
             }
             None => (Process::primary(WorldId(world), ftd_core::Rank(rank)), false, None),
         };
         tracing::debug!(world, rank, status, "child ended");
-        if status & 0x7f == 0 {
+        if status == 0 {
             self.files.ended_well(pid);
         }
-        let (exit, limit) = match below {
-            Some((signal, of_rank)) => (ftd_core::Exit::Signal(signal), limit.or(of_rank)),
-            None => (crate::config::exit_of(status), limit),
-        };
+        let exit = below.map_or(crate::config::exit_of(status), ftd_core::Exit::Signal);
         if unseen && matches!(exit, ftd_core::Exit::Code(129..=192)) {
             // The wrapper tells of a signal below it.
             self.report(Event::Dying(process));
         }
-        self.report(Event::Exited { process, exit, limit });
+        self.report(Event::Exited { process, exit, oom });
     }
 
     fn rank_is_dying(&mut self, world: WorldNumber, rank: Rank) {
@@ -393,7 +386,7 @@ impl Driver {
     fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
         let Some(member) = self.member(world, rank) else { return };
         if member.exits_by_itself() {
-            if let Some(pid) = member.pid {
+            if let Some(pid) = member.pid.filter(|_| member.exits_well()) {
                 self.files.ended_well(pid);
             }
         } else if !member.ended {

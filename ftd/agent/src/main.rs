@@ -15,7 +15,6 @@ mod orphan;
 mod pmix_host;
 mod ready;
 mod report;
-mod restart_files;
 mod watcher;
 mod world;
 
@@ -103,15 +102,18 @@ async fn work() -> Result<(), AgentError> {
 
     ft_sys::gate::reach("agent.born", None);
     let (_, launcher, mut incoming) = Incoming::open(launcher).await.map_err(AgentError::NoJob)?;
-    let (spec, slots, store) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
-        (ToAgent::Job { spec, slots }, mut fds) if fds.len() == 1 => (spec, slots, fds.remove(0)),
+    let (spec, slots, store, notices) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
+        (ToAgent::Job { spec, slots }, fds) => match <[OwnedFd; 2]>::try_from(fds) {
+            Ok([store, notices]) => (spec, slots, store, notices),
+            Err(_) => return Err(AgentError::WrongFirst),
+        },
         _ => return Err(AgentError::WrongFirst),
     };
     ft_sys::gate::reach("agent.described", None);
     let store = ft_store::Embedded::open(std::fs::File::from(store))?;
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
     orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;
-    let mut driver = Driver::new(spec, store, launcher, inputs.clone())?;
+    let mut driver = Driver::new(spec, store, notices, launcher, inputs.clone())?;
 
     let from_launcher = inputs.clone();
     tokio::spawn(async move {

@@ -21,6 +21,7 @@ use ft_wire::shepherd::Lifeline;
 use ft_wire::{Role, Slot, Version};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{InitFlags, Inotify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -121,6 +122,8 @@ pub struct Launcher {
     listener: Option<UnixListener>,
     /// The embedded store's memory, which outlives every agent.
     store: OwnedFd,
+    /// The watch over the program's restart files, which outlives every agent, too: nothing that happens goes unseen.
+    notices: OwnedFd,
     input: Input,
     output: Output,
     signals: Signals,
@@ -153,6 +156,10 @@ enum Ready {
     Sink,
 }
 
+fn watch() -> io::Result<OwnedFd> {
+    Ok(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?.into())
+}
+
 impl Launcher {
     /// Starts the agent and all shepherds. `spec` lacks what only the launcher knows: the job's name and directory.
     ///
@@ -166,6 +173,7 @@ impl Launcher {
         spec.job = format!("ftrun-{}", directory.word());
         spec.job_dir = directory.path().to_path_buf();
         let mut launcher = Launcher {
+            notices: watch().map_err(system("the kernel gives no inotify instance (fs.inotify.max_user_instances)"))?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             input: Input::open().map_err(system("standard input"))?,
             output: Output::new(options.tag_output),
@@ -257,7 +265,7 @@ impl Launcher {
         let message = ToAgent::Job { spec: self.spec.clone(), slots };
         agent.described = true;
         self.told_silent.clear();
-        if let Err(error) = greeting.and_then(|_| link.send(&message, &[self.store.as_fd()])) {
+        if let Err(error) = greeting.and_then(|_| link.send(&message, &[self.store.as_fd(), self.notices.as_fd()])) {
             // How it ends, which comes next, is what counts.
             agent.hang_up();
             return self.verbose(|| format!("the agent did not take the job: {error}"));

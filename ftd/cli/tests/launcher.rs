@@ -220,7 +220,7 @@ impl Job {
                 listener: listener.into(),
                 spec,
                 slots,
-                store: fds.pop().unwrap(),
+                store: fds.swap_remove(0),
                 shepherds: BTreeMap::new(),
             },
             other => panic!("not a job: {other:?}"),

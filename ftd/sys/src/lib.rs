@@ -6,6 +6,7 @@ pub mod divide;
 pub mod gate;
 pub mod helper;
 pub mod identity;
+pub mod lease;
 pub mod litter;
 pub mod memory;
 pub mod oom;

@@ -49,7 +49,8 @@ pub struct JobSpec {
 #[expect(clippy::large_enum_variant, reason = "the large one is sent once, and none is kept")]
 pub enum ToAgent {
     /// First message: the job, and the slots whose shepherds were started and have not been lost.
-    /// One descriptor comes with it: the memfd that backs the embedded store and outlives the agent.
+    /// Two descriptors come with it, of things that outlive the agent: the memfd that backs the embedded store, and the
+    /// inotify instance that watches `$FT_CHECKPOINT_DIR`.
     Job {
         /// The job.
         spec: JobSpec,

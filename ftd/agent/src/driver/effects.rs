@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::report;
-use crate::restart_files::RestartFiles;
 use ft_wire::Flavour;
 use std::os::unix::ffi::OsStringExt;
 
@@ -54,7 +53,7 @@ impl Driver {
             })
             .collect();
         for process in unborn {
-            self.report(Event::Exited { process, exit: ftd_core::Exit::Signal(signal), limit: None });
+            self.report(Event::Exited { process, exit: ftd_core::Exit::Signal(signal), oom: false });
         }
     }
 
@@ -110,11 +109,8 @@ impl Driver {
     }
 
     fn launch(&mut self, number: WorldNumber, epoch: Epoch, processes: Vec<(Process, SlotId)>) {
-        for name in self.files.next_world() {
-            self.notice(format!("{} was being written and is set aside", name.display()));
-        }
-        if number > 1 {
-            self.restart_files = RestartFiles::below(&Path::new(&self.spec.job_dir).join("ckpt"));
+        for sentence in self.files.next_world(processes.len()) {
+            self.notice(sentence);
         }
         let mut world = World::new(number, epoch);
         let ranks: Vec<(Rank, Slot)> = processes.iter().map(|(p, s)| (p.rank.0, s.0)).collect();
@@ -192,7 +188,7 @@ impl Driver {
             env.push((key.as_bytes().to_vec(), self.spec.job_dir.join(name).into_os_string().into_vec()));
         };
         set_path("FT_SOCKET", ft_wire::AGENT_SOCKET);
-        set_path("FT_CHECKPOINT_DIR", "ckpt");
+        set_path("FT_CHECKPOINT_DIR", files::NAME);
         let mut set = |key: &str, value: String| env.push((key.as_bytes().to_vec(), value.into_bytes()));
         set("FT_JOB", self.spec.job.clone());
         set("FT_WORLD", world.to_string());
@@ -318,7 +314,7 @@ impl Driver {
         if let ftd_core::Report::RecoveryDone(recovery) = &report {
             self.failures += recovery.episodes.len() as u32;
         }
-        match report::text(&report, self.restart_files) {
+        match report::text(&report) {
             report::Text::Block(block) => self.launcher.send(&launcher::ToLauncher::Recovered { block }),
             report::Text::Notice(notice) => self.notice(notice),
             report::Text::Silent => {}

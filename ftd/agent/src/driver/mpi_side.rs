@@ -85,7 +85,7 @@ impl Driver {
             }
             world.litter.created_by(pid);
             ft_sys::segments::note_creator(Path::new(&self.spec.job_dir), pid);
-            self.files.add_writer(pid);
+            self.files.joined(pid);
             watch_pid(number, rank, pid, self.inputs.clone());
         }
         self.diallers.insert(connection, Dialler::Rank(number, rank));

@@ -1,0 +1,490 @@
+//! What is known of each file in the directory.
+
+use super::aside::{self, Torn};
+use super::journal::Journal;
+use super::queue::{Notice, Queue, WatchId};
+use nix::fcntl::OFlag;
+use nix::libc;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// So many files are looked at between two questions whether everybody lives: a death makes these looks worth nothing.
+const AT_ONCE: usize = 64;
+
+/// Why a file is set aside.
+const OPEN: &str = "it was open for writing up to the failure";
+
+/// What is known of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// Nobody has opened it for writing since everybody was alive and nobody had it open for writing.
+    Whole,
+    /// It has just been looked at, and would be whole if everybody were alive.
+    Looked,
+    /// Somebody had it open for writing when it was looked at.
+    Open,
+    /// The same, and it was closed since.
+    OpenAtLast,
+    /// It was closed, and not looked at since.
+    Closed,
+    /// Notices were lost, and it has not been looked at since.
+    Lost,
+    /// It cannot be looked at.
+    Unseen(String),
+}
+
+#[derive(Debug)]
+struct Known {
+    watch: Option<WatchId>,
+    /// A name that it had.
+    path: PathBuf,
+    state: State,
+}
+
+/// The watched directory.
+#[derive(Debug)]
+pub struct CheckpointDir {
+    root: PathBuf,
+    aside: PathBuf,
+    queue: Queue,
+    journal: Journal,
+    directories: HashMap<WatchId, PathBuf>,
+    /// By inode; all lie in one file system.
+    files: HashMap<u64, Known>,
+    inodes: HashMap<WatchId, u64>,
+    /// To be looked at.
+    pending: BTreeSet<PathBuf>,
+}
+
+impl CheckpointDir {
+    /// Creates or takes over the directory in `job_dir`.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or watched.
+    pub fn open(job_dir: &Path, notices: OwnedFd) -> io::Result<Self> {
+        let (journal, whole) = Journal::open(&job_dir.join(format!("{}.whole", super::NAME)))?;
+        let known = |(inode, watch)| (inode, Known { watch: Some(watch), path: PathBuf::new(), state: State::Whole });
+        let mut directory = CheckpointDir {
+            root: job_dir.join(super::NAME),
+            aside: job_dir.join(format!("{}.aside", super::NAME)),
+            queue: Queue::new(notices),
+            journal,
+            directories: HashMap::new(),
+            inodes: whole.iter().map(|(inode, watch)| (*watch, *inode)).collect(),
+            files: whole.into_iter().map(known).collect(),
+            pending: BTreeSet::new(),
+        };
+        directory.make()?;
+        directory.drain();
+        Ok(directory)
+    }
+
+    /// Makes the root, if it is not there, and watches all that is in it.
+    fn make(&mut self) -> io::Result<()> {
+        match std::fs::create_dir(&self.root) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => self.watch_tree(self.root.clone()),
+        }
+    }
+
+    /// Watches a directory and those in it, and looks at all files there. First the watch, then the look: nothing that
+    /// appears in between is missed. One that was renamed keeps its watch, and the new path is learnt here.
+    fn watch_tree(&mut self, directory: PathBuf) -> io::Result<()> {
+        let mut directories = vec![directory];
+        let mut first = Ok(());
+        while let Some(directory) = directories.pop() {
+            let watched = self.queue.watch_directory(&directory).and_then(|watch| {
+                self.directories.insert(watch, directory.clone());
+                std::fs::read_dir(&directory)
+            });
+            match watched {
+                Ok(entries) => {
+                    for entry in entries.flatten() {
+                        match entry.file_type() {
+                            Ok(kind) if kind.is_dir() => directories.push(entry.path()),
+                            Ok(kind) if kind.is_file() => drop(self.pending.insert(entry.path())),
+                            _ => {}
+                        }
+                    }
+                }
+                // It may be gone, or have another name already, of which there is a notice. Else its files are not known
+                // to be whole.
+                Err(error) => {
+                    tracing::debug!(path = %directory.display(), %error, "a directory cannot be watched");
+                    first = first.and(Err(error));
+                }
+            }
+        }
+        first
+    }
+
+    /// Takes in what happened since the last call. `all_alive` says whether up to now no process of the world has been
+    /// closing files because it died.
+    pub fn absorb(&mut self, all_alive: impl Fn() -> bool) {
+        self.drain();
+        while !self.pending.is_empty() && all_alive() {
+            let batch: Vec<PathBuf> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
+            let looked: Vec<(u64, PathBuf)> =
+                batch.into_iter().filter_map(|path| Some((self.look(&path)?, path))).collect();
+            let alive = all_alive();
+            // A closing of which there is a notice only now may have been that of a writer who came after the look.
+            self.drain();
+            for (inode, path) in looked {
+                let Some(file) = self.files.get_mut(&inode).filter(|file| file.state == State::Looked) else {
+                    continue;
+                };
+                if !alive {
+                    file.state = State::Closed;
+                    self.pending.insert(path);
+                } else if let Some(watch) = file.watch {
+                    file.state = State::Whole;
+                    self.journal.whole(inode, watch);
+                }
+            }
+        }
+        self.shorten_journal();
+    }
+
+    fn shorten_journal(&mut self) {
+        if self.journal.is_long(self.files.len()) {
+            let whole = self.files.iter().filter(|(_, file)| file.state == State::Whole);
+            let whole: BTreeMap<u64, WatchId> = whole.filter_map(|(inode, file)| Some((*inode, file.watch?))).collect();
+            self.journal.rewrite(&whole);
+        }
+    }
+
+    /// Looks at the file with that name, unless it is known to be whole; the inode if nobody has it open for writing.
+    fn look(&mut self, path: &Path) -> Option<u64> {
+        let handle = handle(path)?;
+        let inode = handle.metadata().ok()?.ino();
+        if let Some(file) = self.files.get_mut(&inode) {
+            file.path = path.to_path_buf();
+            if file.state == State::Whole {
+                return None;
+            }
+        }
+        let state = match self.watch_file(&handle, inode, path).and_then(|()| is_free(&handle)) {
+            Ok(true) => State::Looked,
+            Ok(false) => State::Open,
+            Err(error) => State::Unseen(reason(&error)),
+        };
+        let file =
+            self.files.entry(inode).or_insert(Known { watch: None, path: path.to_path_buf(), state: State::Closed });
+        file.state = state;
+        (file.state == State::Looked).then_some(inode)
+    }
+
+    fn watch_file(&mut self, handle: &File, inode: u64, path: &Path) -> io::Result<()> {
+        if self.files.get(&inode).is_some_and(|file| file.watch.is_some()) {
+            return Ok(());
+        }
+        let watch = self.queue.watch_file(&of_handle(handle))?;
+        self.inodes.insert(watch, inode);
+        self.files.insert(inode, Known { watch: Some(watch), path: path.to_path_buf(), state: State::Closed });
+        Ok(())
+    }
+
+    /// Takes the notices out of the queue.
+    fn drain(&mut self) {
+        while self.queue.is_ready() {
+            self.journal.begin();
+            for notice in self.queue.take() {
+                self.take(notice);
+            }
+            self.journal.end();
+        }
+    }
+
+    fn take(&mut self, notice: Notice) {
+        match notice {
+            Notice::Appeared { directory, name, is_directory } => {
+                let Some(path) = self.directories.get(&directory).map(|directory| directory.join(name)) else { return };
+                if is_directory {
+                    // Why not stands in the log.
+                    let _ = self.watch_tree(path);
+                } else {
+                    self.pending.insert(path);
+                }
+            }
+            Notice::Closed(watch) => {
+                let Some(inode) = self.inodes.get(&watch) else { return };
+                let Some(file) = self.files.get_mut(inode) else { return };
+                if file.state == State::Whole {
+                    self.journal.unknown(*inode, watch);
+                }
+                file.state = match file.state {
+                    State::Open | State::OpenAtLast => State::OpenAtLast,
+                    _ => State::Closed,
+                };
+                self.pending.insert(file.path.clone());
+            }
+            Notice::Ended(watch) => {
+                self.directories.remove(&watch);
+                if let Some(inode) = self.inodes.remove(&watch)
+                    && let Some(file) = self.files.remove(&inode)
+                    && file.state == State::Whole
+                {
+                    self.journal.unknown(inode, watch);
+                }
+            }
+            Notice::Overflow => self.start_anew(),
+        }
+    }
+
+    /// Notices were lost: nothing is known any more before everything has been looked at.
+    fn start_anew(&mut self) {
+        tracing::warn!("too much happened at once in $FT_CHECKPOINT_DIR: all of it is looked at again");
+        self.journal.nothing();
+        for file in self.files.values_mut() {
+            file.state = State::Lost;
+        }
+        if let Err(error) = self.make() {
+            tracing::warn!(%error, "a part of $FT_CHECKPOINT_DIR cannot be watched");
+        }
+    }
+
+    /// The world has ended: moves every file that is not known to be whole out of the directory. Returns what is to be said.
+    pub fn set_aside(&mut self) -> Vec<String> {
+        self.drain();
+        let mut torn = Vec::new();
+        let mut directories = vec![self.root.clone()];
+        while let Some(directory) = directories.pop() {
+            let entries = match std::fs::read_dir(&directory) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    torn.push(Torn { path: directory, why: format!("it cannot be looked into: {}", reason(&error)) });
+                    continue;
+                }
+            };
+            for entry in entries.flatten() {
+                match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => directories.push(entry.path()),
+                    Ok(kind) if kind.is_file() => {
+                        let why = self.judge(&entry.path());
+                        torn.extend(why.map(|why| Torn { path: entry.path(), why }));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let notices = aside::move_out(&self.root, &self.aside, &torn);
+        self.forget_all_but_whole();
+        if let Err(error) = self.make() {
+            tracing::warn!(%error, "$FT_CHECKPOINT_DIR cannot be watched");
+        }
+        self.drain();
+        notices
+    }
+
+    /// Why the file is not known to be whole; `None` when it is.
+    fn judge(&self, path: &Path) -> Option<String> {
+        let Some(handle) = handle(path) else { return Some("it cannot be opened".to_string()) };
+        let state = handle.metadata().ok().and_then(|meta| self.files.get(&meta.ino())).map(|file| &file.state);
+        let why = match state {
+            // One that died may not have closed it yet.
+            Some(State::Whole) => match is_free(&handle) {
+                Ok(true) => return None,
+                Ok(false) => OPEN.to_string(),
+                Err(error) => reason(&error),
+            },
+            Some(State::Open | State::OpenAtLast) => OPEN.to_string(),
+            Some(State::Looked | State::Closed) | None => {
+                "it was written so shortly before the failure that nobody can tell whether it is whole".to_string()
+            }
+            Some(State::Lost) => {
+                "so much was written before the failure that nobody can tell whether it is whole".to_string()
+            }
+            Some(State::Unseen(error)) => error.clone(),
+        };
+        Some(why)
+    }
+
+    /// What was moved out may go on in memory of those who died; it is nobody's business any more.
+    fn forget_all_but_whole(&mut self) {
+        self.pending.clear();
+        for (watch, directory) in std::mem::take(&mut self.directories) {
+            if directory.is_dir() {
+                self.directories.insert(watch, directory);
+            } else {
+                self.queue.forget(watch);
+            }
+        }
+        let (queue, inodes) = (&self.queue, &mut self.inodes);
+        self.files.retain(|_, file| {
+            let whole = file.state == State::Whole;
+            if let Some(watch) = file.watch.filter(|_| !whole) {
+                queue.forget(watch);
+                inodes.remove(&watch);
+            }
+            whole
+        });
+        self.shorten_journal();
+    }
+}
+
+/// A descriptor that names the regular file with this path, whatever happens to the path; it opens nothing.
+fn handle(path: &Path) -> Option<File> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let handle = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).ok()?;
+    handle.metadata().is_ok_and(|meta| meta.is_file()).then_some(handle)
+}
+
+fn of_handle(handle: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
+}
+
+/// Whether nobody has the file open for writing.
+fn is_free(handle: &File) -> io::Result<bool> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(of_handle(handle))?;
+    ft_sys::lease::nobody_writes(file.as_fd())
+}
+
+fn reason(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::ENOSPC) => {
+            "there are more files than the kernel watches for this user (fs.inotify.max_user_watches)".to_string()
+        }
+        Some(libc::EINVAL) => "the kernel gives no leases (fs.leases-enable)".to_string(),
+        _ => format!("nobody can tell whether it is whole: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::inotify::{InitFlags, Inotify};
+    use std::ffi::CString;
+    use std::io::Write;
+    use std::os::unix::ffi::OsStrExt;
+
+    /// Directories of jobs are in memory, and so are these.
+    fn job() -> (tempfile::TempDir, OwnedFd) {
+        ft_sys::process::ignore_signal(libc::SIGIO);
+        let notices = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+        (tempfile::tempdir().unwrap(), notices.into())
+    }
+
+    fn open(job: &tempfile::TempDir, notices: &OwnedFd) -> CheckpointDir {
+        CheckpointDir::open(job.path(), notices.try_clone().unwrap()).unwrap()
+    }
+
+    fn names(dir: &CheckpointDir) -> Vec<String> {
+        let mut names = Vec::new();
+        let mut pending = vec![dir.root.clone()];
+        while let Some(directory) = pending.pop() {
+            for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
+                if entry.file_type().unwrap().is_dir() {
+                    pending.push(entry.path());
+                } else {
+                    names.push(entry.path().strip_prefix(&dir.root).unwrap().to_str().unwrap().to_string());
+                }
+            }
+        }
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_is_open_for_writing_at_the_end_is_set_aside_and_said() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        std::fs::write(dir.root.join("whole"), "abc").unwrap();
+        let mut torn = File::create(dir.root.join("torn")).unwrap();
+        torn.write_all(b"ab").unwrap();
+        dir.absorb(|| true);
+        std::fs::write(dir.root.join("late"), "abc").unwrap();
+        drop(torn);
+        dir.absorb(|| false);
+        let said = dir.set_aside().join("\n");
+        assert_eq!(names(&dir), ["whole"]);
+        assert!(said.contains("torn") && said.contains("late") && said.contains("ckpt.aside"), "{said}");
+        assert_eq!(std::fs::read(job.path().join("ckpt.aside/torn")).unwrap(), b"ab");
+        assert!(dir.set_aside().is_empty());
+    }
+
+    #[test]
+    fn whole_is_a_property_of_the_file_and_not_of_its_name() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        let at = |name: &str| dir.root.join(name);
+        for name in ["tmp/deep/a", "tmp/b", "first", "long"] {
+            std::fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            std::fs::write(at(name), "abc").unwrap();
+        }
+        let paths = [at("tmp"), at("final"), at("first"), at("second"), at("long"), at("third"), at("second")];
+        dir.absorb(|| true);
+        std::fs::rename(&paths[0], &paths[1]).unwrap();
+        std::fs::hard_link(&paths[2], &paths[3]).unwrap();
+        std::fs::rename(&paths[2], &paths[5]).unwrap();
+        let path = CString::new(paths[4].as_os_str().as_bytes()).unwrap();
+        nix::unistd::truncate(path.as_c_str(), 1).unwrap();
+        File::open(&paths[3]).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        assert!(dir.set_aside().is_empty());
+        assert_eq!(names(&dir), ["final/b", "final/deep/a", "long", "second", "third"]);
+    }
+
+    #[test]
+    fn a_whole_file_that_is_being_rewritten_in_place_is_set_aside() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        std::fs::write(dir.root.join("restart"), "one").unwrap();
+        std::fs::hard_link(dir.root.join("restart"), job.path().join("elsewhere")).unwrap();
+        dir.absorb(|| true);
+        // By another name, and without a change of size.
+        let mut writer = OpenOptions::new().write(true).open(job.path().join("elsewhere")).unwrap();
+        writer.write_all(b"t").unwrap();
+        drop(writer);
+        assert_eq!(dir.set_aside().len(), 2);
+        assert!(names(&dir).is_empty());
+    }
+
+    #[test]
+    fn the_next_agent_knows_what_happened_while_there_was_none() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        for name in ["whole", "rewritten", "moved"] {
+            std::fs::write(dir.root.join(name), "abc").unwrap();
+        }
+        dir.absorb(|| true);
+        let root = dir.root.clone();
+        drop(dir);
+        std::fs::write(root.join("later"), "abc").unwrap();
+        std::fs::write(root.join("rewritten"), "abd").unwrap();
+        std::fs::rename(root.join("moved"), root.join("final")).unwrap();
+        let mut dir = open(&job, &notices);
+        dir.set_aside();
+        assert_eq!(names(&dir), ["final", "whole"]);
+        drop(dir);
+        let mut dir = open(&job, &notices);
+        assert!(dir.set_aside().is_empty());
+    }
+
+    #[test]
+    fn lost_notices_are_noticed() {
+        let (job, notices) = job();
+        let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+        let most: usize = most.trim().parse().unwrap();
+        let mut dir = open(&job, &notices);
+        std::fs::write(dir.root.join("before"), "abc").unwrap();
+        dir.absorb(|| true);
+        for number in 0..most + 10 {
+            std::fs::write(dir.root.join(format!("{number}")), "").unwrap();
+        }
+        let torn = File::create(dir.root.join("torn")).unwrap();
+        dir.absorb(|| true);
+        drop(torn);
+        dir.set_aside();
+        assert_eq!(names(&dir).len(), most + 11);
+        for number in 0..most + 10 {
+            std::fs::remove_file(dir.root.join(format!("{number}"))).unwrap();
+        }
+        std::fs::write(dir.root.join("after"), "abc").unwrap();
+        let said = dir.set_aside().join("\n");
+        assert!(names(&dir).is_empty() && said.contains("so much was written"), "{said}");
+    }
+}

@@ -1,0 +1,102 @@
+//! `$FT_CHECKPOINT_DIR`: a directory in node memory for codes that write their own restart files (DESIGN §7).
+//!
+//! A world must find there only whole files. Whole is a property of the inode, not of its name: a file is whole when, at a
+//! moment when every process of the world was alive, the kernel said that nobody had it open for writing, and nobody has
+//! opened it for writing since (docs/decisions/whole-files.md). When a world has ended, every file that is not known to be
+//! whole is set aside.
+
+mod aside;
+mod directory;
+mod journal;
+mod queue;
+mod writers;
+
+use directory::CheckpointDir;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use writers::Writers;
+
+/// Name of the directory within the job's.
+pub const NAME: &str = "ckpt";
+
+/// The directory with a thread that takes in what happens there at once: the shorter the time between the closing of a
+/// file and the look at it, the fewer whole files are set aside with the torn ones.
+#[derive(Debug, Clone)]
+pub struct Watch {
+    directory: Arc<Mutex<CheckpointDir>>,
+    writers: Arc<Mutex<Writers>>,
+    /// Something was learnt about the writers.
+    news: Arc<EventFd>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Watch {
+    /// Creates or takes over the directory and starts the thread. `notices` is an inotify instance that outlives the
+    /// agents: what happens while there is none waits there for the next.
+    ///
+    /// # Errors
+    /// When the directory cannot be made or watched, or the thread not be started.
+    pub fn start(job_dir: &Path, notices: OwnedFd) -> io::Result<Watch> {
+        // The kernel's way to ask for a lease back.
+        ft_sys::process::ignore_signal(nix::libc::SIGIO);
+        let events = notices.try_clone()?;
+        let news = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let watch = Watch {
+            directory: Arc::new(Mutex::new(CheckpointDir::open(job_dir, notices)?)),
+            writers: Arc::default(),
+            news: Arc::new(news),
+        };
+        let theirs = watch.clone();
+        std::thread::Builder::new().name("checkpoint-files".into()).spawn(move || {
+            loop {
+                let mut waited = [&events.as_fd(), &theirs.news.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
+                match poll(&mut waited, PollTimeout::NONE) {
+                    Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                    Err(errno) => return tracing::error!(%errno, "nobody watches the restart files any more"),
+                }
+                let _ = theirs.news.read();
+                lock(&theirs.directory).absorb(|| lock(&theirs.writers).all_alive());
+            }
+        })?;
+        Ok(watch)
+    }
+
+    fn tell(&self, news: impl FnOnce(&mut Writers)) {
+        news(&mut lock(&self.writers));
+        let _ = self.news.write(1);
+    }
+
+    /// A process of the world that was launched runs.
+    pub fn started(&self, pid: i32) {
+        self.tell(|writers| writers.started(pid));
+    }
+
+    /// Below a started process another one joined as the rank.
+    pub fn joined(&self, pid: i32) {
+        self.tell(|writers| writers.joined(pid));
+    }
+
+    /// A process ended with status 0: what it closed is whole.
+    pub fn ended_well(&self, pid: i32) {
+        self.tell(|writers| writers.ended_well(pid));
+    }
+
+    /// The world is over: what is closed from now on may be torn.
+    pub fn world_ends(&self) {
+        self.tell(Writers::world_ends);
+    }
+
+    /// Before the next world, which has so many processes, starts: sets aside what is not whole. Returns what is to be said.
+    pub fn next_world(&self, processes: usize) -> Vec<String> {
+        let notices = lock(&self.directory).set_aside();
+        *lock(&self.writers) = Writers::of_world(processes);
+        notices
+    }
+}

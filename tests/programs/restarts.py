@@ -1,0 +1,187 @@
+"""As restarts.c, with Python's ways of writing restart files. The first argument is the way; with a second one the world is
+killed when step 2 is done, without it in the middle of it. A file of a step holds its number, many times."""
+
+import mmap
+import os
+import pathlib
+import shutil
+import sys
+import time
+
+HOW, DONE = sys.argv[1], len(sys.argv) > 2
+DIRECTORY = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"])
+OUTSIDE = pathlib.Path(os.environ["OUTSIDE"])
+RANK = os.environ["FT_RANK"]
+BYTES = 100_000
+
+
+def reach(name):
+    """gate.h's."""
+    path = pathlib.Path(os.environ["FT_GATE_DIR"]) / f"{name}.{RANK}"
+    path.with_suffix(".draft").write_text(f"{os.getpid()}\n")
+    path.with_suffix(".draft").rename(path)
+    while True:
+        time.sleep(1)
+
+
+def content(step):
+    return str(step).encode() * BYTES
+
+
+def half(step):
+    if step == 2 and not DONE:
+        reach("writer.half")
+
+
+def write(path, step, flags=os.O_WRONLY | os.O_CREAT | os.O_TRUNC):
+    """In two halves."""
+    with open(os.open(path, flags, 0o644), "wb", buffering=0) as file:
+        file.write(content(step)[: BYTES // 2])
+        half(step)
+        file.write(content(step)[BYTES // 2 :])
+
+
+def source(step):
+    """A file elsewhere, older than everything here."""
+    path = OUTSIDE / f"step.{step}"
+    path.write_bytes(content(step))
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    return path
+
+
+def copy_in_halves(step):
+    """shutil's copying of content, then of times."""
+
+    def copy(src, dst):
+        with open(src, "rb") as old, open(dst, "wb", buffering=0) as new:
+            new.write(old.read(BYTES // 2))
+            half(step)
+            shutil.copyfileobj(old, new)
+        shutil.copystat(src, dst)
+
+    return copy
+
+
+def plain(path, step):
+    write(path, step)
+
+
+def rename(path, step):
+    write(path.with_suffix(".part"), step)
+    os.replace(path.with_suffix(".part"), path)
+
+
+def rename_directory(path, step):
+    part = DIRECTORY / "part" / "deep"
+    part.mkdir(parents=True)
+    write(part / "field", step)
+    os.rename(part.parent, path)
+
+
+def rename_directory_from_outside(path, step):
+    part = DIRECTORY.parent / f"part.{step}"
+    part.mkdir()
+    write(part / "field", step)
+    os.rename(part, path)
+
+
+def copy2(path, step):
+    copy_in_halves(step)(source(step), path) if step == 2 and not DONE else shutil.copy2(source(step), path)
+
+
+def copytree(path, step):
+    tree = OUTSIDE / f"tree.{step}"
+    (tree / "deep").mkdir(parents=True)
+    os.rename(source(step), tree / "deep" / "field")
+    shutil.copytree(tree, path, **({"copy_function": copy_in_halves(step)} if step == 2 and not DONE else {}))
+
+
+def move(path, step):
+    """Between file systems: a copy with its times."""
+    shutil.move(source(step), path, **({"copy_function": copy_in_halves(step)} if step == 2 and not DONE else {}))
+
+
+def link(path, step):
+    part = path.with_suffix(".part")
+    with open(part, "wb", buffering=0) as file:
+        os.link(part, path)
+        file.write(content(step)[: BYTES // 2])
+        half(step)
+        file.write(content(step)[BYTES // 2 :])
+    os.unlink(part)
+
+
+def tmpfile(path, step):
+    with open(os.open(DIRECTORY, os.O_TMPFILE | os.O_RDWR, 0o644), "wb", buffering=0) as file:
+        file.write(content(step)[: BYTES // 2])
+        if step == 2 and not DONE:
+            os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=0, follow_symlinks=True)
+            reach("writer.half")
+        file.write(content(step)[BYTES // 2 :])
+        os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=0, follow_symlinks=True)
+
+
+def truncate(path, step):
+    with open(path, "wb", buffering=0) as file:
+        file.write(content(step) + b"more")
+        half(step)
+    os.truncate(path, BYTES)
+
+
+def mapped(path, step):
+    with open(path, "w+b") as file:
+        file.truncate(BYTES)
+        memory = mmap.mmap(file.fileno(), BYTES)
+    memory[: BYTES // 2] = content(step)[: BYTES // 2]
+    half(step)
+    memory[BYTES // 2 :] = content(step)[BYTES // 2 :]
+    memory.close()
+
+
+def inherited(path, step):
+    """By a child, whose parent has the file open for as long."""
+    with open(path, "wb", buffering=0) as file:
+        if os.fork() == 0:
+            file.write(content(step)[: BYTES // 2])
+            if step == 2 and not DONE:
+                time.sleep(600)
+            file.write(content(step)[BYTES // 2 :])
+            os._exit(0)
+    if step == 2 and not DONE:
+        reach("writer.half")
+    os.wait()
+
+
+def by_script(path, step):
+    """By programs of their own, as scripts do."""
+    if step == 2 and not DONE:
+        write(path, step)
+    os.system(f"cp -p '{source(step)}' '{path}.part' && mv '{path}.part' '{path}'")
+
+
+WAYS = {way.__name__.replace("_", "-"): way for way in
+        (plain, rename, rename_directory, rename_directory_from_outside, copy2, copytree, move, link, tmpfile, truncate, mapped,
+         inherited, by_script)}
+
+
+def first_world():
+    for step in (1, 2):
+        WAYS[HOW](DIRECTORY / f"step.{step}", step)
+    reach("writer.done")
+
+
+def next_world():
+    for path in sorted(DIRECTORY.rglob("*")):
+        if path.is_file():
+            held = path.read_bytes()
+            steps = [step for step in (1, 2) if held == content(step)]
+            print("found", *steps or [f"{path}, which is torn"], flush=True)
+
+
+if RANK != "0":
+    # The other rank lives on, and is killed with the world.
+    time.sleep(0 if os.environ["FT_WORLD"] != "1" else 600)
+elif os.environ["FT_WORLD"] == "1":
+    first_world()
+else:
+    next_world()
