@@ -11,7 +11,8 @@
 ! where they are: protect an array again after it was reallocated. Array sections with gaps are FT_ERR_ARGUMENT.
 module ft
   use, intrinsic :: iso_c_binding, only: c_int, c_int8_t, c_int16_t, c_int32_t, c_int64_t, c_size_t, c_float, c_double, &
-    c_ptr, c_loc, c_null_ptr, c_char, c_f_pointer, c_associated
+    c_ptr, c_loc, c_null_ptr, c_char, c_f_pointer, c_associated, c_funptr, c_funloc
+  use, intrinsic :: iso_fortran_env, only: output_unit
   implicit none
   private
 
@@ -20,7 +21,16 @@ module ft
     FT_ERR_ARENA = 11, FT_ERR_CHILD = 12, FT_ERR_INTERNAL = 13
   integer(c_int), parameter, public :: FT_STATE_NEW = 0, FT_STATE_RESTARTED = 1, FT_STATE_SURVIVOR = 2, FT_STATE_SPARE = 3
 
-  public :: ft_init, ft_protect, ft_unprotect, ft_checkpoint, ft_restore, ft_checkpoint_due, ft_finalize, ft_strerror
+  public :: ft_init, ft_protect, ft_unprotect, ft_checkpoint, ft_on_checkpoint, ft_restore, ft_checkpoint_due, ft_finalize, &
+    ft_strerror, ft_call
+
+  ! What ft_on_checkpoint takes: a subroutine that empties the program's own output buffers (FLUSH of its units, say).
+  abstract interface
+    subroutine ft_call(argument) bind(C)
+      import :: c_ptr
+      type(c_ptr), value :: argument
+    end subroutine
+  end interface
 
   interface
     function c_init(state) bind(C, name="ft_init") result(code)
@@ -38,6 +48,12 @@ module ft
     function c_checkpoint(version) bind(C, name="ft_checkpoint") result(code)
       import :: c_int, c_int64_t
       integer(c_int64_t), value :: version
+      integer(c_int) :: code
+    end function
+    function c_on_checkpoint(call, argument) bind(C, name="ft_on_checkpoint") result(code)
+      import :: c_int, c_ptr, c_funptr
+      type(c_funptr), value :: call
+      type(c_ptr), value :: argument
       integer(c_int) :: code
     end function
     function c_restore(version) bind(C, name="ft_restore") result(code)
@@ -91,8 +107,27 @@ contains
   subroutine ft_init(state, ierr)
     integer(c_int), intent(out) :: state
     integer(c_int), intent(out), optional :: ierr
+    integer(c_int) :: ignored
+    ignored = c_on_checkpoint(c_funloc(empty_output_unit), c_null_ptr)
     state = FT_STATE_NEW
     call give(c_init(state), ierr)
+  end subroutine
+
+  subroutine ft_on_checkpoint(call, argument, ierr)
+    procedure(ft_call) :: call
+    type(c_ptr), intent(in), optional :: argument
+    integer(c_int), intent(out), optional :: ierr
+    type(c_ptr) :: given
+    given = c_null_ptr
+    if (present(argument)) given = argument
+    call give(c_on_checkpoint(c_funloc(call), given), ierr)
+  end subroutine
+
+  ! What was printed before a version is out before the version counts. It is called in every checkpoint.
+  subroutine empty_output_unit(argument) bind(C, name="")
+    type(c_ptr), value :: argument
+    integer :: ignored
+    if (.not. c_associated(argument)) flush (output_unit, iostat=ignored)
   end subroutine
 
   ! Takes a region out.
@@ -105,12 +140,18 @@ contains
   subroutine checkpoint_32(version, ierr)
     integer(c_int32_t), intent(in) :: version
     integer(c_int), intent(out), optional :: ierr
+    integer(c_int) :: ignored
+    ! Where a C part of the program called ft_init, nobody has said so yet.
+    ignored = c_on_checkpoint(c_funloc(empty_output_unit), c_null_ptr)
     call give(c_checkpoint(int(version, c_int64_t)), ierr)
   end subroutine
 
   subroutine checkpoint_64(version, ierr)
     integer(c_int64_t), intent(in) :: version
     integer(c_int), intent(out), optional :: ierr
+    integer(c_int) :: ignored
+    ! Where a C part of the program called ft_init, nobody has said so yet.
+    ignored = c_on_checkpoint(c_funloc(empty_output_unit), c_null_ptr)
     call give(c_checkpoint(version), ierr)
   end subroutine
 

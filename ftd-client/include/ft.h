@@ -23,6 +23,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__cplusplus) && !defined(FT_NO_IOSTREAM)
+#include <iostream>
+#include <stdio.h>
+#include <unistd.h>
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -61,8 +67,17 @@ int ft_protect(int id, void *pointer, size_t bytes);
 
 /* Copies all protected regions and returns; the rest goes on behind. Versions increase. Waits only while all three
  * places hold versions that must be kept (at most FT_CHECKPOINT_TIMEOUT seconds, 60). A restarted process calls
- * ft_restore first. Whatever the error, older versions stay whole. */
+ * ft_restore first. Whatever the error, older versions stay whole.
+ * What the program printed before the call is out when the version counts: stdout is emptied, in C++ std::cout and
+ * std::wcout (see below), in Fortran output_unit, and all that ft_on_checkpoint was told of. */
 int ft_checkpoint(uint64_t version);
+
+/* Has `call` called with `argument` at the beginning of each ft_checkpoint, in the thread that calls that: it empties the
+ * program's own output buffers, so that a failure loses no output that a restored version does not print again. Any number
+ * may be registered, from the program's start on; the last one is called first, and the same pair counts once. stdout is
+ * emptied after all of them. `call` must return (no exception, no longjmp) and must call no function of this library
+ * (FT_ERR_ORDER). A null pointer is FT_ERR_ARGUMENT; after ft_finalize, FT_ERR_ORDER. */
+int ft_on_checkpoint(void (*call)(void *), void *argument);
 
 /* Copies the newest version that is complete for all ranks back, all protected regions or none, and says which it is.
  * FT_ERR_NONE when there is none. Every protected region must have the size that it had in that version; regions of the
@@ -80,6 +95,29 @@ int ft_finalize(void);
 const char *ft_strerror(int code);
 
 #ifdef __cplusplus
+}
+#endif
+
+/* C++: whoever includes this header has std::cout and std::wcout emptied in ft_checkpoint, also after
+ * std::ios::sync_with_stdio(false). Then, as everywhere, no other thread may use them at that moment; a program that cannot
+ * promise that defines FT_NO_IOSTREAM before it includes this header, and registers a function that takes its own lock. */
+#if defined(__cplusplus) && !defined(FT_NO_IOSTREAM)
+namespace ft_detail {
+inline void empty_streams(void *) {
+    /* Streams that are tied to stdio wait for stdout's lock, which another thread may hold for ever. */
+    for (int waited = 0; ftrylockfile(stdout) != 0; waited++) {
+        if (waited == 1000)
+            return;
+        usleep(1000);
+    }
+    std::cout.flush();
+    std::wcout.flush();
+    funlockfile(stdout);
+}
+struct Registration {
+    Registration() { ft_on_checkpoint(empty_streams, 0); }
+};
+static const Registration registration;
 }
 #endif
 

@@ -3,6 +3,7 @@
 use crate::client::{rank_of_environment, say};
 use crate::error::describe;
 use crate::{Client, Error, State};
+use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,11 +19,36 @@ static LIBRARY: Mutex<Library> = Mutex::new(Library::Unused);
 /// Process that called `ft_init`; 0 before. Read before the lock is taken: a child of a `fork` may have inherited it locked.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
+/// A function that the program wants called in each checkpoint.
+#[derive(Clone, Copy, PartialEq)]
+struct OnCheckpoint {
+    call: usize,
+    argument: usize,
+}
+
+/// Apart from the library: it is filled before `ft_init`, too, and its functions are called without any lock.
+static ON_CHECKPOINT: Mutex<Vec<OnCheckpoint>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// This thread runs one of these functions.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+impl OnCheckpoint {
+    fn run(self) {
+        // SAFETY: the address of a function of this type, which ft_on_checkpoint was given.
+        let call: extern "C" fn(*mut c_void) = unsafe { std::mem::transmute(self.call) };
+        call(self.argument as *mut c_void);
+    }
+}
+
 /// Runs one call: no panic crosses into C, and each error is said once on stderr.
 fn call(body: impl FnOnce(&mut Library) -> Result<(), Error>) -> c_int {
     let (owner, pid) = (OWNER.load(Ordering::Acquire), std::process::id());
     let result = if owner != 0 && owner != pid {
         Err(Error::Child { pid: pid as i32, owner: owner as i32 })
+    } else if INSIDE.get() {
+        Err(Error::Order("a call to this library in a function that ft_on_checkpoint registered"))
     } else {
         let guarded = || body(&mut LIBRARY.lock().unwrap_or_else(PoisonError::into_inner));
         catch_unwind(AssertUnwindSafe(guarded)).unwrap_or_else(|panic| {
@@ -101,7 +127,36 @@ pub unsafe extern "C" fn ft_protect(id: c_int, pointer: *mut c_void, bytes: usiz
 /// See `ft.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ft_checkpoint(version: u64) -> c_int {
-    with_client("ft_checkpoint outside of ft_init and ft_finalize", |client| client.checkpoint(version))
+    const WHAT: &str = "ft_checkpoint outside of ft_init and ft_finalize";
+    let code = with_client(WHAT, |_| Ok(()));
+    if code != 0 {
+        return code;
+    }
+    let calls = ON_CHECKPOINT.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    INSIDE.set(true);
+    // The last first: what was registered early is what the others write to.
+    calls.into_iter().rev().for_each(OnCheckpoint::run);
+    INSIDE.set(false);
+    with_client(WHAT, |client| client.checkpoint(version))
+}
+
+/// See `ft.h`.
+#[unsafe(no_mangle)]
+pub extern "C" fn ft_on_checkpoint(on: Option<extern "C" fn(*mut c_void)>, argument: *mut c_void) -> c_int {
+    call(|library| {
+        let Some(on) = on else {
+            return Err(Error::Argument("ft_on_checkpoint: the function is a null pointer".into()));
+        };
+        if matches!(library, Library::Finalized) {
+            return Err(Error::Order("ft_on_checkpoint after ft_finalize"));
+        }
+        let wanted = OnCheckpoint { call: on as usize, argument: argument as usize };
+        let mut registered = ON_CHECKPOINT.lock().unwrap_or_else(PoisonError::into_inner);
+        if !registered.contains(&wanted) {
+            registered.push(wanted);
+        }
+        Ok(())
+    })
 }
 
 /// See `ft.h`.

@@ -1,6 +1,7 @@
 //! The client: one connection to the agent, one arena, the protected regions.
 
 use crate::Error;
+use crate::output::{self, Calls};
 use ft_arena::{Arena, LAYOUT, Saved, bytes_for};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::gate;
@@ -62,6 +63,7 @@ pub struct Client {
     last: Option<u64>,
     checkpointed: bool,
     patience: Duration,
+    calls: Calls,
 }
 
 /// Prints one line on stderr with one system call, so that lines of different ranks do not mix.
@@ -105,6 +107,7 @@ impl Client {
             last: None,
             checkpointed: false,
             patience: number("FT_CHECKPOINT_TIMEOUT").map_or(PLACE, Duration::from_secs),
+            calls: Calls::default(),
         };
         match std::env::var_os("FT_SOCKET") {
             Some(socket) if !none => client.join(Path::new(&socket))?,
@@ -197,6 +200,13 @@ impl Client {
         if pid == self.pid { Ok(()) } else { Err(Error::Child { pid: pid as i32, owner: self.pid as i32 }) }
     }
 
+    /// Has `call` called at the beginning of each [`checkpoint`](Self::checkpoint), so that what the program printed before a
+    /// version is out before the version counts: it empties a `BufWriter`, for example. Of several, the last one that was
+    /// registered is called first. C's standard output is emptied anyway, after all of them.
+    pub fn on_checkpoint(&mut self, call: impl FnMut() + Send + 'static) {
+        self.calls.add(Box::new(call));
+    }
+
     /// Copies all protected regions as `version` and returns; everything else goes on behind. The call waits only when all
     /// places of the arena hold versions that must be kept.
     ///
@@ -208,6 +218,8 @@ impl Client {
         if let Some(last) = self.last.filter(|&last| version <= last) {
             return Err(Error::Version { version, last });
         }
+        self.calls.run();
+        output::empty_stdout(self.rank);
         let Some(job) = &mut self.job else {
             self.last = Some(version);
             self.checkpointed = true;

@@ -29,6 +29,7 @@
 mod c;
 mod client;
 mod error;
+mod output;
 
 pub use client::{Client, State};
 pub use error::Error;

@@ -200,6 +200,32 @@ fn wrong_calls_are_told() {
 }
 
 #[test]
+fn registered_functions_are_called_before_the_copy() {
+    for agent in [None, Some(FakeAgent::new())] {
+        let ops = "checkpoint:1 on:1 nofunction init on:2 on:1 inside protect:1:100:7 checkpoint:1 finalize on:3 checkpoint:2";
+        let (lines, err) = run(agent.as_ref(), ops);
+        let expected = [
+            "checkpoint 2",
+            "on 0",
+            "nofunction 3",
+            "init 0 state 0",
+            "on 0",
+            "on 0",
+            "inside 0",
+            "protect 0",
+            "inside 2",
+            "called 2",
+            "called 1",
+            "checkpoint 0",
+            "finalize 0",
+            "on 2",
+            "checkpoint 2",
+        ];
+        assert_eq!(lines, expected, "{err}");
+    }
+}
+
+#[test]
 fn a_checkpoint_that_does_not_fit_leaves_the_older_one() {
     let agent = FakeAgent::new();
     agent.behave(Manner::Small(1 << 20));
@@ -389,10 +415,12 @@ fn the_header_is_good_for_cxx() {
     let source = directory.path().join("t.cc");
     std::fs::write(&source, "#include <ft.h>\nint main() { return ft_strerror(FT_OK) == nullptr; }\n").unwrap();
     let include = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include");
-    let status =
-        Command::new("c++").args(["-fsyntax-only", "-Wall", "-Wextra", "-Werror", include]).arg(&source).status();
-    match status {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => eprintln!("no C++ compiler: not tried"),
-        status => assert!(status.unwrap().success()),
+    for extra in ["-std=c++11", "-std=c++20", "-DFT_NO_IOSTREAM"] {
+        let mut compiler = Command::new("c++");
+        compiler.args(["-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror", include, extra]).arg(&source);
+        match compiler.status() {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => eprintln!("no C++ compiler: not tried"),
+            status => assert!(status.unwrap().success(), "{extra}"),
+        }
     }
 }

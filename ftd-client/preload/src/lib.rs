@@ -15,6 +15,7 @@ mod mark;
 mod mpi;
 mod native;
 mod page;
+mod stdout;
 
 pub use mark::{_Exit, _exit, exit, quick_exit};
 pub use mpi::{

@@ -5,7 +5,7 @@
 
 use crate::link::{self, ask_to_abort, shared_files, tell};
 use crate::native::find;
-use crate::page;
+use crate::{page, stdout};
 use ft_sys::gate;
 use ft_wire::rank::ToAgent;
 use ft_wire::rank::page::{PHASE, PHASE_CONNECTED, PHASE_FINALIZE, PHASE_FINALIZED, PHASE_INIT, PHASE_RUNNING};
@@ -69,6 +69,7 @@ fn initialize(init: *mut c_void, session: bool, call: impl FnOnce() -> c_int) ->
         // Not ours: a child of a fork, after its parent joined.
         ours = page::is_owner();
         if ours {
+            stdout::make_live();
             page::set(PHASE, PHASE_INIT);
             gate::reach("mpi.in-init", rank);
         }

@@ -1,5 +1,6 @@
 /* Calls ft.h as its arguments say, one after the other, and prints what each call returned:
- * init protect:ID:BYTES:BYTE null:ID out:ID checkpoint:VERSION restore bytes:ID due finalize fork twice kill:SIGNAL */
+ * init protect:ID:BYTES:BYTE null:ID out:ID checkpoint:VERSION restore bytes:ID due finalize fork twice kill:SIGNAL
+ * on:N nofunction inside */
 #include <ft.h>
 #include <signal.h>
 #include <stdio.h>
@@ -10,6 +11,13 @@
 
 static unsigned char *memory[16];
 static size_t sizes[16];
+
+static void called(void *number) { printf("called %ld\n", (long)number); }
+
+static void inside(void *unused) {
+    (void)unused;
+    printf("inside %d\n", ft_finalize());
+}
 
 static int run(const char *op) {
     char name[32];
@@ -32,6 +40,12 @@ static int run(const char *op) {
         printf("out %d\n", ft_protect((int)a, NULL, 0));
     } else if (!strcmp(name, "checkpoint")) {
         printf("checkpoint %d\n", ft_checkpoint(a));
+    } else if (!strcmp(name, "on")) {
+        printf("on %d\n", ft_on_checkpoint(called, (void *)a));
+    } else if (!strcmp(name, "nofunction")) {
+        printf("nofunction %d\n", ft_on_checkpoint(NULL, NULL));
+    } else if (!strcmp(name, "inside")) {
+        printf("inside %d\n", ft_on_checkpoint(inside, NULL));
     } else if (!strcmp(name, "restore")) {
         uint64_t version = 0;
         int code = ft_restore(&version);

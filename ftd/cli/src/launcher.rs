@@ -9,7 +9,7 @@ use crate::held::Held;
 use crate::helpers::Helpers;
 use crate::job_dir::{JobDir, JobDirError};
 use crate::options::Options;
-use crate::output::{Output, Stream};
+use crate::output::{Key, Output};
 use crate::pulse::{Beat, Pulse};
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
@@ -17,7 +17,7 @@ use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
 use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
-use ft_wire::shepherd::Lifeline;
+use ft_wire::shepherd::{Lifeline, Pipes};
 use ft_wire::{Role, Slot, Version};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -100,6 +100,8 @@ struct Shepherd {
     /// Open as long as the job runs; its end of file ends the shepherd.
     lifeline: UnixStream,
     pulse: Pulse,
+    /// Where the pipes of its processes come from.
+    pipes: Channel,
 }
 
 /// How the job ends.
@@ -144,6 +146,8 @@ pub struct Launcher {
     complete: Option<Version>,
     cancelled: Option<Cancelled>,
     ending: Option<Ending>,
+    /// After the job's end, output is written until then at the latest.
+    output_until: Option<Instant>,
 }
 
 /// What a descriptor that is ready belongs to.
@@ -152,8 +156,9 @@ enum Ready {
     Signals,
     Agent,
     Input,
-    Source((Slot, Stream)),
-    Sink,
+    Pipes,
+    Source(Key),
+    Written,
 }
 
 fn watch() -> io::Result<OwnedFd> {
@@ -176,7 +181,7 @@ impl Launcher {
             notices: watch().map_err(system("the kernel gives no inotify instance (fs.inotify.max_user_instances)"))?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             input: Input::open().map_err(system("standard input"))?,
-            output: Output::new(options.tag_output),
+            output: Output::new(options.tag_output).map_err(system("standard output"))?,
             options,
             spec,
             helpers,
@@ -198,6 +203,7 @@ impl Launcher {
             complete: None,
             cancelled: None,
             ending: None,
+            output_until: None,
         };
         match launcher.start_all() {
             Ok(()) => Ok(launcher),
@@ -280,8 +286,10 @@ impl Launcher {
         let slot = self.next_slot;
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
         mine.set_nonblocking(true).map_err(system("no socket pair"))?;
-        let output = self.output.open(slot, Instant::now()).map_err(system("no pipe"))?;
-        let mut descriptors = vec![theirs.as_fd()];
+        let (pipes, pipes_end) = UnixStream::pair().map_err(system("no socket pair"))?;
+        let err = self.output.open(slot, Instant::now()).map_err(system("no pipe"))?;
+        let out = err.try_clone().map_err(system("no pipe"))?;
+        let mut descriptors = vec![theirs.as_fd(), pipes_end.as_fd()];
         let mut arguments: Vec<OsString> = vec![
             "--slot".into(),
             slot.to_string().into(),
@@ -289,6 +297,8 @@ impl Launcher {
             self.directory.socket().into(),
             "--lifeline".into(),
             theirs.as_raw_fd().to_string().into(),
+            "--pipes".into(),
+            pipes_end.as_raw_fd().to_string().into(),
         ];
         descriptors.extend(self.held.descriptors());
         arguments.extend(self.held.arguments().map(OsString::from));
@@ -303,11 +313,12 @@ impl Launcher {
             arguments,
             environment: Vec::new(),
             descriptors: &descriptors,
-            output: Some(output),
+            output: Some((out, err)),
             own_session: false,
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: program.clone(), error })?;
-        self.shepherds.insert(slot, Shepherd { pid, lifeline: mine, pulse: Pulse::default() });
+        let pipes = Channel::from_stream(pipes);
+        self.shepherds.insert(slot, Shepherd { pid, lifeline: mine, pulse: Pulse::default(), pipes });
         self.next_slot += 1;
         self.verbose(|| format!("slot {slot}: shepherd {pid}"));
         Ok(slot)
@@ -330,9 +341,10 @@ impl Launcher {
                     self.signal(meaning);
                 }
             }
-            // Before the pipes: a new placement is told before the new ranks write.
+            // Before the pipes: the end of a world is told before the next one writes.
             self.listen_to_agent();
             let now = Instant::now();
+            self.take_pipes(now);
             for ready in ready {
                 match ready {
                     Ready::Source(key) => self.output.read(key, now),
@@ -341,7 +353,7 @@ impl Launcher {
                             self.tell_input_grew();
                         }
                     }
-                    Ready::Signals | Ready::Agent | Ready::Sink => {}
+                    Ready::Signals | Ready::Agent | Ready::Pipes | Ready::Written => {}
                 }
             }
             self.sweep_step();
@@ -373,9 +385,10 @@ impl Launcher {
         for (key, fd) in self.output.readable() {
             waited.push((Ready::Source(key), PollFd::new(fd, PollFlags::POLLIN)));
         }
-        for fd in self.output.writable() {
-            waited.push((Ready::Sink, PollFd::new(fd, PollFlags::POLLOUT)));
+        for shepherd in self.shepherds.values() {
+            waited.push((Ready::Pipes, PollFd::new(shepherd.pipes.as_fd(), PollFlags::POLLIN)));
         }
+        waited.push((Ready::Written, PollFd::new(self.output.written(), PollFlags::POLLIN)));
         let (of, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waited.into_iter().unzip();
         match poll(&mut fds, self.patience()) {
             Ok(_) => {}
@@ -389,6 +402,7 @@ impl Launcher {
         let now = Instant::now();
         let deadlines = [
             self.output.deadline(),
+            self.output_until,
             self.cancelled.filter(|_| self.ending.is_none()).map(|cancelled| cancelled.deadline()),
             self.ending.as_ref().filter(|_| self.has_children()).map(|ending| ending.until),
             self.sweep.as_ref().map(|_| now + LOOK_AGAIN),
@@ -462,6 +476,21 @@ impl Launcher {
         }
     }
 
+    /// Takes the pipes of processes that have been started.
+    fn take_pipes(&mut self, now: Instant) {
+        for (slot, shepherd) in &mut self.shepherds {
+            // One that is dead is buried soon; what it sent before is here.
+            while let Ok(Some((Pipes { world, rank }, fds))) = shepherd.pipes.try_receive() {
+                let mut fds = fds.into_iter();
+                if let Some(pipes) = fds.next().zip(fds.next())
+                    && let Err(error) = self.output.adopt((world, *slot, rank), pipes, now)
+                {
+                    self.output.say(&format!("ftrun: the output of rank {rank} cannot be read: {error}"));
+                }
+            }
+        }
+    }
+
     fn tell_input_grew(&mut self) {
         for shepherd in self.shepherds.values_mut() {
             // One byte that was not read yet is as good as two.
@@ -493,9 +522,10 @@ impl Launcher {
                 Ok(slot) => self.tell(&ToAgent::SlotAdded { slot }),
                 Err(error) => self.give_up(1, &error.to_string()),
             },
-            ToLauncher::Placement { epoch: _, ranks } => self.output.place(ranks),
             ToLauncher::Drain { world } => {
-                self.output.end_world(Instant::now());
+                let now = Instant::now();
+                self.take_pipes(now);
+                self.output.end_world(world, now);
                 self.tell(&ToAgent::Drained { world });
             }
             ToLauncher::Recovered { block } => self.output.announce(block),
@@ -532,6 +562,7 @@ impl Launcher {
     /// Ends the job without the agent.
     fn give_up(&mut self, status: i32, sentence: &str) {
         family::end_all(LEAVE);
+        self.take_pipes(Instant::now());
         ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)).sweep();
         self.agent = None;
         self.shepherds.clear();
@@ -547,6 +578,7 @@ impl Launcher {
             self.agent = None;
             self.agent_died(end);
         } else if let Some(slot) = self.shepherds.iter().find(|(_, s)| s.pid == pid).map(|(slot, _)| *slot) {
+            self.take_pipes(Instant::now());
             self.shepherds.remove(&slot);
             self.shepherd_died(slot, end);
         }
@@ -626,8 +658,9 @@ impl Launcher {
             }
             family::end_all(LEAVE);
             self.agent = None;
-            self.shepherds.clear();
         }
+        self.take_pipes(now);
+        self.shepherds.clear();
         true
     }
 
@@ -644,30 +677,45 @@ impl Launcher {
         let now = Instant::now();
         self.output.read_all(now);
         self.output.finish(now);
-        let ending = self.ending.take().unwrap_or(Ending { status: 1, reason: None, until: now });
-        if let Some(reason) = ending.reason {
+        let (status, reason) = self.ending.as_mut().map_or((1, None), |ending| (ending.status, ending.reason.take()));
+        if let Some(reason) = reason {
             self.output.say(&format!("ftrun: {reason}"));
-            self.output.tick(now);
         }
-        // As long as somebody reads, slowly as it may be; a signal ends it.
-        while !self.output.all_written() {
-            match self.wait() {
-                Ok(ready) if ready.iter().any(|ready| matches!(ready, Ready::Signals)) => {
-                    let now = Instant::now();
-                    while let Some(meaning) = self.signals.next() {
-                        if let Meaning::End(signal) = meaning
-                            && self.cancelled.is_none_or(|first| first.is_another(now))
-                        {
-                            return 128 + signal;
-                        }
+        // Who has asked for the end does not want to wait for a reader that stands still.
+        self.output_until = self.cancelled.map(|_| now + ft_sys::timescale::scaled(LEAVE));
+        if let Err(signal) = self.write_out() {
+            return 128 + signal;
+        }
+        let losses = self.output.losses();
+        if losses.is_empty() {
+            return status;
+        }
+        losses.iter().for_each(|sentence| self.output.say(&format!("ftrun: {sentence}")));
+        // The other stream may be read.
+        self.output_until = self.output_until.map(|_| Instant::now() + ft_sys::timescale::scaled(LAST_WORDS));
+        let _ = self.write_out();
+        // What the job said of itself is worth more.
+        if status == 0 { 1 } else { status }
+    }
+
+    /// Waits as long as somebody reads, slowly as it may be. A signal ends it.
+    fn write_out(&mut self) -> Result<(), i32> {
+        self.output.tick(Instant::now());
+        while !self.output.all_written() && self.output_until.is_none_or(|until| Instant::now() < until) {
+            let Ok(ready) = self.wait() else { break };
+            if ready.iter().any(|ready| matches!(ready, Ready::Signals)) {
+                let now = Instant::now();
+                while let Some(meaning) = self.signals.next() {
+                    if let Meaning::End(signal) = meaning
+                        && self.cancelled.is_none_or(|first| first.is_another(now))
+                    {
+                        return Err(signal);
                     }
                 }
-                Ok(_) => {}
-                Err(_) => break,
             }
             self.output.tick(Instant::now());
         }
-        ending.status
+        Ok(())
     }
 }
 

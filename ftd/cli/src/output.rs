@@ -1,13 +1,16 @@
-//! What the ranks write: read from one pipe per slot and stream, written line by line to this process's streams.
+//! What the ranks write: read from one pipe per process and stream, written line by line to this process's streams.
 //!
 //! Nothing here blocks. A sink that is slow holds up the ranks that write to it, as a pipe would; it holds up nobody else.
 
-use crate::sink::Sink;
-use ft_wire::{Rank, Slot};
+use crate::sink::{self, Sink, Trouble};
+use ft_wire::{Rank, Slot, World};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes that may wait for a sink before the slots' pipes are left alone.
@@ -32,18 +35,22 @@ pub enum Stream {
     Err,
 }
 
+/// Which pipe. The world 0 is none: there the shepherd of the slot writes.
+pub type Key = (World, Slot, Stream);
+
 /// One pipe.
 #[derive(Debug)]
 struct Source {
-    pipe: File,
+    /// `None`: everybody who wrote to it is gone.
+    pipe: Option<File>,
+    /// Whose it is; nobody's tag stands before what a shepherd says.
+    rank: Option<Rank>,
     /// The beginning of a line.
     partial: Vec<u8>,
     since: Instant,
     /// A part of the line was passed on already.
     inside_line: bool,
 }
-
-type Key = (Slot, Stream);
 
 /// All streams of the job.
 #[derive(Debug)]
@@ -52,8 +59,9 @@ pub struct Output {
     out: Sink,
     /// `None`: standard error is the same file as standard output, and keeps its order with it.
     err: Option<Sink>,
+    /// Told by the sinks when something has changed.
+    wake: Arc<EventFd>,
     tag: bool,
-    ranks: BTreeMap<Slot, Rank>,
     /// Set between the end of a world and the recovery's block.
     held: Option<Held>,
     block: Option<String>,
@@ -75,35 +83,50 @@ struct Piece {
 
 impl Output {
     /// Writes to this process's standard output and error.
-    pub fn new(tag: bool) -> Output {
+    ///
+    /// # Errors
+    /// When no descriptor or thread is left.
+    pub fn new(tag: bool) -> io::Result<Output> {
         let (out, err) = (io::stdout(), io::stderr());
         let same = same_file(out.as_fd(), err.as_fd());
-        Output::with_sinks(Sink::new(Box::new(out)), (!same).then(|| Sink::new(Box::new(err))), tag)
+        let err: Option<Box<dyn AsFd + Send>> = if same { None } else { Some(Box::new(err)) };
+        Output::to(Box::new(out), err, tag)
     }
 
-    fn with_sinks(out: Sink, err: Option<Sink>, tag: bool) -> Output {
-        Output { sources: BTreeMap::new(), out, err, tag, ranks: BTreeMap::new(), held: None, block: None }
+    fn to(out: Box<dyn AsFd + Send>, err: Option<Box<dyn AsFd + Send>>, tag: bool) -> io::Result<Output> {
+        let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+        let out = Sink::new(out, Arc::clone(&wake))?;
+        let err = err.map(|err| Sink::new(err, Arc::clone(&wake))).transpose()?;
+        Ok(Output { sources: BTreeMap::new(), out, err, wake, tag, held: None, block: None })
     }
 
-    /// Makes the pipes of a slot and returns their writing ends.
+    /// Makes the pipe of a slot's shepherd and returns its writing end.
     ///
     /// # Errors
     /// When no descriptor is left.
-    pub fn open(&mut self, slot: Slot, now: Instant) -> io::Result<(OwnedFd, OwnedFd)> {
-        let mut ends = Vec::new();
-        for stream in [Stream::Out, Stream::Err] {
-            let (read, write) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC)?;
-            nix::fcntl::fcntl(&read, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))?;
-            let source = Source { pipe: File::from(read), partial: Vec::new(), since: now, inside_line: false };
-            self.sources.insert((slot, stream), source);
-            ends.push(write);
-        }
-        ends.pop().zip(ends.pop()).map(|(err, out)| (out, err)).ok_or_else(|| ErrorKind::Other.into())
+    pub fn open(&mut self, slot: Slot, now: Instant) -> io::Result<OwnedFd> {
+        let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+        self.listen((0, slot, Stream::Err), None, read, now)?;
+        Ok(write)
     }
 
-    /// From now on what a slot writes is its rank's.
-    pub fn place(&mut self, ranks: Vec<(Rank, Slot)>) {
-        self.ranks.extend(ranks.into_iter().map(|(rank, slot)| (slot, rank)));
+    /// Takes the reading ends of a process's pipes. Worlds of one job follow each other: when a new one writes, nobody of an
+    /// older one does.
+    ///
+    /// # Errors
+    /// When they are no pipes.
+    pub fn adopt(&mut self, of: (World, Slot, Rank), pipes: (OwnedFd, OwnedFd), now: Instant) -> io::Result<()> {
+        let (world, slot, rank) = of;
+        self.end_older_than(world, now);
+        self.listen((world, slot, Stream::Out), Some(rank), pipes.0, now)?;
+        self.listen((world, slot, Stream::Err), Some(rank), pipes.1, now)
+    }
+
+    fn listen(&mut self, key: Key, rank: Option<Rank>, pipe: OwnedFd, now: Instant) -> io::Result<()> {
+        fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let pipe = Some(File::from(pipe));
+        self.sources.insert(key, Source { pipe, rank, partial: Vec::new(), since: now, inside_line: false });
+        Ok(())
     }
 
     /// The pipes that are to be polled for reading.
@@ -114,12 +137,15 @@ impl Output {
         };
         let (out, err) = (room(Stream::Out), room(Stream::Err));
         let wanted = move |stream| if stream == Stream::Out { out } else { err };
-        self.sources.iter().filter(move |((_, s), _)| wanted(*s)).map(|(key, source)| (*key, source.pipe.as_fd()))
+        self.sources
+            .iter()
+            .filter(move |((_, _, stream), _)| wanted(*stream))
+            .filter_map(|(key, source)| source.pipe.as_ref().map(|pipe| (*key, pipe.as_fd())))
     }
 
-    /// The sinks that are to be polled for writing.
-    pub fn writable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.sinks().filter(|sink| sink.pending() > 0).map(Sink::as_fd)
+    /// Readable when a sink has written something: then [`tick`](Self::tick) has something to do.
+    pub fn written(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
     }
 
     /// When [`tick`](Self::tick) has something to do at the latest.
@@ -138,33 +164,42 @@ impl Output {
         self.read_some(key, now);
     }
 
-    /// Reads every pipe until it would block. Then nothing that was written before this call is missing.
+    /// Reads what is in the pipes. Then nothing that was written before this call is missing.
     pub fn read_all(&mut self, now: Instant) {
         let keys: Vec<Key> = self.sources.keys().copied().collect();
         for key in keys {
-            while self.read_some(key, now) {}
+            self.read_whole(key, now);
         }
     }
 
-    /// Returns whether there may be more.
-    fn read_some(&mut self, key: Key, now: Instant) -> bool {
-        let Some(source) = self.sources.get_mut(&key) else { return false };
+    /// Reads until the pipe would block, or as much as it can have held: somebody may be writing all the time.
+    fn read_whole(&mut self, key: Key, now: Instant) {
+        let pipe = self.sources.get(&key).and_then(|source| source.pipe.as_ref());
+        let mut left = pipe.and_then(|pipe| fcntl(pipe, FcntlArg::F_GETPIPE_SZ).ok()).map_or(0, i64::from);
+        while left > 0
+            && let Some(count) = self.read_some(key, now)
+        {
+            left -= count as i64;
+        }
+    }
+
+    /// Returns how much it was, if there may be more.
+    fn read_some(&mut self, key: Key, now: Instant) -> Option<usize> {
+        let source = self.sources.get_mut(&key)?;
         let mut bytes = [0; CHUNK];
-        match source.pipe.read(&mut bytes) {
-            Ok(0) => {
-                self.pass_rest(key, false);
-                self.sources.remove(&key);
-                false
-            }
-            Ok(count) => {
+        match source.pipe.as_mut()?.read(&mut bytes) {
+            Ok(count) if count > 0 => {
                 self.take(key, &bytes[..count], now);
-                true
+                Some(count)
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => true,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
-            Err(_) => {
-                self.sources.remove(&key);
-                false
+            Err(error) if error.kind() == ErrorKind::Interrupted => Some(0),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            Ok(_) | Err(_) => {
+                source.pipe = None;
+                if source.partial.is_empty() && !source.inside_line {
+                    self.sources.remove(&key);
+                }
+                None
             }
         }
     }
@@ -215,7 +250,7 @@ impl Output {
     fn pass(&mut self, key: Key, bytes: Vec<u8>, inside: bool) {
         let mut pieces = Vec::new();
         if self.tag {
-            let tag = self.tag_of(key);
+            let tag = self.tag_of(key).unwrap_or_default();
             for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
                 let mut piece = Piece { tag: Some(tag.clone()), bytes: line.to_vec() };
                 if number > 0 || !inside {
@@ -240,7 +275,7 @@ impl Output {
 
     fn deliver(&mut self, key: Key, piece: Piece) {
         let tagged = self.tag;
-        let sink = self.sink_mut(key.1);
+        let sink = self.sink_mut(key.2);
         if tagged {
             sink.push_tagged(key, piece.tag, &piece.bytes);
         } else {
@@ -248,20 +283,26 @@ impl Output {
         }
     }
 
-    fn tag_of(&self, (slot, stream): Key) -> Vec<u8> {
-        let rank = self.ranks.get(&slot).copied().unwrap_or(slot);
-        let name = if stream == Stream::Out { "stdout" } else { "stderr" };
-        format!("[{rank}]<{name}>: ").into_bytes()
+    fn tag_of(&self, key: Key) -> Option<Vec<u8>> {
+        let rank = self.sources.get(&key)?.rank?;
+        let name = if key.2 == Stream::Out { "stdout" } else { "stderr" };
+        Some(format!("[{rank}]<{name}>: ").into_bytes())
+    }
+
+    /// The processes of all older worlds are gone: what they left in their pipes goes out.
+    fn end_older_than(&mut self, world: World, now: Instant) {
+        let keys: Vec<Key> = self.sources.keys().copied().filter(|key| (1..world).contains(&key.0)).collect();
+        for key in keys {
+            self.read_whole(key, now);
+            self.pass_rest(key, true);
+            self.sources.remove(&key);
+        }
     }
 
     /// A world has ended: all that it wrote goes out, and what comes now is held back until its successor is announced.
-    pub fn end_world(&mut self, now: Instant) {
+    pub fn end_world(&mut self, world: World, now: Instant) {
         self.release();
-        self.read_all(now);
-        let keys: Vec<Key> = self.sources.keys().copied().collect();
-        for key in keys {
-            self.pass_rest(key, true);
-        }
+        self.end_older_than(world + 1, now);
         self.held = Some(Held { since: now, bytes: 0, pieces: Vec::new() });
     }
 
@@ -295,7 +336,7 @@ impl Output {
         }
     }
 
-    /// Passes on what waited long enough, and writes what the sinks take.
+    /// Passes on what waited long enough, and says what is wrong with the sinks.
     pub fn tick(&mut self, now: Instant) {
         let idle = |source: &Source| !source.partial.is_empty() && now >= source.since + IDLE;
         let keys: Vec<Key> = self.sources.iter().filter(|(_, source)| idle(source)).map(|(key, _)| *key).collect();
@@ -305,30 +346,58 @@ impl Output {
         if self.held.as_ref().is_some_and(|held| now >= held.since + HOLD) {
             self.release();
         }
-        self.write();
+        // What it counts is of no interest.
+        let _ = self.wake.read();
         self.settle();
-        self.write();
-    }
-
-    fn write(&mut self) {
-        self.out.write();
-        if let Some(err) = &mut self.err {
-            err.write();
+        for (name, trouble) in self.troubles() {
+            let seconds = ft_sys::timescale::scaled(sink::PATIENCE).as_secs();
+            self.say(&match trouble {
+                Trouble::Waiting(errno) => {
+                    format!("ftrun: {name} cannot be written: {}; it is tried again for {seconds} s", errno.desc())
+                }
+                Trouble::GivenUp(errno) => format!(
+                    "ftrun: {name} could not be written for {seconds} s: {}; output is being lost",
+                    errno.desc()
+                ),
+            });
         }
     }
 
-    /// Nothing will be held back or waited for any more.
+    fn troubles(&self) -> Vec<(&'static str, Trouble)> {
+        self.named_sinks().flat_map(|(name, sink)| sink.troubles().into_iter().map(move |t| (name, t))).collect()
+    }
+
+    /// Sentences about output that could not be written, or that nobody has read by now.
+    pub fn losses(&self) -> Vec<String> {
+        let mut sentences = Vec::new();
+        for (name, sink) in self.named_sinks() {
+            if let Some((bytes, errno)) = sink.lost() {
+                sentences.push(format!("{bytes} bytes of {name} were lost: {}", errno.desc()));
+            }
+            if sink.pending() > 0 {
+                sentences.push(format!("{} bytes of {name} were lost: nobody has read them", sink.pending()));
+            }
+        }
+        sentences
+    }
+
+    /// Nothing will be read, held back or waited for any more.
     pub fn finish(&mut self, now: Instant) {
         let keys: Vec<Key> = self.sources.keys().copied().collect();
         for key in keys {
             self.pass_rest(key, false);
         }
+        self.sources.clear();
         self.release();
         self.tick(now);
     }
 
     fn sinks(&self) -> impl Iterator<Item = &Sink> {
         std::iter::once(&self.out).chain(&self.err)
+    }
+
+    fn named_sinks(&self) -> impl Iterator<Item = (&'static str, &Sink)> {
+        ["standard output", "standard error"].into_iter().zip(self.sinks())
     }
 
     fn sink_of(&self, stream: Stream) -> &Sink {
@@ -359,6 +428,7 @@ mod tests {
 
     struct Bench {
         output: Output,
+        world: World,
         pipes: Vec<(File, File)>,
         out: File,
         err: Option<File>,
@@ -369,22 +439,39 @@ mod tests {
         fn new(slots: u32, tag: bool, same: bool) -> Bench {
             let file = || File::from(ft_sys::memory::create_memfd("t", 0).unwrap());
             let (out, err) = (file(), (!same).then(file));
-            let sink = |file: &File| Sink::new(Box::new(file.try_clone().unwrap()));
-            let mut output = Output::with_sinks(sink(&out), err.as_ref().map(sink), tag);
-            let now = Instant::now();
-            let pipes = (0..slots).map(|slot| output.open(slot, now).unwrap());
-            let pipes = pipes.map(|(out, err)| (File::from(out), File::from(err))).collect();
-            Bench { output, pipes, out, err, now }
+            let sink = |file: &File| -> Box<dyn AsFd + Send> { Box::new(file.try_clone().unwrap()) };
+            let output = Output::to(sink(&out), err.as_ref().map(sink), tag).unwrap();
+            let mut bench = Bench { output, world: 0, pipes: Vec::new(), out, err, now: Instant::now() };
+            bench.next_world(slots);
+            bench
+        }
+
+        /// Ranks are placed the other way round.
+        fn next_world(&mut self, slots: u32) {
+            self.world += 1;
+            let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+            let pipes = (0..slots).map(|slot| {
+                let ((out, out_end), (err, err_end)) = (pipe(), pipe());
+                self.output.adopt((self.world, slot, slots - 1 - slot), (out, err), self.now).unwrap();
+                (File::from(out_end), File::from(err_end))
+            });
+            self.pipes = pipes.collect();
         }
 
         fn write(&mut self, slot: usize, text: &str) {
             self.pipes[slot].0.write_all(text.as_bytes()).unwrap();
-            self.output.read((slot as u32, Stream::Out), self.now);
+            self.output.read((self.world, slot as u32, Stream::Out), self.now);
         }
 
+        /// Time passes, and the sinks write what they have.
         fn tick(&mut self, milliseconds: u64) {
             self.now += Duration::from_millis(milliseconds);
-            self.output.tick(self.now);
+            for _ in 0..2 {
+                self.output.tick(self.now);
+                while self.output.sinks().any(|sink| sink.pending() > 0) {
+                    std::thread::yield_now();
+                }
+            }
         }
 
         fn text(file: &File) -> String {
@@ -427,7 +514,6 @@ mod tests {
     #[test]
     fn every_line_bears_its_rank() {
         let mut bench = Bench::new(2, true, false);
-        bench.output.place(vec![(7, 1)]);
         bench.write(1, "a\nb\nc");
         bench.tick(60);
         bench.write(0, "d\n");
@@ -435,18 +521,18 @@ mod tests {
         bench.tick(0);
         assert_eq!(
             bench.out(),
-            "[7]<stdout>: a\n[7]<stdout>: b\n[7]<stdout>: c\n[0]<stdout>: d\n[7]<stdout>: e\n",
+            "[0]<stdout>: a\n[0]<stdout>: b\n[0]<stdout>: c\n[1]<stdout>: d\n[0]<stdout>: e\n",
             "a line that another one interrupts goes on with a tag"
         );
         bench.write(1, "f");
         bench.tick(60);
         bench.write(1, "g\n");
         bench.tick(0);
-        assert!(bench.out().ends_with("[7]<stdout>: fg\n"), "{}", bench.out());
+        assert!(bench.out().ends_with("[0]<stdout>: fg\n"), "{}", bench.out());
         (&bench.pipes[1].1).write_all(b"h\n").unwrap();
-        bench.output.read((1, Stream::Err), bench.now);
+        bench.output.read((1, 1, Stream::Err), bench.now);
         bench.tick(0);
-        assert_eq!(Bench::text(bench.err.as_ref().unwrap()), "[7]<stderr>: h\n");
+        assert_eq!(Bench::text(bench.err.as_ref().unwrap()), "[0]<stderr>: h\n");
     }
 
     #[test]
@@ -455,7 +541,8 @@ mod tests {
             let mut bench = Bench::new(2, false, same);
             bench.write(0, "old 1\nold");
             (&bench.pipes[1].0).write_all(b"old, not read yet\n").unwrap();
-            bench.output.end_world(bench.now);
+            bench.output.end_world(1, bench.now);
+            bench.next_world(2);
             bench.write(0, "new\n");
             bench.tick(100);
             let old = "old 1\nold, not read yet\nold\n";
@@ -478,9 +565,43 @@ mod tests {
     }
 
     #[test]
+    fn a_world_whose_end_is_read_late_does_not_cut_the_next_ones_lines() {
+        let mut bench = Bench::new(1, false, true);
+        bench.write(0, "old 1\nold");
+        (&bench.pipes[0].0).write_all(b" 2\nend").unwrap();
+        bench.next_world(1);
+        bench.write(0, "new ");
+        bench.tick(100);
+        bench.output.end_world(1, bench.now);
+        bench.output.announce("the block".into());
+        bench.write(0, "line\n");
+        bench.tick(0);
+        assert_eq!(bench.out(), "old 1\nold 2\nend\nnew \nthe block\nline\n");
+    }
+
+    #[test]
+    fn a_line_that_was_begun_before_the_end_of_the_pipe_is_ended_with_the_world() {
+        let mut bench = Bench::new(1, false, true);
+        bench.write(0, "old");
+        bench.pipes.clear();
+        bench.output.read((1, 0, Stream::Out), bench.now);
+        bench.output.end_world(1, bench.now);
+        bench.next_world(1);
+        bench.write(0, "new");
+        bench.output.announce("the block".into());
+        bench.tick(0);
+        bench.pipes.clear();
+        bench.output.read((2, 0, Stream::Out), bench.now);
+        bench.output.finish(bench.now);
+        bench.tick(0);
+        assert_eq!(bench.out(), "old\nthe block\nnew");
+    }
+
+    #[test]
     fn output_is_not_held_back_for_ever() {
         let mut bench = Bench::new(1, false, false);
-        bench.output.end_world(bench.now);
+        bench.output.end_world(1, bench.now);
+        bench.next_world(1);
         bench.write(0, "new\n");
         bench.tick(2900);
         assert_eq!(bench.out(), "");
@@ -494,9 +615,11 @@ mod tests {
     #[test]
     fn memory_is_bounded_when_nobody_reads() {
         let (_read, write) = io::pipe().unwrap();
-        let mut output = Output::with_sinks(Sink::new(Box::new(write)), None, false);
+        let mut output = Output::to(Box::new(write), None, false).unwrap();
         let now = Instant::now();
-        let (out, _err) = output.open(0, now).unwrap();
+        let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
+        let (read, out) = pipe();
+        output.adopt((1, 0, 0), (read, pipe().0), now).unwrap();
         let mut out = File::from(out);
         let line = "x".repeat(4095) + "\n";
         for _ in 0..1000 {
@@ -504,17 +627,17 @@ mod tests {
                 break;
             }
             out.write_all(line.as_bytes()).unwrap();
-            output.read((0, Stream::Out), now);
+            output.read((1, 0, Stream::Out), now);
             output.tick(now);
         }
         assert!(output.readable().next().is_none(), "the pipe is still read");
         assert!(output.out.pending() < 2 * PENDING);
-        output.end_world(now);
+        output.end_world(0, now);
         let mut written = 0;
         while output.readable().next().is_some() {
             out.write_all(line.as_bytes()).unwrap();
             written += line.len();
-            output.read((0, Stream::Out), now);
+            output.read((1, 0, Stream::Out), now);
         }
         assert!((HELD..HELD + 2 * CHUNK).contains(&written), "{written} bytes were held back");
     }

@@ -9,7 +9,7 @@ use ft_sys::channel::Channel;
 use ft_sys::death::is_past_user_code;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::{self, Start, ToShepherd};
-use ft_wire::{Role, Slot};
+use ft_wire::{Rank, Role, Slot};
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
 use std::collections::BTreeMap;
@@ -101,10 +101,14 @@ impl Agent {
 
     /// Runs a script on a slot, as the rank of the same number.
     fn run(&mut self, world: u64, slot: Slot, script: &str) {
+        self.run_rank(world, slot, slot, script);
+    }
+
+    fn run_rank(&mut self, world: u64, slot: Slot, rank: Rank, script: &str) {
         let start = Start {
             world,
             epoch: world,
-            rank: slot,
+            rank,
             argv: ["/bin/bash", "-c", script].iter().map(|word| word.as_bytes().to_vec()).collect(),
             env: self.spec.env.clone(),
             cwd: self.spec.cwd.clone(),
@@ -336,8 +340,7 @@ fn the_agent_learns_what_the_job_is_and_says_how_it_ends() {
 fn tags_follow_the_placement() {
     let options = ["-n", "2", "--tag-output"];
     let (mut job, mut agent) = Job::start(Setup { options: &options, ..Setup::default() });
-    agent.say(&ToLauncher::Placement { epoch: 1, ranks: vec![(0, 1), (1, 0)] });
-    agent.run(1, 0, "echo one; echo two >&2; echo -n unfinished");
+    agent.run_rank(1, 0, 1, "echo one; echo two >&2; echo -n unfinished");
     job.wait_out("unfinished");
     agent.end(0, None);
     assert_eq!(job.status(), 0);
@@ -493,7 +496,6 @@ fn nothing_outlives_a_killed_ftrun() {
 fn every_world_reads_standard_input_from_its_first_byte() {
     let (mut job, mut agent) = Job::start(Setup { stdin: Stdio::piped(), ..Setup::default() });
     let mut input = job.ftrun.stdin.take().unwrap();
-    agent.say(&ToLauncher::Placement { epoch: 1, ranks: vec![(0, 0), (1, 1)] });
     agent.run(1, 0, "read line; echo first $line; read line; echo second $line; exec sleep 100");
     writeln!(input, "one").unwrap();
     job.wait_out("first one\n");

@@ -4,6 +4,7 @@
 mod feeder;
 mod held;
 mod options;
+mod output;
 mod slot;
 
 use ft_sys::channel::{Channel, ChannelError};

@@ -32,6 +32,9 @@ pub struct Options {
     pub held: Option<Held>,
     /// Standard input of rank 0.
     pub stdin: Stdin,
+    /// Where the launcher wants the pipes that processes write to. Without, they have this process's standard output and
+    /// error, as under a resource manager.
+    pub pipes: Option<UnixStream>,
 }
 
 impl Options {
@@ -41,7 +44,7 @@ impl Options {
     /// One sentence.
     pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, String> {
         let (mut slot, mut socket, mut lifeline, mut stdin) = (None, None, None, Stdin::Null);
-        let mut held = None;
+        let (mut held, mut pipes) = (None, None);
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy().into_owned();
             let mut value = || arguments.next().ok_or(format!("{name} needs a value; ft-shepherd is started by ftrun"));
@@ -49,6 +52,7 @@ impl Options {
                 "--slot" => slot = Some(number::<ft_wire::Slot>(&name, value()?)?),
                 "--socket" => socket = Some(PathBuf::from(value()?)),
                 "--lifeline" => lifeline = Some(descriptor(&name, value()?)?),
+                "--pipes" => pipes = Some(UnixStream::from(descriptor(&name, value()?)?)),
                 "--stdin-spool" => stdin = Stdin::Spool(descriptor(&name, value()?)?),
                 "--stdin-file" => stdin = Stdin::File(descriptor(&name, value()?)?, number(&name, value()?)?),
                 "--held" => {
@@ -71,6 +75,7 @@ impl Options {
             lifeline,
             held,
             stdin,
+            pipes,
         })
     }
 }

@@ -3,6 +3,7 @@
 use crate::feeder::{self, Feeder};
 use crate::held::{Held, Way};
 use crate::options::{Options, Stdin};
+use crate::output::Output;
 use ft_sys::spawn::{Spawn, Step};
 use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
@@ -58,6 +59,7 @@ pub struct Slot {
     /// Former direct children that run no user code any more; the kernel has not let go of them yet.
     departed: Vec<Child>,
     feeder: Option<Feeder>,
+    output: Output,
     arenas: BTreeMap<Rank, OwnedFd>,
     /// Everything below is being killed, for this world.
     emptying: Option<World>,
@@ -65,7 +67,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// An empty slot. Takes the standard input out of the options, and what the launcher opened.
+    /// An empty slot. Takes the standard input out of the options, what the launcher opened, and the way to it.
     pub fn new(options: &mut Options) -> Slot {
         let stdin = match &options.stdin {
             Stdin::Null => Stdin::Null,
@@ -82,6 +84,7 @@ impl Slot {
             joined: None,
             departed: Vec::new(),
             feeder: None,
+            output: Output::new(options.pipes.take()),
             arenas: BTreeMap::new(),
             emptying: None,
             sweep: Sweep::default(),
@@ -242,6 +245,10 @@ impl Slot {
             Ok(opened) => opened.unwrap_or((None, None)),
             Err(error) => return Err(("cannot open standard input".into(), errno(&error))),
         };
+        let opened = self.output.open(start.world, start.rank);
+        let (output, live) =
+            opened.map_err(|error| ("cannot open a pipe for its output".to_string(), errno(&error)))?;
+        let env: Vec<_> = start.env.iter().cloned().chain(live).collect();
         let mut notes = Vec::new();
         let mut by = |way| match way {
             Way::Path => None,
@@ -252,9 +259,10 @@ impl Slot {
         };
         let spawn = Spawn {
             argv: &start.argv,
-            env: &start.env,
+            env: &env,
             cwd: &start.cwd,
             stdin,
+            output,
             extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
             directory: self.held.as_ref().map(|held| held.directory(directory)).and_then(&mut by),
             image: match &self.held {

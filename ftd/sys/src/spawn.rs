@@ -16,6 +16,8 @@ pub struct Spawn<'a> {
     pub cwd: &'a [u8],
     /// Standard input; `/dev/null` without.
     pub stdin: Option<OwnedFd>,
+    /// Standard output and standard error; those of this process without.
+    pub output: Option<(OwnedFd, OwnedFd)>,
     /// A descriptor to be had at a given number, 3 or more.
     pub extra: Option<(BorrowedFd<'a>, RawFd)>,
     /// The program, where it is not to be looked up by its path. No script: that needs a name.
@@ -53,9 +55,9 @@ impl<E: Into<io::Error>> From<E> for SpawnError {
 }
 
 impl Spawn<'_> {
-    /// Starts it: own process group, ordinary time slice, default signal dispositions, empty signal mask, standard output
-    /// and error of this process, no other descriptors; killed when the calling thread ends. Returns its pid when its program
-    /// is loaded; the caller waits for it.
+    /// Starts it: own process group, ordinary time slice, default signal dispositions, empty signal mask, no other
+    /// descriptors than those named; killed when the calling thread ends. Returns its pid when its program is loaded; the
+    /// caller waits for it.
     ///
     /// It forks: to be called in a process that has one thread.
     ///
@@ -84,6 +86,7 @@ impl Spawn<'_> {
             env: &env_pointers,
             cwd: &cwd,
             stdin: stdin.as_raw_fd(),
+            output: self.output.as_ref().map(|(out, err)| (out.as_raw_fd(), err.as_raw_fd())),
             extra: self.extra.map(|(fd, number)| (fd.as_raw_fd(), number)),
             image: self.image.map(|fd| fd.as_raw_fd()),
             directory: self.directory.map(|fd| fd.as_raw_fd()),
@@ -127,6 +130,7 @@ struct Image<'a> {
     env: &'a [*const libc::c_char],
     cwd: &'a std::ffi::CStr,
     stdin: RawFd,
+    output: Option<(RawFd, RawFd)>,
     extra: Option<(RawFd, RawFd)>,
     image: Option<RawFd>,
     directory: Option<RawFd>,
@@ -161,6 +165,11 @@ impl Image<'_> {
                 }
             }
             if libc::dup2(self.stdin, 0) < 0 {
+                fail(report, Step::Prepare);
+            }
+            if let Some((out, err)) = self.output
+                && (libc::dup2(out, 1) < 0 || libc::dup2(err, 2) < 0)
+            {
                 fail(report, Step::Prepare);
             }
             libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);

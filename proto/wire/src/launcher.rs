@@ -1,7 +1,7 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
-use crate::{Epoch, Flavour, Rank, Slot, Version, World, path};
+use crate::{Flavour, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -93,13 +93,6 @@ pub enum ToAgent {
 pub enum ToLauncher {
     /// The agent cannot go on with `slot`'s loss: start a replacement.
     NeedSlot,
-    /// From now on output of `slot` is output of `rank`; for `--tag-output`.
-    Placement {
-        /// The epoch that placed them.
-        epoch: Epoch,
-        /// Rank and its slot.
-        ranks: Vec<(Rank, Slot)>,
-    },
     /// All processes of `world` are gone: read what they left in the pipes, then answer [`ToAgent::Drained`] and hold
     /// back what comes after until [`ToLauncher::Recovered`].
     Drain {

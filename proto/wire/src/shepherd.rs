@@ -20,6 +20,17 @@ impl Lifeline {
     pub const HERE: u8 = 3;
 }
 
+/// Shepherd → launcher, over a socket of its own and before the process runs: two descriptors come with it, the reading
+/// ends of its standard output and of its standard error. Every process has pipes of its own, so that what one world wrote
+/// can never be taken for another one's, however late it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pipes {
+    /// World of the process.
+    pub world: World,
+    /// Rank of the process.
+    pub rank: Rank,
+}
+
 /// One process to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {

@@ -113,8 +113,6 @@ impl Driver {
             self.notice(sentence);
         }
         let mut world = World::new(number, epoch);
-        let ranks: Vec<(Rank, Slot)> = processes.iter().map(|(p, s)| (p.rank.0, s.0)).collect();
-        self.launcher.send(&launcher::ToLauncher::Placement { epoch, ranks });
         for (process, SlotId(slot)) in processes {
             let rank = process.rank.0;
             let Some(shepherd) = self.shepherds.get(&slot) else {

@@ -1,0 +1,53 @@
+//! Where a process of the slot writes to.
+
+use ft_sys::channel::{Channel, ChannelError};
+use ft_wire::shepherd::Pipes;
+use ft_wire::{Rank, World};
+use nix::sys::stat::{SFlag, fstat};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Standard output and standard error of a process to be.
+type Ends = (OwnedFd, OwnedFd);
+/// A variable for its environment.
+type Variable = (Vec<u8>, Vec<u8>);
+
+/// The way to whoever reads what processes write.
+#[derive(Debug)]
+pub struct Output {
+    launcher: Option<Channel>,
+}
+
+impl Output {
+    /// Pipes go to the launcher through this socket, if there is one.
+    pub fn new(launcher: Option<UnixStream>) -> Output {
+        Output { launcher: launcher.map(Channel::from_stream) }
+    }
+
+    /// What a process is to write to, if not this process's own streams, and the variable that tells it so.
+    ///
+    /// # Errors
+    /// When no descriptor is left, or the launcher does not take them.
+    pub fn open(&mut self, world: World, rank: Rank) -> io::Result<(Option<Ends>, Option<Variable>)> {
+        let Some(launcher) = &mut self.launcher else {
+            return Ok((None, identity(io::stdout().as_fd())));
+        };
+        let pipe = || nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map_err(io::Error::from);
+        let ((out, out_end), (err, err_end)) = (pipe()?, pipe()?);
+        launcher.send(&Pipes { world, rank }, &[out.as_fd(), err.as_fd()]).map_err(|error| match error {
+            ChannelError::Io(error) => error,
+            error => io::Error::other(error),
+        })?;
+        let variable = identity(out_end.as_fd());
+        Ok((Some((out_end, err_end)), variable))
+    }
+}
+
+/// Tells the preload which pipe makes a standard output that is to be live. What a wrapper puts there instead, a file for
+/// example, is left as the program wants it.
+fn identity(stdout: BorrowedFd<'_>) -> Option<Variable> {
+    let stat = fstat(stdout).ok()?;
+    let is_pipe = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO;
+    is_pipe.then(|| (b"FT_STDOUT".to_vec(), format!("{}:{}", stat.st_dev, stat.st_ino).into_bytes()))
+}

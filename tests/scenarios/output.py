@@ -1,0 +1,320 @@
+"""Nothing printed is lost: what the ranks print, on its way through every kind of buffer, pipe, terminal and disk."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import subprocess
+import termios
+import time
+
+from harness import proc
+from harness.job import Skipped, check
+from harness.registry import scenario
+
+
+def until(what, sentence, patience=20.0):
+    """Polls until it holds; returns what it returned."""
+    deadline = time.monotonic() + patience
+    while not (found := what()):
+        check(time.monotonic() < deadline, sentence() if callable(sentence) else sentence)
+        time.sleep(0.005)
+    return found
+
+
+def two_sleepers(job):
+    """The two ranks of a job that have become `sleep`."""
+    found = job.below("sleep")
+    return found if len(found) == 2 else None
+
+
+def ftrun_of(job):
+    """The `ftrun` that a script has started: the uppermost one."""
+    found = job.below("ftrun")
+    return next(pid for pid in found if proc.stat(pid)[1] not in found)
+
+
+def printed(text, rank):
+    """The steps whose lines a rank printed, in order."""
+    return [int(step) for step in re.findall(rf"^rank {rank} step (\d+)$", text, re.M)]
+
+
+def check_printed(job, size, steps, version):
+    """Every rank's lines up to the restored version are there once, and the later ones again below them; nothing else is."""
+    text = job.output.text
+    for rank in range(size):
+        steps_of = printed(text, rank)
+        first = len(steps_of) - (steps - version)
+        check(first >= version, f"rank {rank} lost lines that were printed before version {version}: {steps_of}")
+        wanted = [*range(1, first + 1), *range(version + 1, steps + 1)]
+        check(steps_of == wanted, f"rank {rank} printed {steps_of}, not {wanted}")
+    strange = [line for line in text.splitlines() if not re.fullmatch(r"rank \d (step|checkpoint) \d+", line)]
+    check(not strange, f"lines that nobody printed: {strange}")
+
+
+PYTHON = """
+import ctypes, os, sys
+from mpi4py import MPI
+
+ft = ctypes.CDLL("libftd_client.so.0")
+ft.ft_checkpoint.argtypes = [ctypes.c_uint64]
+state, version, step = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_int()
+empty = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: sys.stdout.flush())
+assert ft.ft_on_checkpoint(empty, None) == 0
+assert ft.ft_init(ctypes.byref(state)) == 0
+assert ft.ft_protect(0, ctypes.byref(step), ctypes.c_size_t(4)) == 0
+ft.ft_restore(ctypes.byref(version))
+while step.value < int(sys.argv[1]):
+    MPI.COMM_WORLD.allreduce(1)
+    step.value += 1
+    print("rank", MPI.COMM_WORLD.rank, "step", step.value)
+    if step.value % int(sys.argv[2]) == 0:
+        assert ft.ft_checkpoint(step.value) == 0
+"""
+
+# What prints, and how; each of these but the first two loses lines when ft_checkpoint does not empty that buffer.
+HOWS = {"c": "p", "c-reader": "r", "c-large-buffer": "f", "c-own-buffer": "o", "c-registered": "b", "cplusplus": "c", "cplusplus-unsynced": "u"}
+
+
+def lines_program(context, mpi, how):
+    """Command line of the program, without its numbers, and what follows them."""
+    if how == "fortran":
+        return [context.program(mpi, "lines.f90")], []
+    if how == "python":
+        (context.work / "lines.py").write_text(PYTHON)
+        return ["/usr/bin/python3", "lines.py"], []
+    if not how.startswith("cplusplus"):
+        return [context.program(mpi, "lines.c")], [HOWS[how]]
+    source, program = context.work / "lines.cpp", context.work / "lines"
+    source.write_text(next((context.scratch / "src").rglob("lines.c")).read_text())
+    include = next((context.scratch / "src").rglob("gate.h")).parent
+    subprocess.run(
+        ["/usr/bin/mpicxx.openmpi", "-Wall", "-Wno-unused-function", "-o", program, source, "-I", include,
+         "-I", context.prefix / "include", "-L", context.prefix / "lib", f"-Wl,-rpath,{context.prefix}/lib",
+         "-lftd_client"], env=context.env(mpi, {}), check=True,
+    )
+    return [str(program)], [HOWS[how]]
+
+
+@scenario("printed", each=[{"how": how} for how in [*HOWS, "fortran", "python"]])
+def printed_before(context, how):
+    """A program prints a line per step, takes a checkpoint in every fourth, never flushes, and dies: no line of a step up to
+    the restored version is missing."""
+    mpi = context.mpi("openmpi4")
+    command, rest = lines_program(context, mpi, how)
+    steps, size = 15, 3
+    # Standard input that never ends: a thread of the program may be reading it.
+    read, write = os.pipe()
+    job = context.ftrun(
+        mpi, size, *command, str(steps), "4", *rest, gates=["client.copied:1:3"], stdin=read,
+        env={"LD_LIBRARY_PATH": context.prefix / "lib"} if how == "python" else {},
+    )
+    os.close(read)
+    job.kill(job.at_gate("client.copied", 1))
+    if how == "c-reader":
+        job.wait_err("restored +version", 1)
+        until(lambda: job.output.text.count(f"step {steps}\n") >= size, lambda: f"the end is not printed: {job.output.text}")
+    os.close(write)
+    job.expect(0)
+    check(job.restored == [8], f"restored {job.restored}")
+    check_printed(job, size, steps, 8)
+    if how == "fortran":
+        for rank in range(size):
+            check(f"rank {rank} checkpoint 8\n" in job.output.text, "what a registered subroutine printed was lost")
+
+
+@scenario("printed-held")
+def printed_held(context):
+    """A thread that holds stdout for ever holds up no checkpoint for long, and it is said once that output may be lost."""
+    mpi = context.mpi("openmpi4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "lines.c"), "4", "2", "h")
+    job.expect(0)
+    check(len(re.findall("another thread held stdout", job.err)) == 2, f"not said once per rank: {job.err}")
+
+
+@scenario("live-output", each=[{"mpi": "openmpi4", "ft": "reinit"}, {"mpi": "openmpi4", "ft": "none"}, {"mpi": "mpich4", "ft": "reinit"}])
+def live_output(context, mpi, ft):
+    """A line is on ftrun's stdout while the program computes on, though the program never flushes and calls nothing of ftd's;
+    and what the program printed before MPI_Init, or redirected, is not touched."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 2, context.program(mpi, "lines.c"), "9", "0", "p", ft=ft, gates=["app.step:1"])
+    job.at_gate("app.step", 1)
+    until(lambda: printed(job.output.text, 1) == [1, 2, 3, 4, 5, 6], lambda: f"not live: {job.output.text!r}")
+    job.go("app.step", 1)
+    job.expect(0)
+    check(printed(job.output.text, 1) == list(range(1, 10)), job.output.text)
+
+
+@scenario("not-live", each=[{"how": "file"}, {"how": "own-buffer"}])
+def not_live(context, how):
+    """A stdout that a wrapper sent to a file, or that has a buffer of the program's own, stays as the program wants it."""
+    mpi = context.mpi("openmpi4")
+    program = context.program(mpi, "lines.c")
+    script = f"exec {program} 9 0 {'p >out.$FT_RANK' if how == 'file' else 'o'}"
+    job = context.ftrun(mpi, 2, "bash", "-c", script, gates=["app.step:1"])
+    job.at_gate("app.step", 1)
+    out = context.work / "out.1" if how == "file" else job.out_path
+    # Rank 0 is in step 7, so whatever was to come of rank 1's lines has long come: the gate is behind them.
+    check(not printed(out.read_text(), 1), f"the buffer was taken away: {out.read_text()!r}")
+    job.go("app.step", 1)
+    job.expect(0)
+    check(printed(out.read_text(), 1) == list(range(1, 10)), out.read_text())
+
+
+# A rank without MPI: it writes much, then computes; the next world says that it is there.
+FLOOD = """
+if [ "$FT_WORLD" = 1 ]; then seq -f "$FT_RANK %g" 20000; else touch "$HERE/second.$FT_RANK"; fi
+exec sleep 1000
+"""
+
+
+@scenario("stopped-terminal", public=True)
+def stopped_terminal(context):
+    """The terminal that ftrun writes to stands still, with room for a few bytes, and Ctrl-S is pressed in it: deaths are seen
+    and recovered from all the same, and when the terminal goes on nothing is missing."""
+    terminal, slave = pty.openpty()
+    attributes = termios.tcgetattr(slave)
+    attributes[1] &= ~termios.OPOST
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    job = context.script(
+        '"$FTRUN" -n 2 --ft=reinit bash -c "$FLOOD" >"$TERMINAL"',
+        env={"TERMINAL": os.ttyname(slave), "FLOOD": FLOOD, "HERE": context.work},
+    )
+    sleepers = until(
+        lambda: two_sleepers(job),
+        "the ranks are still writing: ftrun does not read while its terminal stands still",
+    )
+    termios.tcflow(slave, termios.TCOOFF)
+    job.kill(sleepers[0])
+    for rank in range(2):
+        until((context.work / f"second.{rank}").exists, "a death was not seen while the terminal stood still")
+    check("restarted" in job.wait_err("restarted.*|restored.*", 1)[0], job.err)
+    text = bytearray()
+    termios.tcflow(slave, termios.TCOON)
+    while text.count(b"\n") < 40000:
+        text += os.read(terminal, 1 << 16)
+    for rank in range(2):
+        lines = [line for line in text.decode().splitlines() if line.startswith(f"{rank} ")]
+        check(lines == [f"{rank} {n}" for n in range(1, 20001)], f"rank {rank}'s lines are not whole")
+    os.kill(ftrun_of(job), signal.SIGTERM)
+    check(job.wait(30) == 143, "not ended by SIGTERM")
+    os.close(terminal)
+    os.close(slave)
+
+
+@scenario("stalled-pipe")
+def stalled_pipe(context):
+    """A pipe that nobody reads: a signal to ftrun ends the job all the same, and ftrun."""
+    pipe = context.work / "pipe"
+    os.mkfifo(pipe)
+    read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    flood = "while :; do echo some words that fill a pipe; done & exec sleep 1000"
+    job = context.start(
+        ["bash", "-c", 'exec "$@" >pipe', "bash", context.prefix / "bin/ftrun", "-n", "2", "--ft=reinit", "bash", "-c", flood],
+        hurry=10,
+    )
+    until(lambda: two_sleepers(job), "the ranks do not run")
+    # The pipe is full when its writer stands still with it.
+    until(lambda: int.from_bytes(fcntl.ioctl(read, termios.FIONREAD, b"\0\0\0\0"), "little") > 60000, "the pipe is not full")
+    os.kill(job.pid, signal.SIGTERM)
+    check(job.wait(30) == 143, "not ended by SIGTERM")
+    os.close(read)
+
+
+# A disk with 64 KiB left, in a name space where that can be made. What the job printed comes out of it at the end.
+SMALL_DISK = """
+mkdir small
+mount -t tmpfs -o size=256k small small && head -c 192K /dev/zero >small/filler || exit 99
+$FTRUN -n 1 --ft=reinit bash -c 'for n in {1..1500}; do printf "%099d\\n" $n; done; touch $HERE/printed; sleep 0.1' >small/out &
+ftrun=$!
+until [ -e room ] || ! kill -0 $ftrun 2>/dev/null; do sleep 0.01; done
+[ ! -e room ] || rm small/filler
+wait $ftrun
+status=$?
+cat small/out >whole
+exit $status
+"""
+
+
+def on_a_small_disk(context, hurry):
+    """The job of the small disk."""
+    probe = subprocess.run(["unshare", "-Urm", "true"], capture_output=True)
+    if probe.returncode != 0:
+        raise Skipped("no name spaces for an ordinary user here")
+    script = context.work / "small.sh"
+    script.write_text(f"FTRUN={context.prefix}/bin/ftrun\n{SMALL_DISK}")
+    return context.start(["unshare", "-Urm", "bash", script], env={"HERE": context.work}, hurry=hurry)
+
+
+WHOLE = [f"{n:099d}" for n in range(1, 1501)]
+
+
+@scenario("full-disk")
+def full_disk(context):
+    """A disk that is full for a moment costs a sentence, and no line."""
+    job = on_a_small_disk(context, 1)
+    job.wait_err(r"standard output cannot be written: No space left", 1)
+    (context.work / "room").touch()
+    job.expect(0)
+    check((context.work / "whole").read_text().splitlines() == WHOLE, "lines are missing, or torn")
+    check(job.err.count("cannot be written") == 1 and "lost" not in job.err, job.err)
+
+
+@scenario("full-disk-for-ever", each=[{"what": "small"}, {"what": "dev-full"}])
+def full_disk_for_ever(context, what):
+    """A disk that stays full: the job goes on to its end, and the status and a sentence say how much was lost."""
+    if what == "small":
+        job = on_a_small_disk(context, 30)
+    else:
+        job = context.start(
+            ["bash", "-c", 'exec "$@" >/dev/full', "bash", context.prefix / "bin/ftrun", "-n", "1", "bash", "-c",
+             "for n in {1..1500}; do printf '%099d\\n' $n; done"], hurry=30,
+        )
+    check(job.wait(40) == 1, "the job's status does not say that output was lost")
+    written = (context.work / "whole").read_text() if what == "small" else ""
+    lost = int(job.wait_err(r"ftrun: (\d+) bytes of standard output were lost", 1)[0])
+    check(lost + len(written) == 100 * 1500, f"{lost} bytes lost and {len(written)} written are not {100 * 1500}")
+    check("\n".join(WHOLE).startswith(written), "what was written is not the beginning")
+    check("No space left on device" in job.err, job.err)
+
+
+@scenario("reader-left")
+def reader_left(context):
+    """`ftrun … | head -1`: the job goes on to its end, and that is its status."""
+    job = context.script(
+        '"$FTRUN" -n 1 bash -c \'seq 100000; touch done\' | head -1; exit ${PIPESTATUS[0]}',
+    )
+    check(job.wait(30) == 0 and (context.work / "done").exists(), f"the job ended with its reader: {job.err}")
+    check(job.output.text == "1\n", job.output.text)
+
+
+# The second world begins a line, waits, and ends it.
+TWO_HALVES = """
+if [ "$FT_WORLD" = 1 ]; then printf 'first world'; exec sleep 1000; fi
+printf 'second '
+touch "$HERE/second"
+while [ ! -e "$HERE/go" ]; do sleep 0.01; done
+printf 'world\\n'
+"""
+
+
+@scenario("stopped-in-recovery")
+def stopped_in_recovery(context):
+    """ftrun stands still for the whole of a recovery and longer: what it reads of both worlds afterwards it tells apart."""
+    job = context.ftrun(None, 1, "bash", "-c", TWO_HALVES, env={"HERE": context.work})
+    until(lambda: "first world" in job.output.text and job.below("sleep"), "the first world does not run")
+    (sleeper,) = job.below("sleep")
+    ours = {job.pid, *job.below("ftrun")}
+    for pid in ours:
+        os.kill(pid, signal.SIGSTOP)
+    for pid in ours:
+        until(lambda: proc.stat(pid)[0] in "Tt", "ftrun is not stopped")
+    job.kill(sleeper)
+    until((context.work / "second").exists, "no second world while ftrun is stopped")
+    for pid in ours:
+        os.kill(pid, signal.SIGCONT)
+    job.wait_err("restarted", 1)
+    (context.work / "go").touch()
+    job.expect(0)
+    check(job.output.text == "first world\nsecond world\n", f"{job.output.text!r}")
