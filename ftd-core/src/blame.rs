@@ -10,7 +10,7 @@ use crate::failure::{Cause, OwnEnd};
 use crate::ids::{Micros, NodeId, Process};
 use std::collections::BTreeSet;
 
-use crate::agent::Exit;
+use crate::agent::{Exit, Limit};
 
 /// How far a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -38,17 +38,20 @@ pub enum Verdict {
 /// What the exit of a process means. `dying`: its robust futex had fired without an exit of its own announced, so it
 /// was killed, whatever code a wrapper (`bash -c …`) makes of that.
 ///
-/// | exit | killed (`dying`) or out of memory | otherwise |
+/// `limit`: why the kernel sent a SIGKILL, if it was the kernel.
+///
+/// | exit | killed (`dying`) or at a limit | otherwise |
 /// | --- | --- | --- |
 /// | signal | failure | failure |
 /// | code 129 to 192 | failure: signal code − 128 | own |
 /// | other code, not 0 | own; past `MPI_Init` a failure of unknown cause | own |
 /// | code 0 before `MPI_Init` or after `MPI_Finalize` | clean | clean |
 /// | code 0 between | failure of unknown cause | own |
-pub fn verdict(phase: Phase, dying: bool, exit: Exit, oom: bool) -> Verdict {
+pub fn verdict(phase: Phase, dying: bool, exit: Exit, limit: Option<Limit>) -> Verdict {
     let between = phase == Phase::Initialized;
     match exit {
-        Exit::Signal(9) | Exit::Code(137) if oom => Verdict::Failure(Cause::OutOfMemory),
+        Exit::Signal(9) | Exit::Code(137) if limit == Some(Limit::Memory) => Verdict::Failure(Cause::OutOfMemory),
+        Exit::Signal(9) | Exit::Code(137) if limit == Some(Limit::CpuTime) => Verdict::Failure(Cause::CpuLimit),
         Exit::Signal(signal) => Verdict::Failure(Cause::Signal(signal)),
         Exit::Code(code @ 129..=192) if dying => Verdict::Failure(Cause::Signal(code - 128)),
         Exit::Code(_) if dying && between => Verdict::Failure(Cause::Unknown),
@@ -95,22 +98,25 @@ mod tests {
         let own = |code| Verdict::Own(OwnEnd::ExitCode(code));
         let signal = |signal| Verdict::Failure(Cause::Signal(signal));
         let table = [
-            (Launched, false, Exit::Code(0), false, Verdict::Clean),
-            (Finalized, false, Exit::Code(0), false, Verdict::Clean),
-            (Initialized, false, Exit::Code(0), false, Verdict::Own(OwnEnd::NoFinalize)),
-            (Launched, false, Exit::Code(3), false, own(3)),
-            (Finalized, false, Exit::Code(3), false, own(3)),
-            (Initialized, false, Exit::Signal(11), false, signal(11)),
-            (Launched, false, Exit::Signal(11), false, signal(11)),
-            (Initialized, false, Exit::Signal(9), true, Verdict::Failure(Cause::OutOfMemory)),
-            (Initialized, true, Exit::Code(137), false, signal(9)),
-            (Launched, true, Exit::Code(137), false, signal(9)),
-            (Launched, false, Exit::Code(137), false, own(137)),
-            (Initialized, true, Exit::Code(0), false, Verdict::Failure(Cause::Unknown)),
-            (Finalized, true, Exit::Code(0), false, Verdict::Clean),
+            (Launched, false, Exit::Code(0), None, Verdict::Clean),
+            (Finalized, false, Exit::Code(0), None, Verdict::Clean),
+            (Initialized, false, Exit::Code(0), None, Verdict::Own(OwnEnd::NoFinalize)),
+            (Launched, false, Exit::Code(3), None, own(3)),
+            (Finalized, false, Exit::Code(3), None, own(3)),
+            (Initialized, false, Exit::Signal(11), None, signal(11)),
+            (Launched, false, Exit::Signal(11), None, signal(11)),
+            (Initialized, false, Exit::Signal(9), Some(Limit::Memory), Verdict::Failure(Cause::OutOfMemory)),
+            (Launched, false, Exit::Signal(9), Some(Limit::CpuTime), Verdict::Failure(Cause::CpuLimit)),
+            (Initialized, false, Exit::Code(137), Some(Limit::CpuTime), Verdict::Failure(Cause::CpuLimit)),
+            (Initialized, false, Exit::Signal(24), None, signal(24)),
+            (Initialized, true, Exit::Code(137), None, signal(9)),
+            (Launched, true, Exit::Code(137), None, signal(9)),
+            (Launched, false, Exit::Code(137), None, own(137)),
+            (Initialized, true, Exit::Code(0), None, Verdict::Failure(Cause::Unknown)),
+            (Finalized, true, Exit::Code(0), None, Verdict::Clean),
         ];
-        for (phase, dying, exit, oom, expected) in table {
-            assert_eq!(verdict(phase, dying, exit, oom), expected, "{phase:?} {dying} {exit:?} {oom}");
+        for (phase, dying, exit, limit, expected) in table {
+            assert_eq!(verdict(phase, dying, exit, limit), expected, "{phase:?} {dying} {exit:?} {limit:?}");
         }
     }
 }

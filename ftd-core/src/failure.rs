@@ -61,6 +61,9 @@ impl fmt::Display for OwnEnd {
     }
 }
 
+/// SIGKILL's number, on every architecture that Linux knows.
+const KILL: i32 = 9;
+
 /// Why something died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
@@ -68,6 +71,8 @@ pub enum Cause {
     Signal(i32),
     /// The kernel's out-of-memory killer.
     OutOfMemory,
+    /// The kernel, because the process had used up the CPU time that its limits allow.
+    CpuLimit,
     /// Seen dying; the cause is not known yet (it comes later and completes the report).
     Unknown,
     /// The slot's shepherd is gone.
@@ -88,6 +93,12 @@ impl Cause {
     /// Whether the node is out of the job with this, its slots and arenas with it.
     pub fn takes_node(self) -> bool {
         matches!(self, Cause::NodeSilent)
+    }
+
+    /// Whether this came from outside: no program brings a SIGKILL, a lost slot or a lost node upon itself. Everything
+    /// else is the program's own death, also one whose cause stays unknown.
+    pub fn is_from_outside(self) -> bool {
+        matches!(self, Cause::Signal(KILL) | Cause::SlotLost | Cause::AgentLost | Cause::NodeSilent | Cause::Fenced)
     }
 }
 
@@ -144,6 +155,7 @@ impl fmt::Display for Cause {
         match self {
             Cause::Signal(signal) => write!(f, "was killed by {}", signal_name(*signal)),
             Cause::OutOfMemory => f.write_str("was killed by the kernel's out-of-memory killer"),
+            Cause::CpuLimit => f.write_str("was killed because its limit of CPU time was used up"),
             Cause::Unknown => f.write_str("died"),
             Cause::SlotLost => f.write_str("was lost (its shepherd died)"),
             Cause::AgentLost => f.write_str("lost its agent"),

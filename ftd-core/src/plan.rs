@@ -5,7 +5,7 @@
 //! ended ones took part in communication that will be repeated. (When all have ended cleanly, the job is complete.)
 
 use crate::failure::{Cause, Failure, FailureSet, Subject, signal_name};
-use crate::ids::{EpochId, NodeId, Process, Rank, SlotId, WorldId};
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::placement::Placement;
 use crate::policy::{Mode, Policy};
 use crate::record::{
@@ -18,13 +18,19 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Cluster {
     /// Slots that are up and that the record does not know.
     pub new_slots: BTreeMap<SlotId, NodeId>,
-    /// The job got on in the epoch that ends: a newer complete checkpoint than the one restored, or long enough computing.
-    pub progress: bool,
+    /// A newer checkpoint than the restored one became complete in the epoch that ends: progress after whatever death.
+    pub checkpointed: bool,
+    /// The epoch that ends computed for [`Policy::progress_after`]: progress after deaths from outside alone.
+    pub computed: bool,
     /// An earlier epoch got the job on, which was not known when it ended: the one that ends now restored a newer version
     /// than the one before. (A checkpoint counts only with its checksum, and a rank may die before that is made.)
     pub late_progress: bool,
     /// True causes that became known after a death was agreed.
     pub causes: BTreeMap<Process, Cause>,
+    /// When the failures were noticed.
+    pub at: Micros,
+    /// What the ranks of the epoch that ends had taken back.
+    pub restored: BTreeMap<GroupId, Version>,
 }
 
 /// Why there is no next epoch.
@@ -38,8 +44,11 @@ pub enum Unrecoverable {
     },
     /// The same death again and again.
     #[error(
-        "the job cannot continue, because {suspect} died {deaths} times in a row without a newer complete checkpoint \
-         or {progress_after} of computing between (--ft-max-failures); its history: {}", history.join("; ")
+        "the job cannot continue, because {suspect} died {}{deaths} times in a row without a newer complete \
+         checkpoint{} between (--ft-max-failures); its history:{}",
+        if *suspect == Suspect::Program { "by itself " } else { "" },
+        if suspect.is_from_outside() { format!(" or {progress_after} of computing") } else { String::new() },
+        history.iter().map(|line| format!("\n  {line}")).collect::<String>()
     )]
     CrashLoop {
         /// Who.
@@ -48,7 +57,7 @@ pub enum Unrecoverable {
         deaths: u32,
         /// What would have counted as progress.
         progress_after: crate::ids::Micros,
-        /// One entry per death, oldest first.
+        /// One line per death, oldest first.
         history: Vec<String>,
         /// How it died last.
         last: Cause,
@@ -90,7 +99,7 @@ impl Unrecoverable {
     pub fn status(&self) -> i32 {
         let of = |cause: &Cause| match cause {
             Cause::Signal(signal) => 128 + signal,
-            Cause::OutOfMemory | Cause::Unknown => 128 + 9,
+            Cause::OutOfMemory | Cause::CpuLimit | Cause::Unknown => 128 + 9,
             Cause::Own(end) => end.status(),
             _ => 1,
         };
@@ -111,6 +120,7 @@ pub fn first_record(
     world_size: u32,
     nodes: &[NodeId],
     slots: &BTreeMap<SlotId, NodeId>,
+    now: Micros,
 ) -> Result<EpochRecord, Unrecoverable> {
     let mut order: Vec<_> = slots.iter().map(|(slot, node)| (*node, *slot)).collect();
     order.sort_unstable();
@@ -125,6 +135,7 @@ pub fn first_record(
     members.dedup();
     let record = EpochRecord {
         epoch: EpochId(1),
+        began: now,
         mode,
         world: WorldId(1),
         world_size,
@@ -192,7 +203,12 @@ pub fn plan(
     for entry in &mut next.history {
         entry.failures = completed(&entry.failures, &cluster.causes);
     }
-    next.history.push(HistoryEntry { epoch: record.epoch, failures: failures.clone() });
+    next.history.push(HistoryEntry {
+        epoch: record.epoch,
+        failures: failures.clone(),
+        at: cluster.at,
+        restored: cluster.restored.clone(),
+    });
     let surplus = next.history.len().saturating_sub(policy.history);
     next.history.drain(..surplus);
     next.streaks = streaks(record, &failures, cluster);
@@ -221,27 +237,51 @@ pub(crate) fn completed(failures: &FailureSet, causes: &BTreeMap<Process, Cause>
     failures
 }
 
-/// Who is to be blamed for a failure, if it counts for a crash loop: the loss of a node or of ftd's own agent does not.
-fn suspect(record: &EpochRecord, failure: &Failure) -> Option<Suspect> {
-    match (failure.subject, failure.cause) {
+/// Who is to be blamed for these failures, as far as they count for a crash loop: the loss of a node or of ftd's own agent
+/// does not. A process that dies by itself when something else fails dies of that.
+fn suspects(placement: &Placement, failures: &FailureSet) -> BTreeSet<Suspect> {
+    let by_itself =
+        |failure: &Failure| matches!(failure.subject, Subject::Process(_)) && !failure.cause.is_from_outside();
+    let program = failures.failures().iter().all(by_itself);
+    let suspect = |failure: &Failure| match (failure.subject, failure.cause) {
+        (Subject::Process(_), _) if by_itself(failure) => program.then_some(Suspect::Program),
         (Subject::Process(process), _) => Some(Suspect::Rank(process.rank)),
-        (Subject::Slot(slot), _) => record.placement.rank(slot).map(Suspect::ShepherdOf),
+        (Subject::Slot(slot), _) => placement.rank(slot).map(Suspect::ShepherdOf),
         (Subject::Node(node), Cause::WorldServerLost) => Some(Suspect::ServerOf(node)),
         (Subject::Node(_), _) => None,
-    }
+    };
+    failures.failures().iter().filter_map(suspect).collect()
 }
 
+/// The deaths in a row of each suspect, with these. What counts as progress depends on whose the deaths before it were:
+/// a newer checkpoint always does, computing only after deaths from outside.
 fn streaks(record: &EpochRecord, failures: &FailureSet, cluster: &Cluster) -> Vec<Streak> {
-    let mut deaths: BTreeMap<Suspect, u32> = BTreeMap::new();
-    if !cluster.progress {
-        // Of what came after late progress only the last death is left.
-        let most = if cluster.late_progress { 1 } else { u32::MAX };
-        deaths.extend(record.streaks.iter().map(|streak| (streak.suspect, streak.deaths.min(most))));
-    }
-    for suspect in failures.failures().iter().filter_map(|failure| suspect(record, failure)) {
+    let mut deaths = deaths_so_far(record, cluster);
+    for suspect in suspects(&record.placement, failures) {
         *deaths.entry(suspect).or_default() += 1;
     }
     deaths.into_iter().map(|(suspect, deaths)| Streak { suspect, deaths }).collect()
+}
+
+fn deaths_so_far(record: &EpochRecord, cluster: &Cluster) -> BTreeMap<Suspect, u32> {
+    let mut deaths: BTreeMap<Suspect, u32> = BTreeMap::new();
+    if cluster.checkpointed {
+        return deaths;
+    }
+    // Of what came after late progress only the last death is left.
+    let most = if cluster.late_progress { 1 } else { u32::MAX };
+    deaths.extend(record.streaks.iter().map(|streak| (streak.suspect, streak.deaths.min(most))));
+    // The last deaths may have been counted before it was known what they were.
+    let known = completed(&record.failures, &cluster.causes);
+    let (counted, right) = (suspects(&record.placement, &record.failures), suspects(&record.placement, &known));
+    for suspect in counted.difference(&right) {
+        deaths.entry(*suspect).and_modify(|deaths| *deaths = deaths.saturating_sub(1));
+    }
+    for suspect in right.difference(&counted) {
+        *deaths.entry(*suspect).or_default() += 1;
+    }
+    deaths.retain(|suspect, deaths| *deaths > 0 && !(cluster.computed && suspect.is_from_outside()));
+    deaths
 }
 
 fn crash_loop(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Result<(), Unrecoverable> {
@@ -251,23 +291,36 @@ fn crash_loop(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Res
     ) else {
         return Ok(());
     };
-    // The record's placement is the old one here, so a shepherd's rank is still found.
-    let of_suspect = |failures: &FailureSet| -> Option<Failure> {
-        failures.failures().iter().find(|failure| suspect(next, failure) == Some(worst.suspect)).copied()
+    let of_suspect = |failure: &&Failure| match (worst.suspect, failure.subject) {
+        (Suspect::Rank(rank), Subject::Process(process)) => process.rank == rank && failure.cause.is_from_outside(),
+        (Suspect::Program, Subject::Process(_)) => !failure.cause.is_from_outside(),
+        // The ranks of slots that were replaced long ago are not known any more.
+        (Suspect::ShepherdOf(_), Subject::Slot(_)) => true,
+        (Suspect::ServerOf(node), Subject::Node(other)) => node == other && failure.cause == Cause::WorldServerLost,
+        _ => false,
     };
-    let lines = next.history.iter().filter_map(|entry| {
-        let failure = of_suspect(&entry.failures)?;
-        Some(format!("{}: {failure}", entry.epoch))
-    });
-    let history: Vec<String> = lines.collect();
-    let skip = history.len().saturating_sub(worst.deaths as usize);
+    let counts = |entry: &HistoryEntry| entry.failures.failures().iter().any(|failure| of_suspect(&failure));
+    let from = next.history.iter().enumerate().rev().filter(|(_, entry)| counts(entry));
+    let from = from.take(worst.deaths as usize).last().map_or(0, |(at, _)| at);
     Err(Unrecoverable::CrashLoop {
         suspect: worst.suspect,
         deaths: worst.deaths,
         progress_after: policy.progress_after,
-        history: history.into_iter().skip(skip).collect(),
-        last: of_suspect(failures).map_or(Cause::Unknown, |failure| failure.cause),
+        history: next.history[from..].iter().flat_map(|entry| history_lines(next, entry)).collect(),
+        last: failures.failures().iter().find(of_suspect).map_or(Cause::Unknown, |failure| failure.cause),
     })
+}
+
+/// One line per death: when, who, of what, and what the ranks had taken back before.
+fn history_lines(record: &EpochRecord, entry: &HistoryEntry) -> Vec<String> {
+    let tenths = entry.at.since(record.began).0 / 100_000;
+    let restored: Vec<String> = entry.restored.values().map(|version| format!("version {}", version.0)).collect();
+    let restored = if restored.is_empty() { "nothing".to_string() } else { restored.join(", ") };
+    let line = |sentence: String| {
+        let (seconds, tenth) = (tenths / 10, tenths % 10);
+        format!("{}, {seconds}.{tenth} s after the start: {sentence}; restored before: {restored}", entry.epoch)
+    };
+    sentences(record, &entry.failures).into_iter().map(line).collect()
 }
 
 fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {

@@ -1,9 +1,10 @@
 //! The agreed state of a job. One key in the store holds one [`EpochRecord`]; everything else is derived.
 
 use crate::failure::FailureSet;
-use crate::ids::{EpochId, NodeId, Process, Rank, SlotId, WorldId};
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::placement::Placement;
 use crate::policy::Mode;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// What a slot is good for.
@@ -57,7 +58,9 @@ pub enum Strategy {
 /// What is counted when something dies again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Suspect {
-    /// A rank's process, by itself.
+    /// The program: deaths of its processes by themselves, whichever ranks they were.
+    Program,
+    /// A rank's process, which something outside ends.
     Rank(Rank),
     /// The shepherd of the slot that this rank was on.
     ShepherdOf(Rank),
@@ -68,10 +71,19 @@ pub enum Suspect {
 impl fmt::Display for Suspect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Suspect::Program => f.write_str("the program"),
             Suspect::Rank(rank) => rank.fmt(f),
             Suspect::ShepherdOf(rank) => write!(f, "the shepherd of {rank}"),
             Suspect::ServerOf(node) => write!(f, "the PMIx server (ft-pmix) of {node}"),
         }
+    }
+}
+
+impl Suspect {
+    /// Whether its deaths come from outside, so that long enough computing is progress after them. What the program does
+    /// to itself it may do every hour, and would be started again for ever.
+    pub fn is_from_outside(self) -> bool {
+        matches!(self, Suspect::Rank(_) | Suspect::ShepherdOf(_))
     }
 }
 
@@ -91,6 +103,10 @@ pub struct HistoryEntry {
     pub epoch: EpochId,
     /// What ended it.
     pub failures: FailureSet,
+    /// When, on the clock of [`EpochRecord::began`].
+    pub at: Micros,
+    /// What its ranks had taken back when it began, per group; empty when they began from the beginning.
+    pub restored: BTreeMap<GroupId, Version>,
 }
 
 /// How a job ended.
@@ -107,6 +123,8 @@ pub struct Outcome {
 pub struct EpochRecord {
     /// Its number; each number has exactly one record.
     pub epoch: EpochId,
+    /// When the job's first record was made, on the clock of the agent that made it.
+    pub began: Micros,
     /// The job's mode.
     pub mode: Mode,
     /// The world that is released (with [`outcome`](Self::outcome): the last one that was).

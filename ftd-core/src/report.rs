@@ -46,8 +46,11 @@ pub struct Recovery {
     pub restored: Option<Choice>,
     /// When each step was reached.
     pub times: PhaseTimes,
+    /// A rank has taken it back.
+    pub taken: bool,
     /// All ranks were seen initialised, and restored if there was something to restore. Otherwise the report was given
-    /// after [`Policy::report_patience`](crate::Policy::report_patience) without a further sign.
+    /// after [`Policy::report_patience`](crate::Policy::report_patience) without a further sign, or because the next
+    /// failure or the job's end came first.
     pub complete: bool,
 }
 

@@ -233,7 +233,7 @@ mod tests {
     fn record(epoch: u64, members: &[u32]) -> EpochRecord {
         let slots = (0..8).map(|slot| (crate::SlotId(slot), NodeId(slot))).collect();
         let nodes: Vec<NodeId> = (0..8).map(NodeId).collect();
-        let first = crate::plan::first_record(crate::Mode::Reinit, 1, &nodes, &slots).unwrap();
+        let first = crate::plan::first_record(crate::Mode::Reinit, 1, &nodes, &slots, Micros(0)).unwrap();
         let nodes = nodes.iter().map(|node| NodeEntry { node: *node, member: members.contains(&node.0), vouched: 0 });
         EpochRecord { epoch: EpochId(epoch), nodes: nodes.collect(), placement: Placement::default(), ..first }
     }

@@ -16,7 +16,7 @@ fn record() -> impl Generator<Value = EpochRecord> {
             (0..nodes * slots).map(|slot| (SlotId(slot), NodeId(slot / slots))).collect();
         let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
         let ranks = (nodes * slots).saturating_sub(spare).max(1);
-        first_record(Mode::Reinit, ranks, &members, &all).unwrap()
+        first_record(Mode::Reinit, ranks, &members, &all, Micros(0)).unwrap()
     })
 }
 
@@ -63,7 +63,7 @@ proptest! {
     fn what_is_planned_is_sound((mut record, rounds) in rounds()) {
         let policy = Policy { max_failures: 3, ..Policy::default() };
         for (failures, progress) in rounds {
-            let cluster = Cluster { progress, ..Cluster::default() };
+            let cluster = Cluster { checkpointed: progress, ..Cluster::default() };
             let planned = plan(&record, &failures, &cluster, &policy);
             // Equal input, equal answer.
             prop_assert_eq!(&planned, &plan(&record, &failures, &cluster, &policy));
@@ -112,7 +112,7 @@ proptest! {
                 }
                 Err(Unrecoverable::CrashLoop { deaths, history, .. }) => {
                     prop_assert_eq!(deaths, policy.max_failures);
-                    prop_assert!(history.len() <= deaths as usize && !history.is_empty());
+                    prop_assert!(deaths == policy.max_failures && !history.is_empty());
                     break;
                 }
                 Err(other) => return Err(TestCaseError::fail(other.to_string())),
@@ -317,10 +317,10 @@ impl Machine {
         match nudge {
             Nudge::Dying(rank) => self.tell(Event::Dying(process(rank))),
             Nudge::Killed(rank) => {
-                self.tell(Event::Exited { process: process(rank), exit: Exit::Signal(9), oom: false })
+                self.tell(Event::Exited { process: process(rank), exit: Exit::Signal(9), limit: None })
             }
             Nudge::Exits(rank, code) => {
-                self.tell(Event::Exited { process: process(rank), exit: Exit::Code(code), oom: false });
+                self.tell(Event::Exited { process: process(rank), exit: Exit::Code(code), limit: None });
             }
             Nudge::Abort(rank) => self.tell(Event::AbortRequested { process: process(rank), code: 9 }),
             Nudge::Initialized(rank) => self.tell(Event::Initialized(process(rank))),
@@ -355,7 +355,7 @@ impl Machine {
             Nudge::StaleEvents => {
                 let old = WorldId(world.0.saturating_sub(1));
                 let process = Process::primary(old, Rank(0));
-                self.tell(Event::Exited { process, exit: Exit::Code(1), oom: false });
+                self.tell(Event::Exited { process, exit: Exit::Code(1), limit: None });
                 self.tell(Event::Committed { process, version: Version(99) });
                 self.tell(Event::WorldEmptied(WorldId(old.0.saturating_sub(1))));
                 self.tell(Event::Drained(old));
@@ -389,7 +389,7 @@ proptest! {
                 let process = Process::primary(world, Rank(rank));
                 machine.tell(Event::Initialized(process));
                 machine.tell(Event::Finalized(process));
-                machine.tell(Event::Exited { process, exit: Exit::Code(0), oom: false });
+                machine.tell(Event::Exited { process, exit: Exit::Code(0), limit: None });
             }
             machine.now += 100_000;
             machine.tell(Event::Timer);

@@ -6,6 +6,7 @@
 //! | `nodes N` `slots N` `ranks N` | the cluster; slots are per node and numbered through |
 //! | `observers N` `max-failures N` `mode M` `steps N` | the policy and the program's length |
 //! | `renewable` `recover-aborts` `nervous` | lost slots are replaced; aborts are recovered from; survivors abort by themselves |
+//! | `progress-after T`, `never-checkpoints` | what counts as progress; the program takes no checkpoint |
 //! | `start` | until all ranks compute |
 //! | `run T` | lets time pass (`5ms`, `2s`) |
 //! | `settle` | until all ranks compute in the newest epoch |
@@ -85,6 +86,8 @@ impl Scenario {
             ["max-failures", n] => self.setup.policy.max_failures = number(n)?,
             ["mode", m] => self.setup.mode = m.parse().map_err(|e: ftd_core::policy::ModeError| e.to_string())?,
             ["steps", n] => self.setup.steps = number(n)?,
+            ["progress-after", t] => self.setup.policy.progress_after = ftd_core::Micros(span(t)?),
+            ["never-checkpoints"] => self.setup.every = u64::MAX,
             ["renewable"] => self.setup.renewable = true,
             ["recover-aborts"] => self.setup.policy.recover_aborts = true,
             ["nervous"] => self.setup.nervous = true,

@@ -108,11 +108,11 @@ fn running() -> Node {
 }
 
 fn killed(world: u64, rank: u32) -> Event {
-    Event::Exited { process: process(world, rank), exit: Exit::Signal(9), oom: false }
+    Event::Exited { process: process(world, rank), exit: Exit::Signal(9), limit: None }
 }
 
 fn exits(world: u64, rank: u32, code: i32) -> Event {
-    Event::Exited { process: process(world, rank), exit: Exit::Code(code), oom: false }
+    Event::Exited { process: process(world, rank), exit: Exit::Code(code), limit: None }
 }
 
 #[test]
@@ -216,7 +216,8 @@ fn an_exit_waits_for_the_cause_of_a_death_that_nobody_knows_yet() {
         node
     };
     assert!(node.tell_with(exits(2, 0, 3), &[process(2, 1)], &[]).is_empty(), "rank 1 is dying: of what?");
-    assert!(node.tell(killed(2, 1)).is_empty(), "of a signal: rank 0's exit is collateral");
+    let said = node.tell(killed(2, 1));
+    assert_eq!(said, ["done: rank 1 on node 0 was killed by SIGKILL"], "of a signal: rank 0's exit is collateral");
     assert_eq!(node.wait(MS), ["agree epoch 3 world 3", "stop world 2"]);
 }
 
@@ -245,10 +246,28 @@ fn a_failure_during_a_recovery_supersedes_it() {
     let mut node = running();
     node.tell(killed(1, 0));
     node.wait(MS);
+    // The old world is not gone yet when a slot is lost too.
+    assert!(node.tell(Event::SlotLost(SlotId(1))).is_empty());
+    assert_eq!(node.wait(MS), ["WaitingForSlot { lost: SlotId(1) }", "need slot"]);
+    assert_eq!(node.tell(Event::SlotUp(SlotId(2))), ["agree epoch 3 world 3"]);
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    node.tell(Event::InventoryTaken { epoch: EpochId(3), inventory: Inventory::default() });
+    node.tell(Event::Drained(WorldId(2)));
+    node.tell(Event::Initialized(process(3, 0)));
+    let said = node.tell(Event::Initialized(process(3, 1)));
+    let done = "done: rank 0 on node 0 was killed by SIGKILL; slot 1 on node 0 was lost (its shepherd died)";
+    assert_eq!(said, [done], "one block for both: world 2 never ran");
+}
+
+#[test]
+fn a_failure_of_the_recovered_world_ends_the_recovery_with_its_block() {
+    let mut node = running();
+    node.tell(killed(1, 0));
+    node.wait(MS);
     node.tell(Event::WorldEmptied(WorldId(1)));
     node.tell(Event::Drained(WorldId(1)));
     // World 2 is launched; rank 1 dies before MPI_Init.
-    node.tell(killed(2, 1));
+    assert_eq!(node.tell(killed(2, 1)), ["done: rank 0 on node 0 was killed by SIGKILL"]);
     assert_eq!(node.wait(MS), ["agree epoch 3 world 3", "stop world 2"]);
     let late = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
     assert!(late.is_empty(), "work for an older epoch is dropped");
@@ -256,8 +275,7 @@ fn a_failure_during_a_recovery_supersedes_it() {
     assert_eq!(node.tell(Event::Drained(WorldId(2))), ["launch world 3 0@0 1@1", "release world 3"]);
     node.initialize(3);
     let said = node.tell(Event::InventoryTaken { epoch: EpochId(3), inventory: Inventory::default() });
-    let done = "done: rank 0 on node 0 was killed by SIGKILL; rank 1 on node 0 was killed by SIGKILL";
-    assert_eq!(said, ["restore nothing", done]);
+    assert_eq!(said, ["restore nothing", "done: rank 1 on node 0 was killed by SIGKILL"]);
 }
 
 fn recover(node: &mut Node, world: u64) {
@@ -277,16 +295,84 @@ fn a_crash_loop_ends_the_job_with_its_history_and_the_true_cause() {
     for world in 1..5 {
         node.tell(Event::Dying(process(world, 1)));
         node.wait(MS);
-        node.tell(Event::Exited { process: process(world, 1), exit: Exit::Signal(11), oom: false });
+        node.tell(Event::Exited { process: process(world, 1), exit: Exit::Signal(11), limit: None });
         recover(&mut node, world);
     }
     node.tell(Event::Dying(process(5, 1)));
     assert!(node.wait(MS).is_empty(), "how it died is worth waiting for");
-    let exit = Event::Exited { process: process(5, 1), exit: Exit::Signal(11), oom: false };
+    let exit = Event::Exited { process: process(5, 1), exit: Exit::Signal(11), limit: None };
     assert_eq!(node.tell(exit), ["agree end 139", "stop world 5"]);
     let said = node.tell(Event::WorldEmptied(WorldId(5)));
-    assert!(said[0].contains("because rank 1 died 5 times in a row"), "{said:?}");
+    assert!(said[0].contains("because the program died by itself 5 times in a row"), "{said:?}");
     assert_eq!(said[0].matches("was killed by SIGSEGV").count(), 5, "{said:?}");
+}
+
+/// World after world one rank dies of `exit` after `seconds` of computing; the world in which the job ends.
+fn dies_again_and_again(exit: Exit, limit: Option<Limit>, seconds: u64) -> Option<u64> {
+    let mut node = running();
+    for world in 1..12 {
+        node.now += seconds * 1000 * MS;
+        let rank = (world % 2) as u32;
+        // Agreed before it is known how the process died.
+        node.tell(Event::Dying(process(world, rank)));
+        let mut said = node.wait(MS);
+        said.extend(node.tell(Event::Exited { process: process(world, rank), exit, limit }));
+        // An exit that explains nothing is waited for in vain.
+        said.extend(node.wait(6_000 * MS));
+        if said.iter().any(|what| what.starts_with("agree end")) {
+            return Some(world);
+        }
+        recover(&mut node, world);
+    }
+    None
+}
+
+#[test]
+fn computing_is_progress_after_deaths_from_outside_alone() {
+    assert_eq!(dies_again_and_again(Exit::Signal(9), None, 31), None);
+    // Per rank: each dies every second time.
+    assert_eq!(dies_again_and_again(Exit::Signal(9), None, 29), Some(9));
+    let own = [
+        (Exit::Signal(11), None),
+        (Exit::Signal(15), None),
+        (Exit::Signal(24), None),
+        (Exit::Signal(9), Some(Limit::Memory)),
+        (Exit::Signal(9), Some(Limit::CpuTime)),
+        (Exit::Code(0), None),
+    ];
+    for (exit, limit) in own {
+        assert_eq!(dies_again_and_again(exit, limit, 31), Some(5), "{exit:?} {limit:?}");
+    }
+}
+
+#[test]
+fn a_program_that_never_asks_for_its_state_gets_its_block_at_the_end() {
+    let mut node = running();
+    for rank in 0..2 {
+        node.tell(Event::Committed { process: process(1, rank), version: Version(7) });
+    }
+    node.tell(killed(1, 0));
+    node.wait(MS);
+    recover_from(&mut node, 1, both_hold(7, 1));
+    for rank in 0..2 {
+        node.tell(Event::Finalized(process(2, rank)));
+    }
+    assert!(node.tell(exits(2, 0, 0)).is_empty());
+    let done = "done: rank 0 on node 0 was killed by SIGKILL";
+    assert_eq!(node.tell(exits(2, 1, 0)), [done, "agree end 0", "stop world 2"]);
+}
+
+#[test]
+fn an_abort_in_a_recovery_comes_below_its_block() {
+    let mut node = running();
+    for rank in 0..2 {
+        node.tell(Event::Committed { process: process(1, rank), version: Version(7) });
+    }
+    node.tell(killed(1, 0));
+    node.wait(MS);
+    recover_from(&mut node, 1, both_hold(7, 1));
+    let said = node.tell(Event::AbortRequested { process: process(2, 1), code: 3 });
+    assert_eq!(said, ["done: rank 0 on node 0 was killed by SIGKILL", "proceed rank 1", "agree end 3"]);
 }
 
 #[test]
@@ -496,7 +582,7 @@ fn ranks_that_die_of_the_signal_are_no_failure() {
     let mut node = running();
     node.tell(Event::Cancel { signal: 15 });
     assert!(node.tell(Event::Dying(process(1, 0))).is_empty());
-    let died = |rank| Event::Exited { process: process(1, rank), exit: Exit::Signal(15), oom: false };
+    let died = |rank| Event::Exited { process: process(1, rank), exit: Exit::Signal(15), limit: None };
     assert!(node.tell(died(0)).is_empty());
     assert!(node.wait(100 * MS).is_empty(), "no recovery begins");
     assert_eq!(node.tell(died(1)), ["stop world 1", "agree end 143"]);
@@ -512,7 +598,7 @@ fn nothing_that_dies_after_the_signal_is_a_failure() {
     assert!(node.wait(MS).is_empty());
     // Libraries abort when a peer ends.
     assert_eq!(node.tell(Event::AbortRequested { process: process(1, 0), code: 1 }), ["proceed rank 0"]);
-    let died = Event::Exited { process: process(1, 0), exit: Exit::Signal(6), oom: false };
+    let died = Event::Exited { process: process(1, 0), exit: Exit::Signal(6), limit: None };
     assert_eq!(node.tell(died), ["stop world 1", "agree end 130"], "one was killed with its slot");
 }
 
@@ -547,7 +633,8 @@ fn a_job_that_is_cancelled_while_it_recovers_ends_at_once() {
     let mut node = running();
     node.tell(killed(1, 0));
     node.wait(MS);
-    assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["agree end 143"]);
+    let said = node.tell(Event::Cancel { signal: 15 });
+    assert_eq!(said, ["done: rank 0 on node 0 was killed by SIGKILL", "agree end 143"]);
     assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["end 143: the job was cancelled by SIGTERM"]);
 
     let mut node = running();

@@ -2,11 +2,11 @@
 
 use super::{Agent, Asked, Effect, Stage};
 use crate::failure::{Cause, Failure, FailureSet, Subject};
-use crate::ids::{NodeId, Process, Revision, SlotId};
+use crate::ids::{GroupId, NodeId, Process, Revision, SlotId, Version};
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::record::{EpochRecord, SlotState};
 use crate::report::{Episode, Notice, Report};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Agent {
     /// Wants the record read; at once if the store is idle.
@@ -93,6 +93,11 @@ impl Agent {
 
     fn adopt_next(&mut self, record: EpochRecord) {
         debug_assert!(record.check().is_ok(), "{:?}", record.check());
+        if record.outcome.is_some() || !record.is_member(self.me) {
+            self.report_recovery(false);
+        } else {
+            self.end_recovery();
+        }
         let old = self.record.replace(record);
         let Some(record) = self.record.clone() else { return };
         let held = std::mem::take(&mut self.holds);
@@ -240,7 +245,7 @@ impl Agent {
             let up = self.slots.iter().filter(|(_, slot)| slot.up).map(|(slot, _)| (*slot, self.me));
             slots.extend(up);
         }
-        let first = plan::first_record(self.config.mode, self.config.world_size, &nodes, &slots);
+        let first = plan::first_record(self.config.mode, self.config.world_size, &nodes, &slots, self.now);
         match first {
             Ok(record) => self.write(record),
             Err(_) if self.config.renewable_slots && !overdue => {}
@@ -296,11 +301,15 @@ impl Agent {
                 .filter(|(slot, known)| known.up && record.slot(**slot).is_none())
                 .map(|(slot, _)| (*slot, self.me))
                 .collect(),
-            progress: self.progressed(),
+            checkpointed: !self.ledger.complete().is_empty(),
+            computed: self.computed(),
             late_progress: self.late_progress,
             causes: self.causes.clone(),
+            at: self.noticed(),
+            restored: self.taken_back(),
         };
         match plan::plan(record, &failures, &cluster, &self.config.policy) {
+            Ok(_) if self.may_be_a_loop(record, &failures, &cluster) => {}
             Ok(next) => self.write(next),
             Err(Unrecoverable::NothingFailed(_)) => self.dissolve_batch(),
             Err(Unrecoverable::NoSlot { missing, .. }) if self.await_slots(&failures, missing) => {}
@@ -314,6 +323,19 @@ impl Agent {
         if let Some(verdict) = self.verdict.clone() {
             self.write(plan::last_record(record, verdict.outcome));
         }
+    }
+
+    /// Whether a death whose cause is on its way would end the job if it came from outside.
+    fn may_be_a_loop(&self, record: &EpochRecord, failures: &FailureSet, cluster: &Cluster) -> bool {
+        if !self.await_causes(failures) {
+            return false;
+        }
+        let mut killed = FailureSet::new();
+        for failure in failures.failures() {
+            let cause = if failure.cause == Cause::Unknown { Cause::Signal(9) } else { failure.cause };
+            killed.insert(Failure { cause, ..*failure });
+        }
+        matches!(plan::plan(record, &killed, cluster, &self.config.policy), Err(Unrecoverable::CrashLoop { .. }))
     }
 
     /// The job ends with how a process died: that is worth waiting for, a while.
@@ -358,10 +380,16 @@ impl Agent {
         self.slots.iter().filter(|(slot, known)| !known.up && !of_record(**slot)).count() as u32
     }
 
-    /// The epoch got the job on: a newer checkpoint than the restored one is complete, or it computed long enough.
-    fn progressed(&self) -> bool {
-        let computed = self.stage == Stage::Computing
-            && self.noticed().since(self.stage_since) >= self.config.policy.progress_after;
-        computed || !self.ledger.complete().is_empty()
+    /// The epoch computed long enough before its failures.
+    fn computed(&self) -> bool {
+        self.stage == Stage::Computing && self.noticed().since(self.stage_since) >= self.config.policy.progress_after
+    }
+
+    /// What ranks of this node have taken back in this epoch, per group.
+    fn taken_back(&self) -> BTreeMap<GroupId, Version> {
+        let took = self.locals.iter().filter(|(_, local)| local.restored);
+        let groups: BTreeSet<GroupId> = took.map(|(process, _)| self.config.groups.of(process.rank)).collect();
+        let chosen = |group| self.choice.as_ref().and_then(|choice| choice.get(&group).copied().flatten());
+        groups.into_iter().filter_map(|group| Some((group, chosen(group)?.version))).collect()
     }
 }

@@ -41,6 +41,15 @@ pub enum Exit {
     Code(i32),
 }
 
+/// Why the kernel sends a SIGKILL of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Limit {
+    /// Memory ran out: the out-of-memory killer.
+    Memory,
+    /// The process had used up the CPU time that it may use (`RLIMIT_CPU`).
+    CpuTime,
+}
+
 /// What an agent is told. Events of worlds that have ended do no harm; the driver need not filter them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -83,8 +92,8 @@ pub enum Event {
         process: Process,
         /// How.
         exit: Exit,
-        /// The kernel's out-of-memory killer was at work.
-        oom: bool,
+        /// What the kernel ended it for, should it have been killed.
+        limit: Option<Limit>,
     },
     /// The process called `MPI_Abort` and waits for [`Effect::Proceed`].
     AbortRequested {

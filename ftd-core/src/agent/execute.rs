@@ -29,6 +29,7 @@ impl Agent {
     }
 
     pub(super) fn enter_ending(&mut self) {
+        self.report_recovery(false);
         self.batch = None;
         self.enter(Stage::Ending);
     }

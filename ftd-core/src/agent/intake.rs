@@ -1,6 +1,6 @@
 //! What an event means for what the agent knows.
 
-use super::{Agent, Asked, Batch, Effect, Event, Exit, Link, LocalEnd, Progress, Stage};
+use super::{Agent, Asked, Batch, Effect, Event, Exit, Limit, Link, LocalEnd, Progress, Stage};
 use crate::blame::{self, Hold, Phase, verdict};
 use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
@@ -23,7 +23,7 @@ impl Agent {
             Event::Initialized(process) => self.take_phase(process, Phase::Initialized),
             Event::Finalized(process) => self.take_phase(process, Phase::Finalized),
             Event::Dying(process) => self.take_dying(process),
-            Event::Exited { process, exit, oom } => self.take_exited(process, exit, oom),
+            Event::Exited { process, exit, limit } => self.take_exited(process, exit, limit),
             Event::AbortRequested { process, code } => self.take_own_end(process, OwnEnd::Abort(code)),
             Event::Surveyed { dying, leaving } => self.take_survey(&dying, &leaving),
             Event::WorldServerLost(world) => self.take_server_lost(world),
@@ -138,17 +138,17 @@ impl Agent {
         }
     }
 
-    fn take_exited(&mut self, process: Process, exit: Exit, oom: bool) {
+    fn take_exited(&mut self, process: Process, exit: Exit, limit: Option<Limit>) {
         let ended = self.ended(process.world);
         let held = self.holds.iter().any(|hold| hold.process == process);
         if self.last_words.is_some_and(|(speaker, _)| speaker == process) {
             self.last_words = None;
         }
         let Some(local) = self.locals.get_mut(&process) else {
-            return self.cause_known(process, blame::verdict(Phase::Initialized, true, exit, oom));
+            return self.cause_known(process, blame::verdict(Phase::Initialized, true, exit, limit));
         };
         local.gone = true;
-        let verdict = verdict(local.phase, local.dying, exit, oom);
+        let verdict = verdict(local.phase, local.dying, exit, limit);
         if !ended && self.left(process, exit) {
             return;
         }
@@ -355,11 +355,20 @@ impl Agent {
         match &mut self.batch {
             Some(batch) => batch.failures.merge(&failures),
             None => {
+                self.end_recovery();
                 self.begin_progress();
                 self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
                 self.batch = Some(Batch { failures, since: self.now, surveyed: false });
                 self.survey_wanted = true;
             }
+        }
+    }
+
+    /// A recovery whose world runs has come to its end with what happens now; one whose world was not released yet is
+    /// superseded, and goes on.
+    pub(super) fn end_recovery(&mut self) {
+        if self.stage == Stage::Computing {
+            self.report_recovery(false);
         }
     }
 
@@ -503,6 +512,7 @@ impl Agent {
         if over || self.verdict.as_ref().is_some_and(|verdict| verdict.cancelled || !cancelled) {
             return;
         }
+        self.report_recovery(false);
         let outcome = crate::record::Outcome { status, reason };
         self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled });
         self.batch = None;

@@ -27,7 +27,7 @@ mod intake;
 mod leave;
 mod tell;
 
-pub use event::{Effect, Event, Exit, JobConfig};
+pub use event::{Effect, Event, Exit, JobConfig, Limit};
 
 use crate::blame::{Hold, Phase};
 use crate::failure::{Cause, FailureSet};

@@ -88,10 +88,15 @@ impl Agent {
         if restored {
             progress.times.restored.get_or_insert(now);
         }
-        if !restored && now.since(progress.last_sign) < patience {
-            return;
+        if restored || now.since(progress.last_sign) >= patience {
+            self.report_recovery(restored);
         }
-        let (Some(record), Some(progress)) = (self.record.as_ref(), self.progress.take()) else { return };
+    }
+
+    /// Reports the recovery that is on its way, if one is agreed: now, or before what ends it.
+    pub(super) fn report_recovery(&mut self, complete: bool) {
+        let Some(record) = &self.record else { return };
+        let Some(progress) = self.progress.take_if(|progress| !progress.episodes.is_empty()) else { return };
         let blame = progress.episodes.iter().flat_map(|episode| sentences(record, &episode.failures)).collect();
         let recovery = Recovery {
             epoch: record.epoch,
@@ -100,7 +105,8 @@ impl Agent {
             blame,
             restored: self.choice.clone(),
             times: progress.times,
-            complete: restored,
+            taken: self.locals.values().any(|local| local.restored),
+            complete,
         };
         // One agent speaks for all.
         if record.members().next() == Some(self.me) {

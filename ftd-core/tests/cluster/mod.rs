@@ -983,7 +983,7 @@ impl Cluster {
         if self.nodes[node].agent.is_some() {
             // Straight to the agent: a slot's events stay in order.
             let generation = self.nodes[node].generation;
-            self.push(0, Act::Tell { node, generation, event: Event::Exited { process, exit, oom: false } });
+            self.push(0, Act::Tell { node, generation, event: Event::Exited { process, exit, limit: None } });
         }
     }
 

@@ -11,7 +11,7 @@ use ft_store::{Embedded, Expected, Store, StoreError, decode_record, encode_reco
 use ft_wire::launcher::{self, JobSpec};
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
 use ft_wire::{client, pmix, rank, shepherd};
-use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Process, Revision, SlotId, WorldId};
+use ftd_core::{Agent, Effect, EpochId, Event, Limit, Micros, NodeId, Process, Revision, SlotId, WorldId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -107,6 +107,8 @@ pub struct Driver {
     processors: usize,
     restore: Option<(Epoch, Option<crate::arenas::Commit>)>,
     failures: u32,
+    /// What the newest world found in `$FT_CHECKPOINT_DIR`.
+    restart_files: crate::restart_files::RestartFiles,
     started: std::time::Instant,
     timer: Option<tokio::task::AbortHandle>,
     /// Released, and not all of its processes are known to have started.
@@ -162,6 +164,7 @@ impl Driver {
             processors: std::thread::available_parallelism().map_or(usize::MAX, usize::from),
             restore: None,
             failures: 0,
+            restart_files: crate::restart_files::RestartFiles::default(),
             started: std::time::Instant::now(),
             timer: None,
             releasing: None,
@@ -324,8 +327,9 @@ impl Driver {
                 }
                 self.files.ended_well(pid);
             }
-            shepherd::ToAgent::Exited { world, rank, pid, status, oom } => {
-                self.child_ended(world, rank, pid, status, oom)
+            shepherd::ToAgent::Exited { world, rank, pid, status, oom, cpu_limit } => {
+                let limit = if oom { Some(Limit::Memory) } else { cpu_limit.then_some(Limit::CpuTime) };
+                self.child_ended(world, rank, pid, status, limit)
             }
             shepherd::ToAgent::Emptied { world } => {
                 if self.worlds.get(&world).is_some_and(|w| w.occupied.contains(&slot)) {
@@ -348,14 +352,15 @@ impl Driver {
         self.worlds.get_mut(&world)?.members.get_mut(&rank)
     }
 
-    fn child_ended(&mut self, world: WorldNumber, rank: Rank, pid: i32, status: i32, oom: bool) {
+    fn child_ended(&mut self, world: WorldNumber, rank: Rank, pid: i32, status: i32, limit: Option<Limit>) {
         // With an MPI that nothing was preloaded in front of, nobody has told which process below a wrapper is the rank.
         let told = self.spec.linked_in.is_some() && self.spec.mpi != "auto";
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
         let (process, unseen, below) = match self.member(world, rank) {
             Some(member) => {
                 member.ended = true;
-                (member.process, told && member.pid.is_none(), member.killed_by)
+                let below = member.killed_by.map(|signal| (signal, member.limit));
+                (member.process, told && member.pid.is_none(), below)
             }
             None => (Process::primary(WorldId(world), ftd_core::Rank(rank)), false, None),
         };
@@ -363,12 +368,15 @@ impl Driver {
         if status == 0 {
             self.files.ended_well(pid);
         }
-        let exit = below.map_or(crate::config::exit_of(status), ftd_core::Exit::Signal);
+        let (exit, limit) = match below {
+            Some((signal, of_rank)) => (ftd_core::Exit::Signal(signal), limit.or(of_rank)),
+            None => (crate::config::exit_of(status), limit),
+        };
         if unseen && matches!(exit, ftd_core::Exit::Code(129..=192)) {
             // The wrapper tells of a signal below it.
             self.report(Event::Dying(process));
         }
-        self.report(Event::Exited { process, exit, oom });
+        self.report(Event::Exited { process, exit, limit });
     }
 
     fn rank_is_dying(&mut self, world: WorldNumber, rank: Rank) {

@@ -15,6 +15,7 @@ mod orphan;
 mod pmix_host;
 mod ready;
 mod report;
+mod restart_files;
 mod watcher;
 mod world;
 

@@ -1,5 +1,6 @@
 //! What people read about a recovery: one block on the job's stderr.
 
+use crate::restart_files::RestartFiles;
 use ftd_core::{Micros, Notice, Recovery, Report};
 use std::fmt::Write;
 
@@ -13,8 +14,8 @@ pub enum Text {
     Silent,
 }
 
-/// The text of a report.
-pub fn text(report: &Report) -> Text {
+/// The text of a report. `files`: what the program's own restart files are, if it has any.
+pub fn text(report: &Report, files: RestartFiles) -> Text {
     match report {
         Report::RecoveryBegun { epoch, failures, .. } => {
             tracing::info!(epoch = epoch.0, %failures, "a failure is known");
@@ -24,7 +25,7 @@ pub fn text(report: &Report) -> Text {
             tracing::info!(epoch = epoch.0, world = world.0, %failures, "the next epoch is agreed");
             Text::Silent
         }
-        Report::RecoveryDone(recovery) => Text::Block(block(recovery)),
+        Report::RecoveryDone(recovery) => Text::Block(block(recovery, files)),
         Report::Notice(notice) => match notice {
             Notice::StoreUnavailable => Text::Notice("the store does not answer; asking again".into()),
             Notice::StoreBack => Text::Notice("the store answers again".into()),
@@ -44,30 +45,12 @@ pub fn text(report: &Report) -> Text {
 }
 
 /// The block. `failed`, `restored` (or `restarted`) and `took` begin its lines, so that scripts can find them.
-fn block(recovery: &Recovery) -> String {
+fn block(recovery: &Recovery, files: RestartFiles) -> String {
     let mut out = format!("ftd: recovery, epoch {}, world {}\n", recovery.epoch.0, recovery.world.0);
     for (i, sentence) in recovery.blame.iter().enumerate() {
         let _ = writeln!(out, "ftd:   {:<9} {sentence}", if i == 0 { "failed" } else { "" });
     }
-    match &recovery.restored {
-        None => out.push_str("ftd:   restored  nothing was asked for yet\n"),
-        Some(choice) if choice.len() <= 1 => match choice.values().next().copied().flatten() {
-            Some(stamp) => {
-                let _ = writeln!(out, "ftd:   restored  version {} from the memory of this node", stamp.version.0);
-            }
-            None => out.push_str("ftd:   restarted from the beginning: no complete checkpoint\n"),
-        },
-        Some(choice) => {
-            for (group, stamp) in choice {
-                let _ = match stamp {
-                    Some(stamp) => writeln!(out, "ftd:   restored  group {}: version {}", group.0, stamp.version.0),
-                    None => {
-                        writeln!(out, "ftd:   restarted group {} from the beginning: no complete checkpoint", group.0)
-                    }
-                };
-            }
-        }
-    }
+    out.push_str(&restored(recovery, files));
     let times = &recovery.times;
     let steps = [
         ("agreed", times.agreed),
@@ -94,6 +77,60 @@ fn block(recovery: &Recovery) -> String {
     out
 }
 
+/// What the ranks went on from, as far as ftd can know it: which of its own files a program reads it does not tell.
+fn restored(recovery: &Recovery, files: RestartFiles) -> String {
+    let Some(choice) = &recovery.restored else { return "ftd:   restored  nothing was asked for yet\n".into() };
+    let mut out = String::new();
+    for (group, stamp) in choice {
+        let group = if choice.len() > 1 { format!("group {}: ", group.0) } else { String::new() };
+        let _ = match stamp {
+            Some(stamp) if recovery.taken => {
+                writeln!(out, "ftd:   restored  {group}version {} from the memory of this node", stamp.version.0)
+            }
+            Some(stamp) => {
+                let version = stamp.version.0;
+                writeln!(out, "ftd:   restored  {group}nothing: no rank has asked for version {version} (ft_restore)")
+            }
+            None if files.is_empty() => {
+                writeln!(out, "ftd:   restarted {group}from the beginning: no complete checkpoint")
+            }
+            None => writeln!(out, "ftd:   restarted {group}without a checkpoint of the API, with {files}"),
+        };
+    }
+    out
+}
+
 fn milliseconds(from: Micros, to: Micros) -> String {
     format!("{:.1}", to.0.saturating_sub(from.0) as f64 / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ftd_core::inventory::Stamp;
+    use ftd_core::{EpochId, GroupId, Version, WorldId};
+
+    fn said(stamp: Option<Stamp>, taken: bool, files: RestartFiles) -> String {
+        let recovery = Recovery {
+            epoch: EpochId(2),
+            world: WorldId(2),
+            episodes: Vec::new(),
+            blame: Vec::new(),
+            restored: Some([(GroupId(0), stamp)].into()),
+            times: ftd_core::report::PhaseTimes::default(),
+            taken,
+            complete: false,
+        };
+        block(&recovery, files).lines().nth(1).unwrap_or_default().to_string()
+    }
+
+    #[test]
+    fn the_block_says_what_is_known_of_the_state() {
+        let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
+        assert_eq!(said(stamp, true, RestartFiles(0)), "ftd:   restored  version 7 from the memory of this node");
+        assert!(said(stamp, false, RestartFiles(0)).ends_with("nothing: no rank has asked for version 7 (ft_restore)"));
+        assert!(said(None, false, RestartFiles(0)).ends_with("restarted from the beginning: no complete checkpoint"));
+        let own = said(None, false, RestartFiles(1));
+        assert!(own.ends_with("without a checkpoint of the API, with 1 file in $FT_CHECKPOINT_DIR"), "{own}");
+    }
 }

@@ -6,7 +6,7 @@ use ft_sys::litter::Litter;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
-use ftd_core::Process;
+use ftd_core::{Limit, Process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ pub struct Member {
     pub ended: bool,
     /// The signal that the rank below a wrapper died of, as far as the kernel could still tell.
     pub killed_by: Option<i32>,
+    /// Why the kernel sent that signal, if it was the kernel.
+    pub limit: Option<Limit>,
 }
 
 impl Member {
@@ -57,6 +59,7 @@ impl Member {
             pmi: None,
             ended: false,
             killed_by: None,
+            limit: None,
         }
     }
 
@@ -85,7 +88,13 @@ impl Member {
     /// Asks the kernel what the rank below a wrapper is dying of: the wrapper itself is killed next, or says what it likes.
     pub fn note_signal(&mut self) {
         let below = self.pid.filter(|pid| self.child != Some(*pid));
-        self.killed_by = self.killed_by.or_else(|| ft_sys::death::signal_of_dying(below?));
+        if self.killed_by.is_none()
+            && let Some(pid) = below
+        {
+            self.killed_by = ft_sys::death::signal_of_dying(pid);
+            let at_limit = self.killed_by == Some(nix::libc::SIGKILL) && ft_sys::death::is_at_cpu_limit(pid);
+            self.limit = at_limit.then_some(Limit::CpuTime);
+        }
     }
 
     /// What the kernel tells of the process now. Once its shepherd has waited for it, that is nothing but that it is gone:

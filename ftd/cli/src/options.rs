@@ -122,7 +122,8 @@ struct Arguments {
     #[arg(long = "ft", value_name = "MODE", env = "FT_MODE", default_value = "none", hide_env_values = true)]
     mode: String,
 
-    /// So many deaths of one rank in a row, without a newer checkpoint or 30 s of computing, end the job [default: 5]
+    /// So many deaths of the program by itself in a row without a newer checkpoint, or of one rank from outside without that
+    /// or 30 s of computing, end the job [default: 5]
     #[arg(
         long = "ft-max-failures",
         value_name = "N",

@@ -167,7 +167,7 @@ impl Slot {
         let harmless = matches!(signal, nix::libc::SIGUSR1 | nix::libc::SIGUSR2);
         if let Some(Waiting { start: Start { world, rank, .. }, .. }) = self.waiting.take_if(|_| !harmless) {
             // It will not be started any more, as if it had died of the signal.
-            return vec![ToAgent::Exited { world, rank, pid: 0, status: signal, oom: false }];
+            return vec![ToAgent::Exited { world, rank, pid: 0, status: signal, oom: false, cpu_limit: false }];
         }
         let told = self.joined.as_ref().map(|joined| ft_sys::process::pidfd_send_signal(joined.pidfd.as_fd(), signal));
         if let Some(child) = self.child.as_ref().filter(|_| !matches!(told, Some(Ok(())))) {
@@ -298,7 +298,11 @@ impl Slot {
     /// Collects the dead. The direct child's end is reported, and what it left behind is killed.
     pub fn reap(&mut self) -> Vec<ToAgent> {
         let mut reports = Vec::new();
-        while let Some((pid, status)) = ft_sys::wait::next_ended() {
+        loop {
+            // Only a body that is still there tells how much time it had.
+            let body = ft_sys::wait::next_body();
+            let at_limit = body.is_some_and(ft_sys::death::is_at_cpu_limit);
+            let Some((pid, status)) = ft_sys::wait::next_ended() else { return reports };
             if let Some(joined) = self.joined.as_mut().filter(|joined| joined.pid == pid) {
                 joined.status = Some(status);
             }
@@ -317,16 +321,18 @@ impl Slot {
             let status = self.joined.as_mut().filter(|_| left_alone).and_then(|j| j.status.take()).unwrap_or(status);
             let departed = self.departed.iter().position(is_it).map(|at| self.departed.swap_remove(at));
             if let Some(child) = current.or(departed) {
-                let oom = status.signal() == Some(nix::libc::SIGKILL)
-                    && ft_sys::oom::oom_kill_count().zip(child.oom_kills).is_some_and(|(now, then)| now > then);
-                let status = status.as_raw();
-                reports.push(ToAgent::Exited { world: child.world, rank: child.rank, pid: child.pid, status, oom });
+                // The killed may also be below a wrapper, which then ends as it likes.
+                let kills = ft_sys::oom::oom_kill_count().zip(child.oom_kills);
+                let oom = kills.is_some_and(|(now, then)| now > then);
+                let killed = status.signal() == Some(nix::libc::SIGKILL);
+                let Child { world, rank, pid, .. } = child;
+                let (status, cpu_limit) = (status.as_raw(), killed && at_limit && body == Some(pid));
+                reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit });
                 if left_alone {
                     self.stop(child.world);
                 }
             }
         }
-        reports
     }
 
     /// Tells once when nothing below runs user code any more. The kernel may still be tearing down memory of the dead.

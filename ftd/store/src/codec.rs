@@ -3,8 +3,9 @@
 use ft_proto::v1;
 use ftd_core::placement::Run;
 use ftd_core::{
-    Cause, Collateral, EpochId, EpochRecord, Failure, FailureSet, HistoryEntry, Mode, NodeEntry, NodeId, Outcome,
-    OwnEnd, Placement, Process, Rank, Role, SlotEntry, SlotId, SlotState, Strategy, Streak, Subject, Suspect, WorldId,
+    Cause, Collateral, EpochId, EpochRecord, Failure, FailureSet, GroupId, HistoryEntry, Micros, Mode, NodeEntry,
+    NodeId, Outcome, OwnEnd, Placement, Process, Rank, Role, SlotEntry, SlotId, SlotState, Strategy, Streak, Subject,
+    Suspect, Version, WorldId,
 };
 use prost::Message;
 
@@ -27,6 +28,7 @@ pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
     v1::EpochRecord {
         format: v1::FORMAT,
         epoch: record.epoch.0,
+        began: record.began.0,
         mode: match record.mode {
             Mode::None => v1::Mode::None,
             Mode::Reinit => v1::Mode::Reinit,
@@ -46,7 +48,12 @@ pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
         history: record
             .history
             .iter()
-            .map(|h| v1::HistoryEntry { epoch: h.epoch.0, failures: Some(set_out(&h.failures)) })
+            .map(|h| v1::HistoryEntry {
+                epoch: h.epoch.0,
+                failures: Some(set_out(&h.failures)),
+                at: h.at.0,
+                restored: h.restored.iter().map(|(group, version)| (group.0, version.0)).collect(),
+            })
             .collect(),
         outcome: record.outcome.as_ref().map(|o| v1::Outcome { status: o.status, reason: o.reason.clone() }),
     }
@@ -81,6 +88,7 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
     }
     Ok(EpochRecord {
         epoch: EpochId(record.epoch),
+        began: Micros(record.began),
         mode,
         world: WorldId(record.world),
         world_size: record.world_size,
@@ -97,7 +105,14 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
         history: record
             .history
             .into_iter()
-            .map(|h| Ok(HistoryEntry { epoch: EpochId(h.epoch), failures: set_in(h.failures.unwrap_or_default())? }))
+            .map(|h| {
+                Ok(HistoryEntry {
+                    epoch: EpochId(h.epoch),
+                    failures: set_in(h.failures.unwrap_or_default())?,
+                    at: Micros(h.at),
+                    restored: h.restored.into_iter().map(|(group, v)| (GroupId(group), Version(v))).collect(),
+                })
+            })
             .collect::<Result<_, CodecError>>()?,
         outcome: record.outcome.map(|o| Outcome { status: o.status, reason: o.reason }),
     })
@@ -166,6 +181,7 @@ fn cause_out(cause: Cause) -> v1::Cause {
         cause: Some(match cause {
             Cause::Signal(signal) => C::Signal(signal),
             Cause::OutOfMemory => C::OutOfMemory(true),
+            Cause::CpuLimit => C::CpuLimit(true),
             Cause::Unknown => C::Unknown(true),
             Cause::SlotLost => C::SlotLost(true),
             Cause::AgentLost => C::AgentLost(true),
@@ -182,6 +198,7 @@ fn cause_in(cause: v1::Cause) -> Result<Cause, CodecError> {
     Ok(match cause.cause.ok_or(CodecError::Missing("cause"))? {
         C::Signal(signal) => Cause::Signal(signal),
         C::OutOfMemory(_) => Cause::OutOfMemory,
+        C::CpuLimit(_) => Cause::CpuLimit,
         C::Unknown(_) => Cause::Unknown,
         C::SlotLost(_) => Cause::SlotLost,
         C::AgentLost(_) => Cause::AgentLost,
@@ -240,6 +257,7 @@ fn set_in(set: v1::FailureSet) -> Result<FailureSet, CodecError> {
 fn streak_out(streak: &Streak) -> v1::Streak {
     use v1::streak::Suspect as S;
     let suspect = match streak.suspect {
+        Suspect::Program => S::Program(true),
         Suspect::Rank(rank) => S::Rank(rank.0),
         Suspect::ShepherdOf(rank) => S::ShepherdOf(rank.0),
         Suspect::ServerOf(node) => S::ServerOf(node.0),
@@ -250,6 +268,7 @@ fn streak_out(streak: &Streak) -> v1::Streak {
 fn streak_in(streak: &v1::Streak) -> Result<Streak, CodecError> {
     use v1::streak::Suspect as S;
     let suspect = match streak.suspect.ok_or(CodecError::Missing("suspect"))? {
+        S::Program(_) => Suspect::Program,
         S::Rank(rank) => Suspect::Rank(Rank(rank)),
         S::ShepherdOf(rank) => Suspect::ShepherdOf(Rank(rank)),
         S::ServerOf(node) => Suspect::ServerOf(NodeId(node)),
@@ -267,6 +286,7 @@ mod tests {
         let causes = [
             Cause::Signal(9),
             Cause::OutOfMemory,
+            Cause::CpuLimit,
             Cause::Unknown,
             Cause::SlotLost,
             Cause::AgentLost,
@@ -284,6 +304,7 @@ mod tests {
         failures.insert_collateral(Collateral { process: process(41), end: OwnEnd::ExitCode(3) });
         EpochRecord {
             epoch: EpochId(3),
+            began: Micros(5),
             mode: Mode::Reinit,
             world: WorldId(3),
             world_size: 3,
@@ -297,11 +318,17 @@ mod tests {
             failures: failures.clone(),
             strategy: Strategy::Fresh,
             streaks: vec![
+                Streak { suspect: Suspect::Program, deaths: 3 },
                 Streak { suspect: Suspect::Rank(Rank(1)), deaths: 2 },
                 Streak { suspect: Suspect::ShepherdOf(Rank(1)), deaths: 1 },
                 Streak { suspect: Suspect::ServerOf(NodeId(0)), deaths: 4 },
             ],
-            history: vec![HistoryEntry { epoch: EpochId(1), failures }],
+            history: vec![HistoryEntry {
+                epoch: EpochId(1),
+                failures,
+                at: Micros(31_000_000),
+                restored: [(GroupId(0), Version(7))].into(),
+            }],
             outcome: Some(Outcome { status: -1, reason: Some("because".into()) }),
         }
     }

@@ -104,6 +104,22 @@ pub fn signal_of_dying(pid: i32) -> Option<i32> {
     }
 }
 
+/// Whether a process, dead and not waited for, or dying, had used all the CPU time that its hard limit (`ulimit -t`) allows.
+/// The kernel then sends SIGKILL, which looks like anybody's. It counts the time by ticks, and what it shows is measured: a
+/// process that shared its processor was seen to die at 0.87 of its limit, so three quarters count.
+pub fn is_at_cpu_limit(pid: i32) -> bool {
+    let directory = proc::of(pid);
+    let limit = || -> Option<u64> {
+        let limits = String::from_utf8(proc::read(&directory.join("limits")).ok()??).ok()?;
+        let line = limits.lines().find_map(|line| line.strip_prefix("Max cpu time"))?;
+        line.split_ascii_whitespace().nth(1)?.parse().ok()
+    };
+    let used = || proc::stat(&directory).ok()?.map(|stat| stat.utime + stat.stime);
+    // SAFETY: no memory is involved.
+    let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100);
+    limit().and_then(|limit| Some(used()? * 4 >= limit * ticks * 3)).unwrap_or(false)
+}
+
 fn is_exiting(stat: &Stat) -> bool {
     matches!(stat.state, 'Z' | 'X') || stat.flags & EXITING != 0
 }
@@ -179,6 +195,23 @@ mod tests {
             assert_eq!(signal_of_dying(pid), Some(libc::SIGKILL), "{name:?}");
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn a_death_at_the_limit_of_cpu_time_is_told_from_a_kill() {
+        use std::os::unix::process::ExitStatusExt;
+        let run = |script: &str| {
+            let mut child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            let pid = child.id() as i32;
+            // A second of processor time is more than one on a busy machine.
+            assert!((0..30).any(|_| eventually(|| is_dying(pid).unwrap())));
+            let at_limit = is_at_cpu_limit(pid);
+            (child.wait().unwrap().signal(), at_limit)
+        };
+        assert_eq!(run("ulimit -t 1; while :; do :; done"), (Some(libc::SIGKILL), true));
+        assert_eq!(run("ulimit -t 10; kill -9 $$"), (Some(libc::SIGKILL), false));
+        assert_eq!(run("kill -9 $$"), (Some(libc::SIGKILL), false));
+        assert!(!is_at_cpu_limit(std::process::id() as i32));
     }
 
     #[test]

@@ -34,6 +34,17 @@ pub fn next_ended() -> Option<(i32, Status)> {
     }
 }
 
+/// The child of which [`next_ended`] would tell, left as it is: its body tells more than its end.
+pub fn next_body() -> Option<i32> {
+    // SAFETY: an all-zero siginfo is a valid value of the type.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    let result = unsafe { libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) };
+    // SAFETY: waitid filled in what belongs to a child's death, or left it zero.
+    let pid = unsafe { info.si_pid() };
+    (result == 0 && pid > 0).then_some(pid)
+}
+
 /// Waits for this child; `None` when it is no child of this process, or somebody else waited for it.
 pub fn wait_for(pid: i32) -> Option<Status> {
     let pid = Pid::from_raw(pid)?;

@@ -142,6 +142,8 @@ pub enum ToAgent {
         status: i32,
         /// The cgroup's out-of-memory killer was at work while it ran.
         oom: bool,
+        /// Killed when it had used up the CPU time that its limit allows.
+        cpu_limit: bool,
     },
     /// Nothing is left below the slot.
     Emptied {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::report;
+use crate::restart_files::RestartFiles;
 use ft_wire::Flavour;
 use std::os::unix::ffi::OsStringExt;
 
@@ -53,7 +54,7 @@ impl Driver {
             })
             .collect();
         for process in unborn {
-            self.report(Event::Exited { process, exit: ftd_core::Exit::Signal(signal), oom: false });
+            self.report(Event::Exited { process, exit: ftd_core::Exit::Signal(signal), limit: None });
         }
     }
 
@@ -111,6 +112,9 @@ impl Driver {
     fn launch(&mut self, number: WorldNumber, epoch: Epoch, processes: Vec<(Process, SlotId)>) {
         for sentence in self.files.next_world(processes.len()) {
             self.notice(sentence);
+        }
+        if number > 1 {
+            self.restart_files = RestartFiles::below(&Path::new(&self.spec.job_dir).join("ckpt"));
         }
         let mut world = World::new(number, epoch);
         for (process, SlotId(slot)) in processes {
@@ -312,7 +316,7 @@ impl Driver {
         if let ftd_core::Report::RecoveryDone(recovery) = &report {
             self.failures += recovery.episodes.len() as u32;
         }
-        match report::text(&report) {
+        match report::text(&report, self.restart_files) {
             report::Text::Block(block) => self.launcher.send(&launcher::ToLauncher::Recovered { block }),
             report::Text::Notice(notice) => self.notice(notice),
             report::Text::Silent => {}

@@ -1,0 +1,91 @@
+"""Whose a death is, what ends a job, what its block says: blame, history, blocks, versions that differ, jobs of one."""
+
+import re
+import signal
+import time
+
+from harness.job import check
+from harness.registry import scenario
+
+
+@scenario("own-deaths", each=[{"how": "same-rank"}, {"how": "in-turn"}, {"how": "wrapped"}])
+def own_deaths(context, how):
+    """A program that crashes by itself, each time after computing for longer than what is progress after a kill, ends after
+    --ft-max-failures with its history: also when different ranks crash in turn, and below a wrapper."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "blame.c")
+    command = [program, "crash-one" if how == "same-rank" else "crash-after", "1300"]
+    if how == "wrapped":
+        command = ["bash", "-c", '"$0" "$@"; exit $?', *command]
+    # Thirty seconds of computing are one.
+    job = context.ftrun(mpi, 3, *command, options=["--ft-max-failures=3"], hurry=30)
+    status = job.wait(40)
+    check(status == 128 + signal.SIGSEGV, f"exit status {status}, expected that of SIGSEGV")
+    check("the program died by itself 3 times in a row without a newer complete checkpoint between" in job.err, job.err)
+    lines = re.findall(
+        r"^\S*\s+epoch (\d+), ([\d.]+) s after the start: rank (\d) on node 0 was killed by SIGSEGV; restored before: nothing$",
+        job.err, re.M,
+    )
+    victims = [1, 1, 1] if how == "same-rank" else [1, 2, 0]
+    check([(int(epoch), int(rank)) for epoch, _, rank in lines] == list(zip((1, 2, 3), victims)), f"{lines}\n{job.err}")
+    times = [float(seconds) for _, seconds, _ in lines]
+    check(times[0] >= 1.3 and times[1] >= times[0] + 1.3 and times[2] >= times[1] + 1.3, f"times {times}")
+    check(len(job.restored) == 2, f"{len(job.restored)} blocks for two recoveries")
+
+
+@scenario("outside-deaths")
+def outside_deaths(context):
+    """A rank that is killed again and again without a checkpoint, but computes long enough between: no crash loop."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "blame.c")
+    job = context.ftrun(mpi, 2, program, "compute", "1200", options=["--ft-max-failures=2"], hurry=30, gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    for world in (2, 3):
+        victim = job.wait_ranks(2, world)[1]
+        job.wait_err(r"took ", world - 1)
+        # Longer than what counts as computing here; more does no harm.
+        time.sleep(1.1)
+        job.kill(victim)
+    job.expect(0)
+    check(job.restored == [None] * 3, f"restored {job.restored}")
+
+
+@scenario("cpu-limit", each=[{"how": "direct"}, {"how": "wrapped"}])
+def cpu_limit(context, how):
+    """SIGKILL for a limit of CPU time is the program's own death, and named."""
+    mpi = context.mpi("mpich4")
+    run = 'exec "$0" spin' if how == "direct" else '"$0" spin; exit $?'
+    script = f'if [ "$FT_RANK" = 1 ]; then ulimit -t 1; fi; {run}'
+    job = context.ftrun(mpi, 2, "bash", "-c", script, context.program(mpi, "blame.c"), options=["--ft-max-failures=2"], hurry=60)
+    status = job.wait(40)
+    check(status == 128 + signal.SIGKILL, f"exit status {status}")
+    check("the program died by itself 2 times" in job.err, job.err)
+    check(len(re.findall(r"after the start: rank 1 on node 0 was killed because its limit of CPU time was used up", job.err)) == 2, job.err)
+
+
+@scenario("block-for-every-recovery", each=[{"how": "never-restores"}, {"how": "abort-restored"}])
+def block_for_every_recovery(context, how):
+    """The block comes although the program never asks for its state, or aborts while others still have to get theirs; it
+    stands above what ended the job, and says what was taken back."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 3, context.program(mpi, "blame.c"), how, gates=["app.compute:2"])
+    job.kill(job.at_gate("app.compute", 2))
+    job.expect(0 if how == "never-restores" else 3)
+    check(len(re.findall(r"^ftd: recovery, epoch 2, world 2$", job.err, re.M)) == 1, job.err)
+    check(re.search(r"failed +rank 2 on node 0 was killed by SIGKILL", job.err), job.err)
+    if how == "never-restores":
+        check("restored  nothing: no rank has asked for version 1 (ft_restore)" in job.err, job.err)
+    else:
+        check(job.restored == [1], f"restored {job.restored}: {job.err}")
+        check(job.err.index("recovery, epoch 2") < job.err.index("called MPI_Abort with code 3"), job.err)
+
+
+@scenario("block-own-files")
+def block_own_files(context):
+    """A program that goes on from its own restart files is not said to start from the beginning."""
+    mpi = context.mpi("openmpi4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "own-files", gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0)
+    check("restarted without a checkpoint of the API, with 2 files in $FT_CHECKPOINT_DIR" in job.err, job.err)
+    check("from the beginning" not in job.err, job.err)
