@@ -41,6 +41,15 @@ def trace_no_more(pid):
         raise OSError(ctypes.get_errno(), f"ptrace(PTRACE_DETACH, {pid})")
 
 
+def name_spaces():
+    """Where this process has its mounts and its System V objects."""
+    return [os.readlink(f"/proc/self/ns/{kind}") for kind in ("mnt", "ipc")]
+
+
+# Those of the runner: this module is loaded before any scenario's process is forked.
+RUNNERS = name_spaces()
+
+
 def private_shm():
     """Gives this process a /dev/shm and System V shared memory of its own, as root or through a user name space. Where that
     cannot be had the scenario fails: without it what is left behind would go unseen."""

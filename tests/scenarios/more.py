@@ -8,9 +8,10 @@ import signal
 import subprocess
 import threading
 import time
+import types
 
 from harness import job as harness_job
-from harness import registry
+from harness import proc, registry
 from harness.job import check
 from harness.registry import scenario
 
@@ -359,6 +360,18 @@ def harness_proof(context):
     (context.memory / "left").touch()
     check(any(line.endswith("/left") for line in context.left_behind()), "the file left behind was not found")
     (context.memory / "left").unlink()
+    ours = proc.name_spaces()
+    check(not set(ours) & set(proc.RUNNERS), f"this scenario has nothing of its own: {ours}")
+    child = os.fork()
+    if child == 0:
+        # As if there were no name spaces to be had.
+        proc._libc = types.SimpleNamespace(unshare=lambda flags: -1)
+        try:
+            proc.private_shm()
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    check(os.waitpid(child, 0)[1] == 0, "an isolation that cannot be had was lost in silence")
 
 
 def promises(text):
