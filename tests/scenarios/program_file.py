@@ -1,5 +1,6 @@
 """The program's file and the working directory are deleted, replaced or written while the job runs."""
 
+import errno
 import os
 import re
 import shutil
@@ -25,9 +26,20 @@ def replace(path):
     path.with_suffix(".new").rename(path)
 
 
+def open_to_write(path, patience=10.0):
+    """Opens a program for writing, once the kernel has let go of the last dead process that ran it."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return os.open(path, os.O_RDWR)
+        except OSError as error:
+            check(error.errno == errno.ETXTBSY and time.monotonic() < deadline, str(error))
+            time.sleep(0.005)
+
+
 def write(path):
     """Opens a file, changes its last byte in place, and leaves it open."""
-    file = os.open(path, os.O_RDWR)
+    file = open_to_write(path)
     at = os.fstat(file).st_size - 1
     os.pwrite(file, bytes([os.pread(file, 1, at)[0] ^ 1]), at)
     return file
@@ -114,7 +126,7 @@ def program_busy(context, when):
     job = context.ftrun(mpi, 2, path, gates=gates, hurry=5 if when == "for-ever" else 1)
     if when != "first":
         between_worlds(job)
-        writer = os.open(path, os.O_RDWR)
+        writer = open_to_write(path)
         job.go("agent.noticed")
     if when == "for-ever":
         check(job.wait(20) == 126, f"exit status {job.process.returncode}")
