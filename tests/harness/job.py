@@ -326,16 +326,19 @@ class Job:
         """Whether the job has not ended yet."""
         return self.process.poll() is None
 
+    @staticmethod
+    def whole(path):
+        """Inodes of the files in $FT_CHECKPOINT_DIR (which is, or holds, `path`) that the agent has noted as whole."""
+        journal = next(parent for parent in (path, *path.parents) if parent.name == "ckpt").with_name("ckpt.whole")
+        data, found = journal.read_bytes(), set()
+        for says, _, inode in struct.iter_unpack("=IiQ", data[16 : len(data) // 16 * 16]):
+            {1: found.add, 2: found.discard}.get(says, lambda _: found.clear())(inode)
+        return found if data[:1] == b"\0" else set()
+
     def wait_whole(self, path, patience=10.0):
-        """Waits until the job's agent has noted in its journal that this file in $FT_CHECKPOINT_DIR is whole."""
-        journal = next(parent for parent in path.parents if parent.name == "ckpt").with_name("ckpt.whole")
+        """Waits until the agent has noted that this file in $FT_CHECKPOINT_DIR is whole."""
         deadline = time.monotonic() + patience
-        while True:
-            inode, whole = path.stat().st_ino, set()
-            for says, _, noted in struct.iter_unpack("=IiQ", (data := journal.read_bytes())[16 : len(data) // 16 * 16]):
-                whole = whole | {noted} if says == 1 else whole - {noted} if says == 2 else set()
-            if inode in whole and data[0] == 0:
-                return
+        while path.stat().st_ino not in self.whole(path):
             check(time.monotonic() < deadline, f"{path.name} is not noted as whole within {patience} s")
             time.sleep(0.002)
 

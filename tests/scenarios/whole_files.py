@@ -4,10 +4,12 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
+import time
 
 from harness import proc
-from harness.job import Skipped, check
+from harness.job import check
 from harness.registry import scenario
 
 # Neither UTF-8 nor one line.
@@ -23,11 +25,12 @@ def memory_on_disk(context):
     disk.mkdir()
     kind = subprocess.run(["stat", "-f", "-c", "%T", disk], capture_output=True, text=True, check=True).stdout.strip()
     if kind == "tmpfs":
-        raise Skipped("the tests' own directory is in memory")
+        # The tests' own directory is in memory; this is on neither.
+        disk = pathlib.Path("/proc/self/fdinfo")
     job = context.ftrun(None, 2, "true", env={"FT_MEMORY_DIR": disk})
     check(job.wait(10) == 1, f"exit status {job.process.returncode}")
     check(re.fullmatch(rf"ftrun: the memory directory {disk} \(FT_MEMORY_DIR\) is on \w+, not in memory: .*/dev/shm\n", job.err), job.err)
-    check(not list(disk.iterdir()), f"made there: {list(disk.iterdir())}")
+    check(not list(disk.glob("ftd*")), f"made there: {list(disk.iterdir())}")
 
 
 @scenario("odd-paths", each=[{"mpi": m} for m in ("mpich4", "mpich5", "openmpi4", "openmpi5")])
@@ -122,3 +125,83 @@ def restart_libraries(context, mpi, how, place):
     mpi = context.mpi(mpi)
     shared = how == "mpi-io"
     survive(context, mpi, 3, compiled(context, mpi, how), place, victim=1 if shared else 0)
+
+
+REWRITE = """
+import os, signal, sys, time
+path = os.environ["FT_CHECKPOINT_DIR"] + "/restart"
+world = int(os.environ["FT_WORLD"])
+if os.path.exists(path):
+    print("found", set(open(path, "rb").read()), flush=True)
+if world > 10:
+    sys.exit()
+with open(path, "wb", buffering=0) as file:
+    file.write(b"a" * 100000)
+until = time.perf_counter_ns() + 100_000 * (world - 1)
+while time.perf_counter_ns() < until:
+    pass
+with open(path, "r+b", buffering=0) as file:
+    file.write(b"b" * 50000)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@scenario("rewritten-in-place")
+def rewritten_in_place(context):
+    """A file that is written again in place within the millisecond after its closing, in the same step of the kernel's clock
+    and with the same length: torn, whenever its writer dies."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", REWRITE, options=["--ft-max-failures=50"])
+    job.expect(0)
+    check("found" not in job.output.text, f"a torn file was there: {job.output.text}")
+    check(len(job.restored) == 10, job.err)
+    said = re.findall(r"^ftd: restart in \$FT_CHECKPOINT_DIR is set aside: it was ", job.err, re.M)
+    check(len(said) == 10, f"said {len(said)} times: {job.err}")
+
+
+MANY = """
+import os, sys, time
+directory, gates = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"]
+def reach(name):
+    with open(f"{gates}/{name}.draft", "w") as file:
+        print(os.getpid(), file=file)
+    os.rename(f"{gates}/{name}.draft", f"{gates}/{name}.0")
+    while not os.path.exists(f"{gates}/{name}.0.go"):
+        time.sleep(0.001)
+if os.environ["FT_WORLD"] != "1":
+    print(len(os.listdir(directory)), sum(name.startswith("torn") for name in os.listdir(directory)))
+    sys.exit()
+open(f"{directory}/early", "w").close()
+reach("many.begin")
+torn = os.open(f"{directory}/torn.1", os.O_CREAT | os.O_WRONLY)
+for number in range(int(sys.argv[1])):
+    os.close(os.open(f"{directory}/{number}", os.O_CREAT | os.O_WRONLY))
+torn = os.open(f"{directory}/torn.2", os.O_CREAT | os.O_WRONLY)
+reach("many.done")
+"""
+
+
+@scenario("many-files")
+def many_files(context):
+    """More files than the kernel's queue of notices holds, while the agent stands still: it notices that notices were lost, and
+    looks at the directory. All that are whole are kept, none that is torn."""
+    with open("/proc/sys/fs/inotify/max_queued_events") as file:
+        number = int(file.read()) + 2000
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", MANY, number, gates=["many.begin:0"])
+    rank = job.at_gate("many.begin", 0)
+    directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+    job.wait_whole(directory / "early")
+    agent = job.one("ft-agent")
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        job.go("many.begin", 0)
+        job.at_gate("many.done", 0)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    # Any may be the last that the agent looks at.
+    deadline = time.monotonic() + 20
+    while len(job.whole(directory)) < number + 1:
+        check(time.monotonic() < deadline, f"{len(job.whole(directory))} of {number + 1} files are noted as whole")
+        time.sleep(0.01)
+    job.kill(rank)
+    job.expect(0)
+    check(job.output.text == f"{number + 1} 0\n", f"files and torn ones: {job.output.text}, of {number + 1} that are whole")
