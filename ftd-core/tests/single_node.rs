@@ -467,6 +467,21 @@ fn a_replacement_that_dies_before_it_dials_is_replaced_too() {
 }
 
 #[test]
+fn slots_that_an_earlier_agent_asked_for_are_waited_for() {
+    let mut node = running();
+    node.now += 1_000_000 * MS;
+    node.restart(Policy::default());
+    // Both slots of the record are lost, and the replacement of one of them has not dialled in.
+    node.tell(Event::Start { slots: vec![SlotId(7)] });
+    let said = node.wait(MS);
+    assert!(said.contains(&"need slot".to_string()) && !said.iter().any(|said| said.starts_with("agree")), "{said:?}");
+    node.tell(Event::SlotAdded(SlotId(8)));
+    node.tell(Event::SlotUp(SlotId(7)));
+    let said = node.tell(Event::SlotUp(SlotId(8)));
+    assert_eq!(said[0], "agree epoch 2 world 2", "{said:?}");
+}
+
+#[test]
 fn a_job_starts_with_all_its_slots_whoever_dies_before_the_first_record() {
     // A shepherd and the first agent have died: the next one hears of one slot.
     let mut node = Node::new(Policy::default(), Mode::Reinit);

@@ -58,6 +58,8 @@ impl Agent {
 
     fn take_start(&mut self, slots: Vec<SlotId>) {
         self.stage_since = self.now;
+        // Slots of this list that are in no record were asked for by an agent before this one.
+        self.slots_since = self.now;
         self.started = true;
         for slot in slots {
             self.slots.entry(slot).or_default();

@@ -60,6 +60,8 @@ impl Agent {
         if local.end != Some(LocalEnd::Own) {
             match exit {
                 Exit::Signal(_) => leaving.killed = true,
+                // So a wrapper tells of the signal.
+                Exit::Code(code) if code == signal_status(leaving.signal).0 => leaving.killed = true,
                 Exit::Code(code) if leaving.status == 0 => leaving.status = code & 0xff,
                 Exit::Code(_) => {}
             }

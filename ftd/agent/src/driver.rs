@@ -103,6 +103,7 @@ pub struct Driver {
     watcher: Watcher,
     warm_pmix: Option<PmixHost>,
     next_host: HostId,
+    beat: ft_sys::pulse::Beat,
     speaks_pmix: bool,
     processors: usize,
     restore: Option<(Epoch, Option<crate::arenas::Commit>)>,
@@ -160,6 +161,7 @@ impl Driver {
             watcher,
             warm_pmix: None,
             next_host: 1,
+            beat: ft_sys::pulse::Beat::new(std::time::Instant::now()),
             speaks_pmix: spec.expect_pmix && spec.linked_in != Some(ft_wire::Flavour::Mpich),
             processors: std::thread::available_parallelism().map_or(usize::MAX, usize::from),
             restore: None,
@@ -256,6 +258,7 @@ impl Driver {
             launcher::ToAgent::Ask => {
                 let absent = self.slots.iter().filter(|slot| !self.shepherds.contains_key(slot)).copied().collect();
                 self.launcher.send(&launcher::ToLauncher::Here { absent });
+                self.ask_pmix();
             }
             launcher::ToAgent::Silent { slots } => {
                 self.report(Event::SlotsSilent(slots.into_iter().map(SlotId).collect()));

@@ -2,12 +2,15 @@
 
 use crate::driver::Input;
 use crate::link::{Incoming, Link};
+use ft_sys::process::condition;
+use ft_sys::pulse::{Pulse, Treatment};
 use ft_wire::pmix::{ToAgent, ToPmix};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::Instant;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
@@ -21,6 +24,7 @@ pub struct PmixHost {
     pub id: HostId,
     tmpdir: PathBuf,
     child: Child,
+    pulse: Pulse,
     queue: UnboundedSender<ToPmix>,
 }
 
@@ -42,7 +46,7 @@ impl PmixHost {
             .spawn()?;
         let (queue, outgoing) = tokio::sync::mpsc::unbounded_channel();
         tokio::spawn(relay(id, ours, outgoing, inputs));
-        Ok(PmixHost { id, tmpdir: tmpdir.to_path_buf(), child, queue })
+        Ok(PmixHost { id, tmpdir: tmpdir.to_path_buf(), child, pulse: Pulse::default(), queue })
     }
 
     /// Sends a message; a host that is gone reports itself as closed.
@@ -52,8 +56,40 @@ impl PmixHost {
 
     /// Whether the process is dead, whatever has been heard of it so far.
     pub fn is_dead(&self) -> bool {
-        let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
-        pid.is_none_or(|pid| ft_sys::death::is_dying(pid).unwrap_or(false))
+        self.pid().is_none_or(|pid| ft_sys::death::is_dying(pid).unwrap_or(false))
+    }
+
+    fn pid(&self) -> Option<i32> {
+        self.child.id().and_then(|pid| i32::try_from(pid).ok())
+    }
+
+    /// It has said something.
+    pub fn answered(&mut self) {
+        self.pulse.answered();
+    }
+
+    /// Asks it whether it is there, gets one that does not answer going again, or kills it: its end is reported as any
+    /// other. Returns what people are to be told.
+    pub fn ask(&mut self, in_time: bool, now: Instant) -> Option<String> {
+        if self.pulse.ask(in_time, now) {
+            self.send(ToPmix::Ask);
+        }
+        let pid = self.pid()?;
+        match self.pulse.treat(condition(pid), now) {
+            Treatment::Leave => None,
+            Treatment::Traced(by) => {
+                Some(format!("ft-pmix (process {pid}) does not answer; process {by} traces it: it is left alone"))
+            }
+            Treatment::Continue(first) => {
+                ft_sys::process::kill(pid, nix::libc::SIGCONT);
+                first.then(|| format!("ft-pmix (process {pid}) was stopped and is continued"))
+            }
+            Treatment::End => {
+                self.pulse.end(now);
+                let _ = self.child.start_kill();
+                Some(format!("ft-pmix (process {pid}) does not answer: it is ended and replaced"))
+            }
+        }
     }
 
     /// Kills the process, waits for its end in the background, and removes its session files.

@@ -6,23 +6,12 @@
 //! nothing but wait; the launcher is its child and does not outlive it.
 
 use ft_sys::divide::{self, Carried, Fate, Half};
-use nix::sys::signal::{SigSet, Signal, raise};
+use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use std::io;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Signals that the launcher is to have when somebody sends them to the front.
-const PASSED_ON: [Signal; 8] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-    Signal::SIGCONT,
-    Signal::SIGTSTP,
-];
 /// Who signals a whole process group reaches the launcher twice, within this time.
 const ECHO: Duration = Duration::from_secs(2);
 
@@ -32,14 +21,7 @@ const ECHO: Duration = Duration::from_secs(2);
 /// When there can be no launcher.
 pub fn divide() -> io::Result<Option<ExitCode>> {
     divide::default_signal(Signal::SIGCHLD as i32);
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGCHLD);
-    for signal in PASSED_ON {
-        // Under nohup, SIGHUP is not for us.
-        if signal != Signal::SIGHUP || !crate::signals::is_ignored(signal) {
-            set.add(signal);
-        }
-    }
+    let set = crate::signals::heeded();
     // Before there are two: none is lost. The launcher reads those that come before it can.
     let blocked = divide::with_carrier(set);
     blocked.thread_block()?;

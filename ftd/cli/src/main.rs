@@ -14,7 +14,6 @@ mod mpirun;
 mod options;
 mod output;
 mod program;
-mod pulse;
 mod signals;
 mod sink;
 mod stdin;

@@ -43,15 +43,7 @@ impl Signals {
         for signal in [Signal::SIGPIPE, Signal::SIGTTIN] {
             ft_sys::process::ignore_signal(signal as i32);
         }
-        let mut set = SigSet::empty();
-        set.add(Signal::SIGCHLD);
-        for signal in ENDING.into_iter().chain(FORWARDED) {
-            // Under nohup, SIGHUP is not for us.
-            if signal != Signal::SIGHUP || !is_ignored(signal) {
-                set.add(signal);
-            }
-        }
-        let set = ft_sys::divide::with_carrier(set);
+        let set = ft_sys::divide::with_carrier(heeded());
         set.thread_block()?;
         let fd = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         Ok(Signals { fd, echoes: crate::front::Echoes::default() })
@@ -84,8 +76,21 @@ impl AsFd for Signals {
     }
 }
 
+/// All signals that mean something to the launcher, and so to the front before it.
+pub fn heeded() -> SigSet {
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
+    for signal in ENDING.into_iter().chain(FORWARDED) {
+        // Under nohup, SIGHUP is not for us.
+        if signal != Signal::SIGHUP || !is_ignored(signal) {
+            set.add(signal);
+        }
+    }
+    set
+}
+
 /// Whether this process was started with that signal ignored.
-pub fn is_ignored(signal: Signal) -> bool {
+fn is_ignored(signal: Signal) -> bool {
     let mask = ft_sys::proc::signals(std::path::Path::new("/proc/self"), &["SigIgn"]);
     mask.ok().flatten().unwrap_or(0) & 1 << (signal as i32 - 1) != 0
 }

@@ -9,6 +9,7 @@ use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -191,8 +192,13 @@ impl Slot {
     /// The rank outlives this direct child, who was its wrapper: whoever stands above it now is the direct child.
     fn heir(&mut self, child: &Child) -> Option<Child> {
         let joined = self.joined.as_ref().filter(|joined| joined.status.is_none())?;
-        ft_sys::process::pidfd_send_signal(joined.pidfd.as_fd(), 0).ok()?;
         let pid = ft_sys::process::child_above(joined.pid)?;
+        let mut end = [PollFd::new(joined.pidfd.as_fd(), PollFlags::POLLIN)];
+        let ended = poll(&mut end, PollTimeout::ZERO) != Ok(0);
+        // One that ended is waited for here, or its number is somebody else's.
+        if ended && pid != joined.pid {
+            return None;
+        }
         if pid == joined.pid {
             self.joined = None;
         }

@@ -12,6 +12,7 @@ pub mod memory;
 pub mod oom;
 pub mod proc;
 pub mod process;
+pub mod pulse;
 pub mod segments;
 pub mod slice;
 pub mod spawn;

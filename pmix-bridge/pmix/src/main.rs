@@ -129,6 +129,7 @@ async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure>
                         }
                     }
                 }
+                Some(ToPmix::Ask) => send(ToAgent::Here),
                 Some(ToPmix::ModexRequest { token, proc }) => {
                     let to_agent = to_agent.clone();
                     // The process may not have committed its data yet: others must not wait for it.
@@ -157,7 +158,7 @@ fn answered(requests: &mut Requests, answer: ToPmix) {
         }
         ToPmix::Done { token, status } => (token, status, Vec::new(), Vec::new()),
         ToPmix::Found { token, status, found } => (token, status, Vec::new(), found),
-        ToPmix::Register(_) | ToPmix::ModexRequest { .. } => return,
+        ToPmix::Register(_) | ToPmix::Ask | ToPmix::ModexRequest { .. } => return,
     };
     let status = Status(status);
     match requests.waiting.remove(&token) {

@@ -83,6 +83,8 @@ pub enum ToPmix {
         /// Whose data.
         proc: Proc,
     },
+    /// Is `ft-pmix` there? Answered at once by [`ToAgent::Here`].
+    Ask,
     /// Answer to any other request.
     Done {
         /// Token of the request.
@@ -114,6 +116,8 @@ pub enum ToAgent {
         /// Rank and its environment.
         env: Vec<(Rank, Variables)>,
     },
+    /// Answer to [`ToPmix::Ask`].
+    Here,
     /// The world cannot be served; `ft-pmix` exits.
     Failed {
         /// One sentence.

@@ -103,9 +103,7 @@ impl Driver {
                 Event::StoreUnavailable
             }
         };
-        if !first {
-            ft_sys::gate::reach("agent.agreed", None);
-        }
+        ft_sys::gate::reach(if first { "agent.recorded" } else { "agent.agreed" }, None);
         self.report(event);
     }
 

@@ -199,8 +199,22 @@ impl Driver {
         self.worlds.values_mut().find(|w| w.pmix.as_ref().is_some_and(|p| p.id == host))
     }
 
+    /// Asks every `ft-pmix` whether it is there.
+    pub(super) fn ask_pmix(&mut self) {
+        let now = std::time::Instant::now();
+        let in_time = self.beat.beat(now);
+        let of_worlds = self.worlds.values_mut().filter_map(|world| world.pmix.as_mut());
+        let hosts = of_worlds.chain(self.warm_pmix.as_mut());
+        let said: Vec<String> = hosts.filter_map(|host| host.ask(in_time, now)).collect();
+        said.into_iter().for_each(|line| self.notice(line));
+    }
+
     pub(super) fn pmix_says(&mut self, host: HostId, message: pmix::ToAgent) {
         use pmix::{ToAgent, ToPmix};
+        let of_worlds = self.worlds.values_mut().filter_map(|world| world.pmix.as_mut());
+        if let Some(speaker) = of_worlds.chain(self.warm_pmix.as_mut()).find(|other| other.id == host) {
+            speaker.answered();
+        }
         if self.warm_pmix.as_ref().is_some_and(|p| p.id == host) {
             if let ToAgent::Failed { reason } = message {
                 self.notice(format!("ft-pmix: {reason}"));
@@ -225,7 +239,7 @@ impl Driver {
                 self.notice(format!("ft-pmix: {reason}"));
                 self.report(Event::WorldServerLost(WorldId(number)));
             }
-            ToAgent::Connected { .. } | ToAgent::ModexData { .. } => {}
+            ToAgent::Here | ToAgent::Connected { .. } | ToAgent::ModexData { .. } => {}
             // Ranks with a preload tell more exactly themselves.
             ToAgent::Finalized { rank } => {
                 if let Some((process, false)) = process(world, rank) {

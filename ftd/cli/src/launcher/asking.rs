@@ -2,8 +2,8 @@
 
 use super::Launcher;
 use crate::keepers::Keepers;
-use crate::pulse::{Pulse, Treatment};
 use ft_sys::process::condition;
+use ft_sys::pulse::{Pulse, Treatment};
 use ft_wire::Slot;
 use ft_wire::launcher::ToAgent;
 use ft_wire::shepherd::Lifeline;

@@ -1,7 +1,8 @@
-//! Whether a helper of ftd's answers, and what is done with one that does not.
+//! Whether a helper of ftd's answers, and what is done with one that does not. `ftrun` asks the agent and the shepherds, the
+//! agent its `ft-pmix`.
 
-use ft_sys::process::Condition;
-use ft_sys::timescale::scaled;
+use crate::process::Condition;
+use crate::timescale::scaled;
 use std::time::{Duration, Instant};
 
 /// How often helpers are asked.
