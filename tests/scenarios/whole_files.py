@@ -44,7 +44,7 @@ def odd_paths(context, mpi):
     shutil.copytree(next(context.prefix.rglob("ft-agent")).parent, libexec)
     memory = context.memory / ODD
     memory.mkdir()
-    program = str(odd / "program")
+    program = str(odd / os.fsdecode(b"pro\xffgram\n"))
     shutil.copy(context.program(mpi, "files.c"), program)
     env = {"FT_MEMORY_DIR": memory, "TMPDIR": odd / "tmp", "FT_LIBEXEC": libexec}
     job = context.ftrun(mpi, 2, program, options=[f"--chdir={odd}"], env=env, cwd=odd, gates=["files.half:0"])
@@ -59,7 +59,7 @@ def odd_paths(context, mpi):
     job.expect(0)
     starts = re.findall(r"^restart from (\d+)$", job.output.text, re.M)
     check(starts == ["0", "5"], f"restarts from {starts}: {job.err}")
-    check(len(job.restored) == 1, job.err)
+    check(len(job.recoveries) == 1, job.err)
     check(not list(memory.iterdir()), f"left in FT_MEMORY_DIR: {list(memory.iterdir())}")
     memory.rmdir()
     check(not list((odd / "tmp").iterdir()), f"left in TMPDIR: {list((odd / 'tmp').iterdir())}")
@@ -153,7 +153,7 @@ def rewritten_in_place(context):
     job = context.ftrun(None, 1, "/usr/bin/python3", "-c", REWRITE, options=["--ft-max-failures=50"])
     job.expect(0)
     check("found" not in job.output.text, f"a torn file was there: {job.output.text}")
-    check(len(job.restored) == 10, job.err)
+    check(len(job.recoveries) == 10, job.err)
     said = re.findall(r"^ftd: restart in \$FT_CHECKPOINT_DIR is set aside: it was ", job.err, re.M)
     check(len(said) == 10, f"said {len(said)} times: {job.err}")
 
