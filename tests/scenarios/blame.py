@@ -2,6 +2,7 @@
 
 import re
 import signal
+import subprocess
 import time
 
 from harness.job import check
@@ -89,3 +90,75 @@ def block_own_files(context):
     job.expect(0)
     check("restarted without a checkpoint of the API, with 2 files in $FT_CHECKPOINT_DIR" in job.err, job.err)
     check("from the beginning" not in job.err, job.err)
+
+
+@scenario("versions", each=[{"how": "same"}, {"how": "differ"}, {"how": "missing"}, {"how": "back"}])
+def versions(context, how):
+    """Ranks whose versions differ, or of which one takes none, are named at once, or when the others have no place left; a
+    rank that is merely late is not; a version that repeats or goes back is refused."""
+    mpi = context.mpi("mpich4")
+    gates = ["app.compute:0"] if how == "differ" else []
+    job = context.ftrun(
+        mpi, 4, context.program(mpi, "versions.c"), how, gates=gates, hurry=10, env={"FT_CHECKPOINT_TIMEOUT": "4"},
+    )
+    if how == "differ":
+        job.at_gate("app.compute", 0)
+        job.wait_err(r"rank 3 checkpointed version 11 without version 10, which (rank|ranks) ", 1)
+        job.go("app.compute", 0)
+    job.expect(0)
+    if how == "missing":
+        said = re.findall(r"rank 2 has not checkpointed version 1, which ranks 0-1, 3 took 10 s ago or earlier", job.err)
+        check(len(said) == 1, job.err)
+    else:
+        check("has not checkpointed" not in job.err, job.err)
+    check(("without version" in job.err) == (how == "differ"), job.err)
+    refused = sorted(re.findall(r"rank (\d) version (\d): ", job.err)) if how == "back" else []
+    check(len(refused) == (8 if how == "back" else 0), job.err)
+
+
+@scenario("spawn-refused", each=[{"mpi": m, "ft": ft} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5")
+                                 for ft in ("none", "reinit")])
+def spawn_refused(context, mpi, ft):
+    """MPI_Comm_spawn is refused with a sentence that is true in each mode; a program that handles the error goes on, and no
+    rank is lost; without a handler the program ends by its own wish."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "spawns.c")
+    sentence = "MPI_Comm_spawn of /bin/true was refused: ftd starts the ranks of ftrun -n and no others, with --ft=none as with"
+    job = context.ftrun(mpi, 2, program, "return", ft=ft)
+    job.expect(0)
+    # Debian's MPICH 4 refuses by itself, without a question to anybody.
+    check(sentence in job.err or mpi.name == "mpich4", job.err)
+    check(job.output.results == ["of spawns"], f"{job.err}{job.output.text}")
+    check("has children" not in job.output.text and job.restored == [], f"{job.err}{job.output.text}")
+    job = context.ftrun(mpi, 2, program, ft=ft)
+    check(job.wait(30) != 0 and job.restored == [], job.err)
+    check("called MPI_Abort" in job.err or "exited with code" in job.err, job.err)
+
+
+@scenario("jobs-of-one", each=[{"mpi": m, "ft": ft} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")
+                               for ft in ("none", "reinit")])
+def jobs_of_one(context, mpi, ft):
+    """A wrapper that takes the preload away does not make as many jobs of one as there are ranks: the job ends with a
+    sentence, and not with 0."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "ending.c")
+    for wrapper in ("env -u LD_PRELOAD", "env LD_PRELOAD="):
+        job = context.ftrun(mpi, 2, "bash", "-c", f'exec {wrapper} "$0" ok', program, ft=ft)
+        status = job.wait(30)
+        check(status != 0, f"{wrapper}: exit status 0\n{job.output.text}{job.err}")
+        check(job.output.results == [] and job.restored == [], f"{wrapper}: {job.output.text}{job.err}")
+        check(re.search(r"^ftrun: rank \d ", job.err, re.M), f"{wrapper}: no sentence: {job.err}")
+
+
+@scenario("no-job-of-one")
+def no_job_of_one(context):
+    """A program that is linked with an MPI and never calls it just runs; so does one without MPI and without the preload."""
+    mpi = context.mpi("mpich4")
+    source, program = context.work / "linked.c", context.work / "linked"
+    source.write_text('#include <mpi.h>\n#include <stdio.h>\nint main(int c, char **v) { if (c > 1) MPI_Init(&c, &v); '
+                      'printf("just runs\\n"); return 0; }\n')
+    subprocess.run([mpi.cc, "-o", program, source], env=context.env(mpi, {}), check=True)
+    for command in ([program], ["env", "-u", "LD_PRELOAD", "echo", "just runs"]):
+        job = context.ftrun(mpi, 2, *command)
+        job.expect(0)
+        check(job.output.text == "just runs\n" * 2, job.output.text)

@@ -186,6 +186,18 @@ impl Arenas {
         }
     }
 
+    /// Whether no place of `rank`'s is free.
+    pub fn is_full(&self, rank: Rank) -> bool {
+        let places = self.held.get(&rank).map(|held| held.arena.scan()).unwrap_or_default();
+        !places.is_empty() && places.iter().all(PlaceInfo::is_whole)
+    }
+
+    /// The versions of `epoch` that lie whole in `rank`'s places.
+    pub fn versions(&self, rank: Rank, epoch: Epoch) -> BTreeSet<Version> {
+        let places = self.held.get(&rank).map(|held| held.arena.scan()).unwrap_or_default();
+        places.into_iter().filter(|info| info.is_whole() && info.epoch == epoch).map(|info| info.version).collect()
+    }
+
     /// The epoch before `epoch` is over, and its ranks are gone: finishes and verifies checksums on threads of their own;
     /// the result arrives as [`Input::InventoryVerified`].
     pub fn freeze(&mut self, epoch: Epoch) {

@@ -63,6 +63,12 @@ pub enum Input {
     Dying(WorldNumber, Rank),
     /// A rank that is no shepherd's direct child is gone.
     RankGone(WorldNumber, Rank),
+    /// It is time to look whether ranks of this world are alone.
+    LookForLoners(WorldNumber),
+    /// A rank of this world is.
+    Loner(WorldNumber, crate::loners::Loner),
+    /// A rank's places were full some time ago, this being its newest version.
+    PlacesFull(Epoch, Rank, Version),
     /// The checksum of a place was computed.
     Hashed(crate::arenas::Hashed),
     /// The frozen inventory of an ended world is verified.
@@ -108,6 +114,7 @@ pub struct Driver {
     processors: usize,
     restore: Option<(Epoch, Option<crate::arenas::Commit>)>,
     failures: u32,
+    versions: crate::versions::Versions,
     /// What the newest world found in `$FT_CHECKPOINT_DIR`.
     restart_files: crate::restart_files::RestartFiles,
     started: std::time::Instant,
@@ -166,6 +173,7 @@ impl Driver {
             processors: std::thread::available_parallelism().map_or(usize::MAX, usize::from),
             restore: None,
             failures: 0,
+            versions: crate::versions::Versions::default(),
             restart_files: crate::restart_files::RestartFiles::default(),
             started: std::time::Instant::now(),
             timer: None,
@@ -231,6 +239,9 @@ impl Driver {
             Input::Pmi(world, rank, bytes) => self.pmi_says(world, rank, &bytes),
             Input::Dying(world, rank) => self.rank_is_dying(world, rank),
             Input::RankGone(world, rank) => self.rank_is_gone(world, rank),
+            Input::LookForLoners(world) => self.look_for_loners(world),
+            Input::Loner(world, loner) => self.refuse_loner(world, &loner),
+            Input::PlacesFull(epoch, rank, newest) => self.places_full(epoch, rank, newest),
             Input::Hashed(hashed) => self.place_hashed(hashed),
             Input::InventoryVerified(epoch, verified) => self.inventory_verified(epoch, verified),
             Input::Timer => self.report(Event::Timer),
@@ -304,6 +315,9 @@ impl Driver {
                     self.files.started(pid);
                     self.report(Event::Started(process));
                     self.world_started(world);
+                    if rank == 0 {
+                        self.look_again_for_loners(world);
+                    }
                 }
             }
             shepherd::ToAgent::StartFailed { world, rank, errno, what } => {

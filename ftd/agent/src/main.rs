@@ -11,11 +11,13 @@ mod driver;
 mod due;
 mod files;
 mod link;
+mod loners;
 mod orphan;
 mod pmix_host;
 mod ready;
 mod report;
 mod restart_files;
+mod versions;
 mod watcher;
 mod world;
 

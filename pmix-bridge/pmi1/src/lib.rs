@@ -479,7 +479,7 @@ fn spawn_line(connection: &mut Connection, rank: u32, line: &str, actions: &mut 
         if spawn.blocks >= spawn.total {
             let command = std::mem::take(&mut spawn.command);
             connection.spawn = None;
-            actions.push(send(rank, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported_by_this_job".to_string()));
+            actions.push(send(rank, "cmd=spawn_result rc=-1 msg=spawn_is_not_supported_by_this_job errmsg=spawn_is_not_supported_by_this_job".to_string()));
             actions.push(Action::Event(Event::SpawnRefused { rank, command }));
         }
     }

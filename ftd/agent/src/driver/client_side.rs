@@ -4,6 +4,10 @@ use super::*;
 use crate::arenas::{Hashed, Verified};
 use ft_wire::client::{ToAgent, ToClient};
 
+/// A rank whose places are all full for so long is waiting for somebody: long against any checksum and any step, short
+/// against the minute after which `ft_checkpoint` gives up.
+const FULL_FOR: Duration = Duration::from_secs(10);
+
 impl Driver {
     pub(super) fn client_says(&mut self, connection: ConnectionId, message: ToAgent) {
         if let ToAgent::Hello { world, rank, pid, layout } = message {
@@ -101,6 +105,35 @@ impl Driver {
         let of_epoch = self.worlds.values().find(|world| world.epoch == epoch);
         if let Some(process) = of_epoch.and_then(|world| world.members.get(&hashed.rank)).map(|member| member.process) {
             self.report(Event::Committed { process, version: ftd_core::Version(version) });
+            self.compare_versions(epoch, hashed.rank);
+        }
+    }
+
+    /// Says when ranks checkpoint different versions, and has a rank looked at again whose places are all full.
+    fn compare_versions(&mut self, epoch: Epoch, rank: Rank) {
+        let held = self.arenas.versions(rank, epoch);
+        if let Some(sentence) = self.versions.note(epoch, rank, held) {
+            self.notice(sentence);
+        }
+        if let Some(newest) = self.versions.newest(rank)
+            && self.arenas.is_full(rank)
+        {
+            let inputs = self.inputs.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(ft_sys::timescale::scaled(FULL_FOR)).await;
+                let _ = inputs.send(Input::PlacesFull(epoch, rank, newest));
+            });
+        }
+    }
+
+    pub(super) fn places_full(&mut self, epoch: Epoch, rank: Rank, newest: Version) {
+        if !self.arenas.is_full(rank) {
+            return;
+        }
+        let patience = format!("{} s", FULL_FOR.as_secs());
+        let said = self.versions.still_waiting(epoch, rank, newest, self.spec.world_size, &patience);
+        if let Some(sentence) = said {
+            self.notice(sentence);
         }
     }
 

@@ -33,7 +33,10 @@ impl Driver {
             Effect::Drain(world) => self.launcher.send(&launcher::ToLauncher::Drain { world: world.0 }),
             Effect::TakeInventory { epoch, world: _ } => self.arenas.freeze(epoch.0),
             Effect::Restore { epoch, stamp, .. } => self.restore(epoch.0, stamp.map(|s| (s.version.0, s.epoch.0))),
-            Effect::Retire { complete, .. } => self.arenas.retire(complete.0),
+            Effect::Retire { complete, .. } => {
+                self.versions.completed(complete.0);
+                self.arenas.retire(complete.0);
+            }
             Effect::Proceed { process, .. } => self.proceed(process),
             Effect::Signal { signal } => self.signal_ranks(signal),
             Effect::NeedSlot => self.launcher.send(&launcher::ToLauncher::NeedSlot),
@@ -207,6 +210,11 @@ impl Driver {
         }
         if self.spec.mpi != "auto" {
             set("FT_MPI", self.spec.mpi.clone());
+        }
+        if self.spec.linked_in.is_none() {
+            for (key, value) in crate::loners::FORLORN {
+                set(key, value.to_string());
+            }
         }
         let mut preload = self.spec.preload.clone().into_os_string().into_vec();
         if let Some((_, old)) = self.spec.env.iter().find(|(key, _)| key == b"LD_PRELOAD")

@@ -113,6 +113,56 @@ impl Driver {
         Ok(())
     }
 
+    pub(super) fn look_again_for_loners(&self, number: WorldNumber) {
+        let Some(world) = self.worlds.get(&number) else { return };
+        let (inputs, pause) = (self.inputs.clone(), crate::loners::pause(world.since.elapsed()));
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let _ = inputs.send(Input::LookForLoners(number));
+        });
+    }
+
+    /// Has the memory maps read of the ranks that have not joined.
+    pub(super) fn look_for_loners(&mut self, number: WorldNumber) {
+        let Some(world) = self.worlds.get(&number).filter(|w| !w.stopping) else { return };
+        if self.spec.linked_in.is_some() {
+            return;
+        }
+        let waiting = world.members.iter().filter(|(_, m)| m.pid.is_none() && !m.ended);
+        let ranks: Vec<(Rank, i32)> = waiting.filter_map(|(rank, member)| Some((*rank, member.child?))).collect();
+        if ranks.is_empty() && world.members.values().all(|m| m.child.is_some()) {
+            return;
+        }
+        self.look_again_for_loners(number);
+        let (inputs, preload) = (self.inputs.clone(), self.spec.preload.clone());
+        tokio::task::spawn_blocking(move || {
+            ft_sys::process::run_behind();
+            if let Some(loner) = crate::loners::find(&ranks, &preload) {
+                let _ = inputs.send(Input::Loner(number, loner));
+            }
+        });
+    }
+
+    /// One rank alone would mean as many jobs of one as there are ranks.
+    pub(super) fn refuse_loner(&mut self, number: WorldNumber, loner: &crate::loners::Loner) {
+        let Some(member) = self.member(number, loner.rank).filter(|m| m.pid.is_none()) else { return };
+        let process = member.process;
+        let reason = format!(
+            "process {} has loaded {} without ftd's libft_preload.so and would be a job of its own; something between ftrun \
+             and the program takes LD_PRELOAD away",
+            loner.pid, loner.library
+        );
+        self.report(Event::StartFailed { process, reason, status: 1 });
+    }
+
+    /// MPI_Comm_spawn was refused; the MPI says so to the program.
+    fn say_spawn_refused(&self, command: &str) {
+        self.notice(format!(
+            "MPI_Comm_spawn of {command} was refused: ftd starts the ranks of ftrun -n and no others, with --ft=none as \
+             with --ft=reinit"
+        ));
+    }
+
     /// Makes sure that the world has a host for libpmix.
     pub(super) fn serve_pmix(&mut self, number: WorldNumber) {
         let taken = self.worlds.get(&number).is_none_or(|w| w.pmix.is_some());
@@ -289,9 +339,7 @@ impl Driver {
             ToAgent::Connect { token, .. } => answer(world, ToPmix::Done { token, status: status::SUCCESS }),
             ToAgent::Spawn { token, command, .. } => {
                 answer(world, ToPmix::Done { token, status: status::NOT_SUPPORTED });
-                self.notice(format!(
-                    "MPI_Comm_spawn of {command} was refused: mode reinit cannot restart spawned worlds"
-                ));
+                self.say_spawn_refused(&command);
             }
         }
     }
@@ -409,9 +457,7 @@ impl Driver {
                         pending.extend(actions);
                     }
                 }
-                ft_pmi1::Event::SpawnRefused { command, .. } => self.notice(format!(
-                    "MPI_Comm_spawn of {command} was refused: mode reinit cannot restart spawned worlds"
-                )),
+                ft_pmi1::Event::SpawnRefused { command, .. } => self.say_spawn_refused(&command),
                 ft_pmi1::Event::Broken { rank, error } => {
                     self.notice(format!("rank {rank} broke the PMI protocol: {error}"));
                 }
