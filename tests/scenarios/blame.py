@@ -150,6 +150,35 @@ def jobs_of_one(context, mpi, ft):
         check(re.search(r"^ftrun: rank \d ", job.err, re.M), f"{wrapper}: no sentence: {job.err}")
 
 
+ALONE_BY_HANDLE = """
+import ctypes, os, sys
+library = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_LOCAL | os.RTLD_DEEPBIND)
+code = library.MPI_Init(None, None)
+print("result", code)
+"""
+
+
+@scenario("jobs-of-one-handle", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5")])
+def jobs_of_one_handle(context, mpi):
+    """An MPI that is looked up in the library's own handle, and a process whose memory map nobody may read: where nothing can be
+    preloaded and nothing be seen, no MPI starts alone either."""
+    mpi = context.mpi(mpi)
+    ending = context.program(mpi, "ending.c")
+    with_maps = subprocess.run(["ldd", ending], env=context.env(mpi, {}), capture_output=True, text=True, check=True).stdout
+    library = re.search(r"=> (\S*/(?:libmpi\.so|libmpich\.so)\S*)", with_maps)[1]
+    job = context.ftrun(mpi, 2, "/usr/bin/python3", "-c", ALONE_BY_HANDLE, library)
+    check(job.wait(30) != 0, f"exit status 0\n{job.output.text}{job.err}")
+    check(job.output.results == [], f"{job.output.text}{job.err}")
+    # PR_SET_DUMPABLE is lost at exec, so the library that hides the process is the program's own.
+    source, hiding = context.work / "hide.c", context.work / "hide.so"
+    source.write_text("#include <sys/prctl.h>\n__attribute__((constructor)) static void hide(void) "
+                      "{ prctl(PR_SET_DUMPABLE, 0); }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", hiding, source], check=True)
+    job = context.ftrun(mpi, 2, "env", f"LD_PRELOAD={hiding}", ending, "ok")
+    check(job.wait(30) != 0, f"exit status 0\n{job.output.text}{job.err}")
+    check(job.output.results == [], f"{job.output.text}{job.err}")
+
+
 @scenario("no-job-of-one")
 def no_job_of_one(context):
     """A program that is linked with an MPI and never calls it just runs; so does one without MPI and without the preload."""

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 /// What every rank finds in its environment until it joins, and what the preload then replaces. An MPI to which nobody has
 /// told better does not start alone with it, but fails: MPICH and its family at a connection that is none, Open MPI 4 because
-/// it looks for a server.
-pub const FORLORN: [(&str, &str); 2] = [("PMI_FD", "2147483647"), ft_wire::pmix::NOT_SINGLETON];
+/// it looks for a server, Open MPI 5 because a PMIx name space without a rank is no singleton.
+pub const FORLORN: [(&str, &str); 3] =
+    [("PMI_FD", "2147483647"), ("PMIX_NAMESPACE", "not-joined"), ft_wire::pmix::NOT_SINGLETON];
 
 /// A process that has loaded an MPI alone.
 #[derive(Debug)]
