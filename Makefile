@@ -72,8 +72,10 @@ install:
 	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(libexecdir)/
 	install -m 755 $(release)/libft_preload.so $(libexecdir)/
 	install -m 755 $(release)/libftd_client.so $(libdir)/libftd_client.so.0
+	strip --strip-unneeded $(libdir)/libftd_client.so.0
 	ln -sf libftd_client.so.0 $(libdir)/libftd_client.so
 	install -m 644 $(release)/libftd_client.a $(libdir)/
+	objcopy --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd $(libdir)/libftd_client.a
 	install -m 644 ftd-client/include/ft.h $(includedir)/
 	install -m 644 ftd-client/fortran/ft.f90 $(includedir)/
 	sed -e 's|@PREFIX@|$(prefix)|' -e 's|@VERSION@|$(version)|' ftd-client/ftd-client.pc.in > $(libdir)/pkgconfig/ftd-client.pc

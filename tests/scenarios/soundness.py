@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 
 from harness import proc
@@ -55,3 +56,183 @@ def name_no_text(context, how):
     job.expect(0, patience=20)
     check(job.output.results == ["of named"] and job.restored == [None], f"{job.output.text}{job.err}")
     check("rank 1 on" in job.err and "SIGKILL" in job.err, f"the death is not named: {job.err}")
+
+
+# A rank that speaks the two protocols itself: it joins as a client library, or as an MPI, and asks for what nobody asks for.
+HOSTILE = r"""
+import os, socket, struct, sys
+
+def varint(n):
+    out = b""
+    while True:
+        out += bytes([n & 0x7f | (0x80 if n > 0x7f else 0)])
+        n >>= 7
+        if not n:
+            return out
+
+def connect():
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(os.environ["FT_SOCKET"])
+    s.sendall(b"ftdwire\n" + struct.pack("<II", VERSION, 3))
+    return s
+
+def frame(body):
+    return struct.pack("<I", len(body)) + bytes(4) + body
+
+def read(s, n):
+    data = b""
+    while len(data) < n:
+        more = s.recv(n - len(data))
+        if not more:
+            sys.exit("closed")
+        data += more
+    return data
+
+def answer(s):
+    return read(s, struct.unpack("<I4x", read(s, 8))[0])
+
+s = connect()
+read(s, 16)
+s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"])) + varint(2 * os.getpid()) + varint(LAYOUT)))
+print("welcome", answer(s)[0], flush=True)
+if sys.argv[1] == "size":
+    for size in (1 << 63, (1 << 64) - 1, (1 << 64) // 3 + 1):
+        s.sendall(frame(b"\1" + varint(size)))
+        text = answer(s)
+        print("refused" if text[0] == 3 else "granted", text[2:].decode(), flush=True)
+if sys.argv[1] == "frame":
+    try:
+        s.sendall(struct.pack("<I", 5 << 20) + bytes(4))
+        s.sendall(bytes(1 << 20))
+        read(s, 1)
+    except OSError:
+        sys.exit("closed")
+if sys.argv[1] == "deaf":
+    s.setblocking(False)
+    sent = 0
+    try:
+        while sent < 1 << 30:
+            sent += s.send(frame(b"\4") * 4096)
+    except BlockingIOError:
+        print("stopped", flush=True)
+"""
+
+
+def hostile(context, what):
+    """A job of one rank that is HOSTILE."""
+    program = context.work / "hostile.py"
+    program.write_text(HOSTILE.replace("VERSION", "1").replace("LAYOUT", "4"))
+    return context.ftrun(None, 1, "/usr/bin/python3", str(program), what)
+
+
+@scenario("hostile-size")
+def hostile_size(context):
+    """Sizes at which a product overflows are refused with a sentence, and nothing else happens."""
+    job = hostile(context, "size")
+    job.expect(0, patience=20)
+    lines = job.output.text.splitlines()
+    check(lines[0] == "welcome 0" and len(lines) == 4, job.output.text)
+    for line in lines[1:]:
+        check(line.startswith("refused a version of") and "there is room for" in line, line)
+    check(job.err == "", f"something else happened: {job.err}")
+
+
+@scenario("hostile-frame")
+def hostile_frame(context):
+    """A frame that is too large is an error that both ends hear of."""
+    job = hostile(context, "frame")
+    job.expect(1, patience=20)
+    check("closed" in job.err, f"the rank did not hear of it: {job.err}")
+    check("the checkpoint library of rank 0 is cut off: a frame of 5242880 bytes is longer than the limit" in job.err, job.err)
+
+
+@scenario("hostile-deaf", timeout=90)
+def hostile_deaf(context):
+    """A peer that asks and never reads is stopped by its own full socket; the agent's memory stays what it was."""
+    job = hostile(context, "deaf")
+    agent = job.one("ft-agent")
+    most = 0
+    while job.running():
+        try:
+            most = max(most, proc.resources(agent)["private_kb"])
+        except (OSError, StopIteration):
+            break
+        time.sleep(0.01)
+    job.expect(0, patience=60)
+    print(f"{most} kB")
+    check(0 < most < 200_000, f"the agent had {most} kB")
+
+
+PMI = r"""
+import os, sys, socket
+s = socket.socket(fileno=int(os.environ["PMI_FD"]))
+f = s.makefile("rw", newline="\n")
+def ask(line):
+    f.write(line + "\n")
+    f.flush()
+    return f.readline()
+ask("cmd=init pmi_version=1 pmi_subversion=1")
+refused, value = 0, "v" * int(sys.argv[2])
+for i in range(int(sys.argv[1]) // 1000):
+    f.write("".join(f"cmd=put kvsname=x key=k{i}.{j} value={value}\n" for j in range(1000)))
+    f.flush()
+    refused += sum("key_space_full" in f.readline() for _ in range(1000))
+print("refused", refused, flush=True)
+ask("cmd=finalize")
+"""
+
+
+@scenario("hostile-keys", timeout=120, each=[{"keys": 1000000, "bytes": 1}, {"keys": 300000, "bytes": 3500}])
+def hostile_keys(context, keys, bytes):
+    """A million keys, or a gigabyte of them, through PMI: refused with a sentence, and the agent's memory is bounded."""
+    program = context.work / "pmi.py"
+    program.write_text(PMI)
+    job = context.ftrun(None, 1, "/usr/bin/python3", str(program), str(keys), str(bytes), options=["--ft-mpi=mpich"])
+    agent = job.one("ft-agent")
+    most = 0
+    while job.running():
+        try:
+            most = max(most, proc.resources(agent)["private_kb"])
+        except (OSError, StopIteration):
+            break
+        time.sleep(0.05)
+    job.expect(0, patience=90)
+    print(f"{most} kB, {job.output.text}")
+    check(int(job.output.text.split()[1]) > keys // 2, job.output.text)
+    check("puts more through PMI than" in job.err, f"nobody is told: {job.err}")
+    check(0 < most < 100_000, f"the agent had {most} kB")
+
+
+@scenario("file-size-limit", each=[{"blocks": 0}, {"blocks": 1}, {"blocks": 20000}])
+def file_size_limit(context, blocks):
+    """Under a file-size limit (`ulimit -f`) no part of ftd dies of it: checkpoints are refused with a sentence, or work."""
+    mpi = context.mpi("openmpi4")
+    program = context.program(mpi, "places.c")
+    env = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,tcp"}
+    if blocks == 20000:
+        job = context.script(f"ulimit -f {blocks}\nexec $FTRUN -n 2 --ft=reinit {program}\n", mpi=mpi, env=env,
+                             gates=["app.compute:1"])
+        job.kill(job.at_gate("app.compute", 1))
+        job.expect(0, context.reference(mpi, 2, program))
+        check(job.restored == [5], f"restored {job.restored}")
+        return
+    # Through pipes: the test's own files have the limit, too.
+    limited = f"(ulimit -f {blocks}; exec $FTRUN -n 2 --ft=reinit %s) 2>&1 | sort -u; exit ${{PIPESTATUS[0]}}\n"
+    job = context.script(limited % program, mpi=mpi, env=env)
+    check(job.wait(30) == 70, f"exit status {job.process.returncode}: {job.output.text}")
+    for sentence in (f"file-size limit (ulimit -f) of {blocks * 1024} bytes leaves no room for checkpoints",
+                     "leaves no room for the job's record"):
+        check(sentence in job.output.text, f"'{sentence}' is not said: {job.output.text}")
+    job = context.script(limited % "echo one", mpi=mpi)
+    job.expect(0)
+    check("one\n" in job.output.text, job.output.text)
+
+
+@scenario("installed-size")
+def installed_size(context):
+    """The client library is installed without its debug information."""
+    for name, most in (("libftd_client.so.0", 1 << 20), ("libftd_client.a", 16 << 20)):
+        path = context.prefix / "lib" / name
+        sections = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True, check=True).stdout
+        check(".debug_" not in sections, f"{name} has debug information")
+        check(path.stat().st_size < most, f"{name} has {path.stat().st_size} bytes")

@@ -2,11 +2,11 @@
 
 use crate::ArenaError;
 use crate::layout::{
-    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, COMMITS, COPY_US, ENTRY, Entry, ID_CHECK, ID_LAYOUT,
-    ID_MAGIC, ID_RANK, ID_WORLD_SIZE, NOTIFY, PLACE_LIMIT, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED,
-    STATE_EMPTY, STATE_WRITING, check, identity, parse_table, place_offset, record, table_check, whole_pages,
+    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, COMMITS, COPY_US, ENTRY, Entry, Extent, HEADER_BYTES,
+    ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK, ID_WORLD_SIZE, NOTIFY, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED,
+    STATE_EMPTY, STATE_WRITING, check, identity, parse_table, record, table_check, whole_pages,
 };
-use crate::map::{self, Mapping};
+use ft_sys::memory::{self, SharedMap};
 use std::hash::Hasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -21,7 +21,8 @@ const CHUNK: usize = 512 << 10;
 #[derive(Debug)]
 pub struct AgentArena {
     fd: OwnedFd,
-    header: Mapping,
+    header: SharedMap,
+    extent: Extent,
     rank: u32,
     world_size: u32,
 }
@@ -78,7 +79,10 @@ impl AgentArena {
     /// # Errors
     /// [`ArenaError::Io`].
     pub fn create(rank: u32, world_size: u32) -> Result<(AgentArena, OwnedFd), ArenaError> {
-        let fd = map::create(rank).map_err(|source| ArenaError::Io { rank, what: "memfd_create", source })?;
+        let most = memory::file_size_limit();
+        let extent = Extent::within(most).ok_or(ArenaError::FileSize { rank, most })?;
+        let fd = memory::create_sparse_sealed_memfd(&format!("ftd-arena-{rank}"), extent.bytes())
+            .map_err(|source| ArenaError::Io { rank, what: "memfd_create", source })?;
         let arena = AgentArena::adopt(fd, rank, world_size)?;
         let duplicate = arena.descriptor()?;
         Ok((arena, duplicate))
@@ -91,9 +95,9 @@ impl AgentArena {
     /// identity is repaired: the agent knows it anyhow, and what lies in the places has its own checks.
     pub fn adopt(fd: OwnedFd, rank: u32, world_size: u32) -> Result<AgentArena, ArenaError> {
         let io = |what| move |source| ArenaError::Io { rank, what, source };
-        map::validate(fd.as_fd()).map_err(io("fstat"))?.map_err(|why| ArenaError::Foreign { rank, why })?;
-        let header = map::map_header(fd.as_fd()).map_err(io("mmap"))?;
-        let arena = AgentArena { fd, header, rank, world_size };
+        let (extent, _) = crate::extent_of(&fd, rank)?;
+        let header = SharedMap::map_large(&fd, 0, HEADER_BYTES).map_err(io("mmap"))?;
+        let arena = AgentArena { fd, header, extent, rank, world_size };
         let found: Vec<u64> = arena.words()[..=ID_CHECK].iter().map(|word| word.load(Acquire)).collect();
         let expected = identity(rank, world_size);
         if found[ID_CHECK] == check(&found[..ID_CHECK]) && found[..] != expected[..] {
@@ -134,12 +138,17 @@ impl AgentArena {
 
     /// Bytes per place that the rank asked for last, for a rank that was told [`crate::Arena::reserve`].
     pub fn reserved(&self) -> u64 {
-        self.words()[RESERVED].load(Acquire).min(PLACE_LIMIT)
+        self.words()[RESERVED].load(Acquire).min(self.extent.limit)
+    }
+
+    /// Most bytes that one version can have here, table included.
+    pub fn place_limit(&self) -> u64 {
+        self.extent.limit
     }
 
     /// A futex that changes, and is woken, with every commit of the rank.
     pub fn commits(&self) -> &AtomicU32 {
-        self.header.futex(COMMITS)
+        crate::futex(&self.header, COMMITS)
     }
 
     /// How long the rank said that its last copy took.
@@ -152,7 +161,8 @@ impl AgentArena {
     /// # Errors
     /// [`ArenaError::Io`].
     pub fn allocated(&self) -> Result<u64, ArenaError> {
-        map::allocated(self.fd.as_fd()).map_err(|source| ArenaError::Io { rank: self.rank, what: "fstat", source })
+        let facts = memory::facts(&self.fd);
+        facts.map(|f| f.allocated).map_err(|source| ArenaError::Io { rank: self.rank, what: "fstat", source })
     }
 
     /// What each place holds. Reads the header alone: cheap.
@@ -203,14 +213,18 @@ impl AgentArena {
         if self.words()[base + A_DROPPED].load(Acquire) == record.sequence {
             return PlaceState::Free;
         }
-        if let Err(why) = record.validate(place, self.rank) {
+        if let Err(why) = record.validate(place, self.rank, self.extent) {
             return PlaceState::Corrupt { why };
         }
         if self.words()[base + A_COMPLETE].load(Acquire) != record.sequence {
             return PlaceState::Copied;
         }
-        let checksum = self.words()[base + A_CHECKSUM].load(Relaxed);
-        if self.words()[base + A_CHECK].load(Relaxed) != check(&[u64::from(place), record.sequence, checksum]) {
+        let checksum = self.words()[base + A_CHECKSUM].load(Acquire);
+        if self.words()[base + A_CHECK].load(Acquire) != check(&[u64::from(place), record.sequence, checksum]) {
+            // Another thread may be storing it anew.
+            if self.words()[base + A_COMPLETE].load(Acquire) != record.sequence {
+                return PlaceState::Copied;
+            }
             return PlaceState::Corrupt { why: "the record of its checksum is damaged".into() };
         }
         PlaceState::Complete { checksum }
@@ -230,7 +244,7 @@ impl AgentArena {
             PlaceState::Free | PlaceState::Writing => return Err(damaged("it holds no whole version".into())),
         }
         let record = Record::load(self.words(), place);
-        if record.sequence != info.sequence || record.validate(place, self.rank).is_err() {
+        if record.sequence != info.sequence || record.validate(place, self.rank, self.extent).is_err() {
             return Err(damaged("it changed while it was read".into()));
         }
         // Every page of a whole version has been written. A header that claims more than the arena occupies lies, and must
@@ -249,7 +263,7 @@ impl AgentArena {
             let (mut at, end) = (entry.offset, entry.offset + entry.length);
             while at < end {
                 let length = (end - at).min(CHUNK as u64) as usize;
-                self.read(&mut buffer[..length], place_offset(place) + at)?;
+                self.read(&mut buffer[..length], self.extent.offset(place) + at)?;
                 hasher.write(&buffer[..length]);
                 at += length as u64;
             }
@@ -264,7 +278,7 @@ impl AgentArena {
     fn table(&self, place: u32, record: &Record) -> Result<Vec<Entry>, ArenaError> {
         let damaged = |why: String| ArenaError::Damaged { rank: self.rank, place, version: record.version, why };
         let mut table = vec![0; (record.regions * ENTRY) as usize];
-        self.read(&mut table, place_offset(place))?;
+        self.read(&mut table, self.extent.offset(place))?;
         if table_check(&table) != record.table_check {
             return Err(damaged("its region table does not match its checksum".into()));
         }
@@ -272,7 +286,7 @@ impl AgentArena {
     }
 
     fn read(&self, buffer: &mut [u8], offset: u64) -> Result<(), ArenaError> {
-        map::read_at(self.fd.as_fd(), buffer, offset).map_err(|source| ArenaError::Io {
+        memory::read_at(&self.fd, buffer, offset).map_err(|source| ArenaError::Io {
             rank: self.rank,
             what: "pread",
             source,
@@ -318,15 +332,13 @@ impl AgentArena {
         let base = record(place);
         let words = self.words();
         let reserved = self.reserved();
-        if words[base + R_SEQUENCE].load(Acquire) == sequence && reserved > 0 && reserved < PLACE_LIMIT {
-            let tail = whole_pages(reserved);
-            // A failure leaves memory allocated for longer than needed and nothing else.
-            let _ = map::punch(self.fd.as_fd(), place_offset(place) + tail, PLACE_LIMIT - tail);
+        if words[base + R_SEQUENCE].load(Acquire) == sequence && reserved > 0 && reserved < self.extent.limit {
+            crate::give_back(&self.fd, self.extent, place, whole_pages(reserved));
         }
         words[base + A_RELEASED].store(sequence, Release);
-        let notify = self.header.futex(NOTIFY);
+        let notify = crate::futex(&self.header, NOTIFY);
         notify.fetch_add(1, AcqRel);
-        map::futex_wake(notify);
+        ft_sys::death::wake(notify);
     }
 
     /// Takes a release back, so that a version that is about to be restored is not overwritten. No rank may be writing.
@@ -349,7 +361,7 @@ impl AgentArena {
     pub fn discard_free(&self) {
         for info in self.scan() {
             if info.state == PlaceState::Free {
-                let _ = map::punch(self.fd.as_fd(), place_offset(info.place), PLACE_LIMIT);
+                crate::give_back(&self.fd, self.extent, info.place, 0);
             }
         }
     }

@@ -1,16 +1,16 @@
 //! Where everything lies in the memfd, and how it is checked.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicU64, fence};
 use twox_hash::XxHash3_64;
 
 /// Version of the layout. The client library tells it to the agent, which refuses another one.
-pub const LAYOUT: u32 = 3;
+pub const LAYOUT: u32 = 4;
 /// Number of places: one being written, one being shipped, one safe.
 pub const PLACES: u32 = 3;
 /// Most bytes that one place can hold.
 pub const PLACE_LIMIT: u64 = 1 << 40;
-/// Size of the (sparse, sealed) memfd.
+/// Size of the (sparse, sealed) memfd, unless a file-size limit (`ulimit -f`) allows less.
 pub const ARENA_BYTES: u64 = (PLACES as u64 + 1) * PLACE_LIMIT;
 /// Most regions in one version.
 pub const MAX_REGIONS: usize = 1 << 20;
@@ -62,14 +62,46 @@ pub(crate) const STATE_EMPTY: u64 = 0;
 pub(crate) const STATE_WRITING: u64 = 0x0057_5249_5449_4e47;
 pub(crate) const STATE_COPIED: u64 = 0x0043_4f50_4945_4421;
 
+/// Looks at a record that changes while it is read.
+const LOOKS: u32 = 64;
+
 /// Index of the first word of a place's record.
 pub(crate) fn record(place: u32) -> usize {
     512 * (place as usize + 1)
 }
 
-/// Offset of a place's bytes in the memfd.
-pub(crate) fn place_offset(place: u32) -> u64 {
-    (u64::from(place) + 1) * PLACE_LIMIT
+/// How the memfd is divided: header and places have a quarter each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// Most bytes that one place can hold here.
+    pub(crate) limit: u64,
+}
+
+impl Extent {
+    /// The largest one in a file of at most so many bytes; `None` when not even a header fits.
+    pub(crate) fn within(bytes: u64) -> Option<Extent> {
+        let quarter = bytes.min(ARENA_BYTES) / (u64::from(PLACES) + 1);
+        let unit = if quarter >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        Self::of_file((quarter - quarter % unit) * (u64::from(PLACES) + 1))
+    }
+
+    /// That of a file of this size, if an arena has such a size.
+    pub(crate) fn of_file(bytes: u64) -> Option<Extent> {
+        let limit = bytes / (u64::from(PLACES) + 1);
+        let extent = Extent { limit };
+        (extent.bytes() == bytes && limit.is_multiple_of(PAGE) && (HEADER_BYTES as u64..=PLACE_LIMIT).contains(&limit))
+            .then_some(extent)
+    }
+
+    /// Size of the file.
+    pub(crate) fn bytes(self) -> u64 {
+        self.limit * (u64::from(PLACES) + 1)
+    }
+
+    /// Offset of a place's bytes in the memfd.
+    pub(crate) fn offset(self, place: u32) -> u64 {
+        (u64::from(place) + 1) * self.limit
+    }
 }
 
 fn align(value: u64, to: u64) -> Option<u64> {
@@ -179,7 +211,24 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Reads a record of which all words belong to one commit; a rank may be writing the next one meanwhile. One that does
+    /// not keep still is being written.
     pub(crate) fn load(words: &[AtomicU64], place: u32) -> Record {
+        let mut record = Self::load_once(words, place);
+        for _ in 0..LOOKS {
+            // Whoever sees a word of the next commit in `record` sees now that its writing had begun.
+            fence(Acquire);
+            let again = Self::load_once(words, place);
+            if again == record {
+                return record;
+            }
+            record = again;
+        }
+        record.state = STATE_WRITING;
+        record
+    }
+
+    fn load_once(words: &[AtomicU64], place: u32) -> Record {
         let base = record(place);
         let state = words[base + R_STATE].load(Acquire);
         let word = |at: usize| words[base + at].load(Relaxed);
@@ -211,7 +260,7 @@ impl Record {
     }
 
     /// Checks everything about a committed record that can be checked without reading the place.
-    pub(crate) fn validate(&self, place: u32, rank: u32) -> Result<(), String> {
+    pub(crate) fn validate(&self, place: u32, rank: u32, extent: Extent) -> Result<(), String> {
         if self.check != self.expected_check(place) {
             return Err("its header does not match its checksum".into());
         }
@@ -219,7 +268,9 @@ impl Record {
             return Err(format!("it was written by rank {}", self.rank));
         }
         let table = self.regions.checked_mul(ENTRY);
-        if self.bytes > PLACE_LIMIT || self.regions > MAX_REGIONS as u64 || table.is_none_or(|table| table > self.bytes)
+        if self.bytes > extent.limit
+            || self.regions > MAX_REGIONS as u64
+            || table.is_none_or(|table| table > self.bytes)
         {
             return Err("its header has impossible lengths".into());
         }
@@ -252,6 +303,56 @@ mod tests {
         assert_eq!(bytes_for([PLACE_LIMIT - 4096].into_iter()), Some(PLACE_LIMIT));
     }
 
+    #[test]
+    fn an_arena_is_as_large_as_a_limit_allows() {
+        assert_eq!(Extent::within(u64::MAX), Some(Extent { limit: PLACE_LIMIT }));
+        assert_eq!(
+            Extent::within(1 << 30).map(|e| (e.limit, e.bytes(), e.offset(2))),
+            Some((1 << 28, 1 << 30, 3 << 28))
+        );
+        assert_eq!(Extent::within((1 << 30) - 1).map(|e| e.limit), Some((1 << 28) - HUGE_PAGE));
+        assert_eq!(Extent::within((1 << 20) + 4095).map(|e| e.limit), Some(1 << 18));
+        assert_eq!([0, 1024, (256 << 10) - 1].map(Extent::within), [None; 3]);
+        assert_eq!([0, 4096, 1 << 21 | 1, ARENA_BYTES * 2, u64::MAX].map(Extent::of_file), [None; 5]);
+        assert_eq!(Extent::of_file(ARENA_BYTES), Some(Extent { limit: PLACE_LIMIT }));
+    }
+
+    /// A thread commits as fast as it can while another one reads: no record is ever made of two commits.
+    #[test]
+    fn a_record_is_of_one_commit() {
+        let words: Vec<AtomicU64> = (0..4096).map(|_| AtomicU64::new(0)).collect();
+        let base = record(1);
+        let whole = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for sequence in 1.. {
+                    if whole.load(Relaxed) >= 1_000_000 {
+                        break;
+                    }
+                    words[base + R_STATE].store(STATE_WRITING, std::sync::atomic::Ordering::Release);
+                    fence(std::sync::atomic::Ordering::SeqCst);
+                    for at in [R_SEQUENCE, R_VERSION, R_EPOCH, R_BYTES, R_CHECK] {
+                        words[base + at].store(sequence, Relaxed);
+                    }
+                    fence(std::sync::atomic::Ordering::SeqCst);
+                    words[base + R_STATE].store(STATE_COPIED, std::sync::atomic::Ordering::Release);
+                    (0..sequence % 64).for_each(|_| std::hint::spin_loop());
+                }
+            });
+            while whole.load(Relaxed) < 1_000_000 {
+                let read = Record::load(&words, 1);
+                if read.state == STATE_COPIED {
+                    whole.fetch_add(1, Relaxed);
+                    let of_one = [read.version, read.epoch, read.bytes, read.check].iter().all(|w| *w == read.sequence);
+                    if !of_one {
+                        whole.store(u32::MAX, Relaxed);
+                        panic!("{read:?}");
+                    }
+                }
+            }
+        });
+    }
+
     proptest! {
         #[test]
         fn any_table_is_parsed_or_refused(table in proptest::collection::vec(any::<u8>(), 0..200), bytes in any::<u64>()) {
@@ -263,7 +364,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_laid_out_is_parsed(lengths in proptest::collection::vec(0u64..20_000, 0..40)) {
+        fn what_is_laid_out_is_parsed(lengths in proptest::collection::vec(0u64..1_000_000, 0..40)) {
             let (offsets, end) = offsets(lengths.clone().into_iter()).unwrap();
             let entries: Vec<Entry> = lengths.iter().zip(&offsets).enumerate()
                 .map(|(i, (&length, &offset))| Entry { id: -(i as i32), offset, length }).collect();

@@ -22,14 +22,17 @@
 
 mod agent;
 mod layout;
-mod map;
 mod rank;
 
 pub use agent::{AgentArena, PlaceInfo, PlaceState};
 pub use layout::{ARENA_BYTES, LAYOUT, MAX_REGIONS, PLACE_LIMIT, PLACES, bytes_for};
 pub use rank::{Arena, Saved, SavedRegion, Writing};
 
+use ft_sys::memory::{self, SharedMap};
+use layout::Extent;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Why an arena cannot do what it was asked for.
@@ -52,6 +55,20 @@ pub enum ArenaError {
         rank: u32,
         /// What does not fit.
         why: String,
+    },
+    /// This process has the arena open already.
+    #[error("the checkpoint arena of rank {rank} is open already in this process")]
+    Twice {
+        /// Owner of the arena.
+        rank: u32,
+    },
+    /// The file-size limit does not even leave room for the header.
+    #[error("rank {rank}: the file-size limit (ulimit -f) of {most} bytes leaves no room for checkpoints")]
+    FileSize {
+        /// Owner of the arena.
+        rank: u32,
+        /// The limit.
+        most: u64,
     },
     /// The kernel has no memory for the places.
     #[error("rank {rank}: no memory for three checkpoint places of {place_bytes} bytes each: {source}")]
@@ -111,4 +128,28 @@ pub enum ArenaError {
         /// What is wrong.
         why: String,
     },
+}
+
+/// How an arena's memfd is divided, and which file it is; only if it has an arena's size, and keeps it.
+fn extent_of(fd: &OwnedFd, rank: u32) -> Result<(Extent, (u64, u64)), ArenaError> {
+    let facts = memory::facts(fd).map_err(|source| ArenaError::Io { rank, what: "fstat", source })?;
+    let foreign = |why| ArenaError::Foreign { rank, why };
+    let extent = Extent::of_file(facts.bytes).ok_or_else(|| foreign(format!("it has {} bytes", facts.bytes)))?;
+    if !memory::has_sealed_size(fd) {
+        return Err(foreign("its size is not sealed".into()));
+    }
+    Ok((extent, facts.identity))
+}
+
+/// Gives the memory of a place behind its first `used` bytes back to the system.
+fn give_back(fd: &OwnedFd, extent: Extent, place: u32, used: u64) {
+    if let Some(tail) = extent.limit.checked_sub(used).filter(|tail| *tail > 0) {
+        // A failure leaves memory allocated for longer than needed and nothing else.
+        let _ = memory::punch_hole(fd, extent.offset(place) + used, tail);
+    }
+}
+
+/// The low half of a word of the header, for a futex.
+fn futex(header: &SharedMap, word: usize) -> &AtomicU32 {
+    header.u32_at(word * 8 + if cfg!(target_endian = "big") { 4 } else { 0 })
 }

@@ -2,37 +2,69 @@
 
 use crate::ArenaError;
 use crate::layout::{
-    A_RELEASED, ARENA_BYTES, COMMITS, COPY_US, ENTRY, Entry, ID_CHECK, NOTIFY, PLACE_LIMIT, PLACES, R_BYTES, R_CHECK,
+    A_RELEASED, COMMITS, COPY_US, ENTRY, Entry, Extent, HEADER_BYTES, ID_CHECK, NOTIFY, PLACES, R_BYTES, R_CHECK,
     R_EPOCH, R_RANK, R_REGIONS, R_SEQUENCE, R_STATE, R_TABLE_CHECK, R_VERSION, RESERVED, Record, SEQUENCE,
-    STATE_COPIED, STATE_WRITING, identity, offsets, parse_table, place_offset, record, table_check, whole_pages,
+    STATE_COPIED, STATE_WRITING, identity, offsets, parse_table, record, table_check, whole_pages,
 };
-use crate::map::{self, Mapping};
+use ft_sys::memory::{self, SharedMap};
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, fence};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The arena as its rank sees it. One process at a time writes an arena.
+/// The arenas that are open in this process, by device and inode: two of one would write the same places.
+static OPEN: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+/// One entry of [`OPEN`].
+#[derive(Debug)]
+struct Opened {
+    identity: (u64, u64),
+    process: u32,
+}
+
+impl Opened {
+    /// `None` when this process has the arena open already.
+    fn new(identity: (u64, u64)) -> Option<Opened> {
+        let new = OPEN.lock().unwrap_or_else(PoisonError::into_inner).insert(identity);
+        new.then(|| Opened { identity, process: std::process::id() })
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // In a forked child the lock may be held for ever by a thread that is not there.
+        if self.process == std::process::id() {
+            OPEN.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.identity);
+        }
+    }
+}
+
+/// The arena as its rank sees it. One process at a time writes an arena, and through one `Arena`.
 #[derive(Debug)]
 pub struct Arena {
     fd: OwnedFd,
-    header: Mapping,
-    places: [Option<Mapping>; PLACES as usize],
+    header: SharedMap,
+    extent: Extent,
+    places: [Option<SharedMap>; PLACES as usize],
     rank: u32,
     /// The place that was written last; the search for a free one starts behind it.
     last: u32,
+    _opened: Opened,
 }
 
 impl Arena {
     /// Takes the descriptor that came with the agent's welcome.
     ///
     /// # Errors
-    /// [`ArenaError::Foreign`] when it is no arena of this rank, world size and release; [`ArenaError::Io`].
+    /// [`ArenaError::Foreign`] when it is no arena of this rank, world size and release; [`ArenaError::Twice`] when this
+    /// process has it open already; [`ArenaError::Io`].
     pub fn open(fd: OwnedFd, rank: u32, world_size: u32) -> Result<Arena, ArenaError> {
         let io = |what| move |source| ArenaError::Io { rank, what, source };
-        map::validate(fd.as_fd()).map_err(io("fstat"))?.map_err(|why| ArenaError::Foreign { rank, why })?;
-        let header = map::map_header(fd.as_fd()).map_err(io("mmap"))?;
+        let (extent, identity_of_file) = crate::extent_of(&fd, rank)?;
+        let header = SharedMap::map_large(&fd, 0, HEADER_BYTES).map_err(io("mmap"))?;
         for (index, (word, expected)) in header.words().iter().zip(identity(rank, world_size)).enumerate() {
             let found = word.load(Relaxed);
             if found != expected {
@@ -43,7 +75,9 @@ impl Arena {
                 });
             }
         }
-        Ok(Arena { fd, header, places: [const { None }; PLACES as usize], rank, last: PLACES - 1 })
+        let opened = Opened::new(identity_of_file).ok_or(ArenaError::Twice { rank })?;
+        let places = [const { None }; PLACES as usize];
+        Ok(Arena { fd, header, extent, places, rank, last: PLACES - 1, _opened: opened })
     }
 
     fn words(&self) -> &[AtomicU64] {
@@ -64,16 +98,19 @@ impl Arena {
     pub fn reserve(&mut self, place_bytes: u64) -> Result<(), ArenaError> {
         let rank = self.rank;
         let failed = |source| ArenaError::NoMemory { rank, place_bytes, source };
-        if place_bytes > PLACE_LIMIT {
-            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        let limit = self.extent.limit;
+        if place_bytes > limit || whole_pages(place_bytes) > limit {
+            let text = format!("this arena has room for {limit} bytes each");
+            return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, text)));
         }
         let place_bytes = whole_pages(place_bytes);
         let before = self.words()[RESERVED].load(Relaxed);
         self.words()[RESERVED].store(place_bytes, Release);
         let mut mapped = [const { None }; PLACES as usize];
         for place in 0..PLACES {
-            let result = Mapping::new(self.fd.as_fd(), place_offset(place), place_bytes as usize)
-                .and_then(|mapping| mapping.populate(self.fd.as_fd(), place_offset(place)).map(|()| mapping));
+            let offset = self.extent.offset(place);
+            let result = SharedMap::map_large(&self.fd, offset, place_bytes as usize)
+                .and_then(|mapping| mapping.populate(&self.fd, offset).map(|()| mapping));
             match result {
                 Ok(mapping) => mapped[place as usize] = Some(mapping),
                 Err(source) => {
@@ -92,8 +129,7 @@ impl Arena {
     /// releases them.
     fn trim_free(&self, place_bytes: u64) {
         for place in (0..PLACES).filter(|&place| self.is_free(place)) {
-            // A failure leaves memory allocated for longer than needed and nothing else.
-            let _ = map::punch(self.fd.as_fd(), place_offset(place) + place_bytes, PLACE_LIMIT - place_bytes);
+            crate::give_back(&self.fd, self.extent, place, place_bytes);
         }
     }
 
@@ -148,7 +184,7 @@ impl Arena {
 
     fn wait_for_place(&self, version: u64, timeout: Duration) -> Result<u32, ArenaError> {
         let started = Instant::now();
-        let notify = self.header.futex(NOTIFY);
+        let notify = crate::futex(&self.header, NOTIFY);
         loop {
             let seen = notify.load(Acquire);
             if let Some(place) = self.free_place() {
@@ -159,7 +195,7 @@ impl Arena {
                 let held = (0..PLACES).map(|place| Record::load(self.words(), place).version).collect();
                 return Err(ArenaError::NoFreePlace { rank: self.rank, version, waited, held });
             };
-            map::futex_wait(notify, seen, left);
+            ft_sys::death::wait_until_changed(notify, seen, left);
         }
     }
 
@@ -187,20 +223,19 @@ impl Arena {
         if record.state != STATE_COPIED {
             return Err(damaged("it holds nothing".into()));
         }
-        record.validate(place, rank).map_err(damaged)?;
+        record.validate(place, rank, self.extent).map_err(damaged)?;
         if record.version != version {
             return Err(damaged(format!("it holds version {}", record.version)));
         }
         let slot = place as usize;
         if self.places[slot].as_ref().is_none_or(|mapping| (mapping.len() as u64) < record.bytes) {
-            let length = whole_pages(record.bytes);
-            debug_assert!(place_offset(place) + length <= ARENA_BYTES);
-            let mapping = Mapping::new(self.fd.as_fd(), place_offset(place), length as usize)
+            let length = whole_pages(record.bytes).min(self.extent.limit);
+            let mapping = SharedMap::map_large(&self.fd, self.extent.offset(place), length as usize)
                 .map_err(|source| ArenaError::Io { rank, what: "mmap", source })?;
             self.places[slot] = Some(mapping);
         }
         let mut table = vec![0; (record.regions * ENTRY) as usize];
-        map::read_at(self.fd.as_fd(), &mut table, place_offset(place)).map_err(|source| ArenaError::Io {
+        memory::read_at(&self.fd, &mut table, self.extent.offset(place)).map_err(|source| ArenaError::Io {
             rank,
             what: "pread",
             source,
@@ -294,9 +329,9 @@ impl Writing<'_> {
         fence(std::sync::atomic::Ordering::SeqCst);
         words[base + R_STATE].store(STATE_COPIED, Release);
         words[COPY_US].store(took.as_micros() as u64, Relaxed);
-        let commits = self.arena.header.futex(COMMITS);
+        let commits = crate::futex(&self.arena.header, COMMITS);
         commits.fetch_add(1, Release);
-        map::futex_wake(commits);
+        ft_sys::death::wake(commits);
         self.arena.last = self.place;
         self.sequence
     }
@@ -316,7 +351,7 @@ pub struct SavedRegion {
 /// A version in the arena, opened for copying back.
 #[derive(Debug)]
 pub struct Saved<'a> {
-    mapping: &'a Mapping,
+    mapping: &'a SharedMap,
     entries: Vec<Entry>,
     epoch: u64,
 }

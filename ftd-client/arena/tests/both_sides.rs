@@ -205,6 +205,7 @@ fn a_damaged_identity_is_repaired_by_the_agent() {
     assert!(matches!(Arena::open(fd, 3, 8), Err(ArenaError::Foreign { .. })));
     let agent = AgentArena::adopt(agent.as_fd().try_clone_to_owned().unwrap(), 3, 8).unwrap();
     agent.verify(0).unwrap();
+    drop(rank);
     Arena::open(agent.descriptor().unwrap(), 3, 8).unwrap();
 }
 
@@ -290,4 +291,79 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn an_arena_is_open_once_in_a_process() {
+    let (agent, fd) = AgentArena::create(0, 1).unwrap();
+    let first = Arena::open(fd, 0, 1).unwrap();
+    let again = Arena::open(agent.descriptor().unwrap(), 0, 1).unwrap_err();
+    assert!(matches!(again, ft_arena::ArenaError::Twice { rank: 0 }), "{again}");
+    let (_other, fd) = AgentArena::create(0, 1).unwrap();
+    drop(Arena::open(fd, 0, 1).unwrap());
+    drop(first);
+    Arena::open(agent.descriptor().unwrap(), 0, 1).unwrap();
+}
+
+/// A child that the program forks drops its copy and ends; its parent goes on as if nothing had been.
+#[test]
+fn a_forked_child_ends_without_a_trace() {
+    let (agent, fd) = AgentArena::create(0, 1).unwrap();
+    let mut rank = Arena::open(fd, 0, 1).unwrap();
+    rank.reserve(1 << 22).unwrap();
+    // SAFETY: the child drops what is its own and leaves by _exit.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(rank);
+        // SAFETY: as above.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = -1;
+    // SAFETY: the pointer outlives the call.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0, "the child did not end by itself");
+    assert!(Arena::open(agent.descriptor().unwrap(), 0, 1).is_err(), "it is open here still");
+    let mut writing = rank.begin(1, 1, &[(1, 4096)], std::time::Duration::ZERO).unwrap();
+    writing.copy(0, &[7; 4096]);
+    writing.commit(std::time::Duration::ZERO);
+    agent.hash(0).unwrap();
+}
+
+/// Below `ulimit -f` an arena is smaller, or refused with a sentence. In a child: the limit is the whole process's.
+#[test]
+fn a_file_size_limit_makes_an_arena_smaller() {
+    let under = |limit: u64, check: fn()| {
+        // SAFETY: the child makes its checks and leaves by _exit; it has no other threads to wait for.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+            // SAFETY: the pointer outlives the call.
+            let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &limit) };
+            let passed = set == 0 && std::panic::catch_unwind(check).is_ok();
+            // SAFETY: as above.
+            unsafe { libc::_exit(if passed { 0 } else { 1 }) };
+        }
+        let mut status = -1;
+        // SAFETY: the pointer outlives the call.
+        assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+        assert_eq!(status, 0, "under {limit} bytes");
+    };
+    under(1024, || {
+        let sentence = AgentArena::create(0, 1).unwrap_err().to_string();
+        assert!(sentence.contains("file-size limit (ulimit -f) of 1024 bytes"), "{sentence}");
+    });
+    under(64 << 20, || {
+        let (agent, fd) = AgentArena::create(0, 1).unwrap();
+        assert_eq!(agent.place_limit(), 16 << 20);
+        let mut rank = Arena::open(fd, 0, 1).unwrap();
+        let sentence = rank.reserve((16 << 20) + 1).unwrap_err().to_string();
+        assert!(sentence.contains("room for 16777216 bytes each"), "{sentence}");
+        rank.reserve(16 << 20).unwrap();
+        for version in 1..=3u8 {
+            let mut writing = rank.begin(version.into(), 1, &[(1, 15 << 20)], std::time::Duration::ZERO).unwrap();
+            writing.copy(0, &vec![version; 15 << 20]);
+            writing.commit(std::time::Duration::ZERO);
+        }
+        assert_eq!((0..3).filter(|place| agent.hash(*place).is_ok()).count(), 3);
+    });
 }

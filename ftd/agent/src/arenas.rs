@@ -140,15 +140,20 @@ impl Arenas {
     pub fn reserve(&mut self, rank: Rank, place_bytes: u64) -> Result<(), String> {
         let available =
             ft_sys::oom::memory_available().map_err(|error| format!("memory cannot be measured: {error}"))?;
-        let outstanding =
-            |held: &Held, granted: u64| (granted * PLACES).saturating_sub(held.arena.allocated().unwrap_or(0));
-        let others: u64 = self
+        let outstanding = |held: &Held, granted: u64| {
+            granted.saturating_mul(PLACES).saturating_sub(held.arena.allocated().unwrap_or(0))
+        };
+        let others = self
             .held
             .iter()
             .filter(|(other, _)| **other != rank)
-            .map(|(_, held)| outstanding(held, held.granted))
-            .sum();
+            .fold(0u64, |sum, (_, held)| sum.saturating_add(outstanding(held, held.granted)));
         let Some(held) = self.held.get_mut(&rank) else { return Err("the rank has no arena".into()) };
+        let limit = held.arena.place_limit();
+        if place_bytes > limit {
+            let why = if limit < ft_arena::PLACE_LIMIT { " under this file-size limit (ulimit -f)" } else { "" };
+            return Err(format!("a version of {place_bytes} bytes: there is room for {limit} bytes each{why}"));
+        }
         let wanted = outstanding(held, place_bytes);
         if others.saturating_add(wanted) > available {
             return Err(format!(
@@ -317,5 +322,26 @@ fn check_one(arena: &AgentArena, place: u32) -> Result<(), ArenaError> {
         let (info, checksum) = arena.hash(place)?;
         arena.set_complete(place, info.sequence, checksum);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn no_size_that_a_rank_may_ask_for_is_granted_by_overflow() {
+        let (inputs, _queue) = tokio::sync::mpsc::unbounded_channel();
+        let mut arenas = Arenas::new(2, inputs);
+        for rank in 0..2 {
+            arenas.descriptor(rank).unwrap();
+        }
+        arenas.reserve(1, 4096).unwrap();
+        for bytes in [1 << 63, u64::MAX, u64::MAX / 3 + 1, (1 << 40) + 1, 1 << 62] {
+            let sentence = arenas.reserve(0, bytes).unwrap_err();
+            assert!(sentence.contains(&format!("a version of {bytes} bytes")), "{sentence}");
+        }
+        assert!(arenas.reserve(0, 1 << 40).unwrap_err().contains("MiB are available"));
+        arenas.reserve(0, 8192).unwrap();
     }
 }

@@ -75,6 +75,10 @@ pub enum Input {
     InventoryVerified(Epoch, crate::arenas::Verified),
     /// A timer that ftd-core asked for.
     Timer,
+    /// A peer did something that people must hear of; its connection is being closed.
+    Trouble(ConnectionId, String),
+    /// What a peer said, with the room that it takes in the queue until it has been dealt with.
+    Metered(Box<Input>, tokio::sync::OwnedSemaphorePermit),
 }
 
 #[derive(Debug)]
@@ -188,6 +192,11 @@ impl Driver {
     pub async fn run(&mut self, slots: Vec<Slot>, mut inputs: UnboundedReceiver<Input>) {
         self.warm_up();
         self.slots.extend(&slots);
+        if self.store.is_volatile() {
+            let sentence =
+                "the file-size limit (ulimit -f) leaves no room for the job's record: the job ends with its agent";
+            self.notice(sentence.into());
+        }
         self.report(Event::Start { slots: slots.into_iter().map(SlotId).collect() });
         self.settle().await;
         while self.ended.is_none() {
@@ -226,7 +235,13 @@ impl Driver {
     }
 
     async fn take(&mut self, input: Input) {
+        let (input, _room) = match input {
+            Input::Metered(input, room) => (*input, Some(room)),
+            other => (other, None),
+        };
         match input {
+            Input::Metered(..) => {}
+            Input::Trouble(connection, sentence) => self.trouble(connection, &sentence),
             Input::Launcher(message) => self.launcher_says(message),
             Input::LauncherClosed => {}
             Input::Opened(connection, link) => drop(self.diallers.insert(connection, Dialler::Unknown(link))),
@@ -434,6 +449,16 @@ impl Driver {
         }
     }
 
+    fn trouble(&self, connection: ConnectionId, sentence: &str) {
+        let who = match self.diallers.get(&connection) {
+            Some(Dialler::Rank(_, rank)) => format!("the MPI library of rank {rank}"),
+            Some(Dialler::Client(_, rank)) => format!("the checkpoint library of rank {rank}"),
+            Some(Dialler::Shepherd(slot)) => format!("the shepherd of slot {slot}"),
+            Some(Dialler::Unknown(_)) | None => "a process of this user".to_string(),
+        };
+        self.notice(format!("{who} is cut off: {sentence}"));
+    }
+
     fn dialler_left(&mut self, connection: ConnectionId) {
         match self.diallers.remove(&connection) {
             Some(Dialler::Rank(world, rank)) => {
@@ -530,6 +555,9 @@ async fn serve(connection: ConnectionId, stream: UnixStream, inputs: UnboundedSe
     };
     if let Err(error) = end {
         tracing::debug!(connection, %error, "a connection ended");
+        if error.is_trouble() {
+            let _ = inputs.send(Input::Trouble(connection, error.to_string()));
+        }
     }
     let _ = inputs.send(Input::Closed(connection));
 }
@@ -541,8 +569,8 @@ pub async fn relay<M: serde::de::DeserializeOwned>(
     wrap: impl Fn(M, Vec<OwnedFd>) -> Input,
 ) -> Result<(), crate::link::LinkError> {
     loop {
-        let (message, fds) = incoming.next::<M>().await?;
-        if inputs.send(wrap(message, fds)).is_err() {
+        let (message, fds, room) = incoming.next_metered::<M>().await?;
+        if inputs.send(Input::Metered(Box::new(wrap(message, fds)), room)).is_err() {
             return Ok(());
         }
     }

@@ -8,13 +8,22 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How long a dialler may take over its preamble.
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Most bytes that may wait for a peer which does not read them: room for the longest frame and another one.
+const MOST_QUEUED: usize = 2 * ft_wire::MAX_BODY;
+/// Longest message of a rank or a shepherd. They are short; only what libpmix's host and the launcher send may be long.
+const SHORT: usize = 4 << 20;
+/// Bytes of one connection that may wait for the driver, besides one message that is longer than that.
+const MOST_WAITING: usize = 1 << 20;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -28,9 +37,23 @@ pub enum LinkError {
     /// The peer sent what is no message.
     #[error(transparent)]
     Frame(#[from] FrameError),
+    /// This side gave the connection up.
+    #[error("{0}")]
+    GivenUp(String),
     /// The socket failed.
     #[error("the socket failed: {0}")]
     Io(#[from] io::Error),
+}
+
+impl LinkError {
+    /// Whether somebody did something wrong, which people must hear of; a peer's death is told by others.
+    pub fn is_trouble(&self) -> bool {
+        match self {
+            LinkError::Frame(_) | LinkError::GivenUp(_) => true,
+            LinkError::Io(error) => error.kind() == io::ErrorKind::InvalidData,
+            LinkError::Closed | LinkError::Silent => false,
+        }
+    }
 }
 
 type Outgoing = (Vec<u8>, Vec<OwnedFd>);
@@ -39,6 +62,17 @@ type Outgoing = (Vec<u8>, Vec<OwnedFd>);
 #[derive(Debug, Clone)]
 pub struct Link {
     queue: UnboundedSender<Outgoing>,
+    shared: Arc<Shared>,
+}
+
+/// What both halves of a connection know.
+#[derive(Debug)]
+struct Shared {
+    socket: Arc<tokio::net::UnixStream>,
+    /// Bytes that wait to be written.
+    queued: AtomicUsize,
+    /// Why this side gave the connection up.
+    trouble: OnceLock<String>,
 }
 
 impl Link {
@@ -49,18 +83,32 @@ impl Link {
 
     /// Queues a message with descriptors.
     pub fn send_with<M: Serialize>(&self, message: &M, fds: Vec<OwnedFd>) {
-        match encode(message, fds.len() as u8) {
-            Ok(frame) => drop(self.queue.send((frame, fds))),
-            Err(error) => tracing::error!(%error, "a message could not be encoded"),
+        let frame = match encode(message, fds.len() as u8) {
+            Ok(frame) => frame,
+            // Whoever waits for the message must not wait for ever.
+            Err(error) => return self.give_up(format!("a message for it could not be sent: {error}")),
+        };
+        let waiting = self.shared.queued.fetch_add(frame.len(), Ordering::Relaxed) + frame.len();
+        if waiting > MOST_QUEUED {
+            return self.give_up(format!("it does not read: {} MiB wait for it", waiting >> 20));
         }
+        let _ = self.queue.send((frame, fds));
+    }
+
+    /// Ends the connection in both directions; the reading half says why.
+    fn give_up(&self, trouble: String) {
+        let _ = self.shared.trouble.set(trouble);
+        let socket = std::os::fd::AsRawFd::as_raw_fd(&*self.shared.socket);
+        let _ = nix::sys::socket::shutdown(socket, nix::sys::socket::Shutdown::Both);
     }
 }
 
 /// The receiving half.
 pub struct Incoming {
-    socket: Arc<tokio::net::UnixStream>,
+    shared: Arc<Shared>,
     frames: FrameBuffer,
     fds: VecDeque<OwnedFd>,
+    room: Arc<Semaphore>,
 }
 
 async fn send_all(socket: &tokio::net::UnixStream, mut bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
@@ -73,14 +121,16 @@ async fn send_all(socket: &tokio::net::UnixStream, mut bytes: &[u8], fds: &[Owne
     Ok(())
 }
 
-async fn write_queue(socket: Arc<tokio::net::UnixStream>, mut queue: UnboundedReceiver<Outgoing>) {
+async fn write_queue(shared: Arc<Shared>, mut queue: UnboundedReceiver<Outgoing>) {
     while let Some((frame, fds)) = queue.recv().await {
-        if let Err(error) = send_all(&socket, &frame, &fds).await {
+        if let Err(error) = send_all(&shared.socket, &frame, &fds).await {
             tracing::debug!(%error, "a peer is gone");
             return;
         }
+        shared.queued.fetch_sub(frame.len(), Ordering::Relaxed);
     }
-    let _ = nix::sys::socket::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*socket), nix::sys::socket::Shutdown::Write);
+    let socket = std::os::fd::AsRawFd::as_raw_fd(&*shared.socket);
+    let _ = nix::sys::socket::shutdown(socket, nix::sys::socket::Shutdown::Write);
 }
 
 impl Incoming {
@@ -91,13 +141,22 @@ impl Incoming {
     pub async fn open(stream: UnixStream) -> Result<(Role, Link, Incoming), LinkError> {
         stream.set_nonblocking(true)?;
         let socket = Arc::new(tokio::net::UnixStream::from_std(stream)?);
-        let mut incoming = Incoming { socket: socket.clone(), frames: FrameBuffer::default(), fds: VecDeque::new() };
-        send_all(&socket, &Preamble::ours(Role::Agent).to_bytes(), &[]).await?;
+        let shared = Arc::new(Shared { socket, queued: AtomicUsize::new(0), trouble: OnceLock::new() });
+        let mut incoming = Incoming {
+            shared: shared.clone(),
+            frames: FrameBuffer::default(),
+            fds: VecDeque::new(),
+            room: Arc::new(Semaphore::new(MOST_WAITING)),
+        };
+        send_all(&shared.socket, &Preamble::ours(Role::Agent).to_bytes(), &[]).await?;
         let peer =
             tokio::time::timeout(PREAMBLE_TIMEOUT, incoming.preamble()).await.map_err(|_| LinkError::Silent)??;
+        if matches!(peer.role, Role::Rank | Role::Client | Role::Shepherd) {
+            incoming.frames.limit(SHORT);
+        }
         let (queue, outgoing) = unbounded_channel();
-        tokio::spawn(write_queue(socket, outgoing));
-        Ok((peer.role, Link { queue }, incoming))
+        tokio::spawn(write_queue(shared.clone(), outgoing));
+        Ok((peer.role, Link { queue, shared }, incoming))
     }
 
     async fn preamble(&mut self) -> Result<Preamble, LinkError> {
@@ -110,9 +169,14 @@ impl Incoming {
     }
 
     async fn read(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
-        let fds = &mut self.fds;
-        let count = self.socket.async_io(Interest::READABLE, || recv_with_fds(self.socket.as_fd(), into, fds)).await?;
-        if count == 0 { Err(LinkError::Closed) } else { Ok(count) }
+        let (fds, socket) = (&mut self.fds, &self.shared.socket);
+        let count = socket.async_io(Interest::READABLE, || recv_with_fds(socket.as_fd(), into, fds)).await;
+        match (count, self.shared.trouble.get()) {
+            (_, Some(trouble)) => Err(LinkError::GivenUp(trouble.clone())),
+            (Ok(0), None) => Err(LinkError::Closed),
+            (Ok(count), None) => Ok(count),
+            (Err(error), None) => Err(error.into()),
+        }
     }
 
     /// The next message and its descriptors.
@@ -120,6 +184,17 @@ impl Incoming {
     /// # Errors
     /// Any; the connection is over then.
     pub async fn next<M: DeserializeOwned>(&mut self) -> Result<(M, Vec<OwnedFd>), LinkError> {
+        self.next_metered().await.map(|(message, fds, _)| (message, fds))
+    }
+
+    /// As [`next`](Self::next), once those before it have been done with: what comes with it is to be dropped when the
+    /// message has been dealt with. A peer that sends faster than that is stopped by its full socket.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub async fn next_metered<M: DeserializeOwned>(
+        &mut self,
+    ) -> Result<(M, Vec<OwnedFd>, OwnedSemaphorePermit), LinkError> {
         loop {
             if let Some((body, count)) = self.frames.next_frame()? {
                 if self.fds.len() < count as usize {
@@ -130,11 +205,71 @@ impl Incoming {
                     .into());
                 }
                 let fds = self.fds.drain(..count as usize).collect();
-                return Ok((ft_wire::decode(&body)?, fds));
+                let bytes = (body.len() + ft_wire::FRAME_HEADER).min(MOST_WAITING) as u32;
+                let room = self.room.clone().acquire_many_owned(bytes).await.map_err(|_| LinkError::Closed)?;
+                return Ok((ft_wire::decode(&body)?, fds, room));
             }
             let mut bytes = [0; 16 << 10];
             let count = self.read(&mut bytes).await?;
             self.frames.push(&bytes[..count]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    async fn link_to(role: Role) -> (UnixStream, Link, Incoming) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&Preamble::ours(role).to_bytes()).unwrap();
+        let (_, link, incoming) = Incoming::open(ours).await.unwrap();
+        (theirs, link, incoming)
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_too_long_is_heard_of_on_both_sides() {
+        let (mut theirs, link, mut incoming) = link_to(Role::Pmix).await;
+        link.send(&vec![0u8; ft_wire::MAX_BODY + 1]);
+        let error = incoming.next::<u32>().await.unwrap_err();
+        assert!(error.is_trouble() && error.to_string().contains("longer than the limit"), "{error}");
+        let mut rest = Vec::new();
+        std::io::Read::read_to_end(&mut theirs, &mut rest).unwrap();
+
+        let (mut theirs, _link, mut incoming) = link_to(Role::Client).await;
+        theirs.write_all(&(SHORT as u32 + 1).to_le_bytes()).unwrap();
+        theirs.write_all(&[0; 4]).unwrap();
+        let error = incoming.next::<u32>().await.unwrap_err();
+        assert!(error.is_trouble(), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_is_given_up() {
+        let (_theirs, link, mut incoming) = link_to(Role::Shepherd).await;
+        let megabyte = vec![0u8; 1 << 20];
+        for _ in 0..=MOST_QUEUED >> 20 {
+            link.send(&megabyte);
+        }
+        let error = incoming.next::<u32>().await.unwrap_err();
+        assert!(error.is_trouble() && error.to_string().contains("does not read"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn messages_that_nobody_has_dealt_with_hold_up_their_sender() {
+        let (theirs, link, mut incoming) = link_to(Role::Client).await;
+        let frame = encode(&vec![0u8; 300_000], 0).unwrap();
+        let sender = std::thread::spawn(move || (0..8).try_for_each(|_| (&theirs).write_all(&frame)));
+        let mut held = Vec::new();
+        let mut take =
+            async || tokio::time::timeout(Duration::from_millis(200), incoming.next_metered::<Vec<u8>>()).await;
+        while let Ok(next) = take().await {
+            held.push(next.unwrap());
+        }
+        assert_eq!(held.len(), 3, "a megabyte's worth");
+        drop(held.remove(0));
+        assert!(take().await.is_ok());
+        drop((held, incoming, link));
+        let _ = tokio::task::spawn_blocking(move || sender.join()).await.unwrap();
     }
 }

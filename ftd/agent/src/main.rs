@@ -61,6 +61,7 @@ pub enum AgentError {
 
 fn main() -> ExitCode {
     ft_sys::process::one_heap();
+    ft_sys::process::lift_file_size_limit();
     tracing_subscriber::fmt().with_env_filter(what_to_log()).with_writer(std::io::stderr).with_ansi(false).init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -120,7 +121,10 @@ async fn work() -> Result<(), AgentError> {
 
     let from_launcher = inputs.clone();
     tokio::spawn(async move {
-        let _ = driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(message)).await;
+        match driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(message)).await {
+            Err(error) if error.is_trouble() => eprintln!("ftd: ft-agent: the link to ftrun: {error}"),
+            _ => {}
+        }
         let _ = from_launcher.send(Input::LauncherClosed);
     });
     tokio::spawn(driver::accept(listener, inputs));

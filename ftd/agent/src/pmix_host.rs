@@ -119,11 +119,16 @@ async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmi
             return;
         }
     };
-    let reason = loop {
-        match incoming.next::<ToAgent>().await {
-            Ok((message, _)) => drop(inputs.send(Input::Pmix { host: id, message })),
-            Err(error) => break error.to_string(),
+    let error = loop {
+        match incoming.next_metered::<ToAgent>().await {
+            Ok((message, _, room)) => {
+                drop(inputs.send(Input::Metered(Box::new(Input::Pmix { host: id, message }), room)));
+            }
+            Err(error) => break error,
         }
     };
-    let _ = inputs.send(Input::PmixClosed { host: id, reason });
+    if error.is_trouble() {
+        eprintln!("ftd: ft-pmix is cut off: {error}");
+    }
+    let _ = inputs.send(Input::PmixClosed { host: id, reason: error.to_string() });
 }

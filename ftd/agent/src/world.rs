@@ -34,7 +34,7 @@ pub struct Member {
     /// The client library waits for the version to restore.
     pub awaits_restore: bool,
     /// Writing half towards the rank's `PMI_FD`.
-    pub pmi: Option<tokio::sync::mpsc::UnboundedSender<Vec<u8>>>,
+    pub pmi: Option<tokio::sync::mpsc::Sender<Vec<u8>>>,
     /// The end was reported to ftd-core.
     pub ended: bool,
     /// The signal that the rank below a wrapper died of, as far as the kernel could still tell.

@@ -91,6 +91,7 @@ fn launch() -> Result<i32, Refusal> {
         }
     };
     ft_sys::slice::shorten();
+    ft_sys::process::survive_file_size_limit();
     let helpers = helpers::Helpers::find()?;
     let (spec, held) = describe(&options, &helpers)?;
     Ok(Launcher::start(options, spec, helpers, held)?.run())

@@ -53,6 +53,7 @@ fn main() -> ExitCode {
 fn tend(mut options: Options) -> std::io::Result<()> {
     ft_sys::process::set_subreaper()?;
     ft_sys::gate::reach("shepherd.born", Some(options.slot));
+    ft_sys::process::survive_file_size_limit();
     for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTSTP] {
         ft_sys::process::ignore_signal(ignored as i32);
     }

@@ -6,6 +6,7 @@
 
 use crate::{Expected, Store, StoreError, Versioned};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use twox_hash::XxHash3_64;
 
@@ -18,6 +19,8 @@ const HALF: u64 = 4 << 20;
 #[derive(Debug)]
 pub struct Embedded {
     file: File,
+    /// The record when no file may be as large as it (`ulimit -f`): it ends with the agent.
+    memory: Option<Vec<u8>>,
 }
 
 impl Embedded {
@@ -26,15 +29,56 @@ impl Embedded {
     /// # Errors
     /// [`StoreError::Io`] when the file cannot be sized.
     pub fn open(file: File) -> Result<Self, StoreError> {
-        if file.metadata()?.len() < 2 * HALF {
-            file.set_len(2 * HALF)?;
+        let metadata = file.metadata()?;
+        if metadata.len() >= 2 * HALF {
+            return Ok(Embedded { file, memory: None });
         }
-        Ok(Embedded { file })
+        match file.set_len(2 * HALF) {
+            Ok(()) => Ok(Embedded { file, memory: None }),
+            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+                // All that can be left for the next agent is a sign that there was one.
+                let mut permissions = metadata.permissions();
+                if permissions.readonly() {
+                    return Err(StoreError::Gone);
+                }
+                permissions.set_readonly(true);
+                file.set_permissions(permissions)?;
+                Ok(Embedded { file, memory: Some(vec![0; 2 * HALF as usize]) })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the record ends with this process.
+    pub fn is_volatile(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+        match &self.memory {
+            None => self.file.read_exact_at(bytes, offset),
+            Some(memory) => {
+                let part = memory.get(offset as usize..).and_then(|rest| rest.get(..bytes.len()));
+                bytes.copy_from_slice(part.ok_or(ErrorKind::UnexpectedEof)?);
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
+        match &mut self.memory {
+            None => self.file.write_all_at(bytes, offset),
+            Some(memory) => {
+                let part = memory.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+                part.ok_or(ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
+                Ok(())
+            }
+        }
     }
 
     fn half(&self, index: u64) -> Result<Option<Versioned>, StoreError> {
         let mut header = [0; HEADER];
-        self.file.read_exact_at(&mut header, index * HALF)?;
+        self.read(&mut header, index * HALF)?;
         let word = |at: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&header[at..at + 8]);
@@ -45,7 +89,7 @@ impl Embedded {
             return Ok(None);
         }
         let mut value = vec![0; length as usize];
-        self.file.read_exact_at(&mut value, index * HALF + HEADER as u64)?;
+        self.read(&mut value, index * HALF + HEADER as u64)?;
         Ok((checksum(revision, &value) == word(24)).then_some(Versioned { revision, value }))
     }
 
@@ -85,7 +129,7 @@ impl Store for Embedded {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         bytes.extend_from_slice(&value);
-        self.file.write_all_at(&bytes, free * HALF)?;
+        self.write(&bytes, free * HALF)?;
         Ok(revision)
     }
 }

@@ -33,6 +33,9 @@ pub enum StoreError {
     /// Someone else wrote first; this is what is there now.
     #[error("the key is at another revision: {:?}", .0.as_ref().map(|v| v.revision))]
     Lost(Option<Versioned>),
+    /// It was in the memory of an agent that has ended.
+    #[error("the job's record ended with its agent: the file-size limit (ulimit -f) left no room for it elsewhere")]
+    Gone,
     /// The value does not fit.
     #[error("a record of {bytes} bytes is longer than the store's limit of {limit}")]
     TooLong {

@@ -4,13 +4,16 @@
 //! calls below it, for those that wait by other means.
 
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role, decode, encode};
-use nix::cmsg_space;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -18,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Most descriptors that travel with one frame; the kernel's own limit is 253.
 const MAX_FDS: usize = 253;
 /// Longest wait for room in a peer's buffer. A peer that lives reads within milliseconds.
-const SENDING: Duration = if cfg!(test) { Duration::from_millis(100) } else { Duration::from_secs(10) };
+const SENDING: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(10) };
 
 /// Why a message did not pass.
 #[derive(Debug, thiserror::Error)]
@@ -242,20 +245,24 @@ impl AsFd for Channel {
 /// One `recvmsg`: returns the number of bytes, 0 at the end, and appends descriptors that came along (close-on-exec).
 ///
 /// # Errors
-/// As `recvmsg`; `ENOBUFS` when descriptors were lost because this process has too many open.
+/// As `recvmsg`; `ENOBUFS` when descriptors were lost because this process has too many open: those that came are closed.
+/// `InvalidData` when more lie in `fds` than an honest peer's frames can have brought.
 pub fn recv_with_fds(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque<OwnedFd>) -> io::Result<usize> {
-    let mut control = cmsg_space!([RawFd; MAX_FDS]);
-    let mut slices = [IoSliceMut::new(into)];
-    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-    let message = recvmsg::<()>(socket.as_raw_fd(), &mut slices, Some(&mut control), flags)?;
-    for part in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(received) = part {
-            // SAFETY: the kernel has just made these descriptors for this process, and nobody else knows them.
-            fds.extend(received.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    // Closes what is not taken out of it.
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let message = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    if message.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
+    }
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = part {
+            fds.extend(received);
         }
     }
-    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
-        return Err(nix::errno::Errno::ENOBUFS.into());
+    // One frame's may wait for the rest of its bytes while those of the next come.
+    if fds.len() > 2 * MAX_FDS {
+        return Err(io::Error::new(ErrorKind::InvalidData, format!("{} descriptors came without frames", fds.len())));
     }
     Ok(message.bytes)
 }
@@ -263,13 +270,15 @@ pub fn recv_with_fds(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque
 /// One `sendmsg` that neither waits nor raises SIGPIPE: returns the number of bytes taken. The descriptors go with the first byte.
 ///
 /// # Errors
-/// As `sendmsg`.
+/// As `sendmsg`; `InvalidInput` for more than 253 descriptors.
 pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-    let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
-    let rights = [ControlMessage::ScmRights(&raw)];
-    let control = if raw.is_empty() { &[][..] } else { &rights[..] };
-    let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
-    Ok(sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(bytes)], control, flags, None)?)
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?)
 }
 
 #[cfg(test)]
@@ -314,6 +323,47 @@ mod tests {
             }
         }
         assert_eq!(texts, [(2, "one".into()), (3, "two".into()), (3, "one".into())]);
+    }
+
+    /// In a child, whose limit of descriptors cuts the control message: what came is closed, and the loss is an error.
+    #[test]
+    fn a_message_that_is_cut_leaks_no_descriptor() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        send_with_fds(a.as_fd(), b"x", &[file.as_fd(); 8]).unwrap();
+        let open =
+            || (0..256).filter(|fd| nix::fcntl::fcntl(borrow(*fd), nix::fcntl::FcntlArg::F_GETFD).is_ok()).count();
+        // SAFETY: the child makes its checks and leaves by _exit.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let before = open();
+            let free = (3..).find(|fd| nix::fcntl::fcntl(borrow(*fd), nix::fcntl::FcntlArg::F_GETFD).is_err());
+            let limit = free.unwrap_or(3) as u64 + 4;
+            let set = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, limit, limit);
+            let mut fds = VecDeque::new();
+            let cut =
+                recv_with_fds(b.as_fd(), &mut [0; 8], &mut fds).is_err_and(|e| e.raw_os_error() == Some(libc::ENOBUFS));
+            let passed = set.is_ok() && cut && fds.is_empty() && open() == before;
+            // SAFETY: as above.
+            unsafe { libc::_exit(if passed { 0 } else { 1 }) };
+        }
+        assert_eq!(crate::wait::wait_for(pid).unwrap().code(), Some(0));
+    }
+
+    fn borrow(fd: i32) -> BorrowedFd<'static> {
+        // SAFETY: only asked whether it is open.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    #[test]
+    fn descriptors_without_frames_are_refused() {
+        let (a, mut b) = pair();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for _ in 0..3 {
+            send_with_fds(a.as_fd(), &[0], &[file.as_fd(); 200]).unwrap();
+        }
+        let error = (0..3).find_map(|_| b.receive::<u32>(Some(Duration::from_millis(50))).err()).unwrap();
+        assert!(matches!(error, ChannelError::Io(_)), "{error}");
     }
 
     #[test]

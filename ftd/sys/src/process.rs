@@ -116,6 +116,21 @@ pub fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// Has a write beyond the file-size limit (`ulimit -f`) fail in this process instead of killing it. Memfds are files.
+pub fn survive_file_size_limit() {
+    ignore_signal(libc::SIGXFSZ);
+}
+
+/// As [`survive_file_size_limit`], and lifts the limit as far as this process may. Not for what starts ranks: they have the
+/// user's limit.
+pub fn lift_file_size_limit() {
+    use nix::sys::resource::{Resource::RLIMIT_FSIZE, getrlimit, setrlimit};
+    survive_file_size_limit();
+    if let Ok((_, hard)) = getrlimit(RLIMIT_FSIZE) {
+        let _ = setrlimit(RLIMIT_FSIZE, hard, hard);
+    }
+}
+
 /// Keeps the memory of a process with short-lived threads together: one heap for all of them, and free memory goes back
 /// to the system. For processes whose memory must not creep.
 pub fn one_heap() {

@@ -31,8 +31,14 @@ pub const MAX_KEY: usize = 64;
 pub const MAX_VALUE: usize = 4096;
 /// Longest accepted key space name; announced to clients.
 pub const MAX_NAME: usize = 256;
-/// Most bytes that all keys and values of one world may take.
+/// Most bytes that all keys and values of a world may take, however large it is.
 pub const MAX_STORE: usize = 256 << 20;
+/// What a world of no ranks might take of that; the rest is for its ranks, which put a few keys each.
+const STORE_BASE: usize = 8 << 20;
+/// See [`STORE_BASE`].
+const STORE_PER_RANK: usize = 64 << 10;
+/// What a key costs besides its bytes, which are there twice.
+const KEY_COST: usize = 128;
 
 /// What Intel MPI needs so that waiting ranks give the processor away, as they do below its own launcher when a node has
 /// more ranks than processors. A value that the user has set goes before it. MPICH does not know it.
@@ -101,6 +107,13 @@ pub enum Event {
         rank: u32,
         /// The program it wanted to start.
         command: String,
+    },
+    /// The key space is full; the rank was told, as is every rank that puts a key from now on.
+    Full {
+        /// The rank that came first.
+        rank: u32,
+        /// The limit in bytes.
+        most: usize,
     },
     /// The rank broke the protocol. Nothing more is read from it; its connection is to be closed.
     Broken {
@@ -202,7 +215,10 @@ pub struct World {
     /// Keys in the order in which they came, for `getbyidx`.
     order: Vec<String>,
     bytes: usize,
+    full: bool,
+    /// Keys put since the last barrier, in their order.
     fresh: Vec<String>,
+    is_fresh: HashSet<String>,
 }
 
 impl World {
@@ -235,7 +251,9 @@ impl World {
             store: HashMap::new(),
             order: Vec::new(),
             bytes: 0,
+            full: false,
             fresh: Vec::new(),
+            is_fresh: HashSet::new(),
         })
     }
 
@@ -327,17 +345,34 @@ impl World {
     }
 
     fn insert(&mut self, key: String, value: String) -> bool {
-        let more = key.len() + value.len();
-        if self.bytes + more > MAX_STORE {
+        let old = self.store.get(&key).map_or(0, |old| cost(&key, old));
+        let bytes = self.bytes - old + cost(&key, &value);
+        if bytes > self.most() {
             return false;
         }
-        self.bytes += more;
-        if let Some(old) = self.store.insert(key.clone(), value) {
-            self.bytes -= old.len() + key.len();
-        } else {
+        self.bytes = bytes;
+        if self.store.insert(key.clone(), value).is_none() {
             self.order.push(key);
         }
         true
+    }
+
+    /// Most bytes that keys and values may take here.
+    fn most(&self) -> usize {
+        MAX_STORE.min(STORE_BASE + STORE_PER_RANK * self.size)
+    }
+
+    /// A key that a rank of this node puts.
+    fn put(&mut self, rank: u32, key: &str, value: &str, actions: &mut Vec<Action>) {
+        let stored = self.insert(key.to_string(), value.to_string());
+        if stored && self.is_fresh.insert(key.to_string()) {
+            self.fresh.push(key.to_string());
+        }
+        let result = if stored { "rc=0 msg=success" } else { "rc=-1 msg=key_space_full" };
+        actions.push(send(rank, format!("cmd=put_result {result}")));
+        if !stored && !std::mem::replace(&mut self.full, true) {
+            actions.push(Action::Event(Event::Full { rank, most: self.most() }));
+        }
     }
 
     fn line(&mut self, rank: u32, line: &str, actions: &mut Vec<Action>) -> Result<(), ProtocolError> {
@@ -390,11 +425,8 @@ impl World {
                 let (key, value) = (field("key")?, field("value")?);
                 if key.is_empty() || key.len() >= MAX_KEY || value.len() >= MAX_VALUE {
                     reply("cmd=put_result rc=-1 msg=key_or_value_too_long".to_string());
-                } else if self.insert(key.to_string(), value.to_string()) {
-                    self.fresh.push(key.to_string());
-                    actions.push(send(rank, "cmd=put_result rc=0 msg=success".to_string()));
                 } else {
-                    actions.push(send(rank, "cmd=put_result rc=-1 msg=key_space_full".to_string()));
+                    self.put(rank, key, value, actions);
                 }
             }
             "get" => {
@@ -422,8 +454,8 @@ impl World {
                 }
                 connection.in_barrier = true;
                 if self.local.values().all(|c| c.in_barrier) {
-                    let mut seen = HashSet::new();
-                    let keys = std::mem::take(&mut self.fresh).into_iter().filter(|key| seen.insert(key.clone()));
+                    self.is_fresh.clear();
+                    let keys = std::mem::take(&mut self.fresh).into_iter();
                     let puts = keys.filter_map(|key| self.store.get(&key).cloned().map(|value| (key, value))).collect();
                     actions.push(Action::Event(Event::BarrierReady { puts }));
                 } else {
@@ -483,6 +515,11 @@ fn spawn_line(connection: &mut Connection, rank: u32, line: &str, actions: &mut 
             actions.push(Action::Event(Event::SpawnRefused { rank, command }));
         }
     }
+}
+
+/// What a key and its value take, with what holds them.
+fn cost(key: &str, value: &str) -> usize {
+    2 * key.len() + value.len() + KEY_COST
 }
 
 fn send(rank: u32, mut text: String) -> Action {

@@ -54,6 +54,9 @@ impl NameRequest {
     }
 }
 
+/// Most names that are published at a time; each takes 8 KiB at the most.
+const MOST: usize = 4096;
+
 /// A directory of names in one process.
 #[derive(Debug, Default)]
 pub struct Names(BTreeMap<String, String>);
@@ -62,6 +65,9 @@ impl Names {
     /// Does what `request` wants.
     pub fn handle(&mut self, request: &NameRequest) -> NameAnswer {
         match request {
+            NameRequest::Publish { service, .. } if self.0.len() >= MOST && !self.0.contains_key(service) => {
+                NameAnswer::Refused("too many names are published")
+            }
             NameRequest::Publish { service, port } => match self.0.entry(service.clone()) {
                 std::collections::btree_map::Entry::Occupied(_) => NameAnswer::Refused("name is already published"),
                 std::collections::btree_map::Entry::Vacant(free) => {

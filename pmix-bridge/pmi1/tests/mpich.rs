@@ -150,7 +150,9 @@ fn run(mpi: &Mpi, what: &str, size: u32, hold: Duration) -> Story {
                     Action::Event(Event::Name { rank, request }) => {
                         actions = world.answer_name(rank, names.handle(&request)).unwrap();
                     }
-                    Action::Event(event @ Event::Broken { .. }) => panic!("{}: {event:?}", mpi.name),
+                    Action::Event(event @ (Event::Broken { .. } | Event::Full { .. })) => {
+                        panic!("{}: {event:?}", mpi.name)
+                    }
                 }
             }
         }

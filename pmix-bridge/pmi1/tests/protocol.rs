@@ -250,3 +250,31 @@ proptest! {
         }
     }
 }
+
+/// Keys are bounded with what holds them, a key that is put again counts once, and the first refusal is told.
+#[test]
+fn keys_are_bounded() {
+    let mut world = World::new("kvs", vec![0, 0], 0).unwrap();
+    let mut put = |key: usize, value: &str| {
+        world.receive(0, format!("cmd=put kvsname=kvs key=k{key} value={value}\n").as_bytes()).unwrap()
+    };
+    for _ in 0..200_000 {
+        assert_eq!(put(0, "same").len(), 1);
+    }
+    let mut refused = 0;
+    let mut told = 0;
+    for key in 1..200_000 {
+        for action in put(key, "v") {
+            match action {
+                Action::Send { bytes, .. } => refused += usize::from(bytes.ends_with(b"key_space_full\n")),
+                Action::Event(Event::Full { rank: 0, most }) => {
+                    assert!(most < 16 << 20);
+                    told += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    assert!(refused > 100_000 && told == 1, "{refused} {told}");
+    assert!(matches!(&put(0, "other")[..], [Action::Send { bytes, .. }] if bytes.ends_with(b"success\n")));
+}

@@ -57,9 +57,14 @@ pub enum FrameError {
         /// What the peer says it is.
         role: Role,
     },
-    /// A frame announces more than [`MAX_BODY`].
-    #[error("a frame of {0} bytes is longer than the limit of {MAX_BODY}")]
-    TooLong(usize),
+    /// A frame announces more than the receiver takes.
+    #[error("a frame of {bytes} bytes is longer than the limit of {most}")]
+    TooLong {
+        /// Bytes of its body.
+        bytes: usize,
+        /// The limit.
+        most: usize,
+    },
     /// A body that is not the expected message.
     #[error("a malformed message: {0}")]
     Malformed(String),
@@ -113,7 +118,7 @@ pub fn encode<M: Serialize>(message: &M, fds: u8) -> Result<Vec<u8>, FrameError>
     let mut frame = postcard::to_extend(message, frame).map_err(|e| FrameError::Malformed(e.to_string()))?;
     let body = frame.len() - FRAME_HEADER;
     if body > MAX_BODY {
-        return Err(FrameError::TooLong(body));
+        return Err(FrameError::TooLong { bytes: body, most: MAX_BODY });
     }
     frame[..4].copy_from_slice(&(body as u32).to_le_bytes());
     Ok(frame)
@@ -125,13 +130,25 @@ pub fn decode<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError> {
 }
 
 /// Collects received bytes and cuts them into frames.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FrameBuffer {
     bytes: Vec<u8>,
     start: usize,
+    most: usize,
+}
+
+impl Default for FrameBuffer {
+    fn default() -> Self {
+        FrameBuffer { bytes: Vec::new(), start: 0, most: MAX_BODY }
+    }
 }
 
 impl FrameBuffer {
+    /// From now on takes bodies of at most so many bytes.
+    pub fn limit(&mut self, most: usize) {
+        self.most = most.min(MAX_BODY);
+    }
+
     /// Adds bytes as they came from the socket.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 && self.start == self.bytes.len() {
@@ -151,8 +168,8 @@ impl FrameBuffer {
             return Ok(None);
         }
         let body = u32::from_le_bytes([pending[0], pending[1], pending[2], pending[3]]) as usize;
-        if body > MAX_BODY {
-            return Err(FrameError::TooLong(body));
+        if body > self.most {
+            return Err(FrameError::TooLong { bytes: body, most: self.most });
         }
         if pending.len() < FRAME_HEADER + body {
             return Ok(None);
@@ -202,6 +219,12 @@ mod tests {
     fn an_absurd_length_is_refused_before_memory_is_taken() {
         let mut buffer = FrameBuffer::default();
         buffer.push(&[0xff; 8]);
-        assert!(matches!(buffer.next_frame(), Err(FrameError::TooLong(_))));
+        assert!(matches!(buffer.next_frame(), Err(FrameError::TooLong { .. })));
+        let mut buffer = FrameBuffer::default();
+        buffer.limit(100);
+        buffer.push(&encode(&vec![0u8; 98], 0).unwrap());
+        assert!(buffer.next_frame().unwrap().is_some());
+        buffer.push(&encode(&vec![0u8; 100], 0).unwrap());
+        assert_eq!(buffer.next_frame(), Err(FrameError::TooLong { bytes: 101, most: 100 }));
     }
 }

@@ -7,11 +7,21 @@ use ft_wire::rank::page;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStringExt;
 
+/// Answers that may wait for a rank that does not read them; an honest one waits for each.
+const PMI_ANSWERS: usize = 1024;
+/// Reads of a rank's PMI connection that may wait for the driver.
+const PMI_CHUNKS: usize = 8;
+/// Most bytes that all published PMIx values and their keys may take, and most lookups that may wait for one.
+const MOST_PUBLISHED: usize = 64 << 20;
+/// See [`MOST_PUBLISHED`].
+const MOST_LOOKUPS: usize = 4096;
+
 /// PMIx status codes of the standard that the agent answers with.
 mod status {
     pub const SUCCESS: i32 = 0;
     pub const NOT_FOUND: i32 = -46;
     pub const NOT_SUPPORTED: i32 = -47;
+    pub const OUT_OF_RESOURCE: i32 = -29;
     pub const PARTIAL: i32 = -52;
 }
 
@@ -71,13 +81,9 @@ impl Driver {
                 "process {first} is rank {rank} already: only one process of a rank may call MPI_Init"
             ));
         }
-        let page = create_memfd("ft-rank-page", page::SIZE as u64)
-            .and_then(|fd| Ok((SharedMap::map(&fd, 0, page::SIZE)?, fd)))
-            .map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
-        let (map, page_fd) = page;
-        let map = std::sync::Arc::new(map);
+        let (map, page_fd) = shared_page().map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
         member.pid = Some(pid);
-        member.page = Some(map);
+        member.page = map;
         member.link = Some(link.clone());
         if member.child != Some(pid) {
             if let Some(shepherd) = self.shepherds.get(&member.slot) {
@@ -321,6 +327,14 @@ impl Driver {
             ToAgent::Modex { token, .. } => {
                 answer(world, ToPmix::ModexDone { token, status: status::NOT_FOUND, data: Vec::new() });
             }
+            ToAgent::Publish { token, values, .. } if published(world) + size(&values) > MOST_PUBLISHED => {
+                answer(world, ToPmix::Done { token, status: status::OUT_OF_RESOURCE });
+                let most = MOST_PUBLISHED >> 20;
+                self.notice(format!("more than {most} MiB are published through PMIx: the last of it is refused"));
+            }
+            ToAgent::Lookup { token, .. } if world.lookups.len() >= MOST_LOOKUPS => {
+                answer(world, ToPmix::Done { token, status: status::OUT_OF_RESOURCE });
+            }
             ToAgent::Publish { token, proc, values } => {
                 for (key, value) in values {
                     world.published.insert(key, (proc.clone(), value));
@@ -387,7 +401,7 @@ impl Driver {
         }
         let env = world.pmi1.as_ref().map(|p| p.environment(rank)).unwrap_or_default();
         let (ours, theirs) = UnixStream::pair()?;
-        let (queue, outgoing) = tokio::sync::mpsc::unbounded_channel();
+        let (queue, outgoing) = tokio::sync::mpsc::channel(PMI_ANSWERS);
         ours.set_nonblocking(true)?;
         let stream = tokio::net::UnixStream::from_std(ours)?;
         tokio::spawn(serve_pmi(number, rank, stream, outgoing, inputs));
@@ -418,8 +432,15 @@ impl Driver {
             let Some(world) = self.worlds.get_mut(&number) else { return };
             let event = match action {
                 ft_pmi1::Action::Send { rank, bytes } => {
-                    if let Some(queue) = world.members.get(&rank).and_then(|m| m.pmi.as_ref()) {
-                        let _ = queue.send(bytes);
+                    let member = world.members.get_mut(&rank);
+                    let full = |queue: &tokio::sync::mpsc::Sender<Vec<u8>>| {
+                        matches!(queue.try_send(bytes), Err(tokio::sync::mpsc::error::TrySendError::Full(_)))
+                    };
+                    if let Some(member) = member
+                        && member.pmi.as_ref().is_some_and(full)
+                    {
+                        member.pmi = None;
+                        self.notice(format!("rank {rank} does not read what it asks for through PMI: it is cut off"));
                     }
                     continue;
                 }
@@ -458,13 +479,44 @@ impl Driver {
                     }
                 }
                 ft_pmi1::Event::SpawnRefused { command, .. } => self.say_spawn_refused(&command),
+                ft_pmi1::Event::Full { rank, most } => self.notice(format!(
+                    "rank {rank} puts more through PMI than the {} MiB that this job's keys may take: it is refused",
+                    most >> 20
+                )),
                 ft_pmi1::Event::Broken { rank, error } => {
+                    // It may wait for an answer; the end of its connection is one.
+                    if let Some(member) = world.members.get_mut(&rank) {
+                        member.pmi = None;
+                    }
                     self.notice(format!("rank {rank} broke the PMI protocol: {error}"));
                 }
                 ft_pmi1::Event::Entered { .. } => {}
             }
         }
     }
+}
+
+/// The page that a rank shares with this agent. Where a file-size limit leaves no room for it, the rank gets one that nobody
+/// else sees, and its death is seen by its shepherd alone.
+fn shared_page() -> io::Result<(Option<std::sync::Arc<SharedMap>>, OwnedFd)> {
+    let page = create_memfd("ft-rank-page", page::SIZE as u64)
+        .and_then(|fd| Ok((Some(std::sync::Arc::new(SharedMap::map(&fd, 0, page::SIZE)?)), fd)));
+    match page {
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            let zero = std::fs::OpenOptions::new().read(true).write(true).open("/dev/zero")?;
+            Ok((None, zero.into()))
+        }
+        other => other,
+    }
+}
+
+fn size(values: &[(String, Vec<u8>)]) -> usize {
+    values.iter().map(|(key, value)| key.len() + value.len() + 256).sum()
+}
+
+/// What is published, as [`size`] counts.
+fn published(world: &World) -> usize {
+    world.published.iter().map(|(key, (_, value))| key.len() + value.len() + 256).sum()
 }
 
 fn lookup(world: &mut World, token: u64, keys: Vec<String>, wait: bool) {
@@ -504,7 +556,7 @@ async fn serve_pmi(
     world: WorldNumber,
     rank: Rank,
     stream: tokio::net::UnixStream,
-    mut outgoing: UnboundedReceiver<Vec<u8>>,
+    mut outgoing: tokio::sync::mpsc::Receiver<Vec<u8>>,
     inputs: UnboundedSender<Input>,
 ) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -516,10 +568,16 @@ async fn serve_pmi(
             }
         }
     });
+    let room = std::sync::Arc::new(tokio::sync::Semaphore::new(PMI_CHUNKS));
     let mut bytes = [0; 8192];
     loop {
+        // A rank that asks faster than the driver answers is stopped by its full socket.
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
         match reader.read(&mut bytes).await {
-            Ok(count) if count > 0 => drop(inputs.send(Input::Pmi(world, rank, bytes[..count].to_vec()))),
+            Ok(count) if count > 0 => {
+                let input = Box::new(Input::Pmi(world, rank, bytes[..count].to_vec()));
+                drop(inputs.send(Input::Metered(input, permit)));
+            }
             _ => {
                 let _ = inputs.send(Input::Pmi(world, rank, Vec::new()));
                 return;

@@ -44,8 +44,13 @@ impl Journal {
             Err(error) => return Err(error),
         };
         let whole = replay(&bytes);
-        let mut journal =
-            Journal { path: path.to_path_buf(), file: fresh(path, &whole)?, records: whole.len(), broken: false };
+        let (file, broken) = match fresh(path, &whole) {
+            Ok(file) => (file, false),
+            // Under a file-size limit (`ulimit -f`) the job may not even outlive its agent: nobody will read this.
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => (File::create(draft(path))?, true),
+            Err(error) => return Err(error),
+        };
+        let mut journal = Journal { path: path.to_path_buf(), file, records: whole.len(), broken };
         journal.put_in_place();
         Ok((journal, whole))
     }
