@@ -110,6 +110,9 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         if not scenario.public:
             proc.private_shm()
         limited = scenario.memory_mb is None or (user is not None and proc.limit_memory(scenario.memory_mb) is not None)
+        prepared = scenario.as_root is None or user is not None
+        if scenario.as_root is not None and prepared:
+            scenario.as_root.prepare(scratch, user)
         if user is not None:
             drop(user)
             # A change of user clears the death signal.
@@ -122,6 +125,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         try:
             if not limited:
                 raise job.Skipped(NOT_ROOT if user is None else "there is no memory cgroup to be had")
+            if not prepared:
+                raise job.Skipped(NOT_ROOT)
             scenario.function(context, **scenario.parameters)
             context.assert_clean()
             status = 0
@@ -182,6 +187,8 @@ class Running:
         if pid != 0:
             if self.scenario.memory_mb is not None:
                 proc.drop_memory_limits(self.pid)
+            if self.scenario.as_root is not None and os.geteuid() == 0:
+                self.scenario.as_root.undo(self.pid)
             verdict = {0: "ok", SKIPPED: "skip"}.get(os.waitstatus_to_exitcode(status), "FAIL")
             if verdict == "skip" and (self.scenario.name, self.last_words().partition("skipped: ")[2]) not in allowed_skips():
                 verdict = "FAIL"

@@ -301,6 +301,16 @@ class Job:
             return {}
         return found.get(max(found) if world is None else world, {})
 
+    def wait_noted(self, pids, patience=20.0):
+        """Waits until the shepherds have noted these processes: then they are known even if all of ftd dies at once. Returns
+        the job's directory."""
+        directory = pathlib.Path(proc.environ(next(iter(self.ranks().values())))["FT_SOCKET"]).parent
+        deadline = time.monotonic() + patience
+        while missing := set(pids) - proc.noted(directory):
+            check(time.monotonic() < deadline, f"{missing} are not noted within {patience} s")
+            time.sleep(0.005)
+        return directory
+
     def wait_ranks(self, size, world=None, patience=20.0):
         """`ranks`, waited for until all are there."""
         deadline = time.monotonic() + patience

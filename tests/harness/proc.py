@@ -2,7 +2,9 @@
 
 import ctypes
 import os
+import pathlib
 import signal
+import struct
 import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -161,6 +163,21 @@ def command(pid):
             return file.read().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def group(pid):
+    """The cgroup (version 2) that a process is in."""
+    with open(f"/proc/{pid}/cgroup") as file:
+        return next(line.strip().split(":", 2)[2] for line in file if line.startswith("0::"))
+
+
+def noted(directory):
+    """What the shepherds of the job with this directory have noted that they saw below themselves: pids."""
+    found = set()
+    for path in pathlib.Path(directory).glob("below.*"):
+        records = path.read_bytes()
+        found |= {pid for pid, _ in struct.iter_unpack("<QQ", records[: len(records) // 16 * 16]) if pid < 1 << 63}
+    return found
 
 
 def environ(pid):

@@ -10,7 +10,7 @@ from . import pairwise
 class Scenario:
     """A function to run with its parameters, under a hard time limit."""
 
-    def __init__(self, name, function, timeout, weight, parameters, memory_mb, public):
+    def __init__(self, name, function, timeout, weight, parameters, memory_mb, public, as_root):
         self.name = name
         self.function = function
         self.timeout = timeout
@@ -18,6 +18,7 @@ class Scenario:
         self.parameters = parameters
         self.memory_mb = memory_mb
         self.public = public
+        self.as_root = as_root
 
 
 _all = []
@@ -25,16 +26,17 @@ _all = []
 declared = set()
 
 
-def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False):
+def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False, as_root=None):
     """Registers a function. `each` is a list of parameter dicts: one scenario per entry, named after its values. `weight` 2
     asks for the whole machine; `memory_mb` for a memory cgroup with that limit around everything the scenario starts.
-    `public`: nothing private: the machine's own /dev/shm and System V segments, as a user's job has them; one at a time."""
+    `public`: nothing private: the machine's own /dev/shm and System V segments, as a user's job has them; one at a time.
+    `as_root`: what only root can prepare (harness/root.py)."""
 
     def register(function):
         declared.add(name)
         for parameters in [{}] if each is None else each:
             suffix = "".join(f"/{value}" for value in parameters.values())
-            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public))
+            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public, as_root))
         return function
 
     return register

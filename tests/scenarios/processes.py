@@ -2,10 +2,12 @@
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 import time
 
-from harness import proc
+from harness import proc, root
 from harness.job import check
 from harness.registry import scenario
 
@@ -114,3 +116,137 @@ def front_signals(context):
     eventually(seen(3), "SIGUSR1 afterwards")
     (context.work / "stop").touch()
     job.expect(0)
+
+
+# --- strays: what proves that a process is the job's -----------------------------------------------------------------
+
+def kill_all_of_ftd(job):
+    """SIGKILL to all of ftd's processes of a job in the same instant: nobody is left to clean up."""
+    pids = [job.launcher, *job.below("ft-shepherd"), job.one("ft-agent"), job.pid]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
+    job.wait(5)
+
+
+def sleepers():
+    """Processes of this scenario, in its tree, that sleep in a session of their own."""
+    return [pid for pid in proc.descendants(os.getpid()) if proc.name(pid) == "sleep" and proc.alive(pid)]
+
+
+@scenario("not-a-stray")
+def not_a_stray(context):
+    """After a crash of all of ftd the next ftrun ends the daemons that the old job's ranks had started, though they have
+    neither its session nor its environment; the batch script that calls that ftrun, and what else merely has the old job's
+    environment, live on."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    wrapper = f"setsid env -i /usr/bin/sleep 600 & exec {program}"
+    job = context.ftrun(mpi, 2, "bash", "-c", wrapper, gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    environment = {name: value for name, value in proc.environ(rank).items() if name.startswith("FT_")}
+    daemons = sleepers()
+    check(len(daemons) == 2, f"daemons {daemons}")
+    directory = job.wait_noted(daemons)
+    kill_all_of_ftd(job)
+    check(all(proc.alive(pid) for pid in daemons), "somebody else ended them")
+    # `exec` keeps the environment of the terminal that a rank had opened.
+    agent = subprocess.Popen(["sleep", "601"], env={**os.environ, **environment}, start_new_session=True)
+    script = context.script(f"$FTRUN -n 2 --ft=reinit {program}; echo status $?; exit 7", mpi=mpi, env=environment)
+    check(script.wait(30) == 7, f"the batch script was killed: {script.err}")
+    check("status 0" in script.output.text, script.output.text)
+    check(agent.poll() is None, "what has nothing but the old job's environment was killed")
+    agent.kill()
+    agent.wait()
+    check(not directory.exists() and not any(proc.alive(pid) for pid in daemons), f"left: {daemons}")
+    context.assert_clean()
+
+
+@scenario("daemon", each=[{"how": "shepherd"}, {"how": "cgroup"}, {"how": "cgroup-crash"}], as_root=root.Delegated())
+def daemon(context, how):
+    """A daemon of a rank (own session, cleared environment) ends with the job when ftrun and its shepherd are killed in the same
+    instant. In a cgroup of the job's own nothing escapes, not even one that no shepherd has come to see."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    start = f"while [ ! -e {context.work}/go ]; do sleep 0.01; done; exec setsid env -i /usr/bin/sleep 600"
+    job = context.ftrun(mpi, 2, "bash", "-c", f"({start}) & exec {program}", gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    group = proc.group(rank)
+    check(re.search(r"/slot-1\.0$", group) and "/ftd-test-" in group, f"the rank is in the cgroup {group}")
+    check(proc.group(job.launcher) != group, "ftrun is in the ranks' cgroup")
+    shepherds = job.below("ft-shepherd")
+    if how != "shepherd":
+        # They look no more.
+        for pid in shepherds:
+            os.kill(pid, signal.SIGSTOP)
+    (context.work / "go").touch()
+    found = eventually(lambda: len(pids := [p for p in sleepers() if "600" in proc.command(p)]) == 2 and pids, "the daemons")
+    if how == "shepherd":
+        job.wait_noted(found)
+    if how == "cgroup-crash":
+        kill_all_of_ftd(job)
+        check(all(proc.alive(pid) for pid in found), "somebody else ended them")
+        context.ftrun(mpi, 2, program).expect(0)
+    else:
+        victims = [job.launcher, job.pid, job.shepherd_of(rank)]
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in victims:
+                os.kill(pid, number)
+        for pid in shepherds:
+            if pid not in victims:
+                os.kill(pid, signal.SIGCONT)
+    context.assert_clean(5)
+    check(not os.path.exists(f"/mnt{group.rpartition('/')[0]}"), "the job's cgroup is left")
+
+
+@scenario("own-group", each=[{"end": "well"}, {"end": "abort"}], as_root=root.Delegated())
+def own_group(context, end):
+    """In a delegated cgroup a job recovers, ends, and leaves no cgroup."""
+    mpi = context.mpi("openmpi4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0)
+    check(job.restored == [5], f"restored {job.restored}")
+    if end == "abort":
+        job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "abort", "1", "42")
+        job.expect(42)
+    own = proc.group(os.getpid())
+    left = [name for name in os.listdir(f"/mnt{own}") if os.path.isdir(f"/mnt{own}/{name}")]
+    check(not left, f"cgroups are left: {left}")
+
+
+# --- directories ---------------------------------------------------------------------------------------------------
+
+@scenario("not-ours")
+def not_ours(context):
+    """A shepherd removes no directory but its job's, whatever socket it is given; ftrun sweeps none that is not a dead job's,
+    whatever it is called and whatever lies in it: another's, or a copy of a job's."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    precious = context.work / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").touch()
+    shepherd = context.prefix / "libexec/ftd/ft-shepherd"
+    command = f"exec {shepherd} --slot 0 --socket {precious}/agent.sock --lifeline 3 3< /dev/null"
+    subprocess.run(["bash", "-c", command], check=True, timeout=20)
+    check((precious / "thesis.tex").exists(), "the shepherd removed a directory that is not its job's")
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    directory = job.wait_noted(job.ranks().values())
+    uid = os.getuid()
+    mine = [context.memory / f"ftd-{uid}-4194305-{word}" for word in ("aaaaaaaa", "bbbbbbbb")]
+    mine[0].mkdir()
+    (mine[0] / "lock").touch()
+    (mine[0] / "thesis.tex").touch()
+    shutil.copytree(directory, mine[1], ignore=lambda *_: ["agent.sock"])
+    check(rank in proc.noted(mine[1]), "the copy has no notes")
+    for number in (2, 2):
+        context.ftrun(mpi, number, program).expect(0)
+        check(proc.alive(rank) and directory.exists(), "a running job was taken for a dead one")
+    kill_all_of_ftd(job)
+    context.ftrun(mpi, 2, program).expect(0)
+    check(not directory.exists(), "the dead job's directory is left")
+    for each in mine:
+        check((each / "lock").exists(), f"{each} was removed")
+        shutil.rmtree(each)
+    context.assert_clean()

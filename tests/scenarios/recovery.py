@@ -136,6 +136,7 @@ def stray(context, who):
     sleepers = [pid for pid in proc.descendants(job.pid) if proc.name(pid) == "sleep"]
     check(len(sleepers) == 3, f"{len(sleepers)} processes in sessions of their own, not one per rank")
     launcher = job.launcher
+    job.wait_noted(sleepers)
     victims = {"shepherd": job.below("ft-shepherd") if who == "all" else [job.shepherd_of(rank)]}
     if who != "shepherd":
         victims["agent"] = [job.one("ft-agent")]
@@ -171,6 +172,7 @@ def everything_killed(context):
     program = context.program(mpi, "places.c")
     job = context.ftrun(mpi, 3, program, gates=["app.compute:1"])
     job.at_gate("app.compute", 1)
+    job.wait_noted(job.ranks().values())
     for pid in [job.launcher, *job.below("ft-shepherd"), job.one("ft-agent"), job.pid]:
         os.kill(pid, signal.SIGKILL)
     job.wait(5)

@@ -203,10 +203,11 @@ impl Driver {
             let Some(input) = inputs.recv().await else { break };
             if matches!(input, Input::LauncherClosed) {
                 tracing::warn!("the launcher is gone: the job ends");
-                let job_dir = self.spec.job_dir.clone();
-                let _ = tokio::task::spawn_blocking(move || ft_sys::stray::end_strays(&job_dir)).await;
+                let directory = ft_sys::job_dir::Proven::recognise(&self.spec.job_dir);
+                let ended = tokio::task::spawn_blocking(move || directory.inspect(ft_sys::stray::end_strays));
+                let directory = ended.await.ok().flatten();
                 self.clean_up().await;
-                let _ = std::fs::remove_dir_all(&self.spec.job_dir);
+                directory.inspect(|directory| directory.remove(Duration::from_millis(100)));
                 return;
             }
             self.take(input).await;

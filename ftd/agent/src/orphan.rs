@@ -1,5 +1,6 @@
 //! The launcher's death ends the job, whatever the agent is doing at that moment.
 
+use ft_sys::job_dir::Proven;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
 use std::os::fd::AsFd;
@@ -18,6 +19,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// When the thread cannot be started.
 pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Result<()> {
     let mut litter = ft_sys::litter::Litter::of_job(&job_dir);
+    let directory = Proven::recognise(&job_dir);
     std::thread::Builder::new().name("launcher-watch".into()).spawn(move || {
         // No event is asked for: POLLHUP comes unasked.
         while let Ok(_) | Err(nix::errno::Errno::EINTR) =
@@ -26,9 +28,12 @@ pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Re
             if hung_up(&launcher) {
                 litter.read_creators(&job_dir);
                 std::thread::sleep(GRACE);
-                ft_sys::stray::end_strays(&job_dir);
-                litter.sweep();
-                let _ = std::fs::remove_dir_all(&job_dir);
+                if let Some(directory) = &directory {
+                    ft_sys::stray::end_strays(directory);
+                    litter.sweep();
+                    directory.group().inspect(|group| group.remove(GRACE));
+                    directory.remove(GRACE);
+                }
                 std::process::exit(1);
             }
         }

@@ -1,18 +1,20 @@
 //! The job's directory in node memory, and those that dead launchers left.
 
+use ft_sys::cgroup::Group;
+use ft_sys::job_dir::{self, LOCK, Proven};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Where job directories are when `FT_MEMORY_DIR` says nothing.
 const MEMORY: &str = "/dev/shm";
-/// A launcher has its lock within this time after it made its directory.
-const YOUNG: Duration = Duration::from_secs(10);
+/// How long the removal of a directory, and of a cgroup, is tried.
+const REMOVING: Duration = Duration::from_secs(1);
 
 /// Why there is no job directory.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,8 @@ pub struct JobDir {
     word: String,
     /// Held from the moment on in which the directory is there.
     lock: Option<Flock<File>>,
+    /// The job's cgroup, where one can be had.
+    group: Option<Group>,
 }
 
 impl JobDir {
@@ -80,7 +84,7 @@ impl JobDir {
         // Not a secret: the directory is closed to others. It only has to differ.
         let random = std::hash::RandomState::new().build_hasher().finish() as u32;
         let word = format!("{}-{random:08x}", std::process::id());
-        JobDir { path: memory.join(format!("ftd-{}-{word}", nix::unistd::getuid())), word, lock: None }
+        JobDir { path: memory.join(format!("ftd-{}-{word}", nix::unistd::getuid())), word, lock: None, group: None }
     }
 
     /// Makes the directory and holds its lock.
@@ -92,16 +96,26 @@ impl JobDir {
             let path = self.path.parent().unwrap_or(&self.path).to_path_buf();
             JobDirError::Memory { path, error }
         })?;
-        match lock(&self.path.join("lock"), true) {
-            Ok(lock) => {
-                self.lock = Some(lock);
-                Ok(())
-            }
-            Err(error) => {
-                let _ = fs::remove_dir_all(&self.path);
-                Err(JobDirError::Inside { path: self.path.join("lock"), error })
-            }
+        let stated = self.state();
+        stated.map_err(|error| {
+            let path = self.path.join(LOCK);
+            // What is in it by now is this file, if anything is.
+            let _ = fs::remove_file(&path);
+            let _ = fs::remove_dir(&self.path);
+            JobDirError::Inside { path, error }
+        })
+    }
+
+    /// States whose the directory is, and makes the job's cgroup.
+    fn state(&mut self) -> io::Result<()> {
+        let mut lock = lock(&self.path.join(LOCK), true)?;
+        job_dir::state(&self.path, &mut lock)?;
+        self.group = Group::make(&self.path.file_name().unwrap_or_default().to_string_lossy());
+        if let Some(group) = &self.group {
+            job_dir::state_group(&mut lock, group)?;
         }
+        self.lock = Some(lock);
+        Ok(())
     }
 
     /// Where it is.
@@ -134,13 +148,11 @@ impl Drop for JobDir {
         if self.lock.is_none() {
             return;
         }
-        // Shepherds that lose their launcher do the same, at the same time perhaps.
-        for _ in 0..3 {
-            match fs::remove_dir_all(&self.path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {}
-                _ => return,
-            }
+        if let Some(group) = &self.group {
+            group.remove(REMOVING);
         }
+        // Shepherds that lose their launcher do the same, at the same time perhaps.
+        job_dir::remove(&self.path, REMOVING);
     }
 }
 
@@ -149,42 +161,27 @@ fn lock(path: &Path, create: bool) -> io::Result<Flock<File>> {
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
 }
 
-/// Removes what dead launchers of this user left. What cannot be removed stays.
+/// Removes what dead launchers of this user left. What is not proven to be theirs, and what cannot be removed, stays.
 fn sweep(memory: &Path) {
-    let uid = nix::unistd::getuid();
-    let prefix = format!("ftd-{uid}-");
+    let prefix = format!("ftd-{}-", nix::unistd::getuid());
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix))
-            && let Ok(metadata) = entry.metadata()
-            && metadata.is_dir()
-            && metadata.uid() == uid.as_raw()
-            && is_abandoned(&entry.path(), rest, &metadata)
+        // What it states is read first: a launcher that has stated anything has its lock.
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))
+            && let Some(proven) = Proven::recognise(&entry.path())
+            && let Ok(_held) = lock(&entry.path().join(LOCK), false)
         {
-            ft_sys::stray::end_strays(&entry.path());
+            ft_sys::stray::end_strays(&proven);
             ft_sys::litter::Litter::of_job(&entry.path()).sweep();
-            let _ = fs::remove_dir_all(entry.path());
+            proven.group().inspect(|group| group.remove(REMOVING));
+            proven.remove(REMOVING);
         }
-    }
-}
-
-fn is_abandoned(directory: &Path, rest: &str, metadata: &fs::Metadata) -> bool {
-    let pid = rest.split('-').next().and_then(|pid| pid.parse().ok());
-    let pid_lives = pid.is_some_and(|pid: i32| !ft_sys::death::is_past_user_code(pid).unwrap_or(false));
-    let young = metadata.modified().ok().and_then(|at| at.elapsed().ok()).is_none_or(|age| age < YOUNG);
-    if pid_lives && young {
-        return false;
-    }
-    match lock(&directory.join("lock"), false) {
-        Ok(_) => true,
-        // Its owner died before it made its lock.
-        Err(error) => error.kind() == io::ErrorKind::NotFound && !pid_lives,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn a_directory_goes_with_its_job() {
@@ -206,26 +203,26 @@ mod tests {
         let uid = nix::unistd::getuid();
         let mut alive = JobDir::choose_in(memory.path());
         alive.make().unwrap();
-        let mut made = Vec::new();
-        // A pid that no process has, with and without a lock; another user's; something else.
-        for (name, locked, gone) in [
-            (format!("ftd-{uid}-4194305-aa"), true, true),
-            (format!("ftd-{uid}-4194305-bb"), false, true),
-            (format!("ftd-{}-4194305-aa", uid.as_raw() + 1), true, false),
-            (format!("other-{uid}-4194305-aa"), true, false),
-        ] {
-            let path = memory.path().join(name);
+        let mut dead = JobDir::choose_in(memory.path());
+        dead.make().unwrap();
+        dead.lock = None;
+        let mut kept = vec![alive.path().to_path_buf()];
+        // A pid that no process has, with and without a lock, and what looks like a job's but is a copy of one.
+        for (name, lock) in [("aa", Some("")), ("bb", None), ("cc", Some("the directory of a job of ftd\n"))] {
+            let path = memory.path().join(format!("ftd-{uid}-4194305-{name}"));
             fs::create_dir(&path).unwrap();
-            if locked {
-                fs::write(path.join("lock"), "").unwrap();
-            }
-            made.push((path, gone));
+            lock.inspect(|text| fs::write(path.join(LOCK), text).unwrap());
+            kept.push(path);
         }
+        let copy = memory.path().join(format!("ftd-{uid}-4194305-dd"));
+        fs::create_dir(&copy).unwrap();
+        fs::copy(dead.path().join(LOCK), copy.join(LOCK)).unwrap();
+        kept.push(copy);
         sweep(memory.path());
-        for (path, gone) in made {
-            assert_eq!(!path.exists(), gone, "{}", path.display());
+        assert!(!dead.path().exists());
+        for path in kept {
+            assert!(path.exists(), "{}", path.display());
         }
-        assert!(alive.path().exists());
     }
 
     #[test]

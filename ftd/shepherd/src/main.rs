@@ -8,6 +8,7 @@ mod output;
 mod slot;
 
 use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::job_dir::{self, Proven};
 use ft_wire::Role;
 use ft_wire::shepherd::{Lifeline, ToAgent, ToShepherd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -19,11 +20,11 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long the agent may take over the rest of its greeting once it has begun.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the removal of the job's directory is tried.
+/// How long the removal of the job's directory, and of its cgroup, is tried.
 const REMOVING: Duration = Duration::from_secs(2);
 /// Pause between attempts to dial.
 const REDIAL: Duration = Duration::from_millis(5);
@@ -61,8 +62,14 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     children.add(Signal::SIGCHLD);
     children.thread_block()?;
     let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    let mut shepherd =
-        Shepherd { slot: Slot::new(&mut options), lifeline: options.lifeline, deaths, agent: None, over: false };
+    let mut shepherd = Shepherd {
+        slot: Slot::new(&mut options),
+        lifeline: options.lifeline,
+        deaths,
+        agent: None,
+        over: false,
+        directory: None,
+    };
     while shepherd.launcher_lives() {
         if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot)? {
             std::thread::sleep(REDIAL);
@@ -76,27 +83,26 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     // which another shepherd may remove any moment.
     let litter = (!shepherd.over).then(|| ft_sys::litter::Litter::of_job(&options.job_dir));
     shepherd.slot.empty_now();
+    let directory = shepherd.directory.take().or_else(|| Proven::recognise(&options.job_dir));
     if let Some(litter) = litter {
         // A shepherd that was killed at the same time may have left some.
-        ft_sys::stray::end_strays(&options.job_dir);
+        if let Some(directory) = &directory {
+            ft_sys::stray::end_strays(directory);
+        }
         // An agent that lives does this itself, and knows better what to look for.
         if !shepherd.agent_lives() {
             litter.sweep();
         }
     }
-    remove(&options.job_dir);
-    Ok(())
-}
-
-/// Removes the job's directory, in which an agent that does not know yet may still be making files. All shepherds do this
-/// at the same time.
-fn remove(job_dir: &std::path::Path) {
-    let until = Instant::now() + REMOVING;
-    while job_dir.exists() && Instant::now() < until {
-        if std::fs::remove_dir_all(job_dir).is_err() {
-            std::thread::sleep(REDIAL);
+    // An agent that does not know yet may still be making files there. All shepherds do this at the same time.
+    match directory {
+        Some(directory) => {
+            directory.group().inspect(|group| group.remove(REMOVING));
+            directory.remove(REMOVING);
         }
+        None => job_dir::remove(&options.job_dir, REMOVING),
     }
+    Ok(())
 }
 
 #[derive(PartialEq, Eq)]
@@ -112,6 +118,8 @@ struct Shepherd {
     agent: Option<Channel>,
     /// The launcher has said that the job is over.
     over: bool,
+    /// The job's directory, once it was there.
+    directory: Option<Proven>,
 }
 
 impl Shepherd {
@@ -161,6 +169,10 @@ impl Shepherd {
         if channel.send(&hello, &fds).is_ok() {
             self.agent = Some(channel);
         }
+        if self.directory.is_none() {
+            self.directory = socket.parent().and_then(Proven::recognise);
+            self.directory.as_ref().inspect(|directory| self.slot.enter(directory));
+        }
         Ok(self.agent.is_some())
     }
 
@@ -202,7 +214,7 @@ impl Shepherd {
         let patience = match () {
             () if self.slot.is_emptying() => PollTimeout::from(LOOK_AGAIN_MS),
             () if self.slot.waits_for_program() => PollTimeout::from(TRY_AGAIN_MS),
-            () => PollTimeout::NONE,
+            () => PollTimeout::try_from(self.slot.until_noted()).unwrap_or(PollTimeout::NONE),
         };
         match poll(&mut waited, patience) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -240,6 +252,7 @@ impl Shepherd {
             self.agent = None;
             self.slot.empty_now();
         }
+        self.slot.note();
         if exit {
             self.slot.empty_now();
             return Ok(Turn::Exit);

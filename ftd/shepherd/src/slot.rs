@@ -4,6 +4,9 @@ use crate::feeder::{self, Feeder};
 use crate::held::{Held, Way};
 use crate::options::{Options, Stdin};
 use crate::output::Output;
+use ft_sys::cgroup::Group;
+use ft_sys::job_dir::Proven;
+use ft_sys::notes::Notes;
 use ft_sys::spawn::{Spawn, Step};
 use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
@@ -21,6 +24,8 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
+/// What is below needs no more than this to end, unless it cannot be killed one by one.
+const ITSELF: Duration = Duration::from_millis(50);
 
 /// A start that waits until nobody writes the program any more.
 #[derive(Debug)]
@@ -64,7 +69,38 @@ pub struct Slot {
     arenas: BTreeMap<Rank, OwnedFd>,
     /// Everything below is being killed, for this world.
     emptying: Option<World>,
+    emptying_since: Instant,
     sweep: Sweep,
+    /// What was seen below, for those that clean up when nobody is left who saw it.
+    notes: Notes,
+    groups: Groups,
+}
+
+/// The slot's cgroups, where they can be had: one at a time.
+#[derive(Debug, Default)]
+struct Groups {
+    job: Option<Group>,
+    current: Option<Group>,
+    made: u32,
+}
+
+impl Groups {
+    /// The group for the next process. One that was killed is not used again: kernels kill what is born into it later.
+    fn current(&mut self, slot: ft_wire::Slot) -> Option<&Group> {
+        if self.current.is_none() {
+            let name = format!("slot-{slot}.{}", self.made);
+            self.current = self.job.as_ref().and_then(|job| job.make_below(&name));
+            self.made += 1;
+        }
+        self.current.as_ref()
+    }
+
+    /// Kills all that is in the group, whoever it belongs to.
+    fn kill(&mut self) {
+        if let Some(group) = self.current.take() {
+            group.kill();
+        }
+    }
 }
 
 impl Slot {
@@ -89,12 +125,32 @@ impl Slot {
             arenas: BTreeMap::new(),
             emptying: None,
             sweep: Sweep::default(),
+            notes: Notes::new(&options.job_dir, options.slot),
+            groups: Groups::default(),
+            emptying_since: Instant::now(),
         }
     }
 
     /// Its number.
     pub fn number(&self) -> ft_wire::Slot {
         self.number
+    }
+
+    /// The job's directory is there, and says whether there is a cgroup.
+    pub fn enter(&mut self, job: &Proven) {
+        self.groups.job = job.group();
+    }
+
+    /// How long until what is below is to be noted again.
+    pub fn until_noted(&self) -> Duration {
+        if self.is_emptying() { Duration::MAX } else { self.notes.pause() }
+    }
+
+    /// Notes what is below when it is time to. What is being killed anyway is not looked at.
+    pub fn note(&mut self) {
+        if !self.is_emptying() {
+            self.notes.look_if_due();
+        }
     }
 
     /// The arenas that are kept, by owner.
@@ -255,6 +311,7 @@ impl Slot {
         let (output, live) =
             opened.map_err(|error| ("cannot open a pipe for its output".to_string(), errno(&error)))?;
         let env: Vec<_> = start.env.iter().cloned().chain(live).collect();
+        let group = self.groups.current(self.number).and_then(Group::descriptor);
         let mut notes = Vec::new();
         let mut by = |way| match way {
             Way::Path => None,
@@ -269,6 +326,7 @@ impl Slot {
             cwd: &start.cwd,
             stdin,
             output,
+            group: group.as_ref().map(AsFd::as_fd),
             extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
             directory: self.held.as_ref().map(|held| held.directory(directory)).and_then(&mut by),
             image: match &self.held {
@@ -290,6 +348,7 @@ impl Slot {
         self.joined = None;
         self.feeder = feeder;
         self.emptying = None;
+        self.notes.stir();
         Ok((pid, notes))
     }
 
@@ -298,6 +357,7 @@ impl Slot {
         self.feeder = None;
         self.waiting = None;
         self.emptying = Some(world);
+        self.emptying_since = Instant::now();
         self.sweep = Sweep::default();
     }
 
@@ -309,6 +369,7 @@ impl Slot {
             let body = ft_sys::wait::next_body();
             let at_limit = body.is_some_and(ft_sys::death::is_at_cpu_limit);
             let Some((pid, status)) = ft_sys::wait::next_ended() else { return reports };
+            self.notes.stir();
             if let Some(joined) = self.joined.as_mut().filter(|joined| joined.pid == pid) {
                 joined.status = Some(status);
             }
@@ -345,6 +406,10 @@ impl Slot {
     pub fn emptied(&mut self) -> Option<ToAgent> {
         let world = self.emptying?;
         if !self.sweep.round(&[]) {
+            // Parents first, as the sweep does it; then whatever it may not kill, or does not see.
+            if self.emptying_since.elapsed() > ITSELF {
+                self.groups.kill();
+            }
             return None;
         }
         self.emptying = None;

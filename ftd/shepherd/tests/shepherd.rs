@@ -58,6 +58,8 @@ impl Job {
         let dir = tempfile::tempdir().unwrap();
         let job_dir = dir.path().join("ftd-job");
         fs::create_dir(&job_dir).unwrap();
+        let mut lock = File::create(job_dir.join(ft_sys::job_dir::LOCK)).unwrap();
+        ft_sys::job_dir::state(&job_dir, &mut lock).unwrap();
         let socket = job_dir.join("agent.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();

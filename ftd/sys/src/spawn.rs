@@ -18,6 +18,8 @@ pub struct Spawn<'a> {
     pub stdin: Option<OwnedFd>,
     /// Standard output and standard error; those of this process without.
     pub output: Option<(OwnedFd, OwnedFd)>,
+    /// The [cgroup](crate::cgroup) that it and all that it starts are in.
+    pub group: Option<BorrowedFd<'a>>,
     /// A descriptor to be had at a given number, 3 or more.
     pub extra: Option<(BorrowedFd<'a>, RawFd)>,
     /// The program, where it is not to be looked up by its path. No script: that needs a name.
@@ -94,7 +96,7 @@ impl Spawn<'_> {
             parent: unsafe { libc::getpid() },
         };
         // SAFETY: the child makes async-signal-safe calls only, up to exec or _exit.
-        let pid = unsafe { libc::fork() };
+        let pid = unsafe { crate::cgroup::fork_into(self.group) };
         match pid {
             -1 => return Err(io::Error::last_os_error().into()),
             // SAFETY: this is the child, and the pointers are null-terminated lists of strings that live above.

@@ -1,0 +1,157 @@
+//! What a shepherd has seen below itself, noted in the job's directory: when it and all others that knew are killed at once,
+//! number and start time prove what was theirs.
+
+use crate::individual::Individual;
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How a shepherd's file begins.
+const PREFIX: &str = "below.";
+/// Bytes of a record: number and start time, little endian. A record is never written in part.
+const RECORD: usize = 16;
+/// Set in the number of the shepherd itself.
+const KEEPER: u64 = 1 << 63;
+/// The first look after something has happened: what a rank starts for itself it starts early.
+const SOON: Duration = Duration::from_millis(10);
+/// Between looks at a slot on which nothing happens.
+const SELDOM: Duration = Duration::from_secs(5);
+
+/// A shepherd's notes.
+#[derive(Debug)]
+pub struct Notes {
+    path: PathBuf,
+    file: Option<File>,
+    noted: BTreeSet<Individual>,
+    next: Instant,
+    pause: Duration,
+}
+
+impl Notes {
+    /// Of the shepherd of this slot. Nothing is written before there is something to note.
+    pub fn new(job_dir: &Path, slot: u32) -> Notes {
+        let path = job_dir.join(format!("{PREFIX}{slot}"));
+        Notes { path, file: None, noted: BTreeSet::new(), next: Instant::now(), pause: SOON }
+    }
+
+    /// As if these had been seen.
+    #[cfg(test)]
+    pub(crate) fn of(job_dir: &Path, slot: u32, seen: impl IntoIterator<Item = Individual>) -> Notes {
+        let notes = &mut Notes::new(job_dir, slot);
+        notes.write(&seen.into_iter().collect());
+        std::mem::replace(notes, Notes::new(job_dir, slot))
+    }
+
+    /// Something happened: there may be more below than there was.
+    pub fn stir(&mut self) {
+        self.pause = SOON;
+        self.next = self.next.min(Instant::now() + SOON);
+    }
+
+    /// How long until the next look.
+    pub fn pause(&self) -> Duration {
+        self.next.saturating_duration_since(Instant::now())
+    }
+
+    /// Looks, when it is time to: each time nothing happens the pause is doubled.
+    pub fn look_if_due(&mut self) {
+        if self.pause().is_zero() {
+            self.look();
+            self.next = Instant::now() + self.pause;
+            self.pause = (self.pause * 2).min(SELDOM);
+        }
+    }
+
+    /// Notes what is below this process now.
+    pub fn look(&mut self) {
+        let found = crate::process::descendants(std::process::id() as i32);
+        let mut now: BTreeSet<Individual> = found.into_iter().filter_map(Individual::of).collect();
+        // One that moves up while its parent ends is missed by a look; it was seen before.
+        now.extend(self.noted.iter().filter(|old| old.exists()));
+        if now != self.noted && self.write(&now).is_some() {
+            self.noted = now;
+        }
+    }
+
+    fn write(&mut self, all: &BTreeSet<Individual>) -> Option<()> {
+        let own = Individual::of(std::process::id() as i32)?;
+        let mut bytes = record(own.pid as u64 | KEEPER, own.start);
+        all.iter().for_each(|one| bytes.append(&mut record(one.pid as u64, one.start)));
+        if self.file.is_none() {
+            let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path);
+            self.file = open.ok();
+        }
+        let file = self.file.as_ref()?;
+        // Whoever reads between the two lines finds some that have ended as well.
+        file.write_all_at(&bytes, 0).ok()?;
+        file.set_len(bytes.len() as u64).ok()
+    }
+}
+
+fn record(pid: u64, start: u64) -> Vec<u8> {
+    [pid.to_le_bytes(), start.to_le_bytes()].concat()
+}
+
+/// What all shepherds of a job have noted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Noted {
+    /// The shepherds.
+    pub keepers: BTreeSet<Individual>,
+    /// What they saw below themselves.
+    pub below: BTreeSet<Individual>,
+}
+
+/// Reads the notes in a job's directory.
+pub fn read(job_dir: &Path) -> Noted {
+    let mut noted = Noted::default();
+    for entry in std::fs::read_dir(job_dir).into_iter().flatten().flatten() {
+        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        let bytes = std::fs::read(entry.path()).unwrap_or_default();
+        for record in bytes.chunks_exact(RECORD) {
+            let word = |at: usize| record[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+            let (pid, start) = (word(0), word(8));
+            let set = if pid & KEEPER == 0 { &mut noted.below } else { &mut noted.keepers };
+            set.extend(i32::try_from(pid & !KEEPER).ok().map(|pid| Individual { pid, start }));
+        }
+    }
+    noted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn what_is_below_is_noted_until_it_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut notes = Notes::new(directory.path(), 3);
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let identity = Individual::of(child.id() as i32).unwrap();
+        notes.look();
+        let noted = read(directory.path());
+        assert_eq!(noted.keepers.iter().map(|keeper| keeper.pid).collect::<Vec<_>>(), [std::process::id() as i32]);
+        assert!(noted.below.contains(&identity));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        notes.look();
+        assert!(!read(directory.path()).below.contains(&identity));
+    }
+
+    #[test]
+    fn a_slot_on_which_nothing_happens_is_looked_at_seldom() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut notes = Notes::new(directory.path(), 0);
+        for _ in 0..20 {
+            notes.next = Instant::now();
+            notes.look_if_due();
+        }
+        assert_eq!(notes.pause, SELDOM);
+        notes.stir();
+        assert!(notes.pause() <= SOON);
+    }
+}

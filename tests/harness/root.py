@@ -1,0 +1,80 @@
+"""What only root can prepare for a scenario, in its process, before that becomes the ordinary user for good."""
+
+import ctypes
+import os
+import subprocess
+
+_libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS = 0x00020000
+MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+# Everybody has this directory; what is mounted on it is seen by the scenario alone.
+PLACE = b"/mnt"
+
+
+def _mount(kind, place, options=None):
+    if _libc.mount(b"none", place, kind, 0, options) != 0:
+        raise OSError(ctypes.get_errno(), f"mount -t {kind.decode()} {place.decode()}")
+
+
+class Delegated:
+    """A cgroup (version 2) that belongs to the user, with the scenario in it: as `systemd-run --user --scope -p Delegate=yes`
+    gives one."""
+
+    def prepare(self, scratch, user):
+        _mount(b"cgroup2", PLACE)
+        group = f"{PLACE.decode()}/ftd-test-{os.getpid()}"
+        os.mkdir(group)
+        for name in (".", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"):
+            os.chown(f"{group}/{name}", user.pw_uid, user.pw_gid)
+        with open(f"{group}/cgroup.procs", "w") as file:
+            file.write(str(os.getpid()))
+
+    def undo(self, pid):
+        """Removes the group; the scenario's process is gone."""
+        if os.fork() == 0:
+            try:
+                _libc.unshare(CLONE_NEWNS)
+                _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+                _mount(b"cgroup2", PLACE)
+                for where, _, _ in os.walk(f"{PLACE.decode()}/ftd-test-{pid}", topdown=False):
+                    os.rmdir(where)
+            finally:
+                os._exit(0)
+        os.wait()
+
+
+SETUID = r"""
+#include <unistd.h>
+int main(int count, char **words) {
+    if (count < 2 || setgid(0) != 0 || setuid(0) != 0)
+        return 1;
+    for (int i = 0; i < 6000 && access(words[1], F_OK) != 0; i++)
+        usleep(10000);
+    return 0;
+}
+"""
+
+
+class Unkillable:
+    """A program that becomes root's, so that its user cannot kill it; it ends when the file that it is given is there, and
+    after a minute. `hidden`: other users' processes are not to be seen in /proc."""
+
+    def __init__(self, hidden=False):
+        self.hidden = hidden
+
+    def prepare(self, scratch, user):
+        program = f"{scratch}/build/{program_name()}"
+        subprocess.run(["cc", "-o", f"{program}.new", "-x", "c", "-"], input=SETUID, text=True, check=True)
+        os.chown(f"{program}.new", 0, 0)
+        os.chmod(f"{program}.new", 0o4755)
+        os.rename(f"{program}.new", program)
+        if self.hidden:
+            _mount(b"proc", b"/proc", b"hidepid=2")
+
+    def undo(self, pid):
+        pass
+
+
+def program_name():
+    """The set-user-id program below the scratch directory's `build`; as long as `/proc/<pid>/stat` shows."""
+    return "becomes-root"
