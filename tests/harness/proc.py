@@ -171,6 +171,17 @@ def group(pid):
         return next(line.strip().split(":", 2)[2] for line in file if line.startswith("0::"))
 
 
+def descriptors(pid):
+    """What a process has open; nothing while it is being replaced by `exec`."""
+    found = []
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+    except (PermissionError, FileNotFoundError):
+        pass
+    return found
+
+
 def noted(directory):
     """What the shepherds of the job with this directory have noted that they saw below themselves: pids."""
     found = set()

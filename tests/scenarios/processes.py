@@ -103,13 +103,20 @@ def front_signals(context):
     time.sleep(0.2)
     check(seen(2)(), "a signal to the group came to the ranks twice")
     for stop, go in ((os.kill, os.kill), (os.killpg, os.killpg), (os.kill, os.killpg)):
-        stop(job.pid, signal.SIGTSTP)
-        eventually(lambda: proc.stat(launcher)[0] == proc.stat(job.pid)[0] == "T", "the stop of both")
+        for _ in range(10):
+            stop(job.pid, signal.SIGTSTP)
+            deadline = time.monotonic() + 1
+            while not (both := proc.stat(launcher)[0] == proc.stat(job.pid)[0] == "T") and time.monotonic() < deadline:
+                time.sleep(0.005)
+            # The last SIGCONT may still be passed on, and takes a stop with it.
+            if both:
+                break
+        check(both, "they were not stopped")
         go(job.pid, signal.SIGCONT)
         eventually(lambda: "T" not in (proc.stat(launcher)[0], proc.stat(job.pid)[0]), "both to go on")
     # Somebody who knows only the launcher's number.
-    os.kill(launcher, signal.SIGSTOP)
-    eventually(lambda: proc.stat(job.pid)[0] == "T", "the front's stop")
+    # The front may still be passing the last SIGCONT on: again, then.
+    eventually(lambda: os.kill(launcher, signal.SIGSTOP) or proc.stat(job.pid)[0] == "T", "the front's stop")
     os.kill(launcher, signal.SIGCONT)
     eventually(lambda: proc.stat(job.pid)[0] != "T", "the front to go on")
     os.kill(job.pid, signal.SIGUSR1)
@@ -122,11 +129,14 @@ def front_signals(context):
 
 def kill_all_of_ftd(job):
     """SIGKILL to all of ftd's processes of a job in the same instant: nobody is left to clean up."""
-    pids = [job.launcher, *job.below("ft-shepherd"), job.one("ft-agent"), job.pid]
+    # The launcher late: the kernel continues stopped process groups whose parent goes.
+    pids = [*job.below("ft-shepherd"), job.one("ft-agent"), job.launcher, job.pid]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             os.kill(pid, number)
     job.wait(5)
+    # Not before that the launcher's lock is free.
+    eventually(lambda: not any(proc.alive(pid) for pid in pids), "the end of those that were killed")
 
 
 def sleepers():
@@ -188,7 +198,7 @@ def daemon(context, how):
         check(all(proc.alive(pid) for pid in found), "somebody else ended them")
         context.ftrun(mpi, 2, program).expect(0)
     else:
-        victims = [job.launcher, job.pid, job.shepherd_of(rank)]
+        victims = [job.shepherd_of(rank), job.launcher, job.pid]
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in victims:
                 os.kill(pid, number)
@@ -196,7 +206,8 @@ def daemon(context, how):
             if pid not in victims:
                 os.kill(pid, signal.SIGCONT)
     context.assert_clean(5)
-    check(not os.path.exists(f"/mnt{group.rpartition('/')[0]}"), "the job's cgroup is left")
+    own = f"/mnt{group.rpartition('/')[0]}"
+    eventually(lambda: not os.path.exists(own), "the end of the job's cgroup")
 
 
 @scenario("own-group", each=[{"end": "well"}, {"end": "abort"}], as_root=root.Delegated())
@@ -250,3 +261,57 @@ def not_ours(context):
         check((each / "lock").exists(), f"{each} was removed")
         shutil.rmtree(each)
     context.assert_clean()
+
+
+# --- who says that he is whom --------------------------------------------------------------------------------------
+
+@scenario("pid-name-space")
+def pid_name_space(context):
+    """A rank in a name space of processes of its own, where its number is 1: ftd watches it, and no stranger."""
+    mpi = context.mpi("mpich5")
+    program = context.program(mpi, "places.c")
+    inside = f"exec unshare --user --map-current-user --pid --fork --kill-child {program}"
+    job = context.ftrun(mpi, 3, "bash", "-c", f"[ $FT_RANK = 1 ] || exec {program}; {inside}", gates=["app.compute:1"])
+    path = job.gate_path("app.compute", 1)
+    eventually(lambda: path.exists() or not job.running(), "the rank at its place", 30)
+    check(job.running() and path.read_text() == "1\n", f"the rank does not think that it is process 1: {job.err}")
+    victim = next(pid for pid in proc.descendants(job.pid)
+                  if proc.name(pid).startswith("places") and proc.environ(pid).get("FT_RANK") == "1")
+    check(not job.restored, f"it was taken for dead while it lived: {job.err}")
+    job.kill(victim, "rank 1")
+    job.expect(0, context.reference(mpi, 3, program))
+    check(job.restored == [5], f"restored {job.restored}: {job.err}")
+
+
+@scenario("impostor", each=[{"role": "shepherd"}, {"role": "rank"}])
+def impostor(context, role):
+    """A process of the same user that is no shepherd of the job receives no arena by saying that it is one; one that has a
+    rank's environment, and does not stand below its shepherd, does not join."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    environment = proc.environ(rank)
+    directory = os.path.dirname(environment["FT_SOCKET"])
+    if role == "shepherd":
+        read, write = os.pipe()
+        shepherd = context.prefix / "libexec/ftd/ft-shepherd"
+        other = subprocess.Popen(
+            [shepherd, "--slot", "1", "--socket", environment["FT_SOCKET"], "--lifeline", str(read)], pass_fds=[read],
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(read)
+        for _ in range(40):
+            held = proc.descriptors(other.pid)
+            check(not any("memfd" in name for name in held), f"it was given {held}")
+            time.sleep(0.01)
+        os.close(write)
+        other.wait(20)
+    else:
+        environment = {name: value for name, value in environment.items() if not name.startswith("FT_GATE")}
+        run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=20)
+        check(run.returncode != 0 and "only what the rank's command has started may join" in run.stderr, run.stderr)
+    check(os.path.exists(directory) and proc.alive(rank), "the running job was cleaned up")
+    job.kill(rank)
+    job.expect(0, context.reference(mpi, 2, program))
+    check(job.restored == [5], f"restored {job.restored}")

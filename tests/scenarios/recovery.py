@@ -141,10 +141,14 @@ def stray(context, who):
     if who != "shepherd":
         victims["agent"] = [job.one("ft-agent")]
     for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in [launcher, *sum(victims.values(), []), job.pid]:
+        for pid in [*sum(victims.values(), []), launcher, job.pid]:
             os.kill(pid, number)
     if who == "all":
         job.wait(5)
+        deadline = time.monotonic() + 5
+        # Not before that the launcher's lock is free.
+        while any(proc.alive(pid) for pid in [*sum(victims.values(), []), launcher]) and time.monotonic() < deadline:
+            time.sleep(0.002)
         check(all(proc.alive(pid) for pid in sleepers), "somebody else ended them")
         context.ftrun(mpi, 2, program).expect(0)
     context.assert_clean(5)

@@ -8,6 +8,8 @@ use crate::pmix_host::{HostId, PmixHost};
 use crate::watcher::Watcher;
 use crate::world::{Member, Vitals, World};
 use ft_store::{Embedded, Expected, Store, StoreError, decode_record, encode_record};
+use ft_sys::individual::Held;
+use ft_sys::peer::Peer;
 use ft_wire::launcher::{self, JobSpec};
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
 use ft_wire::{client, pmix, rank, shepherd};
@@ -34,7 +36,7 @@ pub enum Input {
     /// The launcher is gone.
     LauncherClosed,
     /// Somebody dialled.
-    Opened(ConnectionId, Link),
+    Opened(ConnectionId, Link, Peer),
     /// A shepherd says something.
     Shepherd(ConnectionId, shepherd::ToAgent, Vec<OwnedFd>),
     /// A rank's preload says something.
@@ -89,7 +91,7 @@ struct Shepherd {
 
 #[derive(Debug)]
 enum Dialler {
-    Unknown(Link),
+    Unknown(Link, Peer),
     Shepherd(Slot),
     Rank(WorldNumber, Rank),
     Client(WorldNumber, Rank),
@@ -106,7 +108,9 @@ pub struct Driver {
     diallers: BTreeMap<ConnectionId, Dialler>,
     shepherds: BTreeMap<Slot, Shepherd>,
     /// Slots that exist, whether their shepherds have dialled in or not.
-    slots: BTreeSet<Slot>,
+    slots: BTreeMap<Slot, i32>,
+    /// Shepherds that dialled before the launcher has named them: connection, slot and what they hold.
+    early: Vec<(ConnectionId, Slot, Vec<Rank>, Vec<OwnedFd>)>,
     worlds: BTreeMap<WorldNumber, World>,
     arenas: Arenas,
     files: files::Watch,
@@ -166,7 +170,8 @@ impl Driver {
             events: VecDeque::new(),
             diallers: BTreeMap::new(),
             shepherds: BTreeMap::new(),
-            slots: BTreeSet::new(),
+            slots: BTreeMap::new(),
+            early: Vec::new(),
             worlds: BTreeMap::new(),
             files,
             watcher,
@@ -189,25 +194,30 @@ impl Driver {
     }
 
     /// Runs the job to its end; returns when the launcher has been told and the links are flushed.
-    pub async fn run(&mut self, slots: Vec<Slot>, mut inputs: UnboundedReceiver<Input>) {
+    pub async fn run(&mut self, slots: Vec<(Slot, i32)>, mut inputs: UnboundedReceiver<Input>) {
         self.warm_up();
-        self.slots.extend(&slots);
+        self.slots.extend(slots.iter().copied());
         if self.store.is_volatile() {
             let sentence =
                 "the file-size limit (ulimit -f) leaves no room for the job's record: the job ends with its agent";
             self.notice(sentence.into());
         }
-        self.report(Event::Start { slots: slots.into_iter().map(SlotId).collect() });
+        self.report(Event::Start { slots: slots.into_iter().map(|(slot, _)| SlotId(slot)).collect() });
         self.settle().await;
         while self.ended.is_none() {
             let Some(input) = inputs.recv().await else { break };
             if matches!(input, Input::LauncherClosed) {
                 tracing::warn!("the launcher is gone: the job ends");
                 let directory = ft_sys::job_dir::Proven::recognise(&self.spec.job_dir);
-                let ended = tokio::task::spawn_blocking(move || directory.inspect(ft_sys::stray::end_strays));
-                let directory = ended.await.ok().flatten();
+                let ended = tokio::task::spawn_blocking(move || {
+                    let held = directory.as_ref()?.wait_abandoned(Duration::from_millis(500))?;
+                    directory.as_ref().inspect(|directory| ft_sys::stray::end_strays(directory));
+                    directory.as_ref()?.group().inspect(|group| group.remove(Duration::from_millis(500)));
+                    directory.map(|directory| (directory, held))
+                });
+                let abandoned = ended.await.ok().flatten();
                 self.clean_up().await;
-                directory.inspect(|directory| directory.remove(Duration::from_millis(100)));
+                abandoned.inspect(|(directory, _)| directory.remove(Duration::from_millis(100)));
                 return;
             }
             self.take(input).await;
@@ -245,7 +255,9 @@ impl Driver {
             Input::Trouble(connection, sentence) => self.trouble(connection, &sentence),
             Input::Launcher(message) => self.launcher_says(message),
             Input::LauncherClosed => {}
-            Input::Opened(connection, link) => drop(self.diallers.insert(connection, Dialler::Unknown(link))),
+            Input::Opened(connection, link, peer) => {
+                drop(self.diallers.insert(connection, Dialler::Unknown(link, peer)));
+            }
             Input::Shepherd(connection, message, fds) => self.shepherd_says(connection, message, fds),
             Input::Rank(connection, message) => self.rank_says(connection, message),
             Input::Client(connection, message) => self.client_says(connection, message),
@@ -278,12 +290,15 @@ impl Driver {
                 self.slot_emptied(slot);
                 self.report(Event::SlotLost(SlotId(slot)));
             }
-            launcher::ToAgent::SlotAdded { slot } => {
-                self.slots.insert(slot);
+            launcher::ToAgent::SlotAdded { slot, pid } => {
+                self.slots.insert(slot, pid);
                 self.report(Event::SlotAdded(SlotId(slot)));
+                for (connection, slot, ranks, fds) in std::mem::take(&mut self.early) {
+                    self.shepherd_dialled(connection, slot, ranks, fds);
+                }
             }
             launcher::ToAgent::Ask => {
-                let absent = self.slots.iter().filter(|slot| !self.shepherds.contains_key(slot)).copied().collect();
+                let absent = self.slots.keys().filter(|slot| !self.shepherds.contains_key(slot)).copied().collect();
                 self.launcher.send(&launcher::ToLauncher::Here { absent });
                 self.ask_pmix();
             }
@@ -304,23 +319,12 @@ impl Driver {
 
     fn shepherd_says(&mut self, connection: ConnectionId, message: shepherd::ToAgent, fds: Vec<OwnedFd>) {
         let slot = match (&message, self.diallers.get(&connection)) {
-            (shepherd::ToAgent::Hello { slot, .. }, Some(Dialler::Unknown(_))) => *slot,
+            (shepherd::ToAgent::Hello { slot, .. }, Some(Dialler::Unknown(..))) => *slot,
             (_, Some(Dialler::Shepherd(slot))) => *slot,
             _ => return tracing::warn!(connection, ?message, "a message out of turn"),
         };
         match message {
-            shepherd::ToAgent::Hello { slot, pid, arenas } => {
-                tracing::info!(slot, pid, "a shepherd dialled");
-                let Some(Dialler::Unknown(link)) = self.diallers.insert(connection, Dialler::Shepherd(slot)) else {
-                    return;
-                };
-                for (rank, fd) in arenas.into_iter().zip(fds) {
-                    self.arenas.adopt(rank, fd, connection);
-                }
-                self.shepherds.insert(slot, Shepherd { connection, link });
-                self.spread_arenas();
-                self.report(Event::SlotUp(SlotId(slot)));
-            }
+            shepherd::ToAgent::Hello { slot, arenas, .. } => self.shepherd_dialled(connection, slot, arenas, fds),
             shepherd::ToAgent::Started { world, rank, pid } => {
                 if let Some(member) = self.member(world, rank) {
                     member.child = Some(pid);
@@ -370,6 +374,44 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Somebody says that it is the shepherd of a slot: it is, if it is the process that the launcher started as such.
+    fn shepherd_dialled(&mut self, connection: ConnectionId, slot: Slot, ranks: Vec<Rank>, fds: Vec<OwnedFd>) {
+        let Some(Dialler::Unknown(_, peer)) = self.diallers.get(&connection) else { return };
+        let Some(started) = self.slots.get(&slot) else {
+            // The launcher's word on a new one may be slower than the shepherd is.
+            return self.early.push((connection, slot, ranks, fds));
+        };
+        if peer.pid != *started || peer.held.is_none() {
+            tracing::warn!(slot, pid = peer.pid, started, "a process that is not this slot's shepherd was turned away");
+            self.diallers.remove(&connection);
+            return;
+        }
+        tracing::info!(slot, pid = peer.pid, "a shepherd dialled");
+        let Some(Dialler::Unknown(link, _)) = self.diallers.insert(connection, Dialler::Shepherd(slot)) else { return };
+        for (rank, fd) in ranks.into_iter().zip(fds) {
+            self.arenas.adopt(rank, fd, connection);
+        }
+        self.shepherds.insert(slot, Shepherd { connection, link });
+        self.spread_arenas();
+        self.report(Event::SlotUp(SlotId(slot)));
+    }
+
+    /// What proves that a dialler is a process of this rank: it stands below the shepherd on whose slot the rank is.
+    fn proven(&self, world: WorldNumber, rank: Rank, peer: Peer) -> Result<Held, String> {
+        let member = self.worlds.get(&world).and_then(|world| world.members.get(&rank));
+        let shepherd = member.and_then(|member| self.slots.get(&member.slot));
+        let (Some(shepherd), Some(held)) = (shepherd, peer.held) else {
+            return Err(format!("the process that would be rank {rank} of world {world}, or its shepherd, is gone"));
+        };
+        if held.is_below(*shepherd) {
+            return Ok(held);
+        }
+        Err(format!(
+            "process {} does not stand below the shepherd {shepherd} of rank {rank}: only what the rank's command has started may join",
+            peer.pid
+        ))
     }
 
     /// The first moment after a release: every process runs.
@@ -455,12 +497,13 @@ impl Driver {
             Some(Dialler::Rank(_, rank)) => format!("the MPI library of rank {rank}"),
             Some(Dialler::Client(_, rank)) => format!("the checkpoint library of rank {rank}"),
             Some(Dialler::Shepherd(slot)) => format!("the shepherd of slot {slot}"),
-            Some(Dialler::Unknown(_)) | None => "a process of this user".to_string(),
+            Some(Dialler::Unknown(..)) | None => "a process of this user".to_string(),
         };
         self.notice(format!("{who} is cut off: {sentence}"));
     }
 
     fn dialler_left(&mut self, connection: ConnectionId) {
+        self.early.retain(|early| early.0 != connection);
         match self.diallers.remove(&connection) {
             Some(Dialler::Rank(world, rank)) => {
                 if let Some(member) = self.member(world, rank) {
@@ -474,7 +517,7 @@ impl Driver {
                 }
             }
             // The launcher tells when a shepherd is gone, and everything below it.
-            Some(Dialler::Shepherd(_) | Dialler::Unknown(_)) | None => {}
+            Some(Dialler::Shepherd(_) | Dialler::Unknown(..)) | None => {}
         }
     }
 
@@ -525,26 +568,26 @@ pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<
             }
         };
         let own = nix::unistd::Uid::effective().as_raw();
-        match stream.peer_cred() {
-            Ok(peer) if peer.uid() == own || peer.uid() == 0 => {}
+        let peer = match Peer::of(&stream) {
+            Ok(peer) if peer.uid == own || peer.uid == 0 => peer,
             _ => {
                 tracing::warn!("a process of another user was turned away");
                 continue;
             }
-        }
+        };
         next += 1;
         if let Ok(stream) = stream.into_std() {
-            tokio::spawn(serve(next, stream, inputs.clone()));
+            tokio::spawn(serve(next, stream, peer, inputs.clone()));
         }
     }
 }
 
-async fn serve(connection: ConnectionId, stream: UnixStream, inputs: UnboundedSender<Input>) {
+async fn serve(connection: ConnectionId, stream: UnixStream, peer: Peer, inputs: UnboundedSender<Input>) {
     let (role, link, incoming) = match Incoming::open(stream).await {
         Ok(opened) => opened,
         Err(error) => return tracing::warn!(%error, "a dialler was turned away"),
     };
-    let _ = inputs.send(Input::Opened(connection, link));
+    let _ = inputs.send(Input::Opened(connection, link, peer));
     let end = match role {
         ft_wire::Role::Shepherd => relay(incoming, &inputs, |m, fds| Input::Shepherd(connection, m, fds)).await,
         ft_wire::Role::Rank => relay(incoming, &inputs, |m, _| Input::Rank(connection, m)).await,

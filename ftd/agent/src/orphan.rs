@@ -28,7 +28,10 @@ pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Re
             if hung_up(&launcher) {
                 litter.read_creators(&job_dir);
                 std::thread::sleep(GRACE);
-                if let Some(directory) = &directory {
+                // A launcher that lives has only given this agent up.
+                if let Some(directory) = &directory
+                    && let Some(_held) = directory.wait_abandoned(GRACE)
+                {
                     ft_sys::stray::end_strays(directory);
                     litter.sweep();
                     directory.group().inspect(|group| group.remove(GRACE));

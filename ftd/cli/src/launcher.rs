@@ -261,7 +261,7 @@ impl Launcher {
 
     /// Once the agent has said hello it is told what the job is.
     fn describe_job(&mut self) {
-        let slots = self.shepherds.keys().copied().collect();
+        let slots = self.shepherds.iter().map(|(slot, shepherd)| (*slot, shepherd.pid)).collect();
         let Some(agent) = self.agent.as_mut().filter(|agent| !agent.described) else { return };
         let Some(link) = &mut agent.link else { return };
         let greeting = match link.greeting(Duration::ZERO) {
@@ -519,7 +519,10 @@ impl Launcher {
     fn agent_says(&mut self, message: ToLauncher) {
         match message {
             ToLauncher::NeedSlot => match self.start_shepherd() {
-                Ok(slot) => self.tell(&ToAgent::SlotAdded { slot }),
+                Ok(slot) => {
+                    let pid = self.shepherds.get(&slot).map_or(0, |shepherd| shepherd.pid);
+                    self.tell(&ToAgent::SlotAdded { slot, pid });
+                }
                 Err(error) => self.give_up(1, &error.to_string()),
             },
             ToLauncher::Drain { world } => {

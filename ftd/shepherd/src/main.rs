@@ -83,26 +83,27 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     // which another shepherd may remove any moment.
     let litter = (!shepherd.over).then(|| ft_sys::litter::Litter::of_job(&options.job_dir));
     shepherd.slot.empty_now();
-    let directory = shepherd.directory.take().or_else(|| Proven::recognise(&options.job_dir));
     if let Some(litter) = litter {
-        // A shepherd that was killed at the same time may have left some.
-        if let Some(directory) = &directory {
-            ft_sys::stray::end_strays(directory);
-        }
-        // An agent that lives does this itself, and knows better what to look for.
-        if !shepherd.agent_lives() {
-            litter.sweep();
-        }
-    }
-    // An agent that does not know yet may still be making files there. All shepherds do this at the same time.
-    match directory {
-        Some(directory) => {
-            directory.group().inspect(|group| group.remove(REMOVING));
-            directory.remove(REMOVING);
-        }
-        None => job_dir::remove(&options.job_dir, REMOVING),
+        clean_up_after_launcher(&mut shepherd, &options.job_dir, &litter);
     }
     Ok(())
+}
+
+/// All shepherds do this at the same time, and the agent, which may still be making files.
+fn clean_up_after_launcher(shepherd: &mut Shepherd, job_dir: &std::path::Path, litter: &ft_sys::litter::Litter) {
+    let Some(directory) = shepherd.directory.take().or_else(|| Proven::recognise(job_dir)) else {
+        return job_dir::remove(job_dir, REMOVING);
+    };
+    // A launcher that lives has started another shepherd than this one.
+    let Some(_held) = directory.wait_abandoned(REMOVING) else { return };
+    // A shepherd that was killed at the same time may have left some.
+    ft_sys::stray::end_strays(&directory);
+    // An agent that lives does this itself, and knows better what to look for.
+    if !shepherd.agent_lives() {
+        litter.sweep();
+    }
+    directory.group().inspect(|group| group.remove(REMOVING));
+    directory.remove(REMOVING);
 }
 
 #[derive(PartialEq, Eq)]

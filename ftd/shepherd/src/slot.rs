@@ -5,6 +5,7 @@ use crate::held::{Held, Way};
 use crate::options::{Options, Stdin};
 use crate::output::Output;
 use ft_sys::cgroup::Group;
+use ft_sys::individual;
 use ft_sys::job_dir::Proven;
 use ft_sys::notes::Notes;
 use ft_sys::spawn::{Spawn, Step};
@@ -12,7 +13,6 @@ use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,7 +47,7 @@ struct Child {
 #[derive(Debug)]
 struct Joined {
     pid: i32,
-    pidfd: OwnedFd,
+    held: individual::Held,
     /// How it ended, when it was waited for here.
     status: Option<ft_sys::wait::Status>,
 }
@@ -226,7 +226,7 @@ impl Slot {
             // It will not be started any more, as if it had died of the signal.
             return vec![ToAgent::Exited { world, rank, pid: 0, status: signal, oom: false, cpu_limit: false }];
         }
-        let told = self.joined.as_ref().map(|joined| ft_sys::process::pidfd_send_signal(joined.pidfd.as_fd(), signal));
+        let told = self.joined.as_ref().map(|joined| joined.held.signal(signal));
         if let Some(child) = self.child.as_ref().filter(|_| !matches!(told, Some(Ok(())))) {
             ft_sys::process::kill(child.pid, signal);
         }
@@ -238,10 +238,8 @@ impl Slot {
         if !self.child.as_ref().is_some_and(is_below) {
             return;
         }
-        let Ok(pidfd) = ft_sys::process::pidfd_open(pid) else { return };
-        // Looked at after the descriptor was opened: the number is not somebody else's by now.
-        if ft_sys::process::child_above(pid).is_some() {
-            self.joined = Some(Joined { pid, pidfd, status: None });
+        if let Some(held) = individual::Held::of(pid).filter(|held| held.is_below(std::process::id() as i32)) {
+            self.joined = Some(Joined { pid, held, status: None });
         }
     }
 
@@ -249,8 +247,7 @@ impl Slot {
     fn heir(&mut self, child: &Child) -> Option<Child> {
         let joined = self.joined.as_ref().filter(|joined| joined.status.is_none())?;
         let pid = ft_sys::process::child_above(joined.pid)?;
-        let mut end = [PollFd::new(joined.pidfd.as_fd(), PollFlags::POLLIN)];
-        let ended = poll(&mut end, PollTimeout::ZERO) != Ok(0);
+        let ended = !joined.held.lives();
         // One that ended is waited for here, or its number is somebody else's.
         if ended && pid != joined.pid {
             return None;

@@ -86,7 +86,18 @@ impl Held {
     /// Whether it stands below the process `above` (or is it).
     pub fn is_below(&self, above: i32) -> bool {
         // A parent's number may be given away between two looks; not twice to one that is below.
-        ancestors(self.identity.pid).contains(&above) && ancestors(self.identity.pid).contains(&above) && self.lives()
+        let stands_below = || {
+            let mut pid = self.identity.pid;
+            for _ in 0..DEPTH {
+                if pid == above {
+                    return true;
+                }
+                let Some((parent, _)) = stat(pid).filter(|(parent, _)| *parent > 0) else { return false };
+                pid = parent;
+            }
+            false
+        };
+        stands_below() && stands_below() && self.lives()
     }
 
     /// The descriptor, to wait for its end.
@@ -99,6 +110,16 @@ impl AsFd for Held {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Sends a signal to a descendant of this process, and to nobody else that got its number.
+///
+/// # Errors
+/// `ESRCH` when it is gone, or stands below no more; `EPERM` when it belongs to somebody else.
+pub fn signal_below(pid: i32, signal: i32) -> std::io::Result<()> {
+    let gone = || std::io::Error::from_raw_os_error(libc::ESRCH);
+    let held = Held::of(pid).ok_or_else(gone)?;
+    if held.is_below(std::process::id() as i32) { held.signal(signal) } else { Err(gone()) }
 }
 
 /// The process and those above it, as far as they can be seen.

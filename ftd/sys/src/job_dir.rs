@@ -2,6 +2,7 @@
 //! very directory. Who removes it asks that statement first, and removes nothing else.
 
 use crate::cgroup::Group;
+use nix::fcntl::{Flock, FlockArg};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -113,6 +114,21 @@ impl Proven {
     pub fn group(&self) -> Option<Group> {
         let (inode, path) = self.group.as_ref()?;
         Group::known(path, *inode)
+    }
+
+    /// Waits until the launcher holds its lock no more, and keeps others from cleaning up who were not here; those that are
+    /// clean up together. `None` while the launcher lives.
+    pub fn wait_abandoned(&self, patience: Duration) -> Option<Flock<File>> {
+        let until = Instant::now() + patience;
+        loop {
+            let lock =
+                File::options().read(true).custom_flags(libc::O_NOFOLLOW).open(self.inside(OsStr::new(LOCK))).ok()?;
+            match Flock::lock(lock, FlockArg::LockSharedNonblock) {
+                Ok(lock) => return Some(lock),
+                Err(_) if Instant::now() >= until => return None,
+                Err(_) => std::thread::sleep(AGAIN),
+            }
+        }
     }
 
     /// A path below the directory itself, whatever stands at its old name.

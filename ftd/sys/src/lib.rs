@@ -14,6 +14,7 @@ pub mod litter;
 pub mod memory;
 pub mod notes;
 pub mod oom;
+pub mod peer;
 pub mod proc;
 pub mod process;
 pub mod pulse;

@@ -106,7 +106,8 @@ pub(crate) fn with_descendants(mut found: Vec<i32>) -> Vec<i32> {
 /// Sends a signal to all descendants of this process.
 pub fn signal_descendants(signal: i32) {
     for pid in descendants(std::process::id() as i32) {
-        kill(pid, signal);
+        // What is gone needs none.
+        let _ = crate::individual::signal_below(pid, signal);
     }
 }
 

@@ -1,7 +1,8 @@
 //! Ending everything below this process.
 
 use crate::death::is_past_user_code;
-use crate::process::{children, kill, with_descendants};
+use crate::individual::signal_below;
+use crate::process::{children, with_descendants};
 
 /// Looks per [`Sweep::round`] before the caller may do something else.
 const LOOKS: u32 = 16;
@@ -39,7 +40,7 @@ impl Sweep {
             }
             // At once: one that forks and exits lives for a tenth of a millisecond. Parents first: a shell must not go on
             // with its next command because the one before was killed.
-            found.iter().for_each(|pid| kill(*pid, libc::SIGKILL));
+            found.iter().for_each(|pid| drop(signal_below(*pid, libc::SIGKILL)));
             let ended = found.iter().rev().all(|pid| is_past_user_code(*pid).unwrap_or(false));
             self.ended = ended.then_some(found);
             self.equal = 0;

@@ -13,7 +13,7 @@ pub enum ToAgent {
         world: World,
         /// `FT_RANK` of the environment.
         rank: Rank,
-        /// Own process id.
+        /// Own process id, as its name space of processes counts. The agent goes by what the kernel says.
         pid: i32,
         /// Version of the arena layout that this library writes.
         layout: u32,

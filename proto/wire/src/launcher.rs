@@ -55,7 +55,7 @@ pub enum ToAgent {
         /// The job.
         spec: JobSpec,
         /// Slots that exist.
-        slots: Vec<Slot>,
+        slots: Vec<(Slot, i32)>,
     },
     /// A shepherd is gone, and so are all processes that stood below it.
     SlotGone {
@@ -66,6 +66,8 @@ pub enum ToAgent {
     SlotAdded {
         /// The new slot.
         slot: Slot,
+        /// Its shepherd's process id.
+        pid: i32,
     },
     /// Forward this signal to every rank.
     Signal(i32),

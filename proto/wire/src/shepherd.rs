@@ -92,7 +92,7 @@ pub enum ToAgent {
     Hello {
         /// The slot.
         slot: Slot,
-        /// The shepherd's process id.
+        /// The shepherd's process id. The agent goes by what the kernel says.
         pid: i32,
         /// Ranks whose arenas it holds.
         arenas: Vec<Rank>,

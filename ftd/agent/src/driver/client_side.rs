@@ -10,9 +10,9 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 
 impl Driver {
     pub(super) fn client_says(&mut self, connection: ConnectionId, message: ToAgent) {
-        if let ToAgent::Hello { world, rank, pid, layout } = message {
-            let Some(Dialler::Unknown(link)) = self.diallers.remove(&connection) else { return };
-            if let Err(reason) = self.welcome_client(connection, world, rank, pid, layout, link.clone()) {
+        if let ToAgent::Hello { world, rank, pid: _, layout } = message {
+            let Some(Dialler::Unknown(link, peer)) = self.diallers.remove(&connection) else { return };
+            if let Err(reason) = self.welcome_client(connection, world, rank, peer, layout, link.clone()) {
                 link.send(&ToClient::Refused { reason });
             }
             return;
@@ -60,7 +60,7 @@ impl Driver {
         connection: ConnectionId,
         number: WorldNumber,
         rank: Rank,
-        pid: i32,
+        peer: Peer,
         layout: u32,
         link: Link,
     ) -> Result<(), String> {
@@ -70,6 +70,8 @@ impl Driver {
                 ft_arena::LAYOUT
             ));
         }
+        let pid = peer.pid;
+        let proven = self.proven(number, rank, peer);
         let world = self.worlds.get_mut(&number).filter(|w| !w.stopping);
         let Some(world) = world else { return Err(format!("world {number} has ended")) };
         let epoch = world.epoch;
@@ -79,6 +81,7 @@ impl Driver {
         if member.client.is_some() {
             return Err(format!("another process is rank {rank} already (this one is {pid})"));
         }
+        proven?;
         let fd = self.arenas.descriptor(rank).map_err(|error| format!("no arena for rank {rank}: {error}"))?;
         member.client = Some(link.clone());
         self.diallers.insert(connection, Dialler::Client(number, rank));

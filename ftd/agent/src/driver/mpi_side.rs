@@ -27,9 +27,9 @@ mod status {
 
 impl Driver {
     pub(super) fn rank_says(&mut self, connection: ConnectionId, message: rank::ToAgent) {
-        if let rank::ToAgent::Hello { world, rank, pid, flavour, library } = message {
-            let Some(Dialler::Unknown(link)) = self.diallers.remove(&connection) else { return };
-            match self.welcome_rank(connection, world, rank, pid, flavour, &library, link.clone()) {
+        if let rank::ToAgent::Hello { world, rank, pid: _, flavour, library } = message {
+            let Some(Dialler::Unknown(link, peer)) = self.diallers.remove(&connection) else { return };
+            match self.welcome_rank(connection, world, rank, peer, flavour, &library, link.clone()) {
                 Ok(()) => {}
                 Err(reason) => link.send(&rank::ToRank::Refused { reason }),
             }
@@ -64,11 +64,13 @@ impl Driver {
         connection: ConnectionId,
         number: WorldNumber,
         rank: Rank,
-        pid: i32,
+        peer: Peer,
         flavour: Flavour,
         library: &str,
         link: Link,
     ) -> Result<(), String> {
+        let pid = peer.pid;
+        let proven = self.proven(number, rank, peer);
         let newest = self.worlds.keys().next_back().copied();
         let Some(world) = self.worlds.get_mut(&number).filter(|w| !w.stopping) else {
             return Err(format!("world {number} has ended; the job is at world {}", newest.unwrap_or(0)));
@@ -76,6 +78,7 @@ impl Driver {
         let Some(member) = world.members.get_mut(&rank) else {
             return Err(format!("world {number} has no rank {rank} on this node"));
         };
+        let held = proven?;
         if let Some(first) = member.pid.filter(|first| *first != pid) {
             return Err(format!(
                 "process {first} is rank {rank} already: only one process of a rank may call MPI_Init"
@@ -92,7 +95,7 @@ impl Driver {
             world.litter.created_by(pid);
             ft_sys::segments::note_creator(Path::new(&self.spec.job_dir), pid);
             self.files.joined(pid);
-            watch_pid(number, rank, pid, self.inputs.clone());
+            watch_pid(number, rank, held, self.inputs.clone());
         }
         self.diallers.insert(connection, Dialler::Rank(number, rank));
         tracing::info!(rank, pid, library, "a rank is about to initialise MPI");
@@ -539,13 +542,9 @@ fn lookup(world: &mut World, token: u64, keys: Vec<String>, wait: bool) {
 }
 
 /// Watches a rank that is no direct child of its shepherd.
-fn watch_pid(world: WorldNumber, rank: Rank, pid: i32, inputs: UnboundedSender<Input>) {
-    let Ok(pidfd) = ft_sys::process::pidfd_open(pid) else {
-        let _ = inputs.send(Input::RankGone(world, rank));
-        return;
-    };
+fn watch_pid(world: WorldNumber, rank: Rank, held: Held, inputs: UnboundedSender<Input>) {
     tokio::spawn(async move {
-        if let Ok(pidfd) = crate::ready::readable(pidfd) {
+        if let Ok(pidfd) = crate::ready::readable(held.into_descriptor()) {
             let _ = pidfd.readable().await.map(drop);
             let _ = inputs.send(Input::RankGone(world, rank));
         }
