@@ -10,13 +10,16 @@
 //! The Fortran bindings of Open MPI, MPICH and Intel MPI call the C functions through the dynamic linker, so only the C
 //! names are interposed.
 
+mod create;
 mod link;
 mod mark;
 mod mpi;
 mod native;
+mod objects;
 mod page;
 mod stdout;
 
+pub use create::{mkostemp, mkostemp64, mkstemp, mkstemp64, open, open64, openat, openat64, shm_open, shmget};
 pub use mark::{_Exit, _exit, exit, quick_exit};
 pub use mpi::{
     MPI_Abort, MPI_Finalize, MPI_Init, MPI_Init_thread, MPI_Session_finalize, MPI_Session_init, PMPI_Abort,

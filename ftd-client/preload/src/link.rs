@@ -1,7 +1,7 @@
 //! The connection to the agent and what comes over it.
 
 use crate::native::{library_version, object_of};
-use crate::{mark, page};
+use crate::{create, mark, page};
 use ft_sys::channel::Channel;
 use ft_wire::rank::{ToAgent, ToRank};
 use ft_wire::{Flavour, Rank, Role, World};
@@ -111,6 +111,7 @@ pub(crate) fn join(init: *const c_void) {
         refuse(&format!("cannot share a page with the agent: {error}"));
     }
     mark::register();
+    create::joined();
     let identity = identity(&channel);
     *LINK.lock().unwrap_or_else(PoisonError::into_inner) = Some(Link { channel, identity });
 }
@@ -180,17 +181,4 @@ pub(crate) fn ask_to_abort(code: i32) {
             let _ = channel.receive::<ToRank>(Some(ABORT));
         }
     });
-}
-
-/// Files in /dev/shm that this process has mapped.
-pub(crate) fn shared_files() -> Vec<String> {
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut files: Vec<String> = maps
-        .lines()
-        .filter_map(|line| line.find("/dev/shm/").map(|at| line[at..].to_string()))
-        .filter(|path| !path.ends_with(" (deleted)"))
-        .collect();
-    files.sort_unstable();
-    files.dedup();
-    files
 }

@@ -1,12 +1,13 @@
 //! The mark that a process ends by its own will. The agent sees a death through the robust mutex before anybody knows its
 //! cause; the mark tells it at that moment that no failure is behind it.
 
-use crate::page;
+use crate::{create, page};
 use ft_wire::rank::page::{EXIT, EXIT_MARK};
 use std::ffi::{CStr, c_int, c_void};
 
 fn mark(status: c_int) {
     page::set(EXIT, EXIT_MARK | (status as u32 & 0xff));
+    create::leaving();
 }
 
 /// Sees to it that a return from `main` is marked too: libc calls `exit` there without the dynamic linker.

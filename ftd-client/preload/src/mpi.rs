@@ -3,9 +3,9 @@
 //! Communicators and other handles are pointers in one MPI and integers in another; both travel in one register, and pass
 //! through here as `usize`.
 
-use crate::link::{self, ask_to_abort, shared_files, tell};
+use crate::link::{self, ask_to_abort, tell};
 use crate::native::find;
-use crate::{page, stdout};
+use crate::{objects, page, stdout};
 use ft_sys::gate;
 use ft_wire::rank::ToAgent;
 use ft_wire::rank::page::{PHASE, PHASE_CONNECTED, PHASE_FINALIZE, PHASE_FINALIZED, PHASE_INIT, PHASE_RUNNING};
@@ -70,16 +70,20 @@ fn initialize(init: *mut c_void, session: bool, call: impl FnOnce() -> c_int) ->
         ours = page::is_owner();
         if ours {
             stdout::make_live();
+            objects::init_begins(find(c"PMPI_Init").unwrap_or(init));
             page::set(PHASE, PHASE_INIT);
             gate::reach("mpi.in-init", rank);
         }
     });
     let code = call();
     guarded(|| {
+        if ours {
+            objects::init_ended();
+        }
         if ours && code == 0 {
             open(|open| if session { open.sessions += 1 } else { open.world = true });
             page::set(PHASE, PHASE_RUNNING);
-            tell(&ToAgent::Initialized { shm_files: shared_files() });
+            tell(&ToAgent::Initialized);
             gate::reach("mpi.after-init", rank);
         }
         leave();

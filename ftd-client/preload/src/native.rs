@@ -1,5 +1,6 @@
 //! Finding the native functions behind the interposed ones.
 
+use crate::objects::loaded;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
@@ -13,44 +14,26 @@ pub(crate) fn find(name: &CStr) -> Option<*mut c_void> {
     if !next.is_null() {
         return Some(next);
     }
-    let mut search = Search { name, own: object_of(find as *const c_void), found: None };
-    // SAFETY: the callback gets a pointer to `search`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut search).cast()) };
-    search.found
-}
-
-struct Search<'a> {
-    name: &'a CStr,
-    own: Option<PathBuf>,
-    found: Option<*mut c_void>,
-}
-
-unsafe extern "C" fn look(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
-    // SAFETY: dl_iterate_phdr passes a valid description, and the pointer that find() gave it.
-    let (path, search) = unsafe { ((*info).dlpi_name, &mut *search.cast::<Search<'_>>()) };
-    if path.is_null() {
-        return 0;
-    }
-    // SAFETY: names of objects are C strings.
-    let path = unsafe { CStr::from_ptr(path) };
+    let own = find as *const () as usize;
+    let others = loaded().into_iter().filter(|object| !object.range.contains(&own));
     // The program itself has an empty name, and its handle would search the global scope.
-    if path.is_empty() {
-        return 0;
-    }
-    // SAFETY: RTLD_NOLOAD only looks up what is loaded.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return 0;
-    }
-    // SAFETY: the handle is open, the name a C string.
-    let address = unsafe { libc::dlsym(handle, search.name.as_ptr()) };
-    // SAFETY: gives back the reference that dlopen took; the object stays loaded, others hold it.
-    unsafe { libc::dlclose(handle) };
-    if address.is_null() || object_of(address) == search.own {
-        return 0;
-    }
-    search.found = Some(address);
-    1
+    others.filter(|object| !object.path.is_empty()).find_map(|object| {
+        // SAFETY: RTLD_NOLOAD only looks up what is loaded.
+        let handle = unsafe { libc::dlopen(object.path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
+        if handle.is_null() {
+            return None;
+        }
+        // SAFETY: the handle is open, the name a C string.
+        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        // SAFETY: gives back the reference that dlopen took; the object stays loaded, others hold it.
+        unsafe { libc::dlclose(handle) };
+        (!address.is_null() && !is_own(address)).then_some(address)
+    })
+}
+
+/// Whether an address lies in this library.
+fn is_own(address: *const c_void) -> bool {
+    object_of(address) == object_of(find as *const c_void)
 }
 
 /// File of the object that contains an address.

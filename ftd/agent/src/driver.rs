@@ -9,6 +9,7 @@ use crate::watcher::Watcher;
 use crate::world::{Member, Vitals, World};
 use ft_store::{Embedded, Expected, Store, StoreError, decode_record, encode_record};
 use ft_sys::individual::Held;
+use ft_sys::litter::{End, Litter};
 use ft_sys::peer::Peer;
 use ft_wire::launcher::{self, JobSpec};
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
@@ -216,14 +217,19 @@ impl Driver {
                     directory.map(|directory| (directory, held))
                 });
                 let abandoned = ended.await.ok().flatten();
-                self.clean_up().await;
+                self.clean_up(End::Killed).await;
                 abandoned.inspect(|(directory, _)| directory.remove(Duration::from_millis(100)));
                 return;
             }
             self.take(input).await;
         }
         if let Some((status, reason)) = self.ended.take() {
-            self.clean_up().await;
+            let end = match self.worlds.keys().next_back() {
+                Some(world) if status == 0 => End::Well(*world),
+                Some(world) => End::Own(*world),
+                None => End::Killed,
+            };
+            self.clean_up(end).await;
             self.launcher.send(&launcher::ToLauncher::End { status, reason });
             let closed = async { while !matches!(inputs.recv().await, None | Some(Input::LauncherClosed)) {} };
             let _ = tokio::time::timeout(Duration::from_secs(5), closed).await;
@@ -329,9 +335,6 @@ impl Driver {
                 if let Some(member) = self.member(world, rank) {
                     member.child = Some(pid);
                     let process = member.process;
-                    if let Some(world) = self.worlds.get_mut(&world) {
-                        world.litter.created_by(pid);
-                    }
                     self.files.started(pid);
                     self.report(Event::Started(process));
                     self.world_started(world);
@@ -545,13 +548,15 @@ impl Driver {
         self.launcher.send(&launcher::ToLauncher::Notice(text));
     }
 
-    async fn clean_up(&mut self) {
+    async fn clean_up(&mut self, end: End) {
         for host in self.warm_pmix.take().into_iter().chain(self.worlds.values_mut().filter_map(|w| w.pmix.take())) {
             host.kill();
         }
-        let mut litter: Vec<_> = self.worlds.values().map(|w| w.litter.clone()).collect();
-        litter.push(ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)));
-        let _ = tokio::task::spawn_blocking(move || litter.iter().for_each(ft_sys::litter::Litter::sweep)).await;
+        let job_dir = PathBuf::from(&self.spec.job_dir);
+        let sweep = move || Litter::of_job(&job_dir).sweep(end).sentence();
+        if let Ok(Some(sentence)) = tokio::task::spawn_blocking(sweep).await {
+            self.notice(sentence);
+        }
     }
 }
 

@@ -26,14 +26,16 @@ pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Re
             poll(&mut [PollFd::new(launcher.as_fd(), PollFlags::empty())], PollTimeout::NONE)
         {
             if hung_up(&launcher) {
-                litter.read_creators(&job_dir);
+                litter.read(&job_dir);
                 std::thread::sleep(GRACE);
                 // A launcher that lives has only given this agent up.
                 if let Some(directory) = &directory
                     && let Some(_held) = directory.wait_abandoned(GRACE)
                 {
                     ft_sys::stray::end_strays(directory);
-                    litter.sweep();
+                    litter.read(&job_dir);
+                    // There is nobody left to tell what stays.
+                    litter.sweep(ft_sys::litter::End::Killed);
                     directory.group().inspect(|group| group.remove(GRACE));
                     directory.remove(GRACE);
                 }

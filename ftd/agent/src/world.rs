@@ -2,7 +2,6 @@
 
 use crate::link::Link;
 use crate::pmix_host::PmixHost;
-use ft_sys::litter::Litter;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
@@ -144,8 +143,6 @@ pub struct World {
     pub occupied: BTreeSet<Slot>,
     /// ftd-core wants to know when no slot is occupied.
     pub stopping: bool,
-    /// Shared-memory files to remove afterwards.
-    pub litter: Litter,
     /// Published PMIx values: key to publisher and packed value.
     pub published: BTreeMap<String, (ft_wire::pmix::Proc, Vec<u8>)>,
     /// When it was released.
@@ -175,7 +172,6 @@ impl World {
             names: ft_pmi1::Names::default(),
             occupied: BTreeSet::new(),
             stopping: false,
-            litter: Litter::default(),
             published: BTreeMap::new(),
             since: std::time::Instant::now(),
             due: crate::due::Due::default(),

@@ -2,6 +2,7 @@
 
 use ft_sys::cgroup::Group;
 use ft_sys::job_dir::{self, LOCK, Proven};
+use ft_sys::litter::{End, Litter};
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
@@ -171,7 +172,9 @@ fn sweep(memory: &Path) {
             && let Ok(_held) = lock(&entry.path().join(LOCK), false)
         {
             ft_sys::stray::end_strays(&proven);
-            ft_sys::litter::Litter::of_job(&entry.path()).sweep();
+            if let Some(sentence) = Litter::of_job(&entry.path()).sweep(End::Killed).sentence() {
+                eprintln!("ftrun: of a job that was killed with all of ftd: {sentence}");
+            }
             proven.group().inspect(|group| group.remove(REMOVING));
             proven.remove(REMOVING);
         }

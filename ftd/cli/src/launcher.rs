@@ -566,7 +566,10 @@ impl Launcher {
     fn give_up(&mut self, status: i32, sentence: &str) {
         family::end_all(LEAVE);
         self.take_pipes(Instant::now());
-        ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)).sweep();
+        let left = ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)).sweep(ft_sys::litter::End::Killed);
+        if let Some(sentence) = left.sentence() {
+            self.output.say(&format!("ftrun: {sentence}"));
+        }
         self.agent = None;
         self.shepherds.clear();
         self.sweep = None;

@@ -83,25 +83,25 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     // which another shepherd may remove any moment.
     let litter = (!shepherd.over).then(|| ft_sys::litter::Litter::of_job(&options.job_dir));
     shepherd.slot.empty_now();
-    if let Some(litter) = litter {
-        clean_up_after_launcher(&mut shepherd, &options.job_dir, &litter);
+    if let Some(mut litter) = litter {
+        clean_up_after_launcher(&mut shepherd, &options.job_dir, &mut litter);
     }
     Ok(())
 }
 
 /// All shepherds do this at the same time, and the agent, which may still be making files.
-fn clean_up_after_launcher(shepherd: &mut Shepherd, job_dir: &std::path::Path, litter: &ft_sys::litter::Litter) {
+fn clean_up_after_launcher(shepherd: &mut Shepherd, job_dir: &std::path::Path, litter: &mut ft_sys::litter::Litter) {
     let Some(directory) = shepherd.directory.take().or_else(|| Proven::recognise(job_dir)) else {
         return job_dir::remove(job_dir, REMOVING);
     };
     // A launcher that lives has started another shepherd than this one.
     let Some(_held) = directory.wait_abandoned(REMOVING) else { return };
+    litter.read(job_dir);
     // A shepherd that was killed at the same time may have left some.
     ft_sys::stray::end_strays(&directory);
-    // An agent that lives does this itself, and knows better what to look for.
-    if !shepherd.agent_lives() {
-        litter.sweep();
-    }
+    litter.read(job_dir);
+    // Whoever else does this as well: the notes go with the directory. There is nobody left to tell what stays.
+    litter.sweep(ft_sys::litter::End::Killed);
     directory.group().inspect(|group| group.remove(REMOVING));
     directory.remove(REMOVING);
 }
@@ -145,10 +145,6 @@ impl Shepherd {
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }
         }
-    }
-
-    fn agent_lives(&mut self) -> bool {
-        self.agent.as_mut().is_some_and(|agent| agent.try_receive::<ToShepherd>().is_ok())
     }
 
     /// Connects to the agent. The launcher listens on behalf of an agent that is being started again, so this may wait for

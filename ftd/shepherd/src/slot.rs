@@ -339,7 +339,7 @@ impl Slot {
             };
             (what, errno(&error.error))
         })?;
-        ft_sys::segments::note_creator(&self.job_dir, pid);
+        ft_sys::litter::note_process(&self.job_dir, pid);
         self.child =
             Some(Child { world: start.world, rank: start.rank, pid, oom_kills: ft_sys::oom::oom_kill_count() });
         self.joined = None;

@@ -11,6 +11,7 @@ pub mod individual;
 pub mod job_dir;
 pub mod lease;
 pub mod litter;
+pub mod made;
 pub mod memory;
 pub mod notes;
 pub mod oom;

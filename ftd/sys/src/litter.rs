@@ -1,141 +1,230 @@
 //! Shared memory that MPI libraries leave when their processes are killed: files below `/dev/shm`, and
 //! [segments](crate::segments).
 //!
-//! Each rank reports what it has mapped once it is past `MPI_Init`. A process that dies before that reports nothing: for
-//! those, files of the known kinds that appeared while the world ran are removed as well, if they are this user's and no
-//! process has them mapped any more.
+//! Only what a process of the job has [noted](crate::made) is removed, and only if it is still the same: a file by device
+//! and inode, a segment by number, creator and time. What cannot be told stays, and is said.
 
-use std::collections::BTreeSet;
+use crate::made::{self, Identity, Note};
+use crate::segments::{self, Verdict};
+use ft_wire::World;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
-/// Where POSIX shared memory lives.
-const SHM: &str = "/dev/shm";
-/// How the shared-memory files of the MPI libraries' transports begin.
-const KINDS: [&str; 13] = [
-    "mpich_shar_tmp",
-    "mpich_shm_",
-    "mpich_vci_",
-    "vader_segment.",
-    "sm_segment.",
-    "open_mpi.",
-    "osc_rdma.",
-    "osc_sm.",
-    "Intel_MPI_",
-    "ucx_shm_",
-    "psm",
-    "shm_mpi",
-    "ofi_shm",
-];
+/// In a job's directory: the ranks' processes, one number a line.
+const PROCESSES: &str = "processes";
+/// How long the kernel may take to detach what has ended from a segment.
+const DETACH: Duration = Duration::from_secs(2);
+/// How often it is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// How long a file of unknown origin must stay unmapped.
-const SETTLE: Duration = Duration::from_millis(200);
-
-/// File times are those of the kernel's coarse clock, which lags behind.
-const LAG: Duration = Duration::from_millis(100);
-
-/// What one world left, or may have left.
-#[derive(Debug, Clone)]
-pub struct Litter {
-    since: SystemTime,
-    reported: BTreeSet<PathBuf>,
-    creators: BTreeSet<i32>,
+/// Notes in the job's directory that this process belongs to it. Nothing is done to the process: a segment that somebody is
+/// attached to is looked at again until those that are named here have let go of it.
+pub fn note_process(job_dir: &Path, pid: i32) {
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(job_dir.join(PROCESSES));
+    // Without the note a segment may stay, and is named; a rank that cannot start would be worse.
+    let _ = file.and_then(|mut file| file.write_all(format!("{pid}\n").as_bytes()));
 }
 
-impl Default for Litter {
-    fn default() -> Self {
-        Litter::since(SystemTime::now())
+/// How the job came to its end, as far as it matters to what its program made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its processes were killed, or left because others were. What they made is for nobody.
+    Killed,
+    /// In this world, by the program's own wish: what those made who ended by their own will is meant to be there.
+    Own(World),
+    /// In this world, well: all that is there is meant to be.
+    Well(World),
+}
+
+impl End {
+    /// Whether what the program made in this process stays.
+    fn spares(self, world: World, notes: &[Note]) -> bool {
+        match self {
+            End::Killed => false,
+            End::Own(last) => last == world && notes.contains(&Note::Left),
+            End::Well(last) => last == world,
+        }
     }
+}
+
+/// What a job may have left, as its directory tells.
+#[derive(Debug, Clone, Default)]
+pub struct Litter {
+    notebooks: BTreeMap<PathBuf, (World, Vec<Note>)>,
+    processes: BTreeSet<i32>,
 }
 
 impl Litter {
-    /// What a job that began at this time left, or may have left.
-    pub fn since(begin: SystemTime) -> Self {
-        Litter { since: begin - LAG, reported: BTreeSet::new(), creators: BTreeSet::new() }
-    }
-
-    /// What the job whose directory this is left, or may have left, whichever agent of it saw it come.
-    pub fn of_job(job_dir: &Path) -> Self {
-        // The socket is as old as the job.
-        let begin = std::fs::symlink_metadata(job_dir.join(ft_wire::AGENT_SOCKET)).and_then(|m| m.modified());
-        let mut litter = Litter::since(begin.unwrap_or_else(|_| SystemTime::now()));
-        litter.read_creators(job_dir);
+    /// All that is noted in a job's directory.
+    pub fn of_job(job_dir: &Path) -> Litter {
+        let mut litter = Litter::default();
+        litter.read(job_dir);
         litter
     }
 
-    /// Takes in the processes that were noted in the job's directory.
-    pub fn read_creators(&mut self, job_dir: &Path) {
-        self.creators.append(&mut crate::segments::noted_creators(job_dir));
+    /// What is noted of one world.
+    pub fn of_world(job_dir: &Path, world: World) -> Litter {
+        let mut litter = Litter::of_job(job_dir);
+        litter.notebooks.retain(|_, (of, _)| *of == world);
+        litter
     }
 
-    /// Notes a process of this world.
-    pub fn created_by(&mut self, pid: i32) {
-        self.creators.insert(pid);
+    /// Takes in what has been noted since; what was read before counts if the directory is gone meanwhile.
+    pub fn read(&mut self, job_dir: &Path) {
+        let found = made::read(job_dir).into_iter().map(|(path, world, notes)| (path, (world, notes)));
+        self.notebooks.extend(found);
+        let text = std::fs::read_to_string(job_dir.join(PROCESSES)).unwrap_or_default();
+        self.processes.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
     }
 
-    /// Notes files that a rank of this world has mapped.
-    pub fn report(&mut self, files: impl IntoIterator<Item = String>) {
-        self.reported.extend(files.into_iter().map(PathBuf::from).filter(|p| p.parent() == Some(Path::new(SHM))));
+    /// Removes what the MPI of these processes made, and the private segments of the program that nobody has any more. Call
+    /// it when they have ended.
+    pub fn sweep(&self, end: End) -> Left {
+        let until = Instant::now() + DETACH;
+        loop {
+            let (left, attached) = self.round(end);
+            if !attached || Instant::now() >= until || self.processes.iter().all(|pid| segments::has_let_go(*pid)) {
+                return left;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
-    /// Removes what the world left. Call it when its processes are gone.
-    pub fn sweep(&self) {
-        crate::segments::remove_of(&self.creators, self.since);
-        let uid = nix::unistd::Uid::effective().as_raw();
-        let mut found = self.reported.clone();
-        for entry in std::fs::read_dir(SHM).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let known = name.to_str().is_some_and(|n| KINDS.iter().any(|kind| n.starts_with(kind)));
-            let recent = || entry.metadata().and_then(|m| m.modified()).is_ok_and(|t| t >= self.since);
-            if known && recent() {
-                found.insert(entry.path());
+    /// One look; also whether somebody is attached to a segment.
+    fn round(&self, end: End) -> (Left, bool) {
+        let (mut left, mut attached) = (Left::default(), false);
+        let existing = segments::existing();
+        for (world, notes) in self.notebooks.values() {
+            let program_stays = end.spares(*world, notes);
+            for note in notes {
+                match note {
+                    Note::File { path, identity } => left.0.extend(remove_file(path, *identity)),
+                    Note::Left => {}
+                    Note::Segment { of_mpi: false, .. } if program_stays => {}
+                    Note::Segment { segment, .. } => match segments::remove(segment, &existing) {
+                        Verdict::Gone => {}
+                        Verdict::Attached(id) => {
+                            attached = true;
+                            left.0.insert(format!("System V segment {id}, to which another process is attached"));
+                        }
+                        Verdict::Unknown(id) => drop(left.0.insert(format!("System V segment {id}"))),
+                    },
+                }
             }
         }
-        found.retain(|path| std::fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.uid() == uid));
-        if found.is_empty() {
-            return;
-        }
-        let mut used = mapped_files();
-        if found.iter().any(|path| !self.reported.contains(path)) {
-            // Another job's process may stand between creating its file and mapping it.
-            std::thread::sleep(SETTLE);
-            used.append(&mut mapped_files());
-        }
-        for path in found.iter().filter(|path| !used.contains(*path)) {
-            // Somebody else may have been faster.
-            let _ = std::fs::remove_file(path);
-        }
+        (left, attached)
     }
 }
 
-/// Files below `/dev/shm` that any visible process has mapped.
-fn mapped_files() -> BTreeSet<PathBuf> {
-    let mut used = BTreeSet::new();
-    for pid in crate::process::everybody() {
-        let Ok(maps) = std::fs::read_to_string(format!("/proc/{pid}/maps")) else { continue };
-        used.extend(maps.lines().filter_map(|line| line.find(SHM).map(|at| PathBuf::from(&line[at..]))));
+/// Removes a file if it is the one that was noted; names it if that cannot be told.
+fn remove_file(path: &Path, identity: Option<Identity>) -> Option<String> {
+    let c_path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let found = Identity::of_path(&c_path)?;
+    let Some(identity) = identity else {
+        // Its process was about to make it, and may have been too late.
+        let uid = std::fs::symlink_metadata(path).ok()?.uid();
+        return (uid == nix::unistd::Uid::effective().as_raw()).then(|| path.display().to_string());
+    };
+    if found == identity {
+        // Somebody else may have been faster.
+        let _ = std::fs::remove_file(path);
     }
-    used
+    None
+}
+
+/// What was not removed.
+#[derive(Debug, Clone, Default)]
+pub struct Left(BTreeSet<String>);
+
+impl Left {
+    /// Names more.
+    pub fn add(&mut self, names: impl IntoIterator<Item = String>) {
+        self.0.extend(names);
+    }
+
+    /// For people; `None` when there is nothing to say.
+    pub fn sentence(&self) -> Option<String> {
+        let names: Vec<&str> = self.0.iter().map(String::as_str).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "left in shared memory, because it is not certain that nobody else needs it: {} (rm and ipcrm -m remove it)",
+                names.join("; ")
+            )
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::made::{Notebook, Record};
+
+    /// A job's directory, and notes of this process as a rank of its world 1.
+    fn job() -> (tempfile::TempDir, Notebook) {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(made::directory(directory.path(), 1)).unwrap();
+        let notebook = Notebook::new(directory.path().as_os_str().as_bytes(), 1, 0).unwrap();
+        (directory, notebook)
+    }
+
+    fn file(name: &str) -> (PathBuf, CString) {
+        let path = PathBuf::from(format!("/dev/shm/ftd-test-{name}-{}", std::process::id()));
+        std::fs::write(&path, "x").unwrap();
+        let c_path = CString::new(path.as_os_str().as_bytes()).unwrap();
+        (path, c_path)
+    }
 
     #[test]
-    fn reported_and_known_files_go_and_others_stay() {
-        let litter = Litter::default();
-        let name = |kind: &str| PathBuf::from(format!("{SHM}/{kind}ftd-test-{}", std::process::id()));
-        let (known, foreign, reported) = (name("mpich_shar_tmp"), name("mine-"), name("other-"));
-        for path in [&known, &foreign, &reported] {
-            std::fs::write(path, "x").unwrap();
+    fn only_the_very_file_that_was_noted_goes() {
+        let (directory, notebook) = job();
+        let ((noted, noted_c), (replaced, replaced_c), (foreign, _)) =
+            (file("noted"), file("psm_"), file("mpich_shm_"));
+        for path in [&noted_c, &replaced_c] {
+            notebook.note(&Record::file(path, Identity::of_path(path)).unwrap()).unwrap();
         }
-        let mut litter = litter;
-        litter.report([reported.to_str().unwrap().to_string(), "/etc/passwd".to_string()]);
-        litter.sweep();
-        let left = (known.exists(), foreign.exists(), reported.exists());
-        std::fs::remove_file(&foreign).unwrap();
-        assert_eq!(left, (false, true, false));
+        // Another program's, under the same name.
+        std::fs::rename(&replaced, replaced.with_extension("old")).unwrap();
+        std::fs::write(&replaced, "y").unwrap();
+        std::fs::remove_file(replaced.with_extension("old")).unwrap();
+        let left = Litter::of_job(directory.path()).sweep(End::Killed);
+        let there = [&noted, &replaced, &foreign].map(|path| path.exists());
+        for path in [&replaced, &foreign] {
+            std::fs::remove_file(path).unwrap();
+        }
+        assert_eq!(there, [false, true, true]);
+        assert_eq!(left.sentence(), None);
+    }
+
+    #[test]
+    fn a_file_that_may_be_anothers_stays_and_is_named() {
+        let (directory, notebook) = job();
+        let (path, c_path) = file("announced");
+        let place = notebook.note(&Record::file(&c_path, None).unwrap()).unwrap();
+        let sentence = Litter::of_world(directory.path(), 1).sweep(End::Killed).sentence().unwrap();
+        assert!(path.exists() && sentence.contains(path.to_str().unwrap()), "{sentence}");
+        notebook.replace(place, &Record::file(&c_path, Identity::of_path(&c_path)).unwrap());
+        assert_eq!(Litter::of_world(directory.path(), 2).sweep(End::Killed).sentence(), None);
+        assert!(path.exists(), "it is of another world");
+        assert_eq!(Litter::of_world(directory.path(), 1).sweep(End::Killed).sentence(), None);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_notebook_has_room_again_when_what_it_noted_is_gone() {
+        let (directory, notebook) = job();
+        for number in 0..300 {
+            let (path, c_path) = file(&format!("many-{number}"));
+            notebook.note(&Record::file(&c_path, Identity::of_path(&c_path)).unwrap()).unwrap();
+            std::fs::remove_file(path).unwrap();
+        }
+        let (kept, c_path) = file("kept");
+        notebook.note(&Record::file(&c_path, Identity::of_path(&c_path)).unwrap()).unwrap();
+        Litter::of_job(directory.path()).sweep(End::Well(1));
+        assert!(!kept.exists(), "an MPI's file goes after a good end as well");
     }
 }

@@ -38,12 +38,6 @@ pub fn kill(pid: i32, signal: i32) {
     }
 }
 
-/// All processes that can be seen here.
-pub(crate) fn everybody() -> Vec<i32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
 /// The direct children of a process.
 pub fn children(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

@@ -2,83 +2,101 @@
 //! but one that is killed between the two, in `MPI_Init` for the most part, leaves a segment that nobody ever removes.
 
 use crate::death::is_past_user_code;
-use std::collections::BTreeSet;
-use std::io::Write;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use crate::made;
 
-/// In a job's directory: the processes that may have made segments, one number a line.
-const CREATORS: &str = "creators";
+/// How long after its announcement a segment is there at the latest, in seconds.
+const MAKING: u64 = 2;
 
-/// Notes in the job's directory that this process may make segments. Whoever ends the job reads it, if whoever knows the
-/// process has died as well.
-pub fn note_creator(job_dir: &Path, pid: i32) {
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(job_dir.join(CREATORS));
-    // Without the note a segment may stay after two deaths at once; a rank that cannot start would be worse.
-    let _ = file.and_then(|mut file| file.write_all(format!("{pid}\n").as_bytes()));
+/// What became of a noted segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is removed, was before, or was never made.
+    Gone,
+    /// Somebody is attached.
+    Attached(i32),
+    /// This one may be it, or another's.
+    Unknown(i32),
 }
 
-/// The processes that were noted in the job's directory.
-pub fn noted_creators(job_dir: &Path) -> BTreeSet<i32> {
-    let text = std::fs::read_to_string(job_dir.join(CREATORS)).unwrap_or_default();
-    text.lines().filter_map(|line| line.parse().ok()).collect()
-}
-
-/// Removes the private segments that these processes, which have all ended, made after `since`. Segments with a key stay:
-/// a key is there for somebody to find them by, later.
-pub fn remove_of(creators: &BTreeSet<i32>, since: SystemTime) {
-    if creators.is_empty() {
-        return;
-    }
+/// Removes a noted segment if it is still the one that was made, and nobody is attached to it.
+pub fn remove(noted: &made::Segment, existing: &[Existing]) -> Verdict {
+    let (ipc, pids) = noted.is_from_here();
     let uid = nix::unistd::Uid::effective().as_raw();
-    let since = since.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let list = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-    for segment in list.lines().skip(1).filter_map(Segment::parse) {
-        let ours = segment.key == 0 && segment.uid == uid && segment.changed >= since;
-        if ours && creators.contains(&segment.creator) && is_past_user_code(segment.creator).unwrap_or(false) {
-            // SAFETY: IPC_RMID takes no buffer; the kernel checks the number and the permission.
-            unsafe { libc::shmctl(segment.id, libc::IPC_RMID, std::ptr::null_mut()) };
-        }
+    let is_it = |found: &&Existing| {
+        let time = match noted.id {
+            Some(id) => found.id == id && found.changed == noted.at,
+            // It was announced, and its maker killed in the midst of making it.
+            None => pids && (noted.at..=noted.at + MAKING).contains(&found.changed),
+        };
+        // A pid of another name space means nothing here.
+        time && found.key == 0 && found.uid == uid && (!pids || found.creator == noted.creator)
+    };
+    // In another IPC name space it cannot even be seen.
+    let Some(found) = existing.iter().find(is_it).filter(|_| ipc) else { return Verdict::Gone };
+    let recycled = noted.id.is_none() && !is_past_user_code(noted.creator).unwrap_or(false);
+    if !pids || recycled {
+        return Verdict::Unknown(found.id);
     }
+    if found.attached > 0 {
+        return Verdict::Attached(found.id);
+    }
+    // SAFETY: IPC_RMID takes no buffer; the kernel checks the number and the permission.
+    unsafe { libc::shmctl(found.id, libc::IPC_RMID, std::ptr::null_mut()) };
+    Verdict::Gone
 }
 
-/// One line of `/proc/sysvipc/shm`.
-#[derive(Debug)]
-struct Segment {
+/// Whether a process has ended so far that it is attached to nothing.
+pub fn has_let_go(pid: i32) -> bool {
+    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { return true };
+    let after = stat.iter().rposition(|byte| *byte == b')').map_or(0, |at| at + 2);
+    matches!(stat.get(after), Some(b'Z' | b'X'))
+}
+
+/// A segment that exists: one line of `/proc/sysvipc/shm`.
+#[derive(Debug, Clone)]
+pub struct Existing {
     key: i64,
     id: i32,
     creator: i32,
+    attached: u64,
     uid: u32,
     /// When it was made or changed, in seconds since 1970.
     changed: u64,
 }
 
-impl Segment {
-    fn parse(line: &str) -> Option<Segment> {
+impl Existing {
+    fn parse(line: &str) -> Option<Existing> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        Some(Segment {
+        Some(Existing {
             key: words.first()?.parse().ok()?,
             id: words.get(1)?.parse().ok()?,
             creator: words.get(4)?.parse().ok()?,
+            attached: words.get(6)?.parse().ok()?,
             uid: words.get(7)?.parse().ok()?,
             changed: words.get(13)?.parse().ok()?,
         })
     }
 }
 
+/// All segments of this name space.
+pub fn existing() -> Vec<Existing> {
+    let list = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    list.lines().skip(1).filter_map(Existing::parse).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A segment of a child process that has ended.
-    fn left_by_a_child(key: libc::key_t) -> (i32, i32) {
+    /// A private segment of a child process that has ended.
+    fn left_by_a_child() -> made::Segment {
         let (mut read, write) = std::io::pipe().unwrap();
         // SAFETY: the child makes system calls only.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             // SAFETY: plain system calls; the buffer is four bytes on the stack.
             unsafe {
-                let id = libc::shmget(key, 4096, libc::IPC_CREAT | 0o600);
+                let id = libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o600);
                 libc::write(std::os::fd::AsRawFd::as_raw_fd(&write), (&raw const id).cast(), 4);
                 libc::_exit(0);
             }
@@ -86,33 +104,45 @@ mod tests {
         let mut id = [0; 4];
         std::io::Read::read_exact(&mut read, &mut id).unwrap();
         nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None).unwrap();
-        (pid, i32::from_ne_bytes(id))
+        let announced = made::Segment { creator: pid, ..made::Segment::to_be_made() };
+        announced.made(i32::from_ne_bytes(id)).unwrap()
     }
 
-    fn exists(id: i32) -> bool {
-        let list = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
-        list.lines().skip(1).filter_map(Segment::parse).any(|segment| segment.id == id)
+    fn exists(segment: &made::Segment) -> bool {
+        existing().iter().any(|found| Some(found.id) == segment.id)
     }
 
     #[test]
-    fn private_segments_of_the_noted_dead_go_and_others_stay() {
-        let directory = tempfile::tempdir().unwrap();
-        let since = SystemTime::now();
-        let (noted, private) = left_by_a_child(libc::IPC_PRIVATE);
-        let (keyed, with_key) = left_by_a_child(0x4654_0000 + (std::process::id() & 0xffff) as libc::key_t);
-        let (_, of_another) = left_by_a_child(libc::IPC_PRIVATE);
-        note_creator(directory.path(), noted);
-        note_creator(directory.path(), keyed);
-        let creators = noted_creators(directory.path());
-        assert_eq!(creators, [noted, keyed].into());
-        remove_of(&creators, since + Duration::from_secs(60));
-        assert!(exists(private), "it is older than that");
-        remove_of(&creators, since);
-        let left = [private, with_key, of_another].map(exists);
-        for id in [with_key, of_another] {
-            // SAFETY: IPC_RMID takes no buffer.
-            unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+    fn only_the_very_segment_that_was_noted_goes() {
+        let made = left_by_a_child();
+        let id = made.id.unwrap();
+        for other in [
+            made::Segment { at: made.at - 1, ..made },
+            made::Segment { creator: made.creator + 1, ..made },
+            made::Segment { id: None, at: made.at + 1, ..made },
+            made::Segment { id: None, at: made.at - MAKING - 1, ..made },
+            made::Segment { ipc: made.ipc + 1, ..made },
+        ] {
+            assert_eq!(remove(&other, &existing()), Verdict::Gone, "{other:?}");
+            assert!(exists(&made), "{other:?}");
         }
-        assert_eq!(left, [false, true, true]);
+        let elsewhere = made::Segment { pids: made.pids + 1, ..made };
+        assert_eq!(remove(&elsewhere, &existing()), Verdict::Unknown(id));
+        assert_eq!(remove(&made, &existing()), Verdict::Gone);
+        assert!(!exists(&made));
+    }
+
+    #[test]
+    fn one_that_was_announced_goes_and_one_that_is_attached_stays() {
+        let made = left_by_a_child();
+        let announced = made::Segment { id: None, ..made };
+        // SAFETY: attaches at an address of the kernel's choice, and detaches from there.
+        let place = unsafe { libc::shmat(made.id.unwrap(), std::ptr::null(), 0) };
+        assert_eq!(remove(&announced, &existing()), Verdict::Attached(made.id.unwrap()));
+        assert!(exists(&made));
+        // SAFETY: as above.
+        unsafe { libc::shmdt(place) };
+        assert_eq!(remove(&announced, &existing()), Verdict::Gone);
+        assert!(!exists(&made));
     }
 }

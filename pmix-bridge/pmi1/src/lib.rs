@@ -272,8 +272,8 @@ impl World {
         .to_vec()
     }
 
-    /// The files that MPICH 5 leaves behind on this node when the world is killed. To be removed then; and, as their
-    /// names hold no more than 32 bits of the world's name, also before the first rank starts.
+    /// The files that MPICH 5 makes on this node. Their names hold no more than 32 bits of the world's name: one that is
+    /// there before the first rank starts is another world's, and asks for another name.
     pub fn shared_memory_files(&self) -> [String; 2] {
         // FNV-1a, as in MPICH's `HASH_FNV`.
         let hash = self.name.bytes().fold(2_166_136_261_u32, |h, byte| (h ^ u32::from(byte)).wrapping_mul(16_777_619));

@@ -20,12 +20,8 @@ pub enum ToAgent {
         /// What `MPI_Get_library_version` says, first line.
         library: String,
     },
-    /// The native `MPI_Init` returned. Shared-memory files that the process has mapped by now, so that the agent can
-    /// remove what a killed world leaves behind.
-    Initialized {
-        /// Paths below `/dev/shm`.
-        shm_files: Vec<String>,
-    },
+    /// The native `MPI_Init` returned.
+    Initialized,
     /// The application called `MPI_Abort`; the process waits for [`ToRank::Proceed`].
     Abort {
         /// The code it passed.

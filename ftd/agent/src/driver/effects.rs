@@ -3,6 +3,7 @@
 use super::*;
 use crate::report;
 use crate::restart_files::RestartFiles;
+use ft_sys::litter::End;
 use ft_wire::Flavour;
 use std::os::unix::ffi::OsStringExt;
 
@@ -116,6 +117,13 @@ impl Driver {
         }
         if number > 1 {
             self.restart_files = RestartFiles::below(&Path::new(&self.spec.job_dir).join("ckpt"));
+        }
+        let notebooks = ft_sys::made::directory(Path::new(&self.spec.job_dir), number);
+        if let Err(error) = std::fs::create_dir_all(&notebooks) {
+            self.notice(format!(
+                "what the ranks leave in shared memory cannot be noted in {}: {error}",
+                notebooks.display()
+            ));
         }
         let mut world = World::new(number, epoch);
         for (process, SlotId(slot)) in processes {
@@ -258,10 +266,14 @@ impl Driver {
         if let Some(host) = world.pmix.take() {
             host.kill();
         }
-        let (litter, dir) = (world.litter, self.pmix_dir(world.number));
+        let (number, dir) = (world.number, self.pmix_dir(world.number));
+        let job_dir = PathBuf::from(&self.spec.job_dir);
         tokio::task::spawn_blocking(move || {
             let _ = std::fs::remove_dir_all(dir);
-            litter.sweep();
+            // What stays now is looked at again, and named, at the job's end.
+            if Litter::of_world(&job_dir, number).sweep(End::Killed).sentence().is_none() {
+                let _ = std::fs::remove_dir_all(ft_sys::made::directory(&job_dir, number));
+            }
         });
     }
 

@@ -1,7 +1,7 @@
 //! The ranks' MPI libraries: preload, PMI-1 and PMIx.
 
 use super::*;
-use ft_sys::memory::{SharedMap, create_memfd};
+use ft_sys::memory::{SharedMap, allocate, create_sparse_sealed_memfd};
 use ft_wire::Flavour;
 use ft_wire::rank::page;
 use std::io::{self, ErrorKind};
@@ -15,6 +15,8 @@ const PMI_CHUNKS: usize = 8;
 const MOST_PUBLISHED: usize = 64 << 20;
 /// See [`MOST_PUBLISHED`].
 const MOST_LOOKUPS: usize = 4096;
+/// Names that are tried for a world.
+const NAMES: u32 = 100;
 
 /// PMIx status codes of the standard that the agent answers with.
 mod status {
@@ -43,8 +45,7 @@ impl Driver {
         let Some(process) = world.members.get(&rank).map(|m| m.process) else { return };
         match message {
             rank::ToAgent::Hello { .. } => {}
-            rank::ToAgent::Initialized { shm_files } => {
-                world.litter.report(shm_files);
+            rank::ToAgent::Initialized => {
                 let member = world.members.get(&rank);
                 if let Some((pid, page)) = member.and_then(|m| m.pid.zip(m.page.clone()))
                     && page.u32_at(ft_wire::rank::page::ARMED).load(std::sync::atomic::Ordering::Acquire) == 1
@@ -92,8 +93,7 @@ impl Driver {
             if let Some(shepherd) = self.shepherds.get(&member.slot) {
                 shepherd.link.send(&shepherd::ToShepherd::Joined { world: number, rank, pid });
             }
-            world.litter.created_by(pid);
-            ft_sys::segments::note_creator(Path::new(&self.spec.job_dir), pid);
+            ft_sys::litter::note_process(Path::new(&self.spec.job_dir), pid);
             self.files.joined(pid);
             watch_pid(number, rank, held, self.inputs.clone());
         }
@@ -393,14 +393,7 @@ impl Driver {
         let inputs = self.inputs.clone();
         let world = self.worlds.get_mut(&number).ok_or(ErrorKind::NotFound)?;
         if world.pmi1.is_none() {
-            let server = ft_pmi1::World::new(&name, vec![0; size], 0).map_err(io::Error::other)?;
-            // The names of these files have 32 bits: another job's may be there, and a rank that found it would hang.
-            let files = server.shared_memory_files();
-            for file in &files {
-                let _ = std::fs::remove_file(file);
-            }
-            world.litter.report(files);
-            world.pmi1 = Some(server);
+            world.pmi1 = Some(pmi_world(&name, size)?);
         }
         let env = world.pmi1.as_ref().map(|p| p.environment(rank)).unwrap_or_default();
         let (ours, theirs) = UnixStream::pair()?;
@@ -502,7 +495,9 @@ impl Driver {
 /// The page that a rank shares with this agent. Where a file-size limit leaves no room for it, the rank gets one that nobody
 /// else sees, and its death is seen by its shepherd alone.
 fn shared_page() -> io::Result<(Option<std::sync::Arc<SharedMap>>, OwnedFd)> {
-    let page = create_memfd("ft-rank-page", page::SIZE as u64)
+    let page = create_sparse_sealed_memfd("ft-rank-page", page::SIZE as u64)
+        // Nobody can cut it, and touching it cannot fail.
+        .and_then(|fd| allocate(&fd, 0, page::SIZE as u64).map(|()| fd))
         .and_then(|fd| Ok((Some(std::sync::Arc::new(SharedMap::map(&fd, 0, page::SIZE)?)), fd)));
     match page {
         Err(error) if error.kind() == ErrorKind::FileTooLarge => {
@@ -520,6 +515,19 @@ fn size(values: &[(String, Vec<u8>)]) -> usize {
 /// What is published, as [`size`] counts.
 fn published(world: &World) -> usize {
     world.published.iter().map(|(key, (_, value))| key.len() + value.len() + 256).sum()
+}
+
+/// The PMI server of a world. MPICH 5 names its shared memory after the world, in 32 bits: where such a file lies already,
+/// another job's or its remains, the ranks would hang, and the world gets another name.
+fn pmi_world(name: &str, size: usize) -> io::Result<ft_pmi1::World> {
+    for number in 0..NAMES {
+        let name = if number == 0 { name.to_string() } else { format!("{name}.{number}") };
+        let server = ft_pmi1::World::new(&name, vec![0; size], 0).map_err(io::Error::other)?;
+        if !server.shared_memory_files().iter().any(|file| std::fs::symlink_metadata(file).is_ok()) {
+            return Ok(server);
+        }
+    }
+    Err(io::Error::other(format!("the shared-memory files of {NAMES} names are there already: /dev/shm/mpich_*")))
 }
 
 fn lookup(world: &mut World, token: u64, keys: Vec<String>, wait: bool) {
@@ -582,5 +590,23 @@ async fn serve_pmi(
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_whose_files_are_there_is_not_taken_and_they_stay() {
+        let name = format!("ftd-test-{}.w1", std::process::id());
+        let [segment, window] = pmi_world(&name, 2).unwrap().shared_memory_files();
+        std::fs::write(&window, "another's").unwrap();
+        let others = pmi_world(&name, 2).unwrap().shared_memory_files();
+        let kept = std::fs::read_to_string(&window).unwrap();
+        std::fs::remove_file(&window).unwrap();
+        assert_eq!(kept, "another's");
+        assert!(!others.contains(&segment) && !others.contains(&window));
+        assert_eq!(pmi_world(&name, 2).unwrap().shared_memory_files(), [segment, window]);
     }
 }

@@ -1,0 +1,188 @@
+"""Only what is ours: files and segments of the program, and of others, stay; those that killed ranks leave go."""
+
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import time
+
+from harness import proc
+from harness.job import check
+from harness.mpis import ALL
+from harness.registry import scenario
+
+SHM = pathlib.Path("/dev/shm")
+LIBC = ctypes.CDLL(None, use_errno=True)
+IPC_RMID = 0
+
+
+def remove_segment(number):
+    """A segment that must be there still, and is this test's to remove."""
+    check(str(number) in proc.segments(), f"segment {number} is gone")
+    LIBC.shmctl(int(number), IPC_RMID, None)
+
+
+@scenario("own-memory", public=True,
+          each=[{"mpi": m, "how": h} for m in ("openmpi4", "mpich4", "mpich5", "impi") for h in ("none", "reinit", "recovery")])
+def own_memory(context, mpi, how):
+    """What the program itself has in shared memory is as the program left it: with --ft=none, with --ft=reinit when nothing
+    fails, and after a recovery, in which the next world finds it."""
+    mpi = context.mpi(mpi)
+    name = f"psm_ftd-{os.getpid()}"
+    gates = ["app.compute:1"] if how == "recovery" else []
+    job = context.ftrun(mpi, 3, context.program(mpi, "ownshm.c"), f"/{name}", ft="none" if how == "none" else "reinit",
+                        gates=gates)
+    if how == "recovery":
+        job.kill(job.at_gate("app.compute", 1))
+    try:
+        job.expect(0)
+        counts = re.findall(r"^rank (\d) count (\d) segment (\d+)$", job.output.text, re.M)
+        expected = "2" if how == "recovery" else "1"
+        check(sorted(rank for rank, _, _ in counts) == ["0", "1", "2"], job.output.text)
+        check(all(count == expected for _, count, _ in counts), f"counts, expected {expected}: {counts}")
+        for rank in range(3):
+            check((SHM / f"{name}.{rank}").exists(), f"the program's {name}.{rank} was removed")
+        for _, _, segment in counts:
+            remove_segment(segment)
+        check("left in shared memory" not in job.err, job.err)
+    finally:
+        for path in SHM.glob(f"{name}.*"):
+            path.unlink()
+
+
+KINDS = ["psm_ab12cd34", "psm2_shm.1001.ab", "mpich_shar_tmpAbCdEf", "mpich_shm_1a2b3c4d_0", "ucx_shm_posix_7f00ab12",
+         "vader_segment.host.1001.5a0001.1", "sm_segment.host.1001.5a0001.1", "open_mpi.0000", "Intel_MPI_AbCdEf", "shm_mpi_1"]
+
+
+@scenario("foreign-files", public=True, each=[{"mpi": m} for m in ("openmpi5", "mpich4", "mpich5")])
+def foreign_files(context, mpi):
+    """Files that another program of the user made while the job ran, named like an MPI's, stay: those that it holds open, and
+    those that it is about to map. A rank dies, the job recovers, and ends."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"])
+    victim = job.at_gate("app.compute", 1)
+    made, held = {}, []
+    try:
+        for kind in KINDS:
+            for what in ("held", "closed"):
+                path = SHM / f"{kind}-ftd-{os.getpid()}-{what}"
+                file = open(path, "xb")
+                made[path] = os.fstat(file.fileno()).st_ino
+                held.append(file) if what == "held" else file.close()
+        job.kill(victim)
+        job.expect(0, context.reference(mpi, 3, program))
+        gone = [str(path) for path, inode in made.items() if not path.exists() or path.stat().st_ino != inode]
+        check(not gone, f"removed though they are another program's: {gone}")
+    finally:
+        for file in held:
+            file.close()
+        for path in made:
+            path.unlink(missing_ok=True)
+
+
+@scenario("attached-stranger", public=True)
+def attached_stranger(context):
+    """A segment of a killed rank to which somebody else is attached stays, and this is said."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "windows.c"), gates=["app.compute:1"])
+    victim = job.at_gate("app.compute", 1)
+    # Not UCX's own, which are to go with their last user.
+    mine = [int(id) for id, line in proc.segments().items() if line.split()[2:5] == ["600", "4096", str(victim)]]
+    check(len(mine) == 1, f"segments of the rank: {mine}")
+    LIBC.shmat.restype = ctypes.c_void_p
+    LIBC.shmat.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
+    place = LIBC.shmat(mine[0], None, 0)
+    check(place != ctypes.c_void_p(-1).value, f"shmat: {os.strerror(ctypes.get_errno())}")
+    job.kill(victim)
+    job.expect(0)
+    remove_segment(mine[0])
+    LIBC.shmdt(ctypes.c_void_p(place))
+    said = re.findall(r"^ftd: left in shared memory.*$", job.err, re.M)
+    check(len(said) == 1 and f"segment {mine[0]}," in said[0], f"it is not said once: {job.err}")
+
+
+# In a pid name space of its own, where the next pid can be chosen. Arguments: the gates' directory, ftrun's command line.
+RECYCLER = r"""
+import ctypes, os, pathlib, subprocess, sys, time
+gates = pathlib.Path(sys.argv[1])
+ftrun = subprocess.Popen(sys.argv[2:])
+gate = gates / "app.compute.1"
+def wait(what, condition):
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until and ftrun.poll() is None, what
+        time.sleep(0.002)
+wait("gate", lambda: gate.exists() and gate.read_text().endswith("\n"))
+victim = int(gate.read_text())
+os.kill(victim, 9)
+wait("noticed", lambda: (gates / "agent.noticed.-").exists())
+wait("reaped", lambda: not pathlib.Path(f"/proc/{victim}").exists())
+pathlib.Path("/proc/sys/kernel/ns_last_pid").write_text(str(victim - 1))
+child = os.fork()
+if child == 0:
+    number = ctypes.CDLL(None).shmget(0, 4096, 0o1600)
+    print("foreign", number, os.getpid() == victim, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+(gates / "agent.noticed.-.go").touch()
+sys.exit(ftrun.wait())
+"""
+
+
+@scenario("recycled-pid", public=True)
+def recycled_pid(context):
+    """A stranger that gets the pid of a dead rank while the job runs, and makes a private segment, keeps it."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    gates = context.dir / "job0.gates"
+    job = context.start(
+        ["unshare", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc", "/usr/bin/python3", "-c", RECYCLER, gates,
+         context.prefix / "bin/ftrun", "-n", "2", "--ft=reinit", program],
+        mpi=mpi, gates=["app.compute:1", "agent.noticed"],
+    )
+    job.expect(0)
+    number, same = re.search(r"^foreign (\d+) (\w+)$", job.output.text, re.M).groups()
+    check(same == "True", "the stranger did not get the rank's pid: nothing was tried")
+    remove_segment(number)
+
+
+def new_memory(context):
+    """What has appeared in shared memory and is not in a job's directory."""
+    files = [path for path, _ in proc.shared_files() - context.shared_before if "/ftd-" not in path]
+    return files, [id for id in proc.segments() if id not in context.segments_before]
+
+
+INIT = [{"mpi": m, "kind": k, "victim": v} for m in ALL for k in ("file", "segment") for v in ("rank", "everything")
+        if (m, k) != ("impi", "segment")]
+
+
+@scenario("killed-in-init", public=True, each=INIT)
+def killed_in_init(context, mpi, kind, victim):
+    """A rank that is killed inside MPI_Init, at the moment in which it has made shared memory, leaves nothing; also when
+    ftrun, the agent and all shepherds are killed with it, and only the next ftrun is there to clean up."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    gate = f"mpi.made-{kind}"
+    job = context.ftrun(mpi, 3, program, gates=[f"{gate}:0"])
+    rank = job.at_gate(gate, 0)
+    files, segments = new_memory(context)
+    check(files if kind == "file" else segments, f"nothing was made, so nothing is tried: {files} {segments}")
+    if victim == "rank":
+        job.kill(rank)
+        job.expect(0, context.reference(mpi, 3, program))
+    else:
+        job.kill_all({"rank": rank, "agent": job.one("ft-agent"), "launcher": job.launcher, "ftrun": job.pid,
+                      **{f"shepherd {pid}": pid for pid in job.below("ft-shepherd")}})
+        job.wait(5)
+        deadline = time.monotonic() + 10
+        while any(proc.alive(pid) for pid in proc.descendants(os.getpid())):
+            check(time.monotonic() < deadline, f"still there:\n{proc.describe(os.getpid())}")
+            time.sleep(0.01)
+        files, segments = new_memory(context)
+        check(files if kind == "file" else segments, "the next ftrun has nothing to do")
+        again = context.start([context.prefix / "bin/ftrun", "-n", "1", "true"])
+        again.expect(0)
+        check(again.err == "", again.err)
+    context.assert_clean()
