@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import time
 
 from harness import proc
@@ -173,8 +174,12 @@ def killed_in_init(context, mpi, kind, victim):
         job.kill(rank)
         job.expect(0, context.reference(mpi, 3, program))
     else:
-        job.kill_all({"rank": rank, "agent": job.one("ft-agent"), "launcher": job.launcher, "ftrun": job.pid,
-                      **{f"shepherd {pid}": pid for pid in job.below("ft-shepherd")}})
+        all_of_it = {"rank": rank, **{f"shepherd {pid}": pid for pid in job.below("ft-shepherd")},
+                     "agent": job.one("ft-agent"), "launcher": job.launcher, "ftrun": job.pid}
+        # In one instant: none of them may act on the death of another one. Children first: they die with their parents.
+        for pid in reversed(all_of_it.values()):
+            os.kill(pid, signal.SIGSTOP)
+        job.kill_all(all_of_it)
         job.wait(5)
         deadline = time.monotonic() + 10
         while any(proc.alive(pid) for pid in proc.descendants(os.getpid())):
@@ -186,3 +191,101 @@ def killed_in_init(context, mpi, kind, victim):
         again.expect(0)
         check(again.err == "", again.err)
     context.assert_clean()
+
+
+PROBES = {
+    "weak": r"""
+        #include <stdio.h>
+        __attribute__((weak)) int MPI_Init(int *, char ***), MPI_Comm_rank(long, int *), MPI_Finalize(void);
+        int main(int argc, char **argv) {
+            int rank;
+            if (MPI_Init) { MPI_Init(&argc, &argv); MPI_Comm_rank(0, &rank); MPI_Finalize(); }
+            puts(MPI_Init ? "parallel" : "serial");
+        }""",
+    "dlsym": r"""
+        #define _GNU_SOURCE
+        #include <dlfcn.h>
+        #include <stdio.h>
+        int main(int argc, char **argv) {
+            int (*init)(int *, char ***) = (int (*)(int *, char ***))dlsym(RTLD_DEFAULT, "MPI_Init");
+            const char *error = dlerror();
+            if (init) init(&argc, &argv);
+            puts(init || !error ? "parallel" : "serial");
+        }""",
+    "partly": r"""
+        #include <mpi.h>
+        #include <stdio.h>
+        __attribute__((weak)) int MPI_Session_init(MPI_Info, MPI_Errhandler, void *);
+        int main(int argc, char **argv) {
+            int rank;
+            MPI_Init(&argc, &argv);
+            MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+            puts(MPI_Session_init ? "parallel" : "serial");
+            return MPI_Finalize();
+        }""",
+}
+
+
+@scenario("probed", each=[{"how": h} for h in PROBES])
+def probed(context, how):
+    """A program that only asks whether there is an MPI, or whether it has a function, gets the answer that it gets without ftd,
+    and goes on."""
+    mpi = context.mpi("openmpi4")
+    source, program = context.work / "probe.c", context.work / "probe"
+    source.write_text(PROBES[how])
+    compiler = mpi.cc if how == "partly" else "cc"
+    subprocess.run([compiler, "-o", program, source, "-ldl"], env=context.env(mpi, {}), check=True)
+    alone = subprocess.run([program], env=context.env(mpi, {}), check=True, capture_output=True, text=True, cwd=context.work)
+    check(alone.stdout == "serial\n", f"without ftd: {alone.stdout}")
+    job = context.ftrun(mpi, 2, program)
+    job.expect(0)
+    check(job.output.text == "serial\n" * 2 and job.err == "", f"{job.output.text}{job.err}")
+
+
+SANITIZED = r"""
+#include "gate.h"
+#include <mpi.h>
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    int rank, size, all, *mine = malloc(sizeof *mine);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    *mine = rank;
+    gate_reach("app.compute", rank);
+    MPI_Allreduce(mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    free(mine);
+    if (argc > 1 && rank == 0)
+        printf("%d\n", *mine);
+    if (rank == 0)
+        printf("result %d\n", all);
+    MPI_Finalize();
+}
+"""
+
+
+@scenario("sanitized", each=[{"mpi": m, "kind": k, "how": h} for m, k, h in (
+    ("mpich4", "address", "plain"), ("openmpi4", "address", "shell"), ("openmpi4", "thread", "plain"),
+    ("mpich4", "undefined", "plain"), ("mpich4", "address", "preloaded"))])
+def sanitized(context, mpi, kind, how):
+    """Programs with a sanitizer's run-time, linked in or preloaded, also behind a shell, run and recover, and the sanitizer
+    still finds what it is there to find."""
+    mpi = context.mpi(mpi)
+    source, program = context.work / "san.c", context.work / "san"
+    source.write_text(SANITIZED)
+    flags = [] if how == "preloaded" else [f"-fsanitize={kind}"]
+    subprocess.run([mpi.cc, "-g", "-w", *flags, "-I", context.scratch / "src/programs", "-o", program, source],
+                   env=context.env(mpi, {}), check=True)
+    env = {"ASAN_OPTIONS": "detect_leaks=0"}
+    if how == "preloaded":
+        asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True).stdout.strip()
+        env["LD_PRELOAD"] = os.path.realpath(asan)
+    command = [program] if how != "shell" else ["bash", "-c", f"{program}; exit $?"]
+    job = context.ftrun(mpi, 3, *command, env=env, gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0)
+    check(job.output.results == ["3"], job.output.text)
+    check("anitizer" not in job.err and "ASan" not in job.err, job.err)
+    # It finds that in code that it was compiled into.
+    if kind == "address" and how != "preloaded":
+        found = context.ftrun(mpi, 2, program, "use-after-free", env=env, ft="none")
+        check(found.wait(30) != 0 and "heap-use-after-free" in found.err, f"it was not found: {found.err}")

@@ -4,7 +4,7 @@
 //! The program calls them too, at any time and from anywhere, before `main`, in signal handlers, in children of a `fork`. Its
 //! calls go straight to the native function: who calls is told by the return address.
 
-use crate::{link, mark, objects, page};
+use crate::{link, mark, objects, page, probe};
 use ft_sys::gate;
 use ft_sys::made::{Identity, NotNoted, Notebook, Record, Segment};
 use std::ffi::{CStr, c_char, c_int, c_long};
@@ -38,6 +38,7 @@ macro_rules! natives {
                 $static.store(native as usize, Ordering::Release);
             )+
             let _ = NOTEBOOK.set(notebook());
+            probe::empty_weak_references();
         }
     };
 }

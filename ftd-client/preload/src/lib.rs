@@ -17,6 +17,7 @@ mod mpi;
 mod native;
 mod objects;
 mod page;
+mod probe;
 mod stdout;
 
 pub use create::{mkostemp, mkostemp64, mkstemp, mkstemp64, open, open64, openat, openat64, shm_open, shmget};
@@ -25,3 +26,4 @@ pub use mpi::{
     MPI_Abort, MPI_Finalize, MPI_Init, MPI_Init_thread, MPI_Session_finalize, MPI_Session_init, PMPI_Abort,
     PMPI_Finalize, PMPI_Init, PMPI_Init_thread, PMPI_Session_finalize, PMPI_Session_init,
 };
+pub use probe::interposed_dlsym;

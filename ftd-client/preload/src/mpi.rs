@@ -5,7 +5,7 @@
 
 use crate::link::{self, ask_to_abort, tell};
 use crate::native::find;
-use crate::{objects, page, stdout};
+use crate::{mark, objects, page, stdout};
 use ft_sys::gate;
 use ft_wire::rank::ToAgent;
 use ft_wire::rank::page::{PHASE, PHASE_CONNECTED, PHASE_FINALIZE, PHASE_FINALIZED, PHASE_INIT, PHASE_RUNNING};
@@ -31,12 +31,8 @@ fn open<T>(body: impl FnOnce(&mut Open) -> T) -> T {
     body(&mut OPEN.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The native function, or the end: nobody can go on without it.
-fn native(name: &CStr) -> *mut c_void {
-    find(name).unwrap_or_else(|| {
-        link::refuse(&format!("no loaded library defines {}", name.to_string_lossy()));
-    })
-}
+/// What is returned where there is no MPI: no MPI's code for success.
+const NO_MPI: c_int = 16;
 
 /// Runs ftd's part of a call. A panic must not unwind into C; the program can go on without what was left undone.
 fn guarded(body: impl FnOnce()) {
@@ -123,12 +119,13 @@ fn finalize(session: bool, call: impl FnOnce() -> c_int) -> c_int {
 /// # Safety
 /// `name` is one of the two names of `MPI_Abort`, and the arguments are meant for it.
 unsafe fn abort(name: &CStr, communicator: usize, code: c_int) -> c_int {
+    let Some(native) = find(name) else { mark::_exit(code) };
     if page::is_owner() && enter() {
         guarded(|| ask_to_abort(code));
         leave();
     }
     // SAFETY: the type of this function in the MPI standard.
-    let function: Abort = unsafe { std::mem::transmute(native(name)) };
+    let function: Abort = unsafe { std::mem::transmute(native) };
     // SAFETY: the caller's promise.
     unsafe { function(communicator, code) }
 }
@@ -153,7 +150,8 @@ macro_rules! interpose {
         #[unsafe(no_mangle)]
         #[allow(non_snake_case)]
         pub unsafe extern "C" fn $name($($argument: $argument_type),*) -> c_int {
-            let address = native($c_name);
+            // A program that only asked for the symbol and got this one.
+            let Some(address) = find($c_name) else { return NO_MPI };
             // SAFETY: the type of this function in the MPI standard.
             let function: $type = unsafe { std::mem::transmute(address) };
             // SAFETY: the caller's arguments, passed through.

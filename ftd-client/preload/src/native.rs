@@ -1,6 +1,7 @@
 //! Finding the native functions behind the interposed ones.
 
 use crate::objects::loaded;
+use crate::probe::dlsym;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 
@@ -9,8 +10,7 @@ use std::path::{Path, PathBuf};
 /// The next one in the global scope is right for linked programs. A libmpi that Python or a plug-in loaded with
 /// `RTLD_LOCAL` is not in that scope; it is found among the loaded objects.
 pub(crate) fn find(name: &CStr) -> Option<*mut c_void> {
-    // SAFETY: the name is a C string.
-    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let next = dlsym(libc::RTLD_NEXT, name);
     if !next.is_null() {
         return Some(next);
     }
@@ -23,8 +23,7 @@ pub(crate) fn find(name: &CStr) -> Option<*mut c_void> {
         if handle.is_null() {
             return None;
         }
-        // SAFETY: the handle is open, the name a C string.
-        let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
+        let address = dlsym(handle, name);
         // SAFETY: gives back the reference that dlopen took; the object stays loaded, others hold it.
         unsafe { libc::dlclose(handle) };
         (!address.is_null() && !is_own(address)).then_some(address)

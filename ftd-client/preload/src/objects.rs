@@ -11,6 +11,14 @@ pub(crate) struct Object {
     pub(crate) path: CString,
     /// Addresses.
     pub(crate) range: Range<usize>,
+    /// What is added to the addresses in its file.
+    pub(crate) base: usize,
+    /// Tables of relocations: address and bytes.
+    pub(crate) relocations: Vec<(usize, usize)>,
+    /// Tables of symbols and of strings.
+    pub(crate) symbols: Option<(usize, usize)>,
+    /// Addresses that are read-only once it is relocated.
+    pub(crate) relro: Range<usize>,
     soname: Vec<u8>,
     needed: Vec<Vec<u8>>,
 }
@@ -43,7 +51,7 @@ unsafe extern "C" fn describe(info: *mut libc::dl_phdr_info, _size: usize, found
         unsafe { (CStr::from_ptr(info.dlpi_name), std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into())) };
     let base = info.dlpi_addr as usize;
     let mut range: Option<Range<usize>> = None;
-    let mut dynamic = None;
+    let (mut dynamic, mut relro) = (None, 0..0);
     for header in headers {
         let start = base.wrapping_add(header.p_vaddr as usize);
         match header.p_type {
@@ -52,15 +60,25 @@ unsafe extern "C" fn describe(info: *mut libc::dl_phdr_info, _size: usize, found
                 let before = range.unwrap_or(start..end);
                 range = Some(before.start.min(start)..before.end.max(end));
             }
+            libc::PT_GNU_RELRO => relro = start..start + header.p_memsz as usize,
             libc::PT_DYNAMIC => dynamic = Some(start as *const Dyn),
             _ => {}
         }
     }
     let range = range.unwrap_or(0..0);
-    let mut object = Object { path: path.to_owned(), range, soname: Vec::new(), needed: Vec::new() };
+    let mut object = Object {
+        path: path.to_owned(),
+        range,
+        base,
+        relocations: Vec::new(),
+        symbols: None,
+        relro,
+        soname: Vec::new(),
+        needed: Vec::new(),
+    };
     if let Some(dynamic) = dynamic {
         // SAFETY: the object is mapped while this runs, and its dynamic section lies where its header says.
-        unsafe { read_dynamic(&mut object, base, dynamic) };
+        unsafe { read_dynamic(&mut object, dynamic) };
     }
     found.push(object);
     0
@@ -79,10 +97,13 @@ const DT_NEEDED: isize = 1;
 const DT_STRTAB: isize = 5;
 const DT_STRSZ: isize = 10;
 const DT_SONAME: isize = 14;
+const DT_SYMTAB: isize = 6;
+/// Address and size of the tables of relocations.
+const TABLES: [(isize, isize); 2] = [(7, 8), (23, 2)];
 
 /// # Safety
-/// `dynamic` is the dynamic section of the object, which is mapped at `base`.
-unsafe fn read_dynamic(object: &mut Object, base: usize, dynamic: *const Dyn) {
+/// `dynamic` is the dynamic section of the object, which is mapped.
+unsafe fn read_dynamic(object: &mut Object, dynamic: *const Dyn) {
     let entries = || {
         let mut at = dynamic;
         std::iter::from_fn(move || {
@@ -96,7 +117,8 @@ unsafe fn read_dynamic(object: &mut Object, base: usize, dynamic: *const Dyn) {
     let value = |tag| entries().find(|entry: &Dyn| entry.tag == tag).map(|entry| entry.value);
     let (Some(strings), Some(size)) = (value(DT_STRTAB), value(DT_STRSZ)) else { return };
     // The linker has made an address of it in most objects, not in the kernel's.
-    let strings = if object.range.contains(&strings) { strings } else { base.wrapping_add(strings) };
+    let place = |value: usize| if object.range.contains(&value) { value } else { object.base.wrapping_add(value) };
+    let strings = place(strings);
     if !object.range.contains(&strings) || !object.range.contains(&(strings + size.saturating_sub(1))) {
         return;
     }
@@ -107,6 +129,9 @@ unsafe fn read_dynamic(object: &mut Object, base: usize, dynamic: *const Dyn) {
         // SAFETY: within the table of strings, whose last byte is zero.
         unsafe { CStr::from_ptr((strings + offset) as *const libc::c_char) }.to_bytes().to_vec()
     };
+    let tables = TABLES.iter().filter_map(|(table, bytes)| Some((place(value(*table)?), value(*bytes)?)));
+    let (relocations, symbols) = (tables.collect(), value(DT_SYMTAB).map(|symbols| (place(symbols), strings)));
+    (object.relocations, object.symbols) = (relocations, symbols);
     object.soname = value(DT_SONAME).map(text).unwrap_or_default();
     object.needed = entries().filter(|entry| entry.tag == DT_NEEDED).map(|entry| text(entry.value)).collect();
 }

@@ -349,3 +349,24 @@ fn gates_stop_a_rank_at_their_place() {
         });
     }
 }
+
+#[test]
+fn finding_the_native_function_takes_no_lock_that_loading_needs() {
+    let directory = tempfile::tempdir().unwrap();
+    let cc = Path::new("cc");
+    let shared = ["-shared", "-fPIC"];
+    let host = compile(cc, "locks.c", &["-ldl", "-lpthread"], &directory.path().join("host"));
+    let plugin = compile(cc, "locks.c", &[&shared[..], &["-DPLUGIN"]].concat(), &directory.path().join("plugin.so"));
+    let other = compile(cc, "unknown.c", &shared, &directory.path().join("other.so"));
+    let mut child = Command::new(host).args([plugin, other]).env("LD_PRELOAD", preload()).spawn().unwrap();
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(60) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return assert!(status.success(), "{status}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    panic!("a deadlock in the dynamic linker");
+}

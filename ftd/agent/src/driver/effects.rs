@@ -224,14 +224,15 @@ impl Driver {
                 set(key, value.to_string());
             }
         }
-        let mut preload = self.spec.preload.clone().into_os_string().into_vec();
-        if let Some((_, old)) = self.spec.env.iter().find(|(key, _)| key == b"LD_PRELOAD")
-            && !old.is_empty()
-        {
-            preload.push(b':');
-            preload.extend_from_slice(old);
-        }
-        env.push((b"LD_PRELOAD".to_vec(), preload));
+        let old = |key: &[u8]| {
+            let found = self.spec.env.iter().find(|(name, _)| name == key);
+            found.map_or(&[][..], |(_, value)| value)
+        };
+        let preload = in_front(self.spec.preload.clone().into_os_string().into_vec(), old(b"LD_PRELOAD"));
+        // AddressSanitizer takes any library in front of its own for a mistake, and ends the program.
+        let sanitizer = [&b"verify_asan_link_order=0"[..], old(b"ASAN_OPTIONS")].join(&b':');
+        env.retain(|(name, _)| name != b"ASAN_OPTIONS");
+        env.extend([(b"LD_PRELOAD".to_vec(), preload), (b"ASAN_OPTIONS".to_vec(), sanitizer)]);
         env
     }
 
@@ -338,6 +339,36 @@ impl Driver {
             report::Text::Block(block) => self.launcher.send(&launcher::ToLauncher::Recovered { block }),
             report::Text::Notice(notice) => self.notice(notice),
             report::Text::Silent => {}
+        }
+    }
+}
+
+/// A list with one more entry in front; behind the sanitizers' runtimes, which must come first.
+fn in_front(entry: Vec<u8>, list: &[u8]) -> Vec<u8> {
+    const RUNTIMES: [&str; 7] =
+        ["libasan.", "libtsan.", "libubsan.", "liblsan.", "libmsan.", "libhwasan.", "libclang_rt."];
+    let is_runtime = |entry: &&[u8]| {
+        let name = entry.rsplit(|byte| *byte == b'/').next().unwrap_or(entry);
+        RUNTIMES.iter().any(|runtime| name.starts_with(runtime.as_bytes()))
+    };
+    let entries = || list.split(|byte| matches!(byte, b':' | b' ')).filter(|entry| !entry.is_empty());
+    let runtimes = entries().filter(is_runtime);
+    let all: Vec<&[u8]> = runtimes.chain([&entry[..]]).chain(entries().filter(|entry| !is_runtime(entry))).collect();
+    all.join(&b':')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_front;
+
+    #[test]
+    fn the_preload_stands_behind_sanitizers_and_before_all_others() {
+        for (old, new) in [
+            ("", "ours"),
+            ("theirs.so", "ours:theirs.so"),
+            ("/x/libprof.so:/y/libasan.so.8 z.so", "/y/libasan.so.8:ours:/x/libprof.so:z.so"),
+        ] {
+            assert_eq!(in_front(b"ours".to_vec(), old.as_bytes()), new.as_bytes());
         }
     }
 }
