@@ -64,10 +64,10 @@ class Unkillable:
 
     def prepare(self, scratch, user):
         program = f"{scratch}/build/{program_name()}"
-        subprocess.run(["cc", "-o", f"{program}.new", "-x", "c", "-"], input=SETUID, text=True, check=True)
-        os.chown(f"{program}.new", 0, 0)
-        os.chmod(f"{program}.new", 0o4755)
-        os.rename(f"{program}.new", program)
+        subprocess.run(["cc", "-o", f"{program}.{os.getpid()}", "-x", "c", "-"], input=SETUID, text=True, check=True)
+        os.chown(f"{program}.{os.getpid()}", 0, 0)
+        os.chmod(f"{program}.{os.getpid()}", 0o4755)
+        os.rename(f"{program}.{os.getpid()}", program)
         if self.hidden:
             _mount(b"proc", b"/proc", b"hidepid=2")
 

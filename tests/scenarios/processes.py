@@ -315,3 +315,61 @@ def impostor(context, role):
     job.kill(rank)
     job.expect(0, context.reference(mpi, 2, program))
     check(job.restored == [5], f"restored {job.restored}")
+
+
+# --- what cannot be killed -----------------------------------------------------------------------------------------
+
+def unkillable(context, end):
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    stop, pid_file = context.work / "stop", context.work / "pid"
+    start = f"{context.scratch}/build/{root.program_name()} {stop} > /dev/null 2>&1 < /dev/null & echo $! > {pid_file}"
+    command = f"if [ $FT_RANK = 1 ]; then {start}; fi; exec {program}"
+    job = context.ftrun(mpi, 2, "bash", "-c", command, gates=["app.compute:1"], hurry=10)
+    try:
+        rank = job.at_gate("app.compute", 1)
+        pid = int(pid_file.read_text())
+        eventually(lambda: is_anothers(pid), "the program that becomes root's")
+        if end == "well":
+            job.go("app.compute", 1)
+        else:
+            job.kill(rank if end == "recovery" else job.shepherd_of(rank))
+        status = job.wait(25)
+        check(is_anothers(pid), "it ended by itself")
+        check(status == (0 if end == "well" else 1), f"status {status}: {job.err}")
+        name = "" if os.path.exists(f"/proc/{pid}") else " and cannot be looked at (hidepid)"
+        shown = "" if name else f" ({root.program_name()})"
+        sentence = f"still there after SIGKILL, and left: process {pid}{shown}, which belongs to another user (EPERM){name}"
+        check(job.err.count(sentence) == 1, job.err)
+    finally:
+        stop.touch()
+    # An orphan becomes this process's child; ftrun's own end is waited for elsewhere.
+    eventually(lambda: os.waitpid(pid, os.WNOHANG)[0] == pid, "its end")
+    return name
+
+
+def is_anothers(pid):
+    """Lives, or has not been waited for, and this user may not signal it."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not os.path.exists(f"/proc/{pid}") or proc.alive(pid)
+    except ProcessLookupError:
+        pass
+    return False
+
+
+ENDS = [{"end": "recovery"}, {"end": "shepherd"}, {"end": "well"}]
+
+
+@scenario("unkillable/plain", each=ENDS, as_root=root.Unkillable())
+def unkillable_plain(context, end):
+    """A child that became another user's (set-user-id) cannot be killed: the job does not hang but ends, in bounded time,
+    with a sentence that names it; a job that was over keeps its status."""
+    check(not unkillable(context, end), "/proc hides it")
+
+
+@scenario("unkillable/hidden", each=ENDS, as_root=root.Unkillable(hidden=True))
+def unkillable_hidden(context, end):
+    """The same where `/proc` does not show it (`hidepid=2`): what cannot be seen is not taken for gone."""
+    check(unkillable(context, end), "/proc shows it")

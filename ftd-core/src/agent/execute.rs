@@ -74,6 +74,10 @@ impl Agent {
         let stuck = self.worlds.iter().find(|(_, since)| since.is_some_and(|since| self.due(since, timeout)));
         let Some(world) = stuck.map(|(world, _)| *world) else { return };
         self.worlds.remove(&world);
+        // The job is over as it is; the launcher says who is left.
+        if self.stage == Stage::Ending {
+            return;
+        }
         let reason = format!(
             "the job cannot continue, because processes of {world} on {} are still there {timeout} after SIGKILL",
             self.me

@@ -16,6 +16,7 @@ pub fn job_config(spec: &JobSpec) -> Result<JobConfig, ModeError> {
         recover_aborts: spec.recover_aborts,
         grace: Micros::from_millis(spec.grace_ms),
         progress_after: hurried(ordinary.progress_after),
+        stop_timeout: hurried(ordinary.stop_timeout),
         report_patience: hurried(ordinary.report_patience),
         ..ordinary
     };

@@ -38,7 +38,8 @@ pub fn end_all(patience: Duration) {
     loop {
         sweep.round(&[]);
         reap();
-        if ft_sys::process::children(std::process::id() as i32).is_empty() || Instant::now() >= until {
+        let none = ft_sys::process::children(std::process::id() as i32).is_empty();
+        if none || sweep.is_refused() || Instant::now() >= until {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 
 /// What is still there so long after the job's end is killed.
 const LEAVE: Duration = Duration::from_secs(5);
+/// How long the sweep behind a dead helper waits for what SIGKILL does not end.
+const UNKILLABLE: Duration = Duration::from_secs(30);
 /// An agent that closed its link has this long to say why and to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// While processes are being killed they are looked at this often.
@@ -636,7 +638,17 @@ impl Launcher {
     fn sweep_step(&mut self) {
         let own: Vec<i32> =
             self.shepherds.values().map(|s| s.pid).chain(self.agent.as_ref().map(|agent| agent.pid)).collect();
-        if !self.sweep.as_mut().is_some_and(|sweep| sweep.round(&own)) {
+        let Some(sweep) = self.sweep.as_mut() else { return };
+        if !sweep.round(&own) {
+            if sweep.age() > ft_sys::timescale::scaled(UNKILLABLE) {
+                self.sweep = None;
+                if self.ending.is_none() {
+                    self.give_up(
+                        1,
+                        "the job cannot continue, because what a lost shepherd left is still there 30 s after SIGKILL",
+                    );
+                }
+            }
             return;
         }
         self.sweep = None;
@@ -675,17 +687,21 @@ impl Launcher {
         // Strays of shepherds that had to be killed at the end.
         let mut sweep = Sweep::default();
         let until = Instant::now() + LEAVE;
-        while !sweep.round(&[]) && Instant::now() < until {
+        while !sweep.round(&[]) && !sweep.is_refused() && Instant::now() < until {
             family::reap();
             std::thread::sleep(LOOK_AGAIN);
         }
         family::reap();
+        let left = ft_sys::unkillable::sentence(&ft_sys::sweep::unkillable());
         let now = Instant::now();
         self.output.read_all(now);
         self.output.finish(now);
         let (status, reason) = self.ending.as_mut().map_or((1, None), |ending| (ending.status, ending.reason.take()));
         if let Some(reason) = reason {
             self.output.say(&format!("ftrun: {reason}"));
+        }
+        if let Some(sentence) = left {
+            self.output.say(&format!("ftrun: {sentence}"));
         }
         // Who has asked for the end does not want to wait for a reader that stands still.
         self.output_until = self.cancelled.map(|_| now + ft_sys::timescale::scaled(LEAVE));

@@ -418,7 +418,7 @@ impl Slot {
     pub fn empty_now(&mut self) {
         self.stop(0);
         let until = Instant::now() + STUBBORN;
-        while self.emptied().is_none() && Instant::now() < until {
+        while self.emptied().is_none() && !self.sweep.is_refused() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             self.reap();
         }

@@ -5,6 +5,7 @@ use crate::proc;
 use procfs_core::process::Stat;
 use rustix::thread::futex::{self, ClockId, Wait, WaitFlags, WaitPtr, WaitvFlags};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -78,7 +79,13 @@ pub fn is_past_user_code(pid: i32) -> io::Result<bool> {
 }
 
 fn every_task(pid: i32, holds: impl Fn(&Path, &Stat) -> io::Result<bool>) -> io::Result<bool> {
-    for task in proc::tasks(pid)?.unwrap_or_default() {
+    let tasks = match proc::tasks(pid) {
+        Ok(Some(tasks)) => tasks,
+        Ok(None) => return Ok(has_ended(pid)),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Ok(has_ended(pid)),
+        Err(error) => return Err(error),
+    };
+    for task in tasks {
         if let Some(stat) = proc::stat(&task)?
             && !holds(&task, &stat)?
         {
@@ -86,6 +93,15 @@ fn every_task(pid: i32, holds: impl Fn(&Path, &Stat) -> io::Result<bool>) -> io:
         }
     }
     Ok(true)
+}
+
+/// What `/proc` shows nothing of may be another user's that is hidden (`hidepid`). A descriptor needs no permission.
+fn has_ended(pid: i32) -> bool {
+    let Ok(fd) = crate::process::pidfd_open(pid) else { return true };
+    nix::poll::poll(
+        &mut [nix::poll::PollFd::new(fd.as_fd(), nix::poll::PollFlags::POLLIN)],
+        nix::poll::PollTimeout::ZERO,
+    ) != Ok(0)
 }
 
 /// The signal that a dying process or zombie dies of; `None` when it lives, is gone, or ends by its own will.

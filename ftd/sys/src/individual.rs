@@ -118,8 +118,12 @@ impl AsFd for Held {
 /// `ESRCH` when it is gone, or stands below no more; `EPERM` when it belongs to somebody else.
 pub fn signal_below(pid: i32, signal: i32) -> std::io::Result<()> {
     let gone = || std::io::Error::from_raw_os_error(libc::ESRCH);
-    let held = Held::of(pid).ok_or_else(gone)?;
-    if held.is_below(std::process::id() as i32) { held.signal(signal) } else { Err(gone()) }
+    if let Some(held) = Held::of(pid) {
+        return if held.is_below(std::process::id() as i32) { held.signal(signal) } else { Err(gone()) };
+    }
+    // One that `/proc` hides (`hidepid`) is known as a child: its number is its own until it is waited for.
+    let fd = pidfd_open(pid)?;
+    if crate::wait::is_child(pid) { pidfd_send_signal(fd.as_fd(), signal) } else { Err(gone()) }
 }
 
 /// The process and those above it, as far as they can be seen.

@@ -25,4 +25,5 @@ pub mod spawn;
 pub mod stray;
 pub mod sweep;
 pub mod timescale;
+pub mod unkillable;
 pub mod wait;

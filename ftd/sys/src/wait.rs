@@ -45,6 +45,15 @@ pub fn next_body() -> Option<i32> {
     (result == 0 && pid > 0).then_some(pid)
 }
 
+/// Whether this is a child of this process that nobody has waited for, living or dead.
+pub fn is_child(pid: i32) -> bool {
+    let Ok(id) = libc::id_t::try_from(pid) else { return false };
+    // SAFETY: an all-zero siginfo is a valid value of the type.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    unsafe { libc::waitid(libc::P_PID, id, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0 }
+}
+
 /// Waits for this child; `None` when it is no child of this process, or somebody else waited for it.
 pub fn wait_for(pid: i32) -> Option<Status> {
     let pid = Pid::from_raw(pid)?;
