@@ -31,7 +31,8 @@ class Delegated:
 
     def undo(self, pid):
         """Removes the group; the scenario's process is gone."""
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             try:
                 _libc.unshare(CLONE_NEWNS)
                 _libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None)
@@ -40,7 +41,8 @@ class Delegated:
                     os.rmdir(where)
             finally:
                 os._exit(0)
-        os.wait()
+        # Others of this process are scenarios that run at the same time.
+        os.waitpid(child, 0)
 
 
 SETUID = r"""
