@@ -121,6 +121,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         # The source tree may lie where the ordinary user cannot go.
         os.chdir(scratch)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Under nohup it is ignored, and what inherits that is to ignore it as well.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         context = job.Context(label, scratch, prefix, scenario.public)
         try:
             if not limited:

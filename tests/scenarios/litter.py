@@ -52,6 +52,35 @@ def own_memory(context, mpi, how):
             path.unlink()
 
 
+MPI_IO = """
+#include <mpi.h>
+int main(int argc, char **argv) {
+    MPI_File file;
+    MPI_Init(&argc, &argv);
+    if (MPI_File_open(MPI_COMM_WORLD, argv[1], MPI_MODE_CREATE | MPI_MODE_RDWR, MPI_INFO_NULL, &file)) return 1;
+    MPI_File_write_at(file, 0, argv[1], 4, MPI_CHAR, MPI_STATUS_IGNORE);
+    MPI_File_close(&file);
+    MPI_Finalize();
+    return 0;
+}
+"""
+
+
+@scenario("own-memory-mpi-io", public=True, each=[{"mpi": m} for m in ("openmpi4", "mpich4", "mpich5")])
+def own_memory_mpi_io(context, mpi):
+    """A file that the program makes below /dev/shm with MPI-IO is the program's, though the MPI opens it."""
+    mpi = context.mpi(mpi)
+    source, program = context.work / "io.c", context.work / "io"
+    source.write_text(MPI_IO)
+    subprocess.run([mpi.cc, "-o", program, source], env=context.env(mpi, {}), check=True)
+    path = SHM / f"ftd-test-mpi-io-{os.getpid()}"
+    try:
+        context.ftrun(mpi, 2, program, path, ft="none").expect(0)
+        check(path.exists(), "the program's file was removed")
+    finally:
+        path.unlink(missing_ok=True)
+
+
 KINDS = ["psm_ab12cd34", "psm2_shm.1001.ab", "mpich_shar_tmpAbCdEf", "mpich_shm_1a2b3c4d_0", "ucx_shm_posix_7f00ab12",
          "vader_segment.host.1001.5a0001.1", "sm_segment.host.1001.5a0001.1", "open_mpi.0000", "Intel_MPI_AbCdEf", "shm_mpi_1"]
 

@@ -240,6 +240,15 @@ def least(pids):
     return {who: {what: min(look[who][what] for look in looks) for what in looks[0][who]} for who in pids}
 
 
+def least_files(directory):
+    """Files below a directory when a world has settled: for a moment its predecessor's notes are there as well."""
+    looks = []
+    for _ in range(10):
+        looks.append(sum(len(files) for _, _, files in os.walk(directory)))
+        time.sleep(0.05)
+    return min(looks)
+
+
 @scenario("hundred-failures", timeout=400, weight=2, each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
 def hundred_failures(context, mpi):
     """100 failures in one job; between the 10th and the 100th nothing grows."""
@@ -266,7 +275,7 @@ def hundred_failures(context, mpi):
                     "agent": job.one("ft-agent"),
                     **{f"shepherd {i}": pid for i, pid in enumerate(shepherds)},
                 }),
-                "files": {"shm": sum(len(files) for _, _, files in os.walk(context.memory))},
+                "files": {"shm": least_files(context.memory)},
             }
         if failure <= 100:
             job.kill(ranks[failure % 4], f"failure {failure}")
@@ -280,6 +289,10 @@ def hundred_failures(context, mpi):
         for what, before in early[who].items():
             after = late[who][what]
             if what == "private_kb":
+                continue
+            if what == "shm":
+                # The notes of one ended world may stay (I13).
+                check(after <= before + 4, f"{who}: {what} was {before} and is {after}")
                 continue
             if what == "resident_kb":
                 check(after <= before * 1.05, f"{who}: {what} grew from {before} to {after}")

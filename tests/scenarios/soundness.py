@@ -5,14 +5,14 @@ import signal
 import subprocess
 import time
 
-from harness import proc
+from harness import proc, registry
 from harness.job import check
 from harness.registry import scenario
 
 RT3 = signal.SIGRTMIN + 3
 
 
-@scenario("real-time-signal", each=[{"who": w} for w in ("rank", "wrapped", "agent", "shepherd", "pmix")])
+@scenario("real-time-signal", each=[{"who": w} for w in ("rank", "agent", "shepherd", "pmix", *["wrapped"] * registry.soak)])
 def real_time_signal(context, who):
     """A death by a real-time signal is a death like any other, and the block names the signal."""
     mpi = context.mpi("openmpi4" if who == "pmix" else "mpich4")
@@ -219,6 +219,10 @@ def file_size_limit(context, blocks):
     # Through pipes: the test's own files have the limit, too.
     limited = f"(ulimit -f {blocks}; exec $FTRUN -n 2 --ft=reinit %s) 2>&1 | sort -u; exit ${{PIPESTATUS[0]}}\n"
     job = context.script(limited % program, mpi=mpi, env=env)
+    if blocks == 0:
+        check(job.wait(30) == 1, f"exit status {job.process.returncode}: {job.output.text}")
+        check("the file-size limit (ulimit -f) leaves no room" in job.output.text, job.output.text)
+        return
     check(job.wait(30) == 70, f"exit status {job.process.returncode}: {job.output.text}")
     for sentence in (f"file-size limit (ulimit -f) of {blocks * 1024} bytes leaves no room for checkpoints",
                      "leaves no room for the job's record"):

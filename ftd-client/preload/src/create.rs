@@ -123,6 +123,20 @@ fn to_be_noted(path: &CStr, flags: c_int, caller: usize) -> Option<Notebook> {
     name.and_then(|_| notes()).filter(|_| objects::is_of_mpi(caller))
 }
 
+/// Whether the file may be the program's, made by MPI-IO, which lives in the same libraries. That opens with the permissions
+/// that the program's mask leaves of `rw-rw-rw-`. What an MPI makes for itself is new, and the user's alone; where the mask
+/// leaves no more than that either, nobody can tell the two apart.
+fn may_be_of_mpi_io(flags: c_int, mode: libc::mode_t) -> bool {
+    flags & libc::O_EXCL == 0 || mode & 0o077 != 0 || !mask_allows_others()
+}
+
+/// Whether a file that is made with `rw-rw-rw-` could be read or written by others.
+fn mask_allows_others() -> bool {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| u32::from_str_radix(line.strip_prefix("Umask:")?.trim(), 8).ok());
+    mask.is_some_and(|mask| mask & 0o066 != 0o066)
+}
+
 /// Opens and makes a file below `/dev/shm`, and notes it: the file is made without a name, noted, and then named.
 fn create(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
     let exclusive = flags & libc::O_EXCL != 0;
@@ -227,7 +241,7 @@ unsafe extern "C" fn openat_by(
     }
     // SAFETY: openat takes a C string.
     let path = unsafe { CStr::from_ptr(path) };
-    match to_be_noted(path, flags, caller) {
+    match to_be_noted(path, flags, caller).filter(|_| !may_be_of_mpi_io(flags, mode)) {
         Some(notebook) => create(notebook, path, flags, mode),
         None => native_openat(directory, path, flags, mode),
     }

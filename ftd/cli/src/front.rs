@@ -52,11 +52,11 @@ fn stand(launcher: i32, signals: &SignalFd) -> ExitCode {
     }
 }
 
-/// Whether the launcher got this signal as well: the terminal sends to the group that it runs. Only a hang-up, and what
-/// goes with it, comes to the leader of the session alone.
+/// Whether the launcher got this signal as well: what its keys mean, the terminal sends to the group that it runs. All else
+/// that the kernel sends (a hang-up, a timer that was set before `exec`, a limit) comes to this process alone.
 fn came_to_the_group(signal: &siginfo) -> bool {
-    let to_leader = [Signal::SIGHUP, Signal::SIGCONT].iter().any(|number| *number as u32 == signal.ssi_signo);
-    signal.ssi_code > 0 && !to_leader
+    let of_keys = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP];
+    signal.ssi_code > 0 && of_keys.iter().any(|number| *number as u32 == signal.ssi_signo)
 }
 
 /// Brings a front back that was stopped with its launcher; to be called in the launcher when it runs again.

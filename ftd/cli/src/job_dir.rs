@@ -39,6 +39,12 @@ pub enum JobDirError {
         /// Name of the file system's kind.
         kind: String,
     },
+    /// Not even the file that says whose the directory is can be written.
+    #[error("{}: the file-size limit (ulimit -f) leaves no room for a hundred bytes: raise it", path.display())]
+    FileSizeLimit {
+        /// The file.
+        path: PathBuf,
+    },
     /// Something in it cannot be made.
     #[error("{}: {error}", path.display())]
     Inside {
@@ -103,6 +109,9 @@ impl JobDir {
             // What is in it by now is this file, if anything is.
             let _ = fs::remove_file(&path);
             let _ = fs::remove_dir(&self.path);
+            if error.kind() == io::ErrorKind::FileTooLarge {
+                return JobDirError::FileSizeLimit { path };
+            }
             JobDirError::Inside { path, error }
         })
     }

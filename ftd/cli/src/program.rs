@@ -1,9 +1,12 @@
 //! Finding the program, and a first look into it.
 
 use ft_wire::Flavour;
+use object::elf::{DT_NEEDED, DT_STRSZ, DT_STRTAB, FileHeader32, FileHeader64};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache, ReadRef};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -118,63 +121,36 @@ pub fn linked_in(file: &Path) -> Option<Flavour> {
 
 /// Most of a program that is searched.
 const MOST_SEARCHED: u64 = 256 << 20;
-/// Longest table of an ELF file that is looked at.
-const MOST: u64 = 16 << 20;
-const PT_LOAD: u64 = 1;
-const PT_DYNAMIC: u64 = 2;
-const DT_NEEDED: u64 = 1;
-const DT_STRTAB: u64 = 5;
 
-/// The libraries that a 64-bit little-endian ELF file asks for.
+/// The libraries that an ELF file asks for; nothing but what that takes is read.
 fn needed(file: &Path) -> Option<Vec<Vec<u8>>> {
-    let mut file = File::open(file).ok()?;
-    let mut header = [0; 64];
-    file.read_exact(&mut header).ok()?;
-    // Magic, 64 bits, little endian.
-    if header[..6] != *b"\x7fELF\x02\x01" {
-        return None;
+    let data = ReadCache::new(File::open(file).ok()?);
+    match FileKind::parse(&data).ok()? {
+        FileKind::Elf64 => needed_by::<FileHeader64<Endianness>, _>(&data),
+        FileKind::Elf32 => needed_by::<FileHeader32<Endianness>, _>(&data),
+        _ => None,
     }
-    let (table, entry, count) = (number(&header, 32, 8)?, number(&header, 54, 2)?, number(&header, 56, 2)?);
-    let table = part(&mut file, table, entry * count)?;
-    let mut loaded = Vec::new();
-    let mut dynamic = None;
-    for segment in table.chunks_exact(usize::try_from(entry).ok().filter(|entry| *entry >= 56)?) {
-        let (offset, address, bytes) = (number(segment, 8, 8)?, number(segment, 16, 8)?, number(segment, 32, 8)?);
-        match number(segment, 0, 4)? {
-            PT_LOAD => loaded.push((address, bytes, offset)),
-            PT_DYNAMIC => dynamic = Some((offset, bytes)),
-            _ => {}
-        }
-    }
-    let (offset, bytes) = dynamic?;
-    let dynamic = part(&mut file, offset, bytes)?;
-    let entries = || dynamic.chunks_exact(16).filter_map(|e| Some((number(e, 0, 8)?, number(e, 8, 8)?)));
-    let (_, names) = entries().find(|(tag, _)| *tag == DT_STRTAB)?;
-    let names = loaded.iter().find_map(|(address, bytes, offset)| {
-        let into = names.checked_sub(*address).filter(|into| into < bytes)?;
-        offset.checked_add(into)
-    })?;
-    entries().filter(|(tag, _)| *tag == DT_NEEDED).map(|(_, at)| text(&mut file, names.checked_add(at)?)).collect()
 }
 
-fn number(bytes: &[u8], at: usize, size: usize) -> Option<u64> {
-    Some(bytes.get(at..at + size)?.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
-}
-
-fn part(file: &mut File, offset: u64, bytes: u64) -> Option<Vec<u8>> {
-    let mut read = Vec::new();
-    file.seek(SeekFrom::Start(offset)).ok()?;
-    file.take(bytes.min(MOST)).read_to_end(&mut read).ok()?;
-    (read.len() as u64 == bytes).then_some(read)
-}
-
-/// A text that ends with a zero.
-fn text(file: &mut File, offset: u64) -> Option<Vec<u8>> {
-    let mut bytes = [0; 256];
-    file.seek(SeekFrom::Start(offset)).ok()?;
-    let count = file.read(&mut bytes).ok()?;
-    let end = bytes[..count].iter().position(|byte| *byte == 0)?;
-    Some(bytes[..end].to_vec())
+fn needed_by<'data, Elf, R>(data: R) -> Option<Vec<Vec<u8>>>
+where
+    Elf: FileHeader<Endian = Endianness>,
+    R: ReadRef<'data>,
+{
+    let header = Elf::parse(data).ok()?;
+    let endian = header.endian().ok()?;
+    // As the dynamic linker does: a program may have no sections.
+    let segments = header.program_headers(endian, data).ok()?;
+    let dynamic = segments.iter().find_map(|segment| segment.dynamic(endian, data).ok().flatten())?;
+    let entries = || dynamic.iter().map(|entry| (entry.d_tag(endian), entry.d_val(endian).into()));
+    let value = |wanted| entries().find(|(tag, _)| *tag == wanted).map(|(_, value)| value);
+    let (address, bytes): (u64, u64) = (value(DT_STRTAB)?, value(DT_STRSZ)?);
+    let names = segments.iter().find_map(|segment| segment.data_range(endian, data, address, bytes).ok().flatten())?;
+    let name = |at: u64| {
+        let rest = names.get(usize::try_from(at).ok()?..)?;
+        Some(rest[..memchr::memchr(0, rest)?].to_vec())
+    };
+    entries().filter(|(tag, _)| *tag == DT_NEEDED).map(|(_, at)| name(at)).collect()
 }
 
 #[cfg(test)]

@@ -78,6 +78,9 @@ impl Litter {
     pub fn read(&mut self, job_dir: &Path) {
         let found = made::read(job_dir).into_iter().map(|(path, world, notes)| (path, (world, notes)));
         self.notebooks.extend(found);
+        // Whoever has a notebook, `<rank>.<pid>`, was about to make something, whether anybody else noted it or not.
+        let of_notebook = |path: &PathBuf| path.extension()?.to_str()?.parse::<i32>().ok();
+        self.processes.extend(self.notebooks.keys().filter_map(of_notebook));
         let text = std::fs::read_to_string(job_dir.join(PROCESSES)).unwrap_or_default();
         self.processes.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
     }

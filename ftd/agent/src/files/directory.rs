@@ -58,6 +58,8 @@ pub struct CheckpointDir {
     inodes: HashMap<WatchId, u64>,
     /// To be looked at.
     pending: BTreeSet<PathBuf>,
+    /// Names that were to be looked at and are no more; what they named may have another one (a hard link).
+    gone: BTreeSet<PathBuf>,
 }
 
 impl CheckpointDir {
@@ -77,6 +79,7 @@ impl CheckpointDir {
             inodes: whole.iter().map(|(inode, watch)| (*watch, *inode)).collect(),
             files: whole.into_iter().map(known).collect(),
             pending: BTreeSet::new(),
+            gone: BTreeSet::new(),
         };
         directory.make()?;
         directory.drain();
@@ -145,8 +148,21 @@ impl CheckpointDir {
                     self.journal.whole(inode, watch);
                 }
             }
+            if self.pending.is_empty() {
+                self.find_other_names();
+            }
         }
         self.shorten_journal();
+    }
+
+    /// Files that are not known to be whole, and whose names are gone, are looked for under others.
+    fn find_other_names(&mut self) {
+        let gone = std::mem::take(&mut self.gone);
+        let lost = |file: &Known| file.state != State::Whole && gone.contains(&file.path);
+        if !gone.is_empty() && self.files.values().any(lost) {
+            // What cannot be watched is not known to be whole; why stands in the log.
+            let _ = self.watch_tree(self.root.clone());
+        }
     }
 
     fn shorten_journal(&mut self) {
@@ -159,7 +175,10 @@ impl CheckpointDir {
 
     /// Looks at the file with that name, unless it is known to be whole; the inode if nobody has it open for writing.
     fn look(&mut self, path: &Path) -> Option<u64> {
-        let handle = handle(path)?;
+        let Some(handle) = handle(path) else {
+            self.gone.insert(path.to_path_buf());
+            return None;
+        };
         let inode = handle.metadata().ok()?.ino();
         if let Some(file) = self.files.get_mut(&inode) {
             file.path = path.to_path_buf();
@@ -307,6 +326,7 @@ impl CheckpointDir {
     /// What was moved out may go on in memory of those who died; it is nobody's business any more.
     fn forget_all_but_whole(&mut self) {
         self.pending.clear();
+        self.gone.clear();
         for (watch, directory) in std::mem::take(&mut self.directories) {
             if directory.is_dir() {
                 self.directories.insert(watch, directory);
