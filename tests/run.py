@@ -25,7 +25,7 @@ import traceback
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from harness import job, proc, registry  # noqa: E402
+from harness import job, proc, registry, summary  # noqa: E402
 
 SKIPPED = 77
 # Held by whoever runs a public scenario: it compares what is in the machine's shared memory before and after.
@@ -136,14 +136,7 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
             print(f"skipped: {reason}")
             status = SKIPPED
         except BaseException as error:  # noqa: B036: whatever it is, the log must say it
-            if isinstance(error, job.Failed):
-                print(f"FAILED: {error}")
-                where = traceback.extract_tb(error.__traceback__)
-                print("".join(traceback.format_list([f for f in where if "scenarios" in f.filename])))
-            else:
-                traceback.print_exc()
-            for each in context.jobs:
-                print(each.dump())
+            print(summary.explain(error, context.jobs))
         context.close()
     except BaseException:  # noqa: B036
         traceback.print_exc()
@@ -257,8 +250,9 @@ def main():
                 counts[verdict] += 1
                 print(f"{verdict:4} {entry.label} ({seconds:.1f} s)", flush=True)
                 if verdict in ("FAIL", "HANG"):
-                    failures.append((verdict, entry.label))
-                    print("    " + entry.log_path.read_text(errors="replace").replace("\n", "\n    "), flush=True)
+                    log = entry.log_path.read_text(errors="replace")
+                    failures.append((verdict, entry.label, log))
+                    print("    " + log.replace("\n", "\n    "), flush=True)
                 elif verdict == "skip":
                     print("    " + entry.last_words(), flush=True)
             time.sleep(0.01)
@@ -269,8 +263,9 @@ def main():
             print(f"scratch directory kept: {scratch}")
         else:
             shutil.rmtree(scratch, ignore_errors=True)
-    for verdict, label in failures:
-        print(f"{verdict} {label}")
+    # Nothing stands below this: of a long log only the end may be seen.
+    for line in summary.what_failed(failures) if failures else []:
+        print(line)
     skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
     print(f"{counts['ok']} passed, {counts['FAIL'] + counts['HANG']} failed{skipped}")
     return 1 if failures else 0

@@ -11,7 +11,7 @@ import time
 import types
 
 from harness import job as harness_job
-from harness import proc, registry
+from harness import proc, registry, summary
 from harness.job import check
 from harness.registry import scenario
 
@@ -372,6 +372,27 @@ def harness_proof(context):
             os._exit(0)
         os._exit(1)
     check(os.waitpid(child, 0)[1] == 0, "an isolation that cannot be had was lost in silence")
+
+
+@scenario("summary")
+def closing_lines(context):
+    """The closing lines of a failed run tell why each scenario failed, and are few, however many failed and whatever they said."""
+    job = context.start(["bash", "-c", "echo a word of ftrun >&2; exit 3"])
+    logs = []
+    for wrong in (lambda: job.expect(0), lambda: check(False, "left behind:\n" + "a line\n" * 1000), lambda: [][1]):
+        try:
+            wrong()
+        except Exception as error:  # noqa: BLE001
+            logs.append(f"+ bash\n{summary.explain(error, context.jobs)}")
+    logs += ["+ bash\nHANG: not over after 60 s; processes:\n1 S init\n--- job0.err\nlast\n", "+ bash\n", "skipped: no disk\n"]
+    few = summary.what_failed([("FAIL", f"scenario/{n}", log) for n, log in enumerate(logs)])
+    for words in ("FAIL scenario/0: exit status 3, expected 0", "FAIL scenario/1: left behind:", "stderr: a word of ftrun",
+                  "FAIL scenario/2: IndexError: list index out of range", "FAIL scenario/3: not over after 60 s", "stderr: last", "more.py:",
+                  "FAIL scenario/4: no word about why", "FAIL scenario/5: skipped: no disk"):
+        check(any(words in line for line in few), f"'{words}' is not in\n" + "\n".join(few))
+    check(len(few) <= summary.LINES, f"{len(few)} lines")
+    many = summary.what_failed([("FAIL", f"scenario/{n}", log) for n, log in enumerate(logs * 50)])
+    check(len(many) <= summary.LINES and many[-1] == "and 262 more", "\n".join(many))
 
 
 def promises(text):
