@@ -21,7 +21,7 @@ includedir = $(DESTDIR)$(prefix)/include
 mandir     = $(DESTDIR)$(prefix)/share/man
 docdir     = $(DESTDIR)$(prefix)/share/doc/ftd
 
-.PHONY: build demo test check licences subjects scenarios soak bench install clean
+.PHONY: build demo test check licences subjects specification scenarios soak bench install clean
 
 build:
 	scripts/install-deps.sh build
@@ -40,7 +40,7 @@ test:
 	FT_TEST_OMPI5=$(mpis)/openmpi5 FT_TEST_MPICH5=$(mpis)/mpich5 FT_TEST_IMPI=$(mpis)/impi $(CARGO) test --workspace
 	$(MAKE) --no-print-directory scenarios
 
-check: licences subjects
+check: licences subjects specification
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
@@ -49,6 +49,10 @@ licences:
 
 subjects:
 	$(PYTHON) scripts/subjects.py
+
+# What the document promises and the tests that it names know each other.
+specification:
+	$(PYTHON) scripts/specification.py
 
 scenarios:
 	$(PYTHON) tests/run.py $(TESTS)

@@ -22,8 +22,6 @@ class Scenario:
 
 
 _all = []
-# Every family of scenarios, also those of which this run has none.
-declared = set()
 
 
 def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False, as_root=None):
@@ -33,7 +31,6 @@ def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False
     `as_root`: what only root can prepare (harness/root.py)."""
 
     def register(function):
-        declared.add(name)
         for parameters in [{}] if each is None else each:
             suffix = "".join(f"/{value}" for value in parameters.values())
             _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public, as_root))
@@ -57,7 +54,6 @@ def load(here, soak):
     """All scenarios."""
     sys.modules["harness.registry"].soak = soak
     sys.modules["harness.registry"].rows = matrix(here / "matrix.toml", soak)
-    sys.modules["harness.registry"].every = _all
     for path in sorted((here / "scenarios").glob("[a-z]*.py")):
         importlib.import_module(f"scenarios.{path.stem}")
     return _all

@@ -23,7 +23,7 @@ def explain(error, jobs):
 
 def reason(log):
     """(lines of the assertion, lines that help) of a failed scenario's log."""
-    body, _, dump = log.partition("\n--- ")
+    body = log.partition("\n--- ")[0]
     lines = body.strip().splitlines()
     begin = next((n for n, line in enumerate(lines) if re.match(r"FAILED: |HANG: |skipped: |Traceback ", line)), None)
     if begin is None:
@@ -35,7 +35,7 @@ def reason(log):
     else:
         said = lines[begin : frames[0] if frames else None]
     help = [re.sub(r'.*File "(?:.*/)?(\w+\.py)", line (\d+), in (.*)', r"at \1:\2, \3", lines[n]) for n in frames[-1:]]
-    for stderr in re.findall(r"^--- (?:stderr|job\d+\.err)\n((?:(?!--- ).*\n)*)", dump, re.M)[-1:]:
+    for stderr in re.findall(r"^--- (?:stderr|job\d+\.err)\n((?:(?!--- ).*\n)*)", log[len(body) :], re.M)[-1:]:
         help += [f"stderr: {line}" for line in stderr.strip().splitlines()[-2:]]
     return [line for line in said if line.strip()], help
 

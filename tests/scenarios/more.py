@@ -1,6 +1,5 @@
 """The rest of the contract: order of the output, options, memory limits, linking, and the specification itself."""
 
-import fnmatch
 import os
 import re
 import select
@@ -11,7 +10,7 @@ import time
 import types
 
 from harness import job as harness_job
-from harness import proc, registry, summary
+from harness import proc, summary
 from harness.job import check
 from harness.registry import scenario
 
@@ -393,41 +392,3 @@ def closing_lines(context):
     check(len(few) <= summary.LINES, f"{len(few)} lines")
     many = summary.what_failed([("FAIL", f"scenario/{n}", log) for n, log in enumerate(logs * 50)])
     check(len(many) <= summary.LINES and many[-1] == "and 262 more", "\n".join(many))
-
-
-def promises(text):
-    """The specification's rows: number and what holds it."""
-    return re.findall(r"^\| ((?:[A-Z]|J-[A-Z])\d+[a-z]?) \|.*\| ([^|]*) \|$", text, re.M)
-
-
-def patterns(held_by):
-    """The scenarios that a row names; what is in backquotes and has a blank or a dot is a command or a file."""
-    for quoted in re.findall(r"`([^`]+)`", held_by):
-        if not re.search(r"[ .=]", quoted):
-            choice = re.search(r"\{(.*)\}", quoted)
-            yield from [quoted.replace(choice[0], one) for one in choice[1].split(",")] if choice else [quoted]
-
-
-@scenario("specification")
-def specification(context):
-    """docs/SPECIFICATION.md and the scenarios know each other: each that it names exists, each that exists is named, no number
-    is used twice."""
-    rows = promises((context.scratch / "src/docs/SPECIFICATION.md").read_text())
-    numbers = [number for number, _ in rows]
-    twice = {number for number in numbers if numbers.count(number) > 1}
-    check(not twice and len(numbers) > 60, f"{len(numbers)} numbers, {sorted(twice)} used twice")
-    # Families that exist in `make soak` only are declared in any case.
-    names = {entry.name for entry in registry.every}
-    names |= {f"{family}/" for family in registry.declared}
-    named = {pattern for _, held_by in rows for pattern in patterns(held_by)}
-
-    def meets(name, pattern):
-        return name == pattern or name.startswith(f"{pattern}/") or fnmatch.fnmatch(name, pattern)
-
-    deleted = sorted(p for p in named if not any(meets(name, p) for name in names))
-    check(not deleted, f"docs/SPECIFICATION.md names what is no scenario: {deleted}")
-    unnamed = {n.partition("/")[0] for n in names if not n.endswith("/") and not any(meets(n, p) for p in named)}
-    check(not unnamed, f"docs/SPECIFICATION.md does not name {sorted(unnamed)}")
-    # The check itself can fail.
-    check(list(patterns("`matrix/*/{one,two}`, `make x`")) == ["matrix/*/one", "matrix/*/two"], "patterns are not seen")
-    check(not any(meets(name, "survivors-about") for name in names), "a scenario that is not there was found")
