@@ -320,3 +320,90 @@ def stopped_in_recovery(context):
     (context.work / "go").touch()
     job.expect(0)
     check(job.output.text == "first world\nsecond world\n", f"{job.output.text!r}")
+
+
+@scenario("last-output", each=[{"how": "killed"}, {"how": "stopped"}])
+def last_output(context, how):
+    """When only ftrun's output is left to be written, to a pipe that nobody reads, there is nothing else of the job any more, so
+    that SIGKILL leaves nothing; and Ctrl-Z stops ftrun then as ever."""
+    pipe = context.work / "pipe"
+    os.mkfifo(pipe)
+    read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    job = context.start(
+        ["bash", "-c", 'exec "$@" >pipe', "bash", context.prefix / "bin/ftrun", "-n", "1", "seq", "30000"],
+    )
+    # All that is left of the job below ftrun's two processes.
+    until(lambda: job.below("ftrun") and len(proc.descendants(job.pid)) == 1, "the rank does not end")
+    ours = [job.pid, job.launcher]
+    if how == "killed":
+        left = lambda: proc.shared_files() - context.shared_before  # noqa: E731
+        until(lambda: not left(), lambda: f"left: {left()}", patience=5)
+        job.kill(job.pid)
+        job.wait(5)
+    else:
+        os.kill(job.pid, signal.SIGTSTP)
+        until(lambda: all(proc.stat(pid)[0] == "T" for pid in ours), "Ctrl-Z is not heard")
+        os.kill(job.pid, signal.SIGCONT)
+        until(lambda: not any(proc.stat(pid)[0] == "T" for pid in ours), "it does not go on")
+        text = bytearray()
+        os.set_blocking(read, True)
+        while part := os.read(read, 1 << 16):
+            text += part
+        check(text.decode().split() == [str(n) for n in range(1, 30001)], "the output is not whole")
+        job.expect(0)
+    os.close(read)
+
+
+@scenario("terminal-hung-up")
+def terminal_hung_up(context):
+    """A terminal that hung up, with nobody to hear of it (nohup), is a reader that left: the job goes on to its end."""
+    terminal, slave = pty.openpty()
+    job = context.script(
+        "trap '' HUP; \"$FTRUN\" -n 1 bash -c 'echo on; touch on; until [ -e off ]; do sleep 0.01; done; seq 1000' >\"$TERMINAL\"",
+        env={"TERMINAL": os.ttyname(slave)},
+    )
+    until((context.work / "on").exists, "the rank does not begin")
+    check(os.read(terminal, 4) == b"on\r\n", "the terminal shows something else")
+    os.close(slave)
+    os.close(terminal)
+    (context.work / "off").touch()
+    job.expect(0, patience=20)
+    check(job.err == "", job.err)
+
+
+CLOSED = [(out, err, into) for out in ("", ">&-") for err in ("", "2>&-") for into in ("", "<&-")]
+
+
+@scenario("closed-streams", each=[{"what": "rank"}, {"what": "recovery"}, {"what": "refused"}])
+def closed_streams(context, what):
+    """Every combination of closed standard streams: the job runs; what cannot be written is counted, and the status and, where one
+    can be read, a sentence say so. Nothing of ftd's own gets the number of a closed one."""
+    speak = 'echo "out $(cat | wc -c)"; echo err >&2'
+    for out, err, into in CLOSED:
+        case = " ".join(filter(None, (out, err, into))) or "none"
+        rank = {"rank": f"{speak}", "refused": "true", "recovery": f'[ $FT_WORLD = 2 ] || kill -9 $$; {speak}'}[what]
+        options = "-n 0" if what == "refused" else "-n 1 --ft=reinit"
+        job = context.script(f'"$FTRUN" {options} bash -c "$RANK" {out} {err} {into}', env={"RANK": rank})
+        status = job.wait(20)
+        said, text = job.err, job.output.text
+        if what == "refused":
+            where = said if not err else text if not out else "'0' is not a number of ranks"
+            check(status == 2 and "'0' is not a number of ranks" in where, f"{case}: {status} {said} {text}")
+            continue
+        check(status == (1 if out or err else 0), f"{case}: exit status {status}: {said} {text}")
+        check(out or re.search("^out 0$", text, re.M), f"{case}: standard output is {text!r}")
+        check(err or re.search("^err$", said, re.M), f"{case}: standard error is {said!r}")
+        check(err or what == "rank" or "was killed by SIGKILL" in said, f"{case}: no block: {said}")
+        if out and not err:
+            check("6 bytes of standard output were lost: it is not open for writing" in said, f"{case}: {said}")
+        if err and not out:
+            check("bytes of standard error were lost: it is not open for writing" in text, f"{case}: {text}")
+        check("panicked" not in said + text, f"{case}: {said} {text}")
+
+
+@scenario("closed-quiet")
+def closed_quiet(context):
+    """Nothing is lost of a job that prints nothing: its status is its own."""
+    job = context.script('"$FTRUN" -n 2 true >&- 2>&- <&-; echo $?; "$FTRUN" --version >&-; echo $?')
+    job.expect(0)
+    check(job.output.text == "0\n1\n" and "standard output cannot be written" in job.err, f"{job.output.text} {job.err}")

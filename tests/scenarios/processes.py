@@ -125,6 +125,23 @@ def front_signals(context):
     job.expect(0)
 
 
+@scenario("front-stopped")
+def front_stopped(context):
+    """SIGSTOP of the process that the user started, of which nobody is told: the ranks stop within a second or so, and go on with
+    it."""
+    job = context.ftrun(None, 2, "/usr/bin/python3", "-c", SIGNALLED, str(context.work))
+    eventually(lambda: all((context.work / f"{rank}.ready").exists() for rank in (0, 1)), "the ranks")
+    ranks = list(job.ranks().values())
+    check(len(ranks) == 2, f"ranks {ranks}")
+    for _ in range(2):
+        os.kill(job.pid, signal.SIGSTOP)
+        eventually(lambda: all(proc.stat(pid)[0] == "T" for pid in ranks), "the ranks to stop")
+        os.kill(job.pid, signal.SIGCONT)
+        eventually(lambda: not any(proc.stat(pid)[0] == "T" for pid in ranks), "the ranks to go on")
+    (context.work / "stop").touch()
+    job.expect(0)
+
+
 # --- strays: what proves that a process is the job's -----------------------------------------------------------------
 
 def kill_all_of_ftd(job):

@@ -167,6 +167,34 @@ def signal_timeout(context):
     check("status 124\n" in job.output.text, "timeout says that it had to: " + job.output.text)
 
 
+TIMER = """
+import os, signal, sys
+signal.setitimer(signal.ITIMER_REAL, float(sys.argv[1]))
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+HEARS = 'trap "echo saved $FT_RANK; exit 0" ALRM; touch "$HERE/hears.$FT_RANK"; while :; do sleep 0.01; done'
+
+
+@scenario("signal-timer")
+def signal_timer(context):
+    """A timer that was set before ftrun took the process over (setitimer, then exec) is the kernel's signal to the process that
+    was started, and to that one alone: it reaches the ranks once, as SIGALRM from anybody does."""
+    for seconds in (1, 4, 16):
+        job = context.start(["/usr/bin/python3", "-c", TIMER, seconds, context.prefix / "bin/ftrun", "-n", "2", "--ft=reinit",
+                             "bash", "-c", HEARS], env={"HERE": context.work})
+        heard = lambda: all((context.work / f"hears.{rank}").exists() for rank in (0, 1))  # noqa: E731
+        while not (ready := heard()) and "cancelled" not in job.err and job.running():
+            time.sleep(0.002)
+        status = job.wait(30)
+        # On a slow machine the timer may come first.
+        if ready:
+            break
+    check(ready and status == 0, f"exit status {status}: {job.err}")
+    check(sorted(job.output.text.split()) == ["0", "1", "saved", "saved"], job.output.text)
+    check("cancelled by SIGALRM, and its ranks ended by themselves" in job.err and "again" not in job.err, job.err)
+    no_recovery(job)
+
+
 @scenario("signal-agent-dies")
 def signal_agent_dies(context):
     """The agent's death after the signal is no failure either."""

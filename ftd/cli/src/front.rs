@@ -6,6 +6,8 @@
 //! nothing but wait; the launcher is its child and does not outlive it.
 
 use ft_sys::divide::{self, Carried, Fate, Half};
+use ft_sys::process::condition;
+use nix::libc;
 use nix::sys::signal::{Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use std::io;
@@ -62,6 +64,28 @@ fn came_to_the_group(signal: &siginfo) -> bool {
 /// Brings a front back that was stopped with its launcher; to be called in the launcher when it runs again.
 pub fn wake() {
     ft_sys::process::kill(nix::unistd::getppid().as_raw(), Signal::SIGCONT as i32);
+}
+
+/// The front as the launcher knows it.
+#[derive(Debug, Default)]
+pub struct Front {
+    is_stopped: bool,
+}
+
+impl Front {
+    /// Looks whether it runs; what the ranks are to be told, if that is new. Nobody hears of the SIGSTOP that a process gets,
+    /// and the user means the job with it.
+    pub fn look(&mut self) -> Option<i32> {
+        let condition = condition(nix::unistd::getppid().as_raw())?;
+        let is_stopped = condition.state == 'T' && condition.tracer == 0;
+        let was_stopped = std::mem::replace(&mut self.is_stopped, is_stopped);
+        (is_stopped != was_stopped).then_some(if is_stopped { libc::SIGTSTP } else { libc::SIGCONT })
+    }
+
+    /// It has been continued, and this is known.
+    pub fn goes_on(&mut self) {
+        self.is_stopped = false;
+    }
 }
 
 /// The launcher's memory of signals that may come twice: to it, and through the front.

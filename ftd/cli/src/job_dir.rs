@@ -128,6 +128,17 @@ impl JobDir {
         Ok(())
     }
 
+    /// Removes the directory and the job's cgroup; nobody of the job is left.
+    pub fn remove(&mut self) {
+        let Some(lock) = self.lock.take() else { return };
+        if let Some(group) = self.group.take() {
+            group.remove(REMOVING);
+        }
+        // Shepherds that lose their launcher do the same, at the same time perhaps.
+        job_dir::remove(&self.path, REMOVING);
+        drop(lock);
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
@@ -155,14 +166,7 @@ impl JobDir {
 
 impl Drop for JobDir {
     fn drop(&mut self) {
-        if self.lock.is_none() {
-            return;
-        }
-        if let Some(group) = &self.group {
-            group.remove(REMOVING);
-        }
-        // Shepherds that lose their launcher do the same, at the same time perhaps.
-        job_dir::remove(&self.path, REMOVING);
+        self.remove();
     }
 }
 
@@ -182,7 +186,7 @@ fn sweep(memory: &Path) {
         {
             ft_sys::stray::end_strays(&proven);
             if let Some(sentence) = Litter::of_job(&entry.path()).sweep(End::Killed).sentence() {
-                eprintln!("ftrun: of a job that was killed with all of ftd: {sentence}");
+                crate::say(&format!("of a job that was killed with all of ftd: {sentence}"));
             }
             proven.group().inspect(|group| group.remove(REMOVING));
             proven.remove(REMOVING);

@@ -5,6 +5,7 @@
 use crate::cancel::Cancelled;
 use crate::deaths::Deaths;
 use crate::family::{self, End};
+use crate::front::Front;
 use crate::held::Held;
 use crate::helpers::Helpers;
 use crate::job_dir::{JobDir, JobDirError};
@@ -140,6 +141,7 @@ pub struct Launcher {
     /// Shepherds that died since every one of them was known to the agent.
     died: usize,
     beat: Beat,
+    front: Front,
     told_silent: BTreeSet<Slot>,
     said_last_keeper: bool,
     agent_deaths: Deaths,
@@ -198,6 +200,7 @@ impl Launcher {
             lost: Vec::new(),
             died: 0,
             beat: Beat::new(Instant::now()),
+            front: Front::default(),
             told_silent: BTreeSet::new(),
             said_last_keeper: false,
             agent_deaths: Deaths::default(),
@@ -433,6 +436,7 @@ impl Launcher {
             Meaning::End(signal) => self.cancel(signal, Instant::now()),
             Meaning::Forward(signal) => self.tell(&ToAgent::Signal(signal)),
             Meaning::Continue => {
+                self.front.goes_on();
                 self.input.look_at_terminal();
                 self.tell(&ToAgent::Signal(nix::libc::SIGCONT));
             }
@@ -703,6 +707,8 @@ impl Launcher {
         if let Some(sentence) = left {
             self.output.say(&format!("ftrun: {sentence}"));
         }
+        // Whoever reads slowly, or not at all, holds up nothing but this process: nothing else is left when it is killed.
+        self.directory.remove();
         // Who has asked for the end does not want to wait for a reader that stands still.
         self.output_until = self.cancelled.map(|_| now + ft_sys::timescale::scaled(LEAVE));
         if let Err(signal) = self.write_out() {
@@ -712,7 +718,7 @@ impl Launcher {
         if losses.is_empty() {
             return status;
         }
-        losses.iter().for_each(|sentence| self.output.say(&format!("ftrun: {sentence}")));
+        losses.iter().for_each(|sentence| self.output.say_loss(&format!("ftrun: {sentence}")));
         // The other stream may be read.
         self.output_until = self.output_until.map(|_| Instant::now() + ft_sys::timescale::scaled(LAST_WORDS));
         let _ = self.write_out();
@@ -728,10 +734,12 @@ impl Launcher {
             if ready.iter().any(|ready| matches!(ready, Ready::Signals)) {
                 let now = Instant::now();
                 while let Some(meaning) = self.signals.next() {
-                    if let Meaning::End(signal) = meaning
-                        && self.cancelled.is_none_or(|first| first.is_another(now))
-                    {
-                        return Err(signal);
+                    match meaning {
+                        Meaning::End(signal) if self.cancelled.is_none_or(|first| first.is_another(now)) => {
+                            return Err(signal);
+                        }
+                        Meaning::End(_) => {}
+                        other => self.signal(other),
                     }
                 }
             }

@@ -18,6 +18,7 @@ mod signals;
 mod sink;
 mod stdin;
 
+use ft_sys::standard::{self, Standard};
 use ft_wire::Flavour;
 use ft_wire::launcher::JobSpec;
 use held::Held;
@@ -41,6 +42,8 @@ enum Refusal {
     Here(std::io::Error),
     #[error("FT_CHECKPOINT_TIMEOUT: '{0}' is not a number of seconds from 1 on")]
     Timeout(String),
+    #[error("standard output cannot be written: {0}")]
+    Output(std::io::Error),
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
@@ -54,12 +57,21 @@ impl Refusal {
         match self {
             Refusal::Options(_) | Refusal::Timeout(_) => 2,
             Refusal::Program(error) => error.status(),
-            Refusal::Directory { .. } | Refusal::Here(_) | Refusal::Helpers(_) | Refusal::Launch(_) => 1,
+            Refusal::Directory { .. }
+            | Refusal::Here(_)
+            | Refusal::Output(_)
+            | Refusal::Helpers(_)
+            | Refusal::Launch(_) => 1,
         }
     }
 }
 
 fn main() -> ExitCode {
+    // Before anything else is opened, and for both halves.
+    if let Err(error) = standard::keep_closed() {
+        say(&format!("/dev/null cannot be opened in the place of a standard stream that is closed: {error}"));
+        return ExitCode::FAILURE;
+    }
     match front::divide() {
         Ok(Some(status)) => return status,
         Ok(None) => {}
@@ -79,22 +91,36 @@ fn main() -> ExitCode {
 
 /// A sentence of ftrun's own. Nobody may be there to read it.
 fn say(sentence: &str) {
-    let _ = writeln!(std::io::stderr(), "ftrun: {sentence}");
+    let sentence = format!("ftrun: {sentence}\n");
+    let _ = if Standard::Error.was_closed() {
+        std::io::stdout().write_all(sentence.as_bytes())
+    } else {
+        std::io::stderr().write_all(sentence.as_bytes())
+    };
 }
 
 fn launch() -> Result<i32, Refusal> {
     let options = match options::parse(std::env::args_os())? {
         Request::Run(options) => *options,
-        Request::Print(text) => {
-            let _ = std::io::stdout().write_all(text.as_bytes());
-            return Ok(0);
-        }
+        Request::Print(text) => return print(&text),
     };
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
     let helpers = helpers::Helpers::find()?;
     let (spec, held) = describe(&options, &helpers)?;
     Ok(Launcher::start(options, spec, helpers, held)?.run())
+}
+
+fn print(text: &str) -> Result<i32, Refusal> {
+    // The standard library takes what is not open for a success.
+    let written = match Standard::Output.was_closed() {
+        true => Err(nix::errno::Errno::EBADF.into()),
+        false => std::io::stdout().write_all(text.as_bytes()),
+    };
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Refusal::Output(error)),
+        _ => Ok(0),
+    }
 }
 
 /// The job, except for its name and directory.

@@ -3,7 +3,9 @@
 //! Nothing here blocks. A sink that is slow holds up the ranks that write to it, as a pipe would; it holds up nobody else.
 
 use crate::sink::{self, Sink, Trouble};
+use ft_sys::standard::Standard;
 use ft_wire::{Rank, Slot, World};
+use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::BTreeMap;
@@ -88,7 +90,9 @@ impl Output {
     /// When no descriptor or thread is left.
     pub fn new(tag: bool) -> io::Result<Output> {
         let (out, err) = (io::stdout(), io::stderr());
-        let same = same_file(out.as_fd(), err.as_fd());
+        // What stands in for a closed one is the null device, which the other one may be as well.
+        let alike = Standard::Output.was_closed() == Standard::Error.was_closed();
+        let same = alike && same_file(out.as_fd(), err.as_fd());
         let err: Option<Box<dyn AsFd + Send>> = if same { None } else { Some(Box::new(err)) };
         Output::to(Box::new(out), err, tag)
     }
@@ -355,6 +359,7 @@ impl Output {
                 Trouble::Waiting(errno) => {
                     format!("ftrun: {name} cannot be written: {}; it is tried again for {seconds} s", errno.desc())
                 }
+                Trouble::Closed => format!("ftrun: {name} is not open for writing: output is being lost"),
                 Trouble::GivenUp(errno) => format!(
                     "ftrun: {name} could not be written for {seconds} s: {}; output is being lost",
                     errno.desc()
@@ -372,13 +377,20 @@ impl Output {
         let mut sentences = Vec::new();
         for (name, sink) in self.named_sinks() {
             if let Some((bytes, errno)) = sink.lost() {
-                sentences.push(format!("{bytes} bytes of {name} were lost: {}", errno.desc()));
+                let why = if errno == Errno::EBADF { "it is not open for writing" } else { errno.desc() };
+                sentences.push(format!("{bytes} bytes of {name} were lost: {why}"));
             }
             if sink.pending() > 0 {
                 sentences.push(format!("{} bytes of {name} were lost: nobody has read them", sink.pending()));
             }
         }
         sentences
+    }
+
+    /// A line of ftrun's own about output that was lost: where it can be read, if that is anywhere.
+    pub fn say_loss(&mut self, line: &str) {
+        let stream = if self.sink_of(Stream::Err).lost().is_some() { Stream::Out } else { Stream::Err };
+        self.sink_mut(stream).push_line(line.as_bytes());
     }
 
     /// Nothing will be read, held back or waited for any more.

@@ -9,9 +9,11 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::{SFlag, fstat};
+use nix::sys::termios::tcgetattr;
 use std::fmt;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +31,8 @@ pub enum Trouble {
     Waiting(Errno),
     /// It was tried for long enough: what waited is lost.
     GivenUp(Errno),
+    /// It is closed, or open for reading alone: no time would change that.
+    Closed,
 }
 
 /// A stream and what waits to be written to it.
@@ -254,13 +258,15 @@ impl Writer {
                     continue;
                 }
                 Err(Errno::EPIPE | Errno::ECONNRESET) => return Outcome::Left,
+                Err(Errno::EIO) if is_terminal(self.target.as_fd()) => return Outcome::Left,
+                Err(Errno::EBADF) => {
+                    self.give_up(Errno::EBADF, Trouble::Closed);
+                    return Outcome::Lost(written);
+                }
                 Err(errno) => errno,
             };
             if self.given_up || failing.is_some_and(|since| since.elapsed() >= ft_sys::timescale::scaled(PATIENCE)) {
-                if !std::mem::replace(&mut self.given_up, true) {
-                    self.shared.tell(|state| state.troubles.push(Trouble::GivenUp(errno)));
-                }
-                self.shared.lock().lost_to = Some(errno);
+                self.give_up(errno, Trouble::GivenUp(errno));
                 return Outcome::Lost(written);
             }
             if failing.is_none() {
@@ -271,6 +277,14 @@ impl Writer {
             pause = (pause * 2).min(PAUSES.1);
         }
         Outcome::Written
+    }
+
+    /// What comes from now on is tried once.
+    fn give_up(&mut self, errno: Errno, trouble: Trouble) {
+        if !std::mem::replace(&mut self.given_up, true) {
+            self.shared.tell(|state| state.troubles.push(trouble));
+        }
+        self.shared.lock().lost_to = Some(errno);
     }
 
     /// Nobody reads: the job goes on, and its output is dropped.
@@ -293,6 +307,13 @@ impl Writer {
         });
         &[]
     }
+}
+
+/// Whether it is a terminal, or was one until it hung up: then even the question is answered with EIO, where a disk says that
+/// it is none.
+fn is_terminal(target: BorrowedFd<'_>) -> bool {
+    let is_device = fstat(target).is_ok_and(|status| status.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFCHR.bits());
+    is_device && matches!(tcgetattr(target), Ok(_) | Err(Errno::EIO))
 }
 
 /// Ends with a line if it can, so that others who write to the same file do not come between.
@@ -345,6 +366,30 @@ mod tests {
         eventually(|| sink.pending() == 0);
         sink.push(b"for nobody\n");
         assert_eq!((sink.pending(), sink.lost(), sink.troubles()), (0, None, vec![]));
+    }
+
+    #[test]
+    fn a_terminal_that_hung_up_is_a_reader_that_left() {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        assert!(is_terminal(pty.slave.as_fd()));
+        drop(pty.master);
+        assert_eq!(nix::unistd::write(&pty.slave, b"x"), Err(Errno::EIO));
+        let mut sink = sink(pty.slave);
+        sink.push(b"for nobody\n");
+        eventually(|| sink.pending() == 0);
+        assert_eq!((sink.lost(), sink.troubles()), (None, vec![]));
+        let disk = ft_sys::memory::create_memfd("t", 0).unwrap();
+        assert!(!is_terminal(disk.as_fd()) && !is_terminal(std::fs::File::open("/dev/null").unwrap().as_fd()));
+    }
+
+    #[test]
+    fn what_is_not_open_for_writing_is_not_waited_for() {
+        let mut sink = sink(std::fs::File::open("/dev/null").unwrap());
+        sink.push(b"12345\n12");
+        eventually(|| sink.pending() == 0);
+        sink.push(b"3\n");
+        eventually(|| sink.pending() == 0);
+        assert_eq!((sink.lost(), sink.troubles()), (Some((10, Errno::EBADF)), vec![Trouble::Closed]));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod pulse;
 pub mod segments;
 pub mod slice;
 pub mod spawn;
+pub mod standard;
 pub mod stray;
 pub mod sweep;
 pub mod timescale;

@@ -34,6 +34,9 @@ impl Launcher {
             return;
         }
         let in_time = self.beat.beat(now);
+        if let Some(signal) = self.front.look() {
+            self.tell(&ToAgent::Signal(signal));
+        }
         for shepherd in self.shepherds.values_mut() {
             let mut answers = [0; 64];
             if matches!(shepherd.lifeline.read(&mut answers), Ok(1..)) {

@@ -1,0 +1,62 @@
+//! Standard input, output and error that were closed when this process began (`ftrun … >&-`).
+//!
+//! Rust's run-time opens the null device in their place before `main`: whatever is written there is lost, and nobody knows.
+//! So what was closed is noted before that.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+
+extern "C" fn note() {
+    for (number, closed) in CLOSED.iter().enumerate() {
+        // SAFETY: F_GETFD fails with EBADF on a number that is no descriptor.
+        closed.store(unsafe { libc::fcntl(number as i32, libc::F_GETFD) } < 0, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: the loader calls what stands in this section, once and before `main`; the function needs nothing of Rust's.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = note;
+
+/// One of the three.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standard {
+    /// Standard input.
+    Input,
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+impl Standard {
+    /// Whether it was closed when this process began.
+    pub fn was_closed(self) -> bool {
+        CLOSED[self as usize].load(Ordering::Relaxed)
+    }
+}
+
+/// Puts in the place of each that was closed what fails as a closed one does, in this process and in those that inherit it,
+/// and keeps every other descriptor from getting its number.
+///
+/// # Errors
+/// When the null device cannot be opened.
+pub fn keep_closed() -> io::Result<()> {
+    for (number, closed) in CLOSED.iter().enumerate() {
+        if closed.load(Ordering::Relaxed) {
+            // Writing to what is open for reading alone, and the other way round, is EBADF.
+            let reads = number != Standard::Input as usize;
+            let null = OpenOptions::new().read(reads).write(!reads).open("/dev/null")?;
+            match number {
+                0 => nix::unistd::dup2_stdin(null.as_fd())?,
+                1 => nix::unistd::dup2_stdout(null.as_fd())?,
+                _ => nix::unistd::dup2_stderr(null.as_fd())?,
+            }
+        }
+    }
+    Ok(())
+}
