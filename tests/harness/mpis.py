@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 
 PREFIX = os.environ.get("FTD_TEST_PREFIX", "/var/lib/ftd-test")
 
@@ -36,6 +37,11 @@ class Mpi:
         if wrong:
             raise LookupError(f"process {pid} runs with {wrong}, not with {self.name}")
         return mapped
+
+    def library_of(self, program, env):
+        """The library that a program of this MPI's finds."""
+        found = subprocess.run(["ldd", program], env=env, capture_output=True, text=True, check=True).stdout
+        return re.search(r"=> (\S*/(?:libmpi\.so|libmpich\.so)\S*)", found)[1]
 
     def mpiexec(self, size, *command):
         """Command line that starts `command` without ftd."""

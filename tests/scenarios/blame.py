@@ -172,8 +172,7 @@ def jobs_of_one_handle(context, mpi):
     preloaded and nothing be seen, no MPI starts alone either."""
     mpi = context.mpi(mpi)
     ending = context.program(mpi, "ending.c")
-    with_maps = subprocess.run(["ldd", ending], env=context.env(mpi, {}), capture_output=True, text=True, check=True).stdout
-    library = re.search(r"=> (\S*/(?:libmpi\.so|libmpich\.so)\S*)", with_maps)[1]
+    library = mpi.library_of(ending, context.env(mpi, {}))
     job = context.ftrun(mpi, 2, "/usr/bin/python3", "-c", ALONE_BY_HANDLE, library)
     check(job.wait(30) != 0, f"exit status 0\n{job.output.text}{job.err}")
     check(job.output.results == [], f"{job.output.text}{job.err}")
@@ -185,6 +184,33 @@ def jobs_of_one_handle(context, mpi):
     job = context.ftrun(mpi, 2, "env", f"LD_PRELOAD={hiding}", ending, "ok")
     check(job.wait(30) != 0, f"exit status 0\n{job.output.text}{job.err}")
     check(job.output.results == [], f"{job.output.text}{job.err}")
+
+
+@scenario("wrong-mpi", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def wrong_mpi(context, mpi):
+    """--ft-mpi names the other family: what the preload reaches is served as what it is, and one sentence says so; what it does not
+    reach ends with a sentence. There are never as many jobs of one as there are ranks."""
+    mpi = context.mpi(mpi)
+    program, other = context.program(mpi, "ending.c"), "mpich" if mpi.family == "openmpi" else "openmpi"
+    for command, how in (
+        ([program, "ok"], {"options": [f"--ft-mpi={other}"]}),
+        (["bash", "-c", '"$0" ok; exit $?', program], {"env": {"FT_MPI": other}}),
+    ):
+        job = context.ftrun(mpi, 2, *command, **how)
+        job.expect(0)
+        check(job.output.results == ["of ending"], f"{command}: {job.output.text}{job.err}")
+        check(job.err.count(f"--ft-mpi={other} (FT_MPI) is wrong: the program has loaded ") == 1, f"{command}: {job.err}")
+    library = mpi.library_of(program, context.env(mpi, {}))
+    for command in (
+        ["bash", "-c", 'exec env -u LD_PRELOAD "$0" ok', program],
+        ["/usr/bin/python3", "-c", ALONE_BY_HANDLE, library],
+    ):
+        job = context.ftrun(mpi, 2, *command, options=[f"--ft-mpi={other}"])
+        check(job.wait(30) != 0, f"{command}: exit status 0\n{job.output.text}{job.err}")
+        check(job.output.results == [], f"{command}: {job.output.text}{job.err}")
+        # Some die of a signal over it, again and again.
+        sentence = r"^ftrun: (?:rank \d |the job cannot continue, because the program died by itself)"
+        check(re.search(sentence, job.err, re.M), f"{command}: no sentence: {job.err}")
 
 
 @scenario("no-job-of-one")

@@ -211,16 +211,26 @@ def linked_in(context, how):
     job.kill(job.at_gate("app.compute", 2))
     job.expect(0, reference)
     check(job.restored == [5], f"restored {job.restored}")
+    # The other family's name for it is wrong, which can be seen in the file; behind a script that MPI itself complains.
+    for variable in ({}, {"FT_MPI": "openmpi"}):
+        options = [] if variable else ["--ft-mpi=openmpi"]
+        job = context.ftrun(mpi, 4, *command, options=options, env=variable)
+        status = job.wait(30)
+        check(status == 2 if how == "found" else status != 0, f"exit status {status}: {job.err}")
+        check(job.output.results == [], f"{job.output.text}{job.err}")
+        blamed = f"{'FT_MPI' if variable else '--ft-mpi'}=openmpi is wrong"
+        check(how == "told" or blamed in job.err, job.err)
+        check(how == "found" or re.search(r"^ftrun: rank \d ", job.err, re.M), f"no sentence: {job.err}")
 
 
 OWN_HANDLE = """
 import ctypes, os, sys
 mpi = ctypes.CDLL(sys.argv[1])
-world = ctypes.c_int(0x44000000) if "mpich" in sys.argv[1] else ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world"))
+world = ctypes.c_int(0x44000000) if sys.argv[2] == "mpich" else ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world"))
 assert mpi.MPI_Init(None, None) == 0
 size = ctypes.c_int()
 assert mpi.MPI_Comm_size(world, ctypes.byref(size)) == 0
-if os.environ["FT_WORLD"] == "1":
+if os.environ["FT_WORLD"] == "1" and sys.argv[3] == "dies":
     assert mpi.MPI_Barrier(world) == 0
     if os.environ["FT_RANK"] == "1":
         os.kill(os.getpid(), 9)
@@ -231,15 +241,17 @@ assert mpi.MPI_Finalize() == 0
 """
 
 
-@scenario("own-handle", each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
+@scenario("own-handle", each=[{"mpi": m} for m in ("mpich4", "mpich5", "impi", "openmpi4", "openmpi5")])
 def own_handle(context, mpi):
     """A program that looks up MPI's functions in the library's own handle, where nothing can be preloaded in front."""
     mpi = context.mpi(mpi)
-    library = {"mpich4": "libmpich.so.12", "openmpi4": "libmpi.so.40"}[mpi.name]
-    job = context.ftrun(mpi, 3, "/usr/bin/python3", "-c", OWN_HANDLE, library, options=[f"--ft-mpi={mpi.family}"])
+    library = mpi.library_of(context.program(mpi, "ending.c"), context.env(mpi, {}))
+    # What a killed rank of MPICH 5 leaves in /dev/shm nobody can prove to be its own, where nothing is preloaded.
+    how = "lives" if mpi.name == "mpich5" else "dies"
+    job = context.ftrun(mpi, 3, "/usr/bin/python3", "-c", OWN_HANDLE, library, mpi.family, how, options=[f"--ft-mpi={mpi.family}"])
     job.expect(0)
     check(job.output.text == "size 3\n", job.output.text)
-    check(job.restored == [None], f"restored {job.restored}")
+    check(job.restored == ([None] if how == "dies" else []), f"restored {job.restored}")
 
 
 @scenario("pmix-library", each=[{"library": "4"}, {"library": "5"}])

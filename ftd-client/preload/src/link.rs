@@ -53,22 +53,21 @@ pub(crate) fn is_wanted() -> bool {
     std::env::var_os("FT_SOCKET").is_some_and(|socket| !socket.is_empty())
 }
 
-/// The family of the loaded MPI: what `--ft-mpi` says, else what the library says of itself.
+/// The family of the loaded MPI: what the library says of itself, else what `--ft-mpi` says. Served as another family's it would
+/// be a job of its own.
 fn flavour(library: &str) -> Flavour {
-    match text("FT_MPI").as_deref() {
-        Some("openmpi") => return Flavour::OpenMpi,
-        Some("mpich") => return Flavour::Mpich,
-        _ => {}
-    }
     let known = [
         ("Open MPI", Flavour::OpenMpi),
         ("MPICH", Flavour::Mpich),
         ("Intel(R) MPI", Flavour::Mpich),
         ("MVAPICH", Flavour::Mpich),
     ];
-    match known.iter().find(|(name, _)| library.contains(name)) {
-        Some((_, flavour)) => *flavour,
-        None => refuse(&format!(
+    let told = text("FT_MPI");
+    match (known.iter().find(|(name, _)| library.contains(name)), told.as_deref()) {
+        (Some((_, flavour)), _) => *flavour,
+        (None, Some("openmpi")) => Flavour::OpenMpi,
+        (None, Some("mpich")) => Flavour::Mpich,
+        (None, _) => refuse(&format!(
             "the loaded MPI library (\"{library}\") is of an unknown kind: say --ft-mpi=openmpi or --ft-mpi=mpich if it speaks like one of them"
         )),
     }

@@ -2,10 +2,11 @@
 //! that sets it anew, an empty environment), so that nobody tells this MPI what it belongs to, and it starts alone.
 //!
 //! The dynamic linker maps what is preloaded before the libraries that a program needs. So a process that has libmpi and not
-//! libft_preload will never join. Processes whose memory map cannot be read (file capabilities, set-id bits) are not seen
+//! libft_preload will never join. It runs all the same where `--ft-mpi` has said which MPI it is, and the environment serves it
+//! from the start; but not where that was another MPI's. Processes whose memory map cannot be read (file capabilities, set-id bits) are not seen
 //! here; what [`FORLORN`] does holds for them as well.
 
-use ft_wire::Rank;
+use ft_wire::{Flavour, Rank};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -14,8 +15,16 @@ use std::time::Duration;
 /// What every rank finds in its environment until it joins, and what the preload then replaces. An MPI to which nobody has
 /// told better does not start alone with it, but fails: MPICH and its family at a connection that is none, Open MPI 4 because
 /// it looks for a server, Open MPI 5 because a PMIx name space without a rank is no singleton.
-pub const FORLORN: [(&str, &str); 3] =
-    [("PMI_FD", "2147483647"), ("PMIX_NAMESPACE", "not-joined"), ft_wire::pmix::NOT_SINGLETON];
+const FORLORN: [(Flavour, (&str, &str)); 3] = [
+    (Flavour::Mpich, ("PMI_FD", "2147483647")),
+    (Flavour::OpenMpi, ("PMIX_NAMESPACE", "not-joined")),
+    (Flavour::OpenMpi, ft_wire::pmix::NOT_SINGLETON),
+];
+
+/// What keeps every MPI from starting alone but the family that is served from the start.
+pub fn forlorn(served: Option<Flavour>) -> impl Iterator<Item = (&'static str, &'static str)> {
+    FORLORN.into_iter().filter(move |(family, _)| served != Some(*family)).map(|(_, variable)| variable)
+}
 
 /// A process that has loaded an MPI alone.
 #[derive(Debug)]
@@ -26,6 +35,16 @@ pub struct Loner {
     pub pid: i32,
     /// The MPI library's file name.
     pub library: String,
+    /// That is of this family, which is not what it was said to be.
+    pub other: Option<Flavour>,
+}
+
+/// Words for people.
+pub fn name(family: Flavour) -> &'static str {
+    match family {
+        Flavour::OpenMpi => "Open MPI",
+        Flavour::Mpich => "MPICH or a relative of it",
+    }
 }
 
 /// How long to wait before looking again at processes of a world that began this long ago: an MPI that is loaded takes longer
@@ -38,24 +57,42 @@ pub fn pause(age: Duration) -> Duration {
     })
 }
 
-/// The first of these ranks, by the pid of its slot's child, that has loaded an MPI alone, itself or in a process below it.
-pub fn find(ranks: &[(Rank, i32)], preload: &Path) -> Option<Loner> {
+/// The first of these ranks, by the pid of its slot's child, that has loaded an MPI alone, itself or in a process below it. With
+/// `served` (the environment serves that family from the start) it is one that is certainly of another family.
+pub fn find(ranks: &[(Rank, i32)], preload: &Path, served: Option<Flavour>) -> Option<Loner> {
     let preload = preload.file_name()?;
     ranks.iter().find_map(|(rank, child)| {
         let all = std::iter::once(*child).chain(ft_sys::process::descendants(*child));
         all.into_iter().find_map(|pid| {
             let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-            Some(Loner { rank: *rank, pid, library: alone(&maps, preload)? })
+            let library = alone(&maps, preload)?;
+            let other = family(&maps).filter(|family| served.is_some_and(|served| served != *family));
+            (served.is_none() || other.is_some()).then_some(Loner { rank: *rank, pid, library, other })
         })
     })
+}
+
+/// The file names in a memory map.
+fn names(maps: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = maps.split(|byte| *byte == b'\n');
+    lines.filter_map(|line| Some(&line[line.iter().rposition(|byte| *byte == b'/')? + 1..]))
+}
+
+/// The family of the MPI in a memory map, where the names of its parts leave no doubt: `libmpi.so` is everybody's.
+fn family(maps: &[u8]) -> Option<Flavour> {
+    let has = |starts: &[&[u8]]| names(maps).any(|name| starts.iter().any(|start| name.starts_with(start)));
+    // Open MPI's base library, under all of its names; MPICH's own name, and the one that its relatives share.
+    match (has(&[b"libopen-pal.so", b"libopen-rte.so"]), has(&[b"libmpich.so", b"libmpi.so.12", b"libmpi_abi.so"])) {
+        (true, _) => Some(Flavour::OpenMpi),
+        (false, true) => Some(Flavour::Mpich),
+        (false, false) => None,
+    }
 }
 
 /// The MPI library in a memory map without the preload.
 fn alone(maps: &[u8], preload: &OsStr) -> Option<String> {
     let mut library = None;
-    for line in maps.split(|byte| *byte == b'\n') {
-        let Some(slash) = line.iter().rposition(|byte| *byte == b'/') else { continue };
-        let name = &line[slash + 1..];
+    for name in names(maps) {
         if name.starts_with(preload.as_bytes()) {
             return None;
         }
@@ -79,5 +116,13 @@ mod tests {
         assert_eq!(found.as_deref(), Some("libmpi.so.40.30.4"));
         assert_eq!(alone(&maps(&["/opt/lib/libmpi.so.12", "/x y/libft_preload.so"]), preload), None);
         assert_eq!(alone(&maps(&["/usr/bin/app", "/usr/lib/libmpi_usempif08.so.40"]), preload), None);
+        let family = |files: &[&str]| family(&maps(files));
+        assert_eq!(family(&["/usr/lib/libmpi.so.40.30.4", "/usr/lib/libopen-pal.so.40"]), Some(Flavour::OpenMpi));
+        assert_eq!(family(&["/opt/lib/libmpi.so.12"]), Some(Flavour::Mpich));
+        assert_eq!(family(&["/opt/lib/libmpi.so.12", "/opt/lib/libopen-pal.so.13"]), Some(Flavour::OpenMpi), "1.10");
+        assert_eq!(family(&["/opt/lib/libmpi.so.99"]), None);
+        let of = |family| forlorn(family).map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!(of(Some(Flavour::OpenMpi)), ["PMI_FD"]);
+        assert_eq!((of(Some(Flavour::Mpich)).len(), of(None).len()), (2, 3));
     }
 }

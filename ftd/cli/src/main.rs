@@ -42,6 +42,8 @@ enum Refusal {
     Here(std::io::Error),
     #[error("FT_CHECKPOINT_TIMEOUT: '{0}' is not a number of seconds from 1 on")]
     Timeout(String),
+    #[error("{option}={mpi} is wrong: {} has another MPI linked in; leave the option out", path.display())]
+    OtherMpi { option: &'static str, mpi: &'static str, path: PathBuf },
     #[error("standard output cannot be written: {0}")]
     Output(std::io::Error),
     #[error(transparent)]
@@ -55,7 +57,7 @@ enum Refusal {
 impl Refusal {
     fn status(&self) -> u8 {
         match self {
-            Refusal::Options(_) | Refusal::Timeout(_) => 2,
+            Refusal::Options(_) | Refusal::Timeout(_) | Refusal::OtherMpi { .. } => 2,
             Refusal::Program(error) => error.status(),
             Refusal::Directory { .. }
             | Refusal::Here(_)
@@ -138,11 +140,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
     let mut argv = options.command.clone();
     let program = program::find(&argv[0], path, &directory)?;
     let held = Held::open(&program, &directory).map_err(|error| ProgramError::Io { path: program.clone(), error })?;
-    let linked_in = match options.mpi {
-        "openmpi" => Some(Flavour::OpenMpi),
-        "mpich" => Some(Flavour::Mpich),
-        _ => program::linked_in(&program),
-    };
+    let linked_in = linked_in(options, &program)?;
     let expect_pmix = linked_in == Some(Flavour::OpenMpi) || program::is_linked_with_open_mpi(&program);
     argv[0] = program.into_os_string();
     let bytes = OsString::into_vec;
@@ -164,6 +162,22 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         expect_pmix,
     };
     Ok((spec, held))
+}
+
+/// The MPI that is served from the start, because nothing can be preloaded in front of it: what the user has said, or what is
+/// found in the program's file.
+fn linked_in(options: &Options, program: &std::path::Path) -> Result<Option<Flavour>, Refusal> {
+    let found = program::linked_in(program);
+    let told = match options.mpi {
+        "openmpi" => Flavour::OpenMpi,
+        "mpich" => Flavour::Mpich,
+        _ => return Ok(found.first().copied()),
+    };
+    if !found.is_empty() && !found.contains(&told) {
+        let (option, mpi, path) = (options.mpi_option, options.mpi, program.to_path_buf());
+        return Err(Refusal::OtherMpi { option, mpi, path });
+    }
+    Ok(Some(told))
 }
 
 fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {

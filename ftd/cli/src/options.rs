@@ -79,6 +79,8 @@ pub struct Options {
     pub recover_aborts: bool,
     /// `--ft-mpi`: `auto`, `openmpi` or `mpich`.
     pub mpi: &'static str,
+    /// `--ft-mpi`, or the variable that was read in its place.
+    pub mpi_option: &'static str,
     /// `--tag-output`.
     pub tag_output: bool,
     /// `-v`.
@@ -418,6 +420,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         grace,
         recover_aborts,
         mpi,
+        mpi_option: blamed.name("mpi"),
         tag_output: arguments.tag_output,
         verbose: arguments.verbose,
         directory: arguments.directory,

@@ -105,8 +105,16 @@ pub fn is_linked_with_open_mpi(file: &Path) -> bool {
 const LINKED_IN: [(&[u8], Flavour); 2] = [(b"PMI_FD\0", Flavour::Mpich), (b"PMIX_NAMESPACE\0", Flavour::OpenMpi)];
 
 /// The MPI that was linked into the program statically, if there is one: the program asks for no MPI library and holds the
-/// words with which one asks for its connection. What cannot be read counts as none.
-pub fn linked_in(file: &Path) -> Option<Flavour> {
+/// words with which one asks for its connection. Some know more than one way; the first is the likeliest. What cannot be
+/// read counts as none.
+pub fn linked_in(file: &Path) -> Vec<Flavour> {
+    let Some(bytes) = without_mpi_library(file) else { return Vec::new() };
+    let found = LINKED_IN.iter().filter(|(word, _)| memchr::memmem::find(&bytes, word).is_some());
+    found.map(|(_, flavour)| *flavour).collect()
+}
+
+/// The beginning of a program that asks for no MPI library.
+fn without_mpi_library(file: &Path) -> Option<Vec<u8>> {
     let mut opened = File::open(file).ok()?;
     let mut magic = [0; 4];
     opened.read_exact(&mut magic).ok()?;
@@ -116,7 +124,7 @@ pub fn linked_in(file: &Path) -> Option<Flavour> {
     }
     let mut bytes = Vec::new();
     opened.take(MOST_SEARCHED).read_to_end(&mut bytes).ok()?;
-    LINKED_IN.iter().find(|(word, _)| memchr::memmem::find(&bytes, word).is_some()).map(|(_, flavour)| *flavour)
+    Some(bytes)
 }
 
 /// Most of a program that is searched.
@@ -204,10 +212,12 @@ mod tests {
             fs::write(&file, [start, &[0; 4000], word].concat()).unwrap();
             linked_in(&file)
         };
-        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMI_FD\0"), Some(Flavour::Mpich));
-        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMIX_NAMESPACE\0"), Some(Flavour::OpenMpi));
-        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMI_FDS\0"), None);
-        assert_eq!(with(b"#!/bin/sh\n", b"\0PMI_FD\0"), None);
+        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMI_FD\0"), vec![Flavour::Mpich]);
+        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMIX_NAMESPACE\0"), vec![Flavour::OpenMpi]);
+        let both = with(b"\x7fELF\x02\x01", b"\0PMIX_NAMESPACE\0PMI_FD\0");
+        assert_eq!(both, vec![Flavour::Mpich, Flavour::OpenMpi]);
+        assert_eq!(with(b"\x7fELF\x02\x01", b"\0PMI_FDS\0"), vec![]);
+        assert_eq!(with(b"#!/bin/sh\n", b"\0PMI_FD\0"), vec![]);
     }
 
     #[test]

@@ -44,6 +44,10 @@ const KEY_COST: usize = 128;
 /// more ranks than processors. A value that the user has set goes before it. MPICH does not know it.
 pub const OVERSUBSCRIBED: (&str, &str) = ("I_MPI_THREAD_YIELD", "2");
 
+/// What keeps MPICH 5 from guessing, which it refuses where it finds the words of PMIx beside those of PMI-1. A value that the user
+/// has set goes before it.
+pub const VERSION: (&str, &str) = ("MPIR_CVAR_PMI_VERSION", "1");
+
 const PROCESS_MAPPING: &str = "PMI_process_mapping";
 
 /// What a caller has to do, in order.

@@ -170,6 +170,7 @@ impl Driver {
     fn start_static_mpich(&mut self, number: WorldNumber) {
         let Some(world) = self.worlds.get_mut(&number) else { return };
         let deferred = std::mem::take(&mut world.deferred);
+        let version = self.unless_set(ft_pmi1::VERSION.0, ft_pmi1::VERSION.1);
         for (slot, mut start) in deferred {
             let (fd, env) = match self.open_pmi(number, start.rank) {
                 Ok(opened) => opened,
@@ -181,6 +182,9 @@ impl Driver {
             for (key, value) in env {
                 start.env.push((key.into_bytes(), value.into_bytes()));
             }
+            start
+                .env
+                .extend(version.iter().filter_map(|(key, value)| Some((key.clone().into_bytes(), value.clone()?))));
             start.env.push((b"PMI_FD".to_vec(), STATIC_PMI_FD.to_string().into_bytes()));
             start.fd_at = Some(STATIC_PMI_FD);
             if let Some(shepherd) = self.shepherds.get(&slot) {
@@ -219,8 +223,9 @@ impl Driver {
         if self.spec.mpi != "auto" {
             set("FT_MPI", self.spec.mpi.clone());
         }
-        if self.spec.linked_in.is_none() {
-            for (key, value) in crate::loners::FORLORN {
+        // What was found in the program's file is so; what somebody has said may not be.
+        if self.spec.linked_in.is_none() || self.spec.mpi != "auto" {
+            for (key, value) in crate::loners::forlorn(self.spec.linked_in) {
                 set(key, value.to_string());
             }
         }

@@ -99,6 +99,7 @@ impl Driver {
         }
         self.diallers.insert(connection, Dialler::Rank(number, rank));
         tracing::info!(rank, pid, library, "a rank is about to initialise MPI");
+        self.correct(flavour, library);
         match flavour {
             Flavour::Mpich => {
                 let (fd, env) = self.open_pmi(number, rank).map_err(|e| format!("no connection for PMI: {e}"))?;
@@ -122,6 +123,22 @@ impl Driver {
         Ok(())
     }
 
+    /// What was said of the MPI may be wrong; what the library says of itself is what it is served as.
+    fn correct(&mut self, flavour: Flavour, library: &str) {
+        if self.spec.mpi == "auto" || self.spec.linked_in == Some(flavour) {
+            return;
+        }
+        let library = library.split(',').next().unwrap_or_default();
+        let sentence = format!(
+            "--ft-mpi={} (FT_MPI) is wrong: the program has loaded {library}, which is {}, and is served as that",
+            self.spec.mpi,
+            crate::loners::name(flavour)
+        );
+        if self.noticed.insert(sentence.clone()) {
+            self.notice(sentence);
+        }
+    }
+
     pub(super) fn look_again_for_loners(&self, number: WorldNumber) {
         let Some(world) = self.worlds.get(&number) else { return };
         let (inputs, pause) = (self.inputs.clone(), crate::loners::pause(world.since.elapsed()));
@@ -134,7 +151,7 @@ impl Driver {
     /// Has the memory maps read of the ranks that have not joined.
     pub(super) fn look_for_loners(&mut self, number: WorldNumber) {
         let Some(world) = self.worlds.get(&number).filter(|w| !w.stopping) else { return };
-        if self.spec.linked_in.is_some() {
+        if self.spec.linked_in.is_some() && self.spec.mpi == "auto" {
             return;
         }
         let waiting = world.members.iter().filter(|(_, m)| m.pid.is_none() && !m.ended);
@@ -143,10 +160,10 @@ impl Driver {
             return;
         }
         self.look_again_for_loners(number);
-        let (inputs, preload) = (self.inputs.clone(), self.spec.preload.clone());
+        let (inputs, preload, served) = (self.inputs.clone(), self.spec.preload.clone(), self.spec.linked_in);
         tokio::task::spawn_blocking(move || {
             ft_sys::process::run_behind();
-            if let Some(loner) = crate::loners::find(&ranks, &preload) {
+            if let Some(loner) = crate::loners::find(&ranks, &preload, served) {
                 let _ = inputs.send(Input::Loner(number, loner));
             }
         });
@@ -156,9 +173,14 @@ impl Driver {
     pub(super) fn refuse_loner(&mut self, number: WorldNumber, loner: &crate::loners::Loner) {
         let Some(member) = self.member(number, loner.rank).filter(|m| m.pid.is_none()) else { return };
         let process = member.process;
+        let why = match loner.other {
+            Some(family) => {
+                format!("; that is {}, and --ft-mpi={} is wrong", crate::loners::name(family), self.spec.mpi)
+            }
+            None => "; something between ftrun and the program takes LD_PRELOAD away".to_string(),
+        };
         let reason = format!(
-            "process {} has loaded {} without ftd's libft_preload.so and would be a job of its own; something between ftrun \
-             and the program takes LD_PRELOAD away",
+            "process {} has loaded {} without ftd's libft_preload.so and would be a job of its own{why}",
             loner.pid, loner.library
         );
         self.report(Event::StartFailed { process, reason, status: 1 });
@@ -230,7 +252,7 @@ impl Driver {
     }
 
     /// A setting for the ranks, unless the user made it.
-    fn unless_set(&self, key: &str, value: impl Into<Vec<u8>>) -> Option<(String, Option<Vec<u8>>)> {
+    pub(super) fn unless_set(&self, key: &str, value: impl Into<Vec<u8>>) -> Option<(String, Option<Vec<u8>>)> {
         let set = self.spec.env.iter().any(|(name, _)| name == key.as_bytes());
         (!set).then(|| (key.to_string(), Some(value.into())))
     }
