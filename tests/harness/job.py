@@ -172,16 +172,8 @@ class Context:
         for where, directories, files in os.walk(self.tmp):
             left += [f"file {where}/{name}" for name in sorted(directories + files)]
         left += [f"file {path}" for path, _ in sorted(proc.shared_files() - self.shared_before)]
-        segments = [line for id, line in proc.segments().items() if id not in self.segments_before]
-        left += [f"segment {line}" for line in segments if not (len(segments) == 1 and self.is_of_constructor(line))]
+        left += [f"segment {line}" for id, line in proc.segments().items() if id not in self.segments_before]
         return left
-
-    def is_of_constructor(self, line):
-        """A library of MPICH's probes with one page of System V memory while it is loaded, before ftd's preload is awake: killed at
-        that moment the process leaves it, and nobody can prove whose it is (SPECIFICATION, J-A3, not to hold yet)."""
-        key, _, _, size, _, _, attached, *_ = line.split()
-        strict = ("windows", "killed-in-init", "recycled-pid", "attached-stranger", "own-memory")
-        return (key, size, attached) == ("0", "4096", "0") and not self.name.startswith(strict)
 
     def untouched(self):
         """What a job must leave alone: all that was in shared memory before it is there still."""

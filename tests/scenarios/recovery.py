@@ -156,7 +156,7 @@ def stray(context, who):
 
 @scenario("windows", each=[{"mpi": m, "victim": v} for m in ALL for v in ("rank", "agent", "shepherd", "ftrun")])
 def windows(context, mpi, victim):
-    """Windows and private segments of killed ranks go with the job, whoever else is killed. (The harness looks.)"""
+    """Windows of killed ranks go with the job, whoever else is killed. (The harness looks.)"""
     mpi = context.mpi(mpi)
     job = context.ftrun(mpi, 3, context.program(mpi, "windows.c"), gates=["app.compute:1"])
     rank = job.at_gate("app.compute", 1)

@@ -6,7 +6,8 @@
 
 use crate::{link, mark, objects, page, probe};
 use ft_sys::gate;
-use ft_sys::made::{Identity, NotNoted, Notebook, Record, Segment};
+use ft_sys::identity::Identity;
+use ft_sys::made::{NotNoted, Notebook, Record, Segment};
 use std::ffi::{CStr, c_char, c_int, c_long};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -22,7 +23,11 @@ const TRIES: u32 = 1000;
 static NOTEBOOK: OnceLock<Option<Notebook>> = OnceLock::new();
 /// This process has joined, and its notebook could be written.
 static USABLE: AtomicBool = AtomicBool::new(false);
-/// The process that has noted a segment; another one's memory may be a copy of its memory.
+/// Somebody looks where the notebook is, before this library was initialized.
+static LOOKING: AtomicBool = AtomicBool::new(false);
+/// That something could not be noted, and not even that be noted, was said.
+static SAID: AtomicBool = AtomicBool::new(false);
+/// The process that has noted a segment of its program's; another one's memory may be a copy of its memory.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
 /// Defines where the native functions lie.
@@ -37,7 +42,7 @@ macro_rules! natives {
                 let native = unsafe { libc::dlsym(libc::RTLD_NEXT, $name.as_ptr()) };
                 $static.store(native as usize, Ordering::Release);
             )+
-            let _ = NOTEBOOK.set(notebook());
+            notes();
             probe::empty_weak_references();
         }
     };
@@ -63,11 +68,43 @@ pub(crate) fn joined() {
     USABLE.store(notes().is_some_and(Notebook::is_usable), Ordering::Release);
 }
 
+/// Where to note things. Libraries that this one does not need are initialized before it, and some make shared memory there.
 fn notes() -> Option<Notebook> {
-    *NOTEBOOK.get()?
+    if let Some(notebook) = NOTEBOOK.get() {
+        return *notebook;
+    }
+    // Not while it is found out: an allocator that makes shared memory would wait for itself.
+    if LOOKING.swap(true, Ordering::AcqRel) {
+        return None;
+    }
+    let notebook = notebook();
+    let _ = NOTEBOOK.set(notebook);
+    notebook
 }
 
-/// The process ends by its own will: the segments that its program made are meant to stay.
+/// Notes something that is about to be made; `None` when that cannot be done. The error is what the caller is told when
+/// nothing must be made any more.
+fn note(notebook: Notebook, record: &Record) -> Result<Option<usize>, c_int> {
+    match notebook.note(record) {
+        Ok(place) => Ok(Some(place)),
+        // The job is over, and this process about to be ended.
+        Err(NotNoted::NoDirectory) if USABLE.load(Ordering::Acquire) => Err(libc::EIO),
+        Err(NotNoted::NoNotebook) => {
+            if !SAID.swap(true, Ordering::AcqRel) {
+                let rank = link::rank().map_or_else(|| "?".to_string(), |rank| rank.to_string());
+                let text =
+                    "what its MPI makes in shared memory cannot be noted: it may stay there if the rank is killed";
+                // There is nobody to tell that stderr is closed.
+                let _ =
+                    std::io::Write::write_all(&mut std::io::stderr(), format!("ftd: rank {rank}: {text}\n").as_bytes());
+            }
+            Ok(None)
+        }
+        Err(NotNoted::NoDirectory | NotNoted::Incomplete) => Ok(None),
+    }
+}
+
+/// The process ends by its own will: the segments that its program made are meant to be there.
 pub(crate) fn leaving() {
     if NOTED.load(Ordering::Acquire) == page::pid()
         && let Some(notebook) = notes()
@@ -154,14 +191,13 @@ fn create(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t) -> 
         }
         let nameless = Descriptor(nameless);
         let identity = Identity::of_descriptor(nameless.0);
-        let Some(record) = identity.and_then(|identity| Record::file(path, Some(identity))) else {
+        let Some(record) = identity.and_then(|identity| Record::file(path, Some(identity), true)) else {
             return create_announced(notebook, path, flags, mode);
         };
-        let place = match notebook.note(&record) {
-            Ok(place) => place,
-            // The job is over, and this process about to be ended.
-            Err(NotNoted::NoDirectory) if USABLE.load(Ordering::Acquire) => return fail(libc::EIO),
-            Err(_) => return native_openat(libc::AT_FDCWD, path, flags, mode),
+        let place = match note(notebook, &record) {
+            Ok(Some(place)) => place,
+            Ok(None) => return native_openat(libc::AT_FDCWD, path, flags, mode),
+            Err(error) => return fail(error),
         };
         match name(&nameless, path) {
             Ok(()) => {
@@ -215,13 +251,38 @@ fn open_named(nameless: Descriptor, path: &CStr, flags: c_int, identity: Option<
 
 /// Where a file cannot be made without a name: its path is noted before, and which file it is afterwards.
 fn create_announced(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
-    let exclusive = flags & libc::O_EXCL != 0;
-    let place = Record::file(path, None).filter(|_| exclusive).and_then(|record| notebook.note(&record).ok());
+    loop {
+        // Who makes a file only if there is none knows afterwards that it made it.
+        let fd = announced(notebook, path, flags | libc::O_EXCL, mode, true);
+        if fd >= 0 || flags & libc::O_EXCL != 0 || errno() != libc::EEXIST {
+            return fd;
+        }
+        let fd = native_openat(libc::AT_FDCWD, path, flags & !libc::O_CREAT, 0);
+        if fd >= 0 || errno() != libc::ENOENT {
+            return fd;
+        }
+    }
+}
+
+/// Makes a file that may be the program's: it is noted so that it can be named, and stays.
+fn create_for_program(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
+    match Identity::of_path(path) {
+        Some(_) => native_openat(libc::AT_FDCWD, path, flags, mode),
+        None => announced(notebook, path, flags, mode, false),
+    }
+}
+
+fn announced(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t, of_mpi: bool) -> c_int {
+    let place = match Record::file(path, None, of_mpi).map(|record| note(notebook, &record)) {
+        Some(Err(error)) => return fail(error),
+        Some(Ok(place)) => place,
+        None => None,
+    };
     let fd = native_openat(libc::AT_FDCWD, path, flags, mode);
     let error = errno();
     if let Some(place) = place {
         let made = (fd >= 0).then(|| Identity::of_descriptor(fd)).flatten();
-        let record = made.and_then(|identity| Record::file(path, Some(identity)));
+        let record = made.and_then(|identity| Record::file(path, Some(identity), of_mpi));
         notebook.replace(place, &record.unwrap_or(Record::free()));
     }
     if fd < 0 { fail(error) } else { fd }
@@ -241,7 +302,8 @@ unsafe extern "C" fn openat_by(
     }
     // SAFETY: openat takes a C string.
     let path = unsafe { CStr::from_ptr(path) };
-    match to_be_noted(path, flags, caller).filter(|_| !may_be_of_mpi_io(flags, mode)) {
+    match to_be_noted(path, flags, caller) {
+        Some(notebook) if may_be_of_mpi_io(flags, mode) => create_for_program(notebook, path, flags, mode),
         Some(notebook) => create(notebook, path, flags, mode),
         None => native_openat(directory, path, flags, mode),
     }
@@ -339,22 +401,26 @@ unsafe extern "C" fn mkstemp_by(template: *mut c_char, caller: usize) -> c_int {
     unsafe { mkostemp_by(template, 0, caller) }
 }
 
-/// Of private segments also the program's are noted: one that is killed leaves them to nobody.
+/// Of private segments also the program's are noted: those of a killed process are named, since few can find them again.
 extern "C" fn shmget_by(key: libc::key_t, size: libc::size_t, flags: c_int, caller: usize) -> c_int {
     let Some(notebook) = notes().filter(|_| key == libc::IPC_PRIVATE) else { return native_shmget(key, size, flags) };
     let (segment, of_mpi) = (Segment::to_be_made(), objects::is_of_mpi(caller));
-    let place = notebook.note(&Record::segment(&segment, of_mpi));
+    let place = match note(notebook, &Record::segment(&segment, of_mpi)) {
+        Ok(place) => place,
+        Err(error) => return fail(error),
+    };
     let id = native_shmget(key, size, flags);
     let error = errno();
     if of_mpi {
-        gate::reach("mpi.made-segment", link::rank());
+        let loading = !objects::is_initialized();
+        gate::reach(if loading { "mpi.made-segment-loading" } else { "mpi.made-segment" }, link::rank());
     }
-    if let Ok(place) = place {
+    if let Some(place) = place {
         let made = if id >= 0 { segment.made(id) } else { None };
         notebook.replace(place, &made.map_or(Record::free(), |made| Record::segment(&made, of_mpi)));
-        if NOTED.swap(page::pid(), Ordering::AcqRel) != page::pid() {
-            mark::register();
-        }
+    }
+    if !of_mpi && NOTED.swap(page::pid(), Ordering::AcqRel) != page::pid() {
+        mark::register();
     }
     if id < 0 { fail(error) } else { id }
 }

@@ -1,5 +1,6 @@
 //! The loaded objects, and which of them belong to the MPI.
 
+use crate::native::find;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -158,6 +159,11 @@ fn table() -> Option<&'static Table> {
 
 /// `MPI_Init` is about to run: the MPI is the object that holds this address, and all that it needs.
 pub(crate) fn init_begins(native: *const c_void) {
+    publish(Table { ranges: mpi_of(native), others: true });
+}
+
+/// Where the loaded objects lie, and which of them are the MPI with this function.
+fn mpi_of(native: *const c_void) -> Vec<(Range<usize>, bool)> {
     let objects = loaded();
     let mut of_mpi: Vec<bool> = objects.iter().map(|object| object.range.contains(&(native as usize))).collect();
     let mut todo: Vec<usize> = (0..objects.len()).filter(|at| of_mpi[*at]).collect();
@@ -169,8 +175,7 @@ pub(crate) fn init_begins(native: *const c_void) {
             }
         }
     }
-    let ranges = objects.into_iter().map(|object| object.range).zip(of_mpi).collect();
-    publish(Table { ranges, others: true });
+    objects.into_iter().map(|object| object.range).zip(of_mpi).collect()
 }
 
 /// `MPI_Init` has returned. What was loaded meanwhile is the MPI's, what is loaded from now on is the program's.
@@ -179,8 +184,21 @@ pub(crate) fn init_ended() {
     publish(Table { ranges: ranges.collect(), others: false });
 }
 
-/// Whether code at this address belongs to the MPI.
+/// Whether `MPI_Init` has been entered.
+pub(crate) fn is_initialized() -> bool {
+    table().is_some()
+}
+
+/// Whether code at this address belongs to the MPI. Before `MPI_Init` the MPI is what is loaded as such by now: its libraries
+/// may do things while they are loaded.
 pub(crate) fn is_of_mpi(address: usize) -> bool {
-    let Some(table) = table() else { return false };
-    table.ranges.iter().find(|(range, _)| range.contains(&address)).map_or(table.others, |(_, of_mpi)| *of_mpi)
+    let Some(table) = table() else {
+        let native = find(c"PMPI_Init");
+        return native.is_some_and(|native| is_in(&mpi_of(native), address).unwrap_or(false));
+    };
+    is_in(&table.ranges, address).unwrap_or(table.others)
+}
+
+fn is_in(ranges: &[(Range<usize>, bool)], address: usize) -> Option<bool> {
+    ranges.iter().find(|(range, _)| range.contains(&address)).map(|(_, of_mpi)| *of_mpi)
 }

@@ -1,7 +1,7 @@
 //! The program's file and the working directory, opened when the job begins: later worlds are started from these when the
 //! paths lead somewhere else by then.
 
-use ft_sys::identity::Identity;
+use ft_sys::identity::Snapshot;
 use nix::libc;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -13,7 +13,7 @@ use std::path::Path;
 #[derive(Debug)]
 pub struct Held {
     program: File,
-    identity: Identity,
+    then: Snapshot,
     is_binary: bool,
     directory: File,
 }
@@ -26,9 +26,9 @@ impl Held {
     pub fn open(program: &Path, directory: &Path) -> io::Result<Held> {
         let open = |path: &Path, flags| OpenOptions::new().read(true).custom_flags(libc::O_PATH | flags).open(path);
         let program = open(program, 0)?;
-        let identity = Identity::of(&program.metadata()?);
+        let then = Snapshot::of(&program.metadata()?);
         let is_binary = is_binary(&program);
-        Ok(Held { program, identity, is_binary, directory: open(directory, libc::O_DIRECTORY)? })
+        Ok(Held { program, then, is_binary, directory: open(directory, libc::O_DIRECTORY)? })
     }
 
     /// What a shepherd has to inherit.
@@ -40,7 +40,7 @@ impl Held {
     pub fn arguments(&self) -> [String; 5] {
         let number = |file: &File| file.as_raw_fd().to_string();
         let (program, directory) = (number(&self.program), number(&self.directory));
-        ["--held".into(), program, directory, self.identity.to_string(), self.is_binary.to_string()]
+        ["--held".into(), program, directory, self.then.to_string(), self.is_binary.to_string()]
     }
 }
 

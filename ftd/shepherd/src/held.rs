@@ -1,7 +1,7 @@
 //! The program's file and the working directory as they were when the job began. Both may be gone or be others when a later
 //! world starts; what the launcher opened then is held, so that nobody loses a job's state to a `make` in another window.
 
-use ft_sys::identity::Identity;
+use ft_sys::identity::Snapshot;
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ const SET_ID: u32 = nix::libc::S_ISUID | nix::libc::S_ISGID;
 #[derive(Debug)]
 pub struct Held {
     program: File,
-    then: Identity,
+    then: Snapshot,
     /// It can be started without its name; a script cannot.
     is_binary: bool,
     directory: File,
@@ -29,9 +29,9 @@ pub enum Way<'a> {
 }
 
 impl Held {
-    /// `identity` is the program's at the start of the job.
-    pub fn new(program: OwnedFd, identity: Identity, is_binary: bool, directory: OwnedFd) -> Held {
-        Held { program: program.into(), then: identity, is_binary, directory: directory.into() }
+    /// `then` is the program's at the start of the job.
+    pub fn new(program: OwnedFd, then: Snapshot, is_binary: bool, directory: OwnedFd) -> Held {
+        Held { program: program.into(), then, is_binary, directory: directory.into() }
     }
 
     /// How to start the program.
@@ -39,13 +39,13 @@ impl Held {
     /// # Errors
     /// One sentence: what there is now may be another program, and what was cannot be had any more.
     pub fn program(&self, path: &Path) -> Result<Way<'_>, String> {
-        let named = fs::metadata(path).ok().map(|metadata| Identity::of(&metadata));
+        let named = fs::metadata(path).ok().map(|metadata| Snapshot::of(&metadata));
         if named == Some(self.then) {
             return Ok(Way::Path);
         }
         let shown = path.display();
         let held = self.program.metadata().map_err(|error| format!("{shown}: {error}"))?;
-        if !Identity::of(&held).has_same_content(&self.then) {
+        if !Snapshot::of(&held).has_same_content(&self.then) {
             let sentence = "was overwritten since the job began: another program could not go on with this one's state";
             return Err(format!("{shown} {sentence}"));
         }
@@ -68,9 +68,9 @@ impl Held {
 
     /// How to get into the working directory.
     pub fn directory(&self, path: &Path) -> Way<'_> {
-        let identity = |metadata: fs::Metadata| Identity::of(&metadata);
-        let named = fs::metadata(path).ok().map(identity);
-        let held = self.directory.metadata().ok().map(identity);
+        let snapshot = |metadata: fs::Metadata| Snapshot::of(&metadata);
+        let named = fs::metadata(path).ok().map(snapshot);
+        let held = self.directory.metadata().ok().map(snapshot);
         let what = match (named, held) {
             (Some(named), Some(held)) if named.is_same_file(&held) => return Way::Path,
             // Nothing better is to be had, and the path is what there is to complain of.

@@ -1,10 +1,12 @@
 //! Shared memory that MPI libraries leave when their processes are killed: files below `/dev/shm`, and
 //! [segments](crate::segments).
 //!
-//! Only what a process of the job has [noted](crate::made) is removed, and only if it is still the same: a file by device
-//! and inode, a segment by number, creator and time. What cannot be told stays, and is said.
+//! Only what a process of the job has [noted](crate::made) as its MPI's is removed, and only if it is still the same: a file
+//! by device and inode, a segment by number, creator and time. What cannot be told stays, and what the program made as well:
+//! the next world may look for it. Both are said.
 
-use crate::made::{self, Identity, Note};
+use crate::identity::Identity;
+use crate::made::{self, Note};
 use crate::segments::{self, Verdict};
 use ft_wire::World;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +35,7 @@ pub fn note_process(job_dir: &Path, pid: i32) {
 /// How the job came to its end, as far as it matters to what its program made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Its processes were killed, or left because others were. What they made is for nobody.
+    /// Its processes were killed, or left because others were.
     Killed,
     /// In this world, by the program's own wish: what those made who ended by their own will is meant to be there.
     Own(World),
@@ -42,8 +44,8 @@ pub enum End {
 }
 
 impl End {
-    /// Whether what the program made in this process stays.
-    fn spares(self, world: World, notes: &[Note]) -> bool {
+    /// Whether this process left what there is as it wanted to.
+    fn was_wanted(self, world: World, notes: &[Note]) -> bool {
         match self {
             End::Killed => false,
             End::Own(last) => last == world && notes.contains(&Note::Left),
@@ -85,8 +87,7 @@ impl Litter {
         self.processes.extend(text.lines().filter_map(|line| line.parse::<i32>().ok()));
     }
 
-    /// Removes what the MPI of these processes made, and the private segments of the program that nobody has any more. Call
-    /// it when they have ended.
+    /// Removes what the MPI of these processes made. Call it when they have ended.
     pub fn sweep(&self, end: End) -> Left {
         let until = Instant::now() + DETACH;
         loop {
@@ -101,15 +102,14 @@ impl Litter {
     /// One look; also whether somebody is attached to a segment.
     fn round(&self, end: End) -> (Left, bool) {
         let (mut left, mut attached) = (Left::default(), false);
+        let mut incomplete = Vec::new();
         let existing = segments::existing();
-        for (world, notes) in self.notebooks.values() {
-            let program_stays = end.spares(*world, notes);
+        for (path, (world, notes)) in &self.notebooks {
+            let was_wanted = end.was_wanted(*world, notes);
             for note in notes {
                 match note {
-                    Note::File { path, identity } => left.0.extend(remove_file(path, *identity)),
-                    Note::Left => {}
-                    Note::Segment { of_mpi: false, .. } if program_stays => {}
-                    Note::Segment { segment, .. } => match segments::remove(segment, &existing) {
+                    Note::File { path, identity, of_mpi: true } => left.0.extend(remove_file(path, *identity)),
+                    Note::Segment { segment, of_mpi: true } => match segments::remove(segment, &existing) {
                         Verdict::Gone => {}
                         Verdict::Attached(id) => {
                             attached = true;
@@ -117,8 +117,19 @@ impl Litter {
                         }
                         Verdict::Unknown(id) => drop(left.0.insert(format!("System V segment {id}"))),
                     },
+                    _ if was_wanted => {}
+                    Note::File { path, identity, of_mpi: false } => left.0.extend(name_file(path, *identity)),
+                    Note::Segment { segment, of_mpi: false } => {
+                        let there = segments::number(segment, &existing);
+                        left.0.extend(there.map(|id| format!("System V segment {id}, which the program made")));
+                    }
+                    Note::Incomplete => incomplete.push(path.extension().unwrap_or_default().to_string_lossy()),
+                    Note::Left => {}
                 }
             }
+        }
+        if !incomplete.is_empty() {
+            left.0.insert(format!("perhaps more that could not be noted, of process {}", incomplete.join(", ")));
         }
         (left, attached)
     }
@@ -126,18 +137,24 @@ impl Litter {
 
 /// Removes a file if it is the one that was noted; names it if that cannot be told.
 fn remove_file(path: &Path, identity: Option<Identity>) -> Option<String> {
-    let c_path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    let found = Identity::of_path(&c_path)?;
-    let Some(identity) = identity else {
-        // Its process was about to make it, and may have been too late.
-        let uid = std::fs::symlink_metadata(path).ok()?.uid();
-        return (uid == nix::unistd::Uid::effective().as_raw()).then(|| path.display().to_string());
-    };
-    if found == identity {
+    if identity.is_some() && identity == find_file(path) {
         // Somebody else may have been faster.
         let _ = std::fs::remove_file(path);
     }
-    None
+    // Without one its process was about to make it, and may have been too late.
+    if identity.is_none() { name_file(path, None) } else { None }
+}
+
+/// Names a file of this user's if it may be the one that was noted.
+fn name_file(path: &Path, identity: Option<Identity>) -> Option<String> {
+    let found = find_file(path)?;
+    let uid = std::fs::symlink_metadata(path).ok()?.uid();
+    let may_be = identity.is_none_or(|identity| identity == found) && uid == nix::unistd::Uid::effective().as_raw();
+    may_be.then(|| path.display().to_string())
+}
+
+fn find_file(path: &Path) -> Option<Identity> {
+    Identity::of_path(&CString::new(path.as_os_str().as_bytes()).ok()?)
 }
 
 /// What was not removed.
@@ -188,7 +205,7 @@ mod tests {
         let ((noted, noted_c), (replaced, replaced_c), (foreign, _)) =
             (file("noted"), file("psm_"), file("mpich_shm_"));
         for path in [&noted_c, &replaced_c] {
-            notebook.note(&Record::file(path, Identity::of_path(path)).unwrap()).unwrap();
+            notebook.note(&Record::file(path, Identity::of_path(path), true).unwrap()).unwrap();
         }
         // Another program's, under the same name.
         std::fs::rename(&replaced, replaced.with_extension("old")).unwrap();
@@ -207,10 +224,10 @@ mod tests {
     fn a_file_that_may_be_anothers_stays_and_is_named() {
         let (directory, notebook) = job();
         let (path, c_path) = file("announced");
-        let place = notebook.note(&Record::file(&c_path, None).unwrap()).unwrap();
+        let place = notebook.note(&Record::file(&c_path, None, true).unwrap()).unwrap();
         let sentence = Litter::of_world(directory.path(), 1).sweep(End::Killed).sentence().unwrap();
         assert!(path.exists() && sentence.contains(path.to_str().unwrap()), "{sentence}");
-        notebook.replace(place, &Record::file(&c_path, Identity::of_path(&c_path)).unwrap());
+        notebook.replace(place, &Record::file(&c_path, Identity::of_path(&c_path), true).unwrap());
         assert_eq!(Litter::of_world(directory.path(), 2).sweep(End::Killed).sentence(), None);
         assert!(path.exists(), "it is of another world");
         assert_eq!(Litter::of_world(directory.path(), 1).sweep(End::Killed).sentence(), None);
@@ -222,12 +239,73 @@ mod tests {
         let (directory, notebook) = job();
         for number in 0..300 {
             let (path, c_path) = file(&format!("many-{number}"));
-            notebook.note(&Record::file(&c_path, Identity::of_path(&c_path)).unwrap()).unwrap();
+            notebook.note(&Record::file(&c_path, Identity::of_path(&c_path), true).unwrap()).unwrap();
             std::fs::remove_file(path).unwrap();
         }
         let (kept, c_path) = file("kept");
-        notebook.note(&Record::file(&c_path, Identity::of_path(&c_path)).unwrap()).unwrap();
+        notebook.note(&Record::file(&c_path, Identity::of_path(&c_path), true).unwrap()).unwrap();
         Litter::of_job(directory.path()).sweep(End::Well(1));
         assert!(!kept.exists(), "an MPI's file goes after a good end as well");
+    }
+
+    #[test]
+    fn a_notebook_grows_with_what_is_there_and_a_name_may_be_as_long_as_any() {
+        let (directory, notebook) = job();
+        let long = "n".repeat(255 - "ftd-test--".len() - std::process::id().to_string().len());
+        let mut kept: Vec<PathBuf> = Vec::new();
+        for number in 0..300 {
+            let name = if number == 299 { long.clone() } else { format!("grows-{number}") };
+            let (path, c_path) = file(&name);
+            notebook.note(&Record::file(&c_path, Identity::of_path(&c_path), true).unwrap()).unwrap();
+            kept.push(path);
+        }
+        assert_eq!(Litter::of_job(directory.path()).sweep(End::Killed).sentence(), None);
+        kept.retain(|path| path.exists());
+        kept.iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        assert_eq!(kept, [] as [PathBuf; 0]);
+    }
+
+    #[test]
+    fn what_has_no_room_in_a_notebook_is_said() {
+        let (directory, notebook) = job();
+        let (_, c_path) = file("limit");
+        let record = Record::file(&c_path, Identity::of_path(&c_path), true).unwrap();
+        // SAFETY: the child makes system calls only.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            let limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 };
+            // SAFETY: plain system calls.
+            unsafe {
+                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+                libc::_exit((0..10).filter(|_| notebook.note(&record).is_ok()).count() as i32);
+            }
+        }
+        let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None).unwrap();
+        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(nix::unistd::Pid::from_raw(pid), 3));
+        assert_eq!(Litter::of_job(directory.path()).sweep(End::Well(1)).sentence(), None);
+        let sentence = Litter::of_job(directory.path()).sweep(End::Killed).sentence().unwrap();
+        assert!(sentence.contains(&format!("perhaps more that could not be noted, of process {pid}")), "{sentence}");
+    }
+
+    #[test]
+    fn what_the_program_made_stays_and_is_named_unless_it_ended_by_itself() {
+        let (directory, notebook) = job();
+        let (path, c_path) = file("of-program");
+        notebook.note(&Record::file(&c_path, Identity::of_path(&c_path), false).unwrap()).unwrap();
+        let announced = made::Segment::to_be_made();
+        // SAFETY: takes three numbers.
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o600) };
+        notebook.note(&Record::segment(&announced.made(id).unwrap(), false)).unwrap();
+        let killed = Litter::of_job(directory.path()).sweep(End::Killed).sentence().unwrap();
+        let well = Litter::of_job(directory.path()).sweep(End::Well(1)).sentence();
+        notebook.note(&Record::left()).unwrap();
+        let left = Litter::of_job(directory.path()).sweep(End::Own(1)).sentence();
+        let there = path.exists() && made::status(id).is_some();
+        std::fs::remove_file(&path).unwrap();
+        // SAFETY: IPC_RMID takes no buffer.
+        unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+        assert!(there && (well, left) == (None, None));
+        assert!(killed.contains(path.to_str().unwrap()), "{killed}");
+        assert!(killed.contains(&format!("System V segment {id}, which the program made")), "{killed}");
     }
 }

@@ -1,74 +1,45 @@
 //! What the processes of a job make in shared memory that outlives them, noted while they make it.
 //!
-//! Each process has a notebook, `<job_dir>/made/<world>/<rank>.<pid>`: 128 records of 256 bytes. A record is there before the
-//! thing that it speaks of can be left behind, and a file is named in it by device and inode. So a SIGKILL at any
-//! instruction loses nothing, and whoever cleans up later, the next `ftrun` for example, removes exactly what was made.
+//! Each process has a notebook, `<job_dir>/made/<world>/<rank>.<pid>`, which grows by records of one size. A record is there
+//! before the thing that it speaks of can be left behind, and a file is named in it by device and inode. So a SIGKILL at any
+//! instruction loses nothing, and whoever cleans up later, the next `ftrun` for example, removes exactly what was made. When
+//! a record cannot be written (a file-size limit, no memory) the notebook is marked as incomplete, which takes no room.
 //!
 //! The writing half runs inside the ranks, in the midst of their system calls: it makes system calls itself and nothing
 //! else, and keeps nothing open.
 
+use crate::identity::Identity;
+use crate::individual::Individual;
 use ft_wire::{Rank, World};
 use std::ffi::CStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// In a job's directory: the notebooks, by world.
 const MADE: &str = "made";
-/// Bytes of a record.
-const RECORD: usize = 256;
-/// Records of a notebook. What MPIs make goes within moments, and its record with it.
-const RECORDS: usize = 128;
+/// Bytes of a record: room for `/dev/shm/` and the longest name that a file can have.
+const RECORD: usize = 320;
+/// Records of a notebook. What MPIs make goes within moments, and its record with it; nobody lives with more.
+const RECORDS: usize = 1 << 16;
+/// The first time that all records are in use it is asked which of them speak of what is gone; then whenever they are twice
+/// as many.
+const FEW: usize = 128;
 /// Records that are read at a time.
 const BATCH: usize = 16;
 /// Where a record's path begins.
 const PATH: usize = 48;
+/// Permissions of a notebook; the second, where not all could be noted.
+const COMPLETE: u32 = 0o600;
+const INCOMPLETE: u32 = 0o700;
 
 const FREE: u32 = 0;
 const FILE: u32 = 1;
 const SEGMENT: u32 = 2;
 const LEFT: u32 = 3;
-/// Added to the kind of what the program made, not its MPI.
+/// Added to the kind of what the program made, or may have made, and not its MPI.
 const OF_PROGRAM: u32 = 0x100;
-
-/// Names one file for as long as it exists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    /// Device.
-    pub device: u64,
-    /// Inode.
-    pub inode: u64,
-    /// When it was made, in nanoseconds since 1970; 0 where the file system does not tell.
-    pub born: u64,
-}
-
-impl Identity {
-    /// Of what an open descriptor names.
-    pub fn of_descriptor(fd: i32) -> Option<Identity> {
-        Self::of(fd, c"", libc::AT_EMPTY_PATH)
-    }
-
-    /// Of what lies at a path; of the link, if it is one.
-    pub fn of_path(path: &CStr) -> Option<Identity> {
-        Self::of(libc::AT_FDCWD, path, libc::AT_SYMLINK_NOFOLLOW)
-    }
-
-    fn of(fd: i32, path: &CStr, flags: i32) -> Option<Identity> {
-        // SAFETY: an all-zero statx is a valid value of the type.
-        let mut found: libc::statx = unsafe { std::mem::zeroed() };
-        let wanted = libc::STATX_INO | libc::STATX_BTIME;
-        // SAFETY: the path is a C string, the buffer valid for the call.
-        if unsafe { libc::statx(fd, path.as_ptr(), flags, wanted, &mut found) } != 0 {
-            return None;
-        }
-        let born = found.stx_btime.tv_sec as u64 * 1_000_000_000 + u64::from(found.stx_btime.tv_nsec);
-        Some(Identity {
-            device: libc::makedev(found.stx_dev_major, found.stx_dev_minor),
-            inode: found.stx_ino,
-            born: if found.stx_mask & libc::STATX_BTIME != 0 { born } else { 0 },
-        })
-    }
-}
 
 /// A System V segment, and where its numbers mean what they say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +49,7 @@ pub struct Segment {
     /// Second since 1970 in which it was made; the earliest one, while it is being made.
     pub at: u64,
     /// Who makes it.
-    pub creator: i32,
+    pub creator: Individual,
     /// Inode of the IPC name space.
     pub ipc: u64,
     /// Inode of the pid name space of `creator`.
@@ -93,20 +64,14 @@ impl Segment {
         // SAFETY: the pointer is valid for the call. The clock is the one by which the kernel dates segments.
         unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &mut now) };
         // SAFETY: cannot fail.
-        let creator = unsafe { libc::getpid() };
+        let creator = Individual { pid: unsafe { libc::getpid() }, start: own_start() };
         let (ipc, pids) = name_spaces();
         Segment { id: None, at: now.tv_sec as u64, creator, ipc, pids }
     }
 
     /// The same one, now that it is there; `None` when it is gone already.
     pub fn made(self, id: i32) -> Option<Segment> {
-        // SAFETY: an all-zero shmid_ds is a valid value of the type.
-        let mut found: libc::shmid_ds = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is valid for the call.
-        if unsafe { libc::shmctl(id, libc::IPC_STAT, &mut found) } != 0 {
-            return None;
-        }
-        Some(Segment { id: Some(id), at: found.shm_ctime as u64, ..self })
+        Some(Segment { id: Some(id), at: status(id)?.shm_ctime as u64, ..self })
     }
 
     /// Whether the numbers are of this process's name spaces: of the segments', of the pids'.
@@ -120,21 +85,53 @@ impl Segment {
     }
 }
 
+/// What the kernel says of a segment.
+pub(crate) fn status(id: i32) -> Option<libc::shmid_ds> {
+    // SAFETY: an all-zero shmid_ds is a valid value of the type.
+    let mut found: libc::shmid_ds = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    (unsafe { libc::shmctl(id, libc::IPC_STAT, &mut found) } == 0).then_some(found)
+}
+
 /// Inodes of this process's name spaces of IPC and of pids.
 fn name_spaces() -> (u64, u64) {
-    let inode = |path| Identity::of(libc::AT_FDCWD, path, 0).map_or(0, |found| found.inode);
+    let inode = |path| Identity::behind(path).map_or(0, |found| found.inode);
     (inode(c"/proc/self/ns/ipc"), inode(c"/proc/self/ns/pid"))
+}
+
+/// When this process was started, as [`Individual`] has it; 0 where there is no `/proc`.
+fn own_start() -> u64 {
+    let mut bytes = [0u8; 1024];
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the path is a C string. Not libc's function: this process may have replaced that.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/proc/self/stat".as_ptr(), flags) } as i32;
+    if fd < 0 {
+        return 0;
+    }
+    // SAFETY: the buffer is as long as is said; the descriptor is this function's own.
+    let read = unsafe {
+        let read = libc::read(fd, bytes.as_mut_ptr().cast(), bytes.len());
+        libc::close(fd);
+        read
+    };
+    let text = bytes.get(..usize::try_from(read).unwrap_or(0)).unwrap_or_default();
+    // Behind the name, which may hold anything, stands field 3.
+    let behind = text.iter().rposition(|byte| *byte == b')').map_or(text.len(), |at| at + 2);
+    let field = text.get(behind..).unwrap_or_default().split(|byte| *byte == b' ').nth(22 - 3);
+    field.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok()).unwrap_or(0)
 }
 
 /// One thing that a process made, or was about to make.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Note {
-    /// A file of its MPI's; without an identity it may be another's that lies at that path.
+    /// A file; without an identity it may be another's that lies at that path.
     File {
         /// Where.
         path: PathBuf,
         /// Which.
         identity: Option<Identity>,
+        /// Its MPI made it, and not for the program.
+        of_mpi: bool,
     },
     /// A private System V segment.
     Segment {
@@ -145,6 +142,8 @@ pub enum Note {
     },
     /// The process ended by its own will: what its program made is meant to be there.
     Left,
+    /// There is more that could not be noted.
+    Incomplete,
 }
 
 /// One record, as it is written.
@@ -171,12 +170,12 @@ impl Record {
         Record::new(LEFT, &[])
     }
 
-    /// See [`Note::File`]. `None` for a path that is too long.
-    pub fn file(path: &CStr, identity: Option<Identity>) -> Option<Record> {
+    /// See [`Note::File`]. `None` for a path that no file below `/dev/shm` can have.
+    pub fn file(path: &CStr, identity: Option<Identity>, of_mpi: bool) -> Option<Record> {
         let path = path.to_bytes();
         let Identity { device, inode, born } = identity.unwrap_or(Identity { device: 0, inode: 0, born: 0 });
         let words = [(8, device), (16, inode), (24, born), (32, path.len() as u64), (40, identity.is_some().into())];
-        let mut record = Record::new(FILE, &words);
+        let mut record = Record::new(if of_mpi { FILE } else { FILE | OF_PROGRAM }, &words);
         record.0.get_mut(PATH..PATH + path.len())?.copy_from_slice(path);
         Some(record)
     }
@@ -184,7 +183,8 @@ impl Record {
     /// See [`Note::Segment`].
     pub fn segment(segment: &Segment, of_mpi: bool) -> Record {
         let id = segment.id.map_or(u64::MAX, |id| id as u64);
-        let words = [(8, id), (16, segment.at), (24, segment.creator as u64), (32, segment.ipc), (40, segment.pids)];
+        let Individual { pid, start } = segment.creator;
+        let words = [(8, id), (16, segment.at), (24, pid as u64), (32, segment.ipc), (40, segment.pids), (48, start)];
         Record::new(if of_mpi { SEGMENT } else { SEGMENT | OF_PROGRAM }, &words)
     }
 
@@ -211,7 +211,7 @@ impl Record {
         Segment {
             id: i32::try_from(self.word(8)).ok(),
             at: self.word(16),
-            creator: self.word(24) as i32,
+            creator: Individual { pid: self.word(24) as i32, start: self.word(48) },
             ipc: self.word(32),
             pids: self.word(40),
         }
@@ -240,7 +240,7 @@ impl Record {
         match self.kind() & !OF_PROGRAM {
             FILE => {
                 let path = PathBuf::from(std::ffi::OsStr::from_bytes(self.path()?));
-                Some(Note::File { path, identity: self.identity() })
+                Some(Note::File { path, identity: self.identity(), of_mpi: self.kind() & OF_PROGRAM == 0 })
             }
             SEGMENT => Some(Note::Segment { segment: self.as_segment(), of_mpi: self.kind() & OF_PROGRAM == 0 }),
             LEFT => Some(Note::Left),
@@ -262,8 +262,10 @@ pub struct Notebook {
 pub enum NotNoted {
     /// The directory is not there: the job is over, or it lies where this process cannot see it.
     NoDirectory,
-    /// Anything else: no memory, too many notes, a limit.
-    NoRoom,
+    /// No memory, too many notes, a limit. The notebook says that it is not complete.
+    Incomplete,
+    /// There is no notebook to say it in.
+    NoNotebook,
 }
 
 impl Notebook {
@@ -285,24 +287,16 @@ impl Notebook {
 
     /// Opens the notebook of the process that calls, which may be a child of the one that made `self`.
     fn open(mut self) -> Result<Open, NotNoted> {
-        // A write beyond it would be a signal that ends the process.
-        // SAFETY: an all-zero rlimit is a valid value of the type.
-        let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is valid for the call.
-        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-        if known && limit.rlim_cur < (RECORD * RECORDS) as u64 {
-            return Err(NotNoted::NoRoom);
-        }
         // SAFETY: cannot fail.
-        write!(self, "{}", unsafe { libc::getpid() }).map_err(|_| NotNoted::NoRoom)?;
+        write!(self, "{}", unsafe { libc::getpid() }).map_err(|_| NotNoted::NoNotebook)?;
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC | libc::O_NOFOLLOW;
         // SAFETY: the path ends with a zero byte. Not libc's function: this process may have replaced that.
-        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, self.path.as_ptr(), flags, 0o600) };
+        let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, self.path.as_ptr(), flags, COMPLETE) };
         // SAFETY: reads this thread's errno.
         match unsafe { *libc::__errno_location() } {
             _ if fd >= 0 => {}
             libc::ENOENT => return Err(NotNoted::NoDirectory),
-            _ => return Err(NotNoted::NoRoom),
+            _ => return Err(NotNoted::NoNotebook),
         }
         let open = Open(fd as i32);
         // Against the process's other threads.
@@ -322,9 +316,20 @@ impl Notebook {
     /// When it was not written.
     pub fn note(self, record: &Record) -> Result<usize, NotNoted> {
         let open = self.open()?;
-        let place = open.find(|record| record.kind() == FREE).or_else(|| open.find(Record::is_over));
-        let place = place.ok_or(NotNoted::NoRoom)?;
-        open.write(place, record).then_some(place).ok_or(NotNoted::NoRoom)
+        let records = open.records();
+        let is_free = || open.find(records, |record| record.kind() == FREE);
+        let is_over = || open.find(records, Record::is_over);
+        let is_due = records >= FEW && records.is_power_of_two();
+        let place = is_free().or_else(|| is_over().filter(|_| is_due)).unwrap_or(records);
+        if place < RECORDS && open.write(place, record) {
+            return Ok(place);
+        }
+        // There is no more room than this.
+        if let Some(place) = is_over().filter(|place| open.write(*place, record)) {
+            return Ok(place);
+        }
+        open.mark_incomplete();
+        Err(NotNoted::Incomplete)
     }
 
     /// Replaces a record of this process.
@@ -345,15 +350,23 @@ impl Write for Notebook {
 struct Open(i32);
 
 impl Open {
-    /// The first place whose record is so; what was never written is free.
-    fn find(&self, is_so: impl Fn(&Record) -> bool) -> Option<usize> {
+    /// How many records there are.
+    fn records(&self) -> usize {
+        // SAFETY: plain system call on an open descriptor.
+        let length = unsafe { libc::lseek(self.0, 0, libc::SEEK_END) };
+        usize::try_from(length).unwrap_or(0) / RECORD
+    }
+
+    /// The first place of these whose record is so.
+    fn find(&self, records: usize, is_so: impl Fn(&Record) -> bool) -> Option<usize> {
         let mut bytes = [0u8; RECORD * BATCH];
-        for first in (0..RECORDS).step_by(BATCH) {
+        for first in (0..records).step_by(BATCH) {
             bytes.fill(0);
             // SAFETY: the buffer is as long as is said.
             unsafe { libc::pread(self.0, bytes.as_mut_ptr().cast(), bytes.len(), (first * RECORD) as libc::off_t) };
-            let (records, _) = bytes.as_chunks::<RECORD>();
-            if let Some(at) = records.iter().position(|bytes| is_so(&Record(*bytes))) {
+            let (found, _) = bytes.as_chunks::<RECORD>();
+            let found = &found[..found.len().min(records - first)];
+            if let Some(at) = found.iter().position(|bytes| is_so(&Record(*bytes))) {
                 return Some(first + at);
             }
         }
@@ -361,9 +374,22 @@ impl Open {
     }
 
     fn write(&self, place: usize, record: &Record) -> bool {
-        let offset = (place * RECORD) as libc::off_t;
+        let offset = place * RECORD;
+        // A write beyond it would be a signal that ends the process.
+        // SAFETY: an all-zero rlimit is a valid value of the type.
+        let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is valid for the call.
+        let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
+        if known && limit.rlim_cur < (offset + RECORD) as u64 {
+            return false;
+        }
         // SAFETY: the buffer is as long as is said.
-        unsafe { libc::pwrite(self.0, record.0.as_ptr().cast(), RECORD, offset) == RECORD as isize }
+        unsafe { libc::pwrite(self.0, record.0.as_ptr().cast(), RECORD, offset as libc::off_t) == RECORD as isize }
+    }
+
+    fn mark_incomplete(&self) {
+        // SAFETY: plain system call on an open descriptor.
+        unsafe { libc::fchmod(self.0, INCOMPLETE) };
     }
 }
 
@@ -390,7 +416,9 @@ pub fn read(job_dir: &Path) -> Vec<(PathBuf, World, Vec<Note>)> {
     let files = worlds.flat_map(|world| entries(&directory(job_dir, world)).map(move |entry| (entry.path(), world)));
     files
         .map(|(path, world)| {
-            let notes = notes(&std::fs::read(&path).unwrap_or_default());
+            let mut notes = notes(&std::fs::read(&path).unwrap_or_default());
+            let is_incomplete = |found: std::fs::Metadata| found.permissions().mode() & INCOMPLETE == INCOMPLETE;
+            notes.extend(std::fs::metadata(&path).is_ok_and(is_incomplete).then_some(Note::Incomplete));
             (path, world, notes)
         })
         .collect()

@@ -2,10 +2,12 @@
 //! but one that is killed between the two, in `MPI_Init` for the most part, leaves a segment that nobody ever removes.
 
 use crate::death::is_past_user_code;
+use crate::individual::Individual;
 use crate::made;
 
-/// How long after its announcement a segment is there at the latest, in seconds.
-const MAKING: u64 = 2;
+/// So long after its announcement, in seconds, a segment with its creator's number is the one that was announced: numbers of
+/// processes do not go round in that time.
+const MAKING: u64 = 1;
 
 /// What became of a noted segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,31 +20,56 @@ pub enum Verdict {
     Unknown(i32),
 }
 
-/// Removes a noted segment if it is still the one that was made, and nobody is attached to it.
+/// Removes a noted segment if it is still the one that was made, its maker has ended, and nobody is attached to it.
 pub fn remove(noted: &made::Segment, existing: &[Existing]) -> Verdict {
     let (ipc, pids) = noted.is_from_here();
+    // In another IPC name space it cannot even be seen.
+    let Some(found) = find(noted, existing).filter(|_| ipc) else { return Verdict::Gone };
+    let announced = noted.id.is_none();
+    if !pids || (announced && found.changed > noted.at + MAKING) || !has_ended(noted.creator, announced) {
+        return Verdict::Unknown(found.id);
+    }
+    // What the list said may be no more.
+    match made::status(found.id) {
+        Some(now) if now.shm_ctime as u64 != found.changed || now.shm_cpid != found.creator => Verdict::Gone,
+        Some(now) if now.shm_nattch > 0 => Verdict::Attached(found.id),
+        Some(_) => {
+            // SAFETY: IPC_RMID takes no buffer; the kernel checks the number and the permission.
+            unsafe { libc::shmctl(found.id, libc::IPC_RMID, std::ptr::null_mut()) };
+            Verdict::Gone
+        }
+        None => Verdict::Gone,
+    }
+}
+
+/// The number of a noted segment that is there still, or of one that may be it.
+pub fn number(noted: &made::Segment, existing: &[Existing]) -> Option<i32> {
+    find(noted, existing).filter(|_| noted.is_from_here().0).map(|found| found.id)
+}
+
+fn find<'a>(noted: &made::Segment, existing: &'a [Existing]) -> Option<&'a Existing> {
+    let (_, pids) = noted.is_from_here();
     let uid = nix::unistd::Uid::effective().as_raw();
-    let is_it = |found: &&Existing| {
+    existing.iter().find(|found| {
         let time = match noted.id {
             Some(id) => found.id == id && found.changed == noted.at,
             // It was announced, and its maker killed in the midst of making it.
-            None => pids && (noted.at..=noted.at + MAKING).contains(&found.changed),
+            None if pids => found.changed >= noted.at,
+            None => (noted.at..=noted.at + MAKING).contains(&found.changed),
         };
         // A pid of another name space means nothing here.
-        time && found.key == 0 && found.uid == uid && (!pids || found.creator == noted.creator)
-    };
-    // In another IPC name space it cannot even be seen.
-    let Some(found) = existing.iter().find(is_it).filter(|_| ipc) else { return Verdict::Gone };
-    let recycled = noted.id.is_none() && !is_past_user_code(noted.creator).unwrap_or(false);
-    if !pids || recycled {
-        return Verdict::Unknown(found.id);
+        time && found.key == 0 && found.uid == uid && (!pids || found.creator == noted.creator.pid)
+    })
+}
+
+/// Whether the process has ended, so far that it makes nothing any more. One that has its number now may have made what was
+/// only `announced`.
+fn has_ended(maker: Individual, announced: bool) -> bool {
+    match Individual::of(maker.pid) {
+        None => true,
+        Some(now) if now == maker => is_past_user_code(maker.pid).unwrap_or(false),
+        Some(_) => !announced,
     }
-    if found.attached > 0 {
-        return Verdict::Attached(found.id);
-    }
-    // SAFETY: IPC_RMID takes no buffer; the kernel checks the number and the permission.
-    unsafe { libc::shmctl(found.id, libc::IPC_RMID, std::ptr::null_mut()) };
-    Verdict::Gone
 }
 
 /// Whether a process has ended so far that it is attached to nothing.
@@ -58,7 +85,6 @@ pub struct Existing {
     key: i64,
     id: i32,
     creator: i32,
-    attached: u64,
     uid: u32,
     /// When it was made or changed, in seconds since 1970.
     changed: u64,
@@ -71,7 +97,6 @@ impl Existing {
             key: words.first()?.parse().ok()?,
             id: words.get(1)?.parse().ok()?,
             creator: words.get(4)?.parse().ok()?,
-            attached: words.get(6)?.parse().ok()?,
             uid: words.get(7)?.parse().ok()?,
             changed: words.get(13)?.parse().ok()?,
         })
@@ -104,7 +129,9 @@ mod tests {
         let mut id = [0; 4];
         std::io::Read::read_exact(&mut read, &mut id).unwrap();
         nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None).unwrap();
-        let announced = made::Segment { creator: pid, ..made::Segment::to_be_made() };
+        let announced = made::Segment::to_be_made();
+        assert_eq!(Some(announced.creator), Individual::of(std::process::id() as i32));
+        let announced = made::Segment { creator: Individual { pid, ..announced.creator }, ..announced };
         announced.made(i32::from_ne_bytes(id)).unwrap()
     }
 
@@ -116,16 +143,18 @@ mod tests {
     fn only_the_very_segment_that_was_noted_goes() {
         let made = left_by_a_child();
         let id = made.id.unwrap();
+        let other_pid = Individual { pid: made.creator.pid + 1, ..made.creator };
         for other in [
             made::Segment { at: made.at - 1, ..made },
-            made::Segment { creator: made.creator + 1, ..made },
+            made::Segment { creator: other_pid, ..made },
             made::Segment { id: None, at: made.at + 1, ..made },
-            made::Segment { id: None, at: made.at - MAKING - 1, ..made },
             made::Segment { ipc: made.ipc + 1, ..made },
         ] {
             assert_eq!(remove(&other, &existing()), Verdict::Gone, "{other:?}");
             assert!(exists(&made), "{other:?}");
         }
+        let long_ago = made::Segment { id: None, at: made.at - MAKING - 1, ..made };
+        assert_eq!(remove(&long_ago, &existing()), Verdict::Unknown(id));
         let elsewhere = made::Segment { pids: made.pids + 1, ..made };
         assert_eq!(remove(&elsewhere, &existing()), Verdict::Unknown(id));
         assert_eq!(remove(&made, &existing()), Verdict::Gone);
@@ -143,6 +172,44 @@ mod tests {
         // SAFETY: as above.
         unsafe { libc::shmdt(place) };
         assert_eq!(remove(&announced, &existing()), Verdict::Gone);
+        assert!(!exists(&made));
+    }
+
+    /// With a made segment of this very process, which lives.
+    fn own() -> made::Segment {
+        let announced = made::Segment::to_be_made();
+        // SAFETY: takes three numbers.
+        announced.made(unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o600) }).unwrap()
+    }
+
+    #[test]
+    fn one_whose_maker_lives_or_whose_number_another_process_has_stays() {
+        let made = own();
+        let id = made.id.unwrap();
+        let earlier = Individual { start: made.creator.start - 1, ..made.creator };
+        for other in [made, made::Segment { id: None, ..made }, made::Segment { id: None, creator: earlier, ..made }] {
+            assert_eq!(remove(&other, &existing()), Verdict::Unknown(id), "{other:?}");
+            assert!(exists(&made), "{other:?}");
+        }
+        // Number and time are the segment's own: whoever has its maker's number since did not make it.
+        assert_eq!(remove(&made::Segment { creator: earlier, ..made }, &existing()), Verdict::Gone);
+        assert!(!exists(&made));
+    }
+
+    #[test]
+    fn what_the_list_said_of_a_segment_is_asked_again() {
+        let made = left_by_a_child();
+        let before = existing();
+        // SAFETY: attaches at an address of the kernel's choice, and detaches from there.
+        let place = unsafe { libc::shmat(made.id.unwrap(), std::ptr::null(), 0) };
+        assert_eq!(remove(&made, &before), Verdict::Attached(made.id.unwrap()));
+        // SAFETY: as above.
+        unsafe { libc::shmdt(place) };
+        let changed: Vec<Existing> =
+            before.iter().map(|found| Existing { changed: found.changed - 1, ..*found }).collect();
+        assert_eq!(remove(&made::Segment { at: made.at - 1, ..made }, &changed), Verdict::Gone);
+        assert!(exists(&made));
+        assert_eq!(remove(&made, &before), Verdict::Gone);
         assert!(!exists(&made));
     }
 }
