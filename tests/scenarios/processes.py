@@ -243,6 +243,39 @@ def own_group(context, end):
     check(not left, f"cgroups are left: {left}")
 
 
+@scenario("own-group-nested", each=[{"end": e} for e in ("well", "kill", "crash")], as_root=root.Delegated())
+def own_group_nested(context, end):
+    """Groups that a rank makes below its own, and what it puts there, go with the job: at its end, when ftrun is killed, and
+    with the next ftrun when all of ftd was."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    inside = (
+        "own=/mnt$(sed -n s/^0:://p /proc/self/cgroup); mkdir -p $own/one/two/three $own/one/four; "
+        "(echo $BASHPID > $own/one/two/three/cgroup.procs; exec setsid env -i /usr/bin/sleep 600) & exec "
+    )
+    job = context.ftrun(mpi, 2, "bash", "-c", inside + program, gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    found = eventually(lambda: len(pids := [p for p in sleepers() if "600" in proc.command(p)]) == 2 and pids, "the daemons")
+    check(all(proc.group(pid).endswith("/one/two/three") for pid in found), f"{[proc.group(pid) for pid in found]}")
+    if end == "well":
+        job.go("app.compute", 1)
+        job.expect(0)
+    elif end == "kill":
+        job.kill_all({"the launcher": job.launcher, "ftrun": job.pid})
+    else:
+        job.wait_noted([rank])
+        kill_all_of_ftd(job)
+        context.ftrun(mpi, 2, program).expect(0)
+    context.assert_clean(0.5 if end == "well" else 5)
+    own = f"/mnt{proc.group(os.getpid())}"
+
+    def left():
+        return [name for name in os.listdir(own) if os.path.isdir(f"{own}/{name}")]
+
+    check(end != "well" or not left(), f"cgroups are left: {left()}")
+    eventually(lambda: not left(), "the end of the job's cgroup")
+
+
 # --- directories ---------------------------------------------------------------------------------------------------
 
 @scenario("not-ours")

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 /// Pause between attempts to remove a group whose processes have not quite gone.
 const AGAIN: Duration = Duration::from_millis(2);
 
+/// Groups in groups that are looked into: no program nests them as deeply.
+const DEPTH: usize = 128;
+
 /// `CLONE_INTO_CGROUP`, which does not fit libc's type.
 const INTO_GROUP: u64 = 0x2_0000_0000;
 
@@ -66,8 +69,7 @@ impl Group {
     }
 
     fn open(&self) -> Option<File> {
-        let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
-        let directory = File::options().read(true).custom_flags(flags).open(&self.path).ok()?;
+        let directory = open(&self.path)?;
         let metadata = directory.metadata().ok()?;
         let ours = metadata.ino() == self.inode
             && metadata.uid() == nix::unistd::Uid::effective().as_raw()
@@ -94,20 +96,35 @@ impl Group {
         events.is_some_and(|text| text.lines().any(|line| line == "populated 1"))
     }
 
-    /// Kills what is in it, and removes it and those below it.
+    /// Kills what is in it and below, and removes it and those below it, also the groups that a rank has made there.
     pub fn remove(&self, patience: Duration) {
         let until = Instant::now() + patience;
         self.kill();
         while let Some(open) = self.open() {
-            let entries = fs::read_dir(inside(&open, ".")).into_iter().flatten().flatten();
-            for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-                let _ = fs::remove_dir(entry.path());
-            }
+            remove_below(&open, DEPTH);
             drop(open);
             if fs::remove_dir(&self.path).is_ok() || Instant::now() >= until {
                 return;
             }
             std::thread::sleep(AGAIN);
+        }
+    }
+}
+
+fn open(directory: &Path) -> Option<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    File::options().read(true).custom_flags(flags).open(directory).ok()
+}
+
+/// Removes the groups below this one, the deepest first; those that are not empty stay.
+fn remove_below(group: &File, depth: usize) {
+    let entries = fs::read_dir(inside(group, ".")).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        let path = entry.path();
+        // The kernel refuses a group with others in it: that costs nothing, and the innermost go at once.
+        if fs::remove_dir(&path).is_err() && depth > 0 {
+            open(&path).inspect(|below| remove_below(below, depth - 1));
+            let _ = fs::remove_dir(&path);
         }
     }
 }
