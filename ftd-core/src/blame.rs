@@ -43,6 +43,7 @@ pub enum Verdict {
 /// | exit | killed (`dying`) or at a limit | otherwise |
 /// | --- | --- | --- |
 /// | signal | failure | failure |
+/// | a signal that nobody knows any more | failure of unknown cause | failure of unknown cause |
 /// | code 129 to 192 | failure: signal code − 128 | own |
 /// | other code, not 0 | own; past `MPI_Init` a failure of unknown cause | own |
 /// | code 0 before `MPI_Init` or after `MPI_Finalize` | clean | clean |
@@ -50,9 +51,14 @@ pub enum Verdict {
 pub fn verdict(phase: Phase, dying: bool, exit: Exit, limit: Option<Limit>) -> Verdict {
     let between = phase == Phase::Initialized;
     match exit {
-        Exit::Signal(9) | Exit::Code(137) if limit == Some(Limit::Memory) => Verdict::Failure(Cause::OutOfMemory),
-        Exit::Signal(9) | Exit::Code(137) if limit == Some(Limit::CpuTime) => Verdict::Failure(Cause::CpuLimit),
+        Exit::Signal(9) | Exit::Code(137) | Exit::Unseen if limit == Some(Limit::Memory) => {
+            Verdict::Failure(Cause::OutOfMemory)
+        }
+        Exit::Signal(9) | Exit::Code(137) | Exit::Unseen if limit == Some(Limit::CpuTime) => {
+            Verdict::Failure(Cause::CpuLimit)
+        }
         Exit::Signal(signal) => Verdict::Failure(Cause::Signal(signal)),
+        Exit::Unseen => Verdict::Failure(Cause::Unknown),
         Exit::Code(code @ 129..=192) if dying => Verdict::Failure(Cause::Signal(code - 128)),
         Exit::Code(_) if dying && between => Verdict::Failure(Cause::Unknown),
         Exit::Code(0) if between => Verdict::Own(OwnEnd::NoFinalize),
@@ -114,6 +120,8 @@ mod tests {
             (Launched, false, Exit::Code(137), None, own(137)),
             (Initialized, true, Exit::Code(0), None, Verdict::Failure(Cause::Unknown)),
             (Finalized, true, Exit::Code(0), None, Verdict::Clean),
+            (Initialized, true, Exit::Unseen, None, Verdict::Failure(Cause::Unknown)),
+            (Finalized, true, Exit::Unseen, None, Verdict::Failure(Cause::Unknown)),
         ];
         for (phase, dying, exit, limit, expected) in table {
             assert_eq!(verdict(phase, dying, exit, limit), expected, "{phase:?} {dying} {exit:?} {limit:?}");

@@ -156,7 +156,7 @@ impl fmt::Display for Cause {
             Cause::Signal(signal) => write!(f, "was killed by {}", signal_name(*signal)),
             Cause::OutOfMemory => f.write_str("was killed by the kernel's out-of-memory killer"),
             Cause::CpuLimit => f.write_str("was killed because its limit of CPU time was used up"),
-            Cause::Unknown => f.write_str("died"),
+            Cause::Unknown => f.write_str("died; of what is not known"),
             Cause::SlotLost => f.write_str("was lost (its shepherd died)"),
             Cause::AgentLost => f.write_str("lost its agent"),
             Cause::WorldServerLost => f.write_str("lost its PMIx server (ft-pmix)"),

@@ -339,6 +339,7 @@ fn computing_is_progress_after_deaths_from_outside_alone() {
         (Exit::Signal(9), Some(Limit::Memory)),
         (Exit::Signal(9), Some(Limit::CpuTime)),
         (Exit::Code(0), None),
+        (Exit::Unseen, None),
     ];
     for (exit, limit) in own {
         assert_eq!(dies_again_and_again(exit, limit, 31), Some(5), "{exit:?} {limit:?}");

@@ -6,15 +6,12 @@ import signal
 import subprocess
 import time
 
-from harness import proc, registry
+from harness import proc
 from harness.job import check
 from harness.registry import scenario
 
-# Below a wrapper that waits for its child at once, the kernel may have forgotten the cause before ftd asks; see J-B1w.
-WRAPPED = [{"how": "wrapped"}] if registry.soak else []
 
-
-@scenario("own-deaths", each=[{"how": "same-rank"}, {"how": "in-turn"}, *WRAPPED])
+@scenario("own-deaths", each=[{"how": "same-rank"}, {"how": "in-turn"}, {"how": "wrapped"}])
 def own_deaths(context, how):
     """A program that crashes by itself, each time after computing for longer than what is progress after a kill, ends after
     --ft-max-failures with its history: also when different ranks crash in turn, and below a wrapper."""
@@ -56,7 +53,7 @@ def outside_deaths(context):
     check(job.restored == [None] * 3, f"restored {job.restored}")
 
 
-@scenario("cpu-limit", each=[{"how": "direct"}, *WRAPPED])
+@scenario("cpu-limit", each=[{"how": "direct"}, {"how": "wrapped"}])
 def cpu_limit(context, how):
     """SIGKILL for a limit of CPU time is the program's own death, and named."""
     mpi = context.mpi("mpich4")

@@ -5,14 +5,14 @@ import signal
 import subprocess
 import time
 
-from harness import proc, registry
+from harness import proc
 from harness.job import check
 from harness.registry import scenario
 
 RT3 = signal.SIGRTMIN + 3
 
 
-@scenario("real-time-signal", each=[{"who": w} for w in ("rank", "agent", "shepherd", "pmix", *["wrapped"] * registry.soak)])
+@scenario("real-time-signal", each=[{"who": w} for w in ("rank", "agent", "shepherd", "pmix", "wrapped")])
 def real_time_signal(context, who):
     """A death by a real-time signal is a death like any other, and the block names the signal."""
     mpi = context.mpi("openmpi4" if who == "pmix" else "mpich4")
@@ -27,6 +27,38 @@ def real_time_signal(context, who):
     check(job.restored == [5], f"restored {job.restored}")
     if who in ("rank", "wrapped"):
         check("rank 1 on" in job.err and "was killed by SIGRTMIN+3" in job.err, f"the signal is not named: {job.err}")
+
+
+@scenario("forgotten-below", each=[{"number": n} for n in ("SIGSEGV", "SIGKILL", "SIGRTMIN+3")])
+def forgotten_below(context, number):
+    """A wrapper has waited for its rank, and stays, before the agent comes to ask what the rank died of: the block names it, and
+    not what ftd killed the wrapper with."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    wrapper = f"{program}; code=$?; sleep 600; exit $code"
+    job = context.ftrun(mpi, 3, "bash", "-c", wrapper, gates=["app.compute:1", "agent.dying:1"])
+    rank = job.at_gate("app.compute", 1)
+    os.kill(rank, RT3 if number == "SIGRTMIN+3" else getattr(signal, number))
+    job.at_gate("agent.dying", 1)
+    deadline = time.monotonic() + 10
+    while proc.stat(rank) is not None:
+        check(time.monotonic() < deadline, "the wrapper does not wait for its rank")
+        time.sleep(0.002)
+    job.go("agent.dying", 1)
+    job.wait_err("restored +version", 1)
+    # The wrappers of the second world sleep as well.
+    for pid in job.below("sleep"):
+        os.kill(pid, signal.SIGTERM)
+    job.wait_ranks(3, 2)
+    deadline = time.monotonic() + 30
+    while job.running():
+        check(time.monotonic() < deadline, "the job does not end")
+        for pid in job.below("sleep"):
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(0.02)
+    job.expect(0, context.reference(mpi, 3, program))
+    check(job.restored == [5], f"restored {job.restored}")
+    check(f"rank 1 on node 0 was killed by {number}\n" in job.err, f"the signal is not named: {job.err}")
 
 
 @scenario("name-no-text", each=[{"how": "prctl"}, {"how": "cut"}, {"how": "bytes"}])

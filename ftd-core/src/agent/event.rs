@@ -39,6 +39,8 @@ pub enum Exit {
     Signal(i32),
     /// Exited with this code.
     Code(i32),
+    /// It was killed, and of what nobody can tell any more.
+    Unseen,
 }
 
 /// Why the kernel sends a SIGKILL of its own.

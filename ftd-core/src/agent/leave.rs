@@ -59,7 +59,7 @@ impl Agent {
         // An abort has said already what it is.
         if local.end != Some(LocalEnd::Own) {
             match exit {
-                Exit::Signal(_) => leaving.killed = true,
+                Exit::Signal(_) | Exit::Unseen => leaving.killed = true,
                 // So a wrapper tells of the signal.
                 Exit::Code(code) if code == signal_status(leaving.signal).0 => leaving.killed = true,
                 Exit::Code(code) if leaving.status == 0 => leaving.status = code & 0xff,

@@ -2,6 +2,7 @@
 //! out the effects that come back.
 
 use crate::arenas::Arenas;
+use crate::below::Below;
 use crate::files;
 use crate::link::{Incoming, Link};
 use crate::pmix_host::{HostId, PmixHost};
@@ -62,8 +63,9 @@ pub enum Input {
     },
     /// A rank sent bytes on its `PMI_FD`; none: it closed it.
     Pmi(WorldNumber, Rank, Vec<u8>),
-    /// A rank's robust futex says that it is dying, and the kernel agrees.
-    Dying(WorldNumber, Rank),
+    /// A rank's robust futex says that it is dying, and the kernel agrees; with the raw wait status of one below a wrapper, if
+    /// that is known.
+    Dying(WorldNumber, Rank, Option<i32>),
     /// A rank that is no shepherd's direct child is gone.
     RankGone(WorldNumber, Rank),
     /// It is time to look whether ranks of this world are alone.
@@ -113,6 +115,8 @@ pub struct Driver {
     /// Shepherds that dialled before the launcher has named them: connection, slot and what they hold.
     early: Vec<(ConnectionId, Slot, Vec<Rank>, Vec<OwnedFd>)>,
     worlds: BTreeMap<WorldNumber, World>,
+    /// Dead ranks of worlds that are buried, whose wrappers the kernel has not let go of yet.
+    departed: BTreeMap<(WorldNumber, Rank), Below>,
     arenas: Arenas,
     files: files::Watch,
     watcher: Watcher,
@@ -174,6 +178,7 @@ impl Driver {
             slots: BTreeMap::new(),
             early: Vec::new(),
             worlds: BTreeMap::new(),
+            departed: BTreeMap::new(),
             files,
             watcher,
             warm_pmix: None,
@@ -271,7 +276,7 @@ impl Driver {
             Input::Pmix { host, message } => self.pmix_says(host, message),
             Input::PmixClosed { host, reason } => self.pmix_left(host, &reason),
             Input::Pmi(world, rank, bytes) => self.pmi_says(world, rank, &bytes),
-            Input::Dying(world, rank) => self.rank_is_dying(world, rank),
+            Input::Dying(world, rank, status) => self.rank_is_dying(world, rank, status),
             Input::RankGone(world, rank) => self.rank_is_gone(world, rank),
             Input::LookForLoners(world) => self.look_for_loners(world),
             Input::Loner(world, loner) => self.refuse_loner(world, &loner),
@@ -434,41 +439,49 @@ impl Driver {
         // With an MPI that nothing was preloaded in front of, nobody has told which process below a wrapper is the rank.
         let told = self.spec.linked_in.is_some() && self.spec.mpi != "auto";
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
+        let stopping = self.worlds.get(&world).is_some_and(|world| world.stopping);
         let (process, unseen, below) = match self.member(world, rank) {
             Some(member) => {
                 member.ended = true;
-                let below = member.killed_by.map(|signal| (signal, member.limit));
-                (member.process, told && member.pid.is_none(), below)
+                let dead = !stopping && member.died_below();
+                if dead {
+                    member.note_death(None);
+                }
+                (member.process, dead || (told && member.pid.is_none()), member.below.take())
             }
-            None => (Process::primary(WorldId(world), ftd_core::Rank(rank)), false, None),
+            None => {
+                let below = self.departed.remove(&(world, rank));
+                (Process::primary(WorldId(world), ftd_core::Rank(rank)), false, below)
+            }
         };
         tracing::debug!(world, rank, status, "child ended");
         if status == 0 {
             self.files.ended_well(pid);
         }
         let (exit, limit) = match below {
-            Some((signal, of_rank)) => (ftd_core::Exit::Signal(signal), limit.or(of_rank)),
+            Some(mut below) => below.exit(status, limit),
             None => (crate::config::exit_of(status), limit),
         };
-        if unseen && matches!(exit, ftd_core::Exit::Code(129..=192)) {
+        if unseen && !matches!(exit, ftd_core::Exit::Code(0..=128 | 193..)) {
             // The wrapper tells of a signal below it.
             self.report(Event::Dying(process));
         }
         self.report(Event::Exited { process, exit, limit });
     }
 
-    fn rank_is_dying(&mut self, world: WorldNumber, rank: Rank) {
+    fn rank_is_dying(&mut self, world: WorldNumber, rank: Rank, status: Option<i32>) {
+        ft_sys::gate::reach("agent.dying", Some(rank));
         if let Some(member) = self.member(world, rank)
             && !member.ended
             && !member.exits_by_itself()
         {
             let process = member.process;
-            member.note_signal();
+            member.note_death(status);
             self.report(Event::Dying(process));
         }
     }
 
-    /// A rank below a wrapper died; ftd is not who waits for it, so more than "not by its own will" may not be known.
+    /// A rank below a wrapper died; ftd is not who waits for it.
     fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
         let Some(member) = self.member(world, rank) else { return };
         if member.exits_by_itself() {
@@ -477,7 +490,7 @@ impl Driver {
             }
         } else if !member.ended {
             let process = member.process;
-            member.note_signal();
+            member.note_death(None);
             self.report(Event::Dying(process));
         }
     }

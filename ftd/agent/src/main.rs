@@ -5,6 +5,7 @@
 //! the next agent instead of failing.
 
 mod arenas;
+mod below;
 mod commits;
 mod config;
 mod driver;

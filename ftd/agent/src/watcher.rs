@@ -2,6 +2,7 @@
 
 use crate::driver::Input;
 use ft_sys::death::is_dying;
+use ft_sys::individual::Held;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
 use ft_wire::{Rank, World};
@@ -19,6 +20,8 @@ struct Watched {
     rank: Rank,
     pid: i32,
     page: Arc<SharedMap>,
+    /// Of a rank below a wrapper, which may be waited for and forgotten any moment.
+    below: Option<Arc<Held>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,8 +54,8 @@ impl Watcher {
     }
 
     /// Watches a process whose page is armed.
-    pub fn add(&self, world: World, rank: Rank, pid: i32, page: Arc<SharedMap>) {
-        lock(&self.shared).push(Watched { world, rank, pid, page });
+    pub fn add(&self, world: World, rank: Rank, pid: i32, page: Arc<SharedMap>, below: Option<Arc<Held>>) {
+        lock(&self.shared).push(Watched { world, rank, pid, page, below });
         self.changed();
     }
 
@@ -95,8 +98,11 @@ fn watch(shared: &Shared, inputs: &UnboundedSender<Input>) {
         }
         for watched in &ended {
             // A thread that ended, or an exec, fires as well; then this process is not watched any longer.
-            if is_dying(watched.pid).unwrap_or(false) && inputs.send(Input::Dying(watched.world, watched.rank)).is_err()
-            {
+            if !is_dying(watched.pid).unwrap_or(false) {
+                continue;
+            }
+            let status = watched.below.as_ref().and_then(|held| ft_sys::post_mortem::status(held));
+            if inputs.send(Input::Dying(watched.world, watched.rank, status)).is_err() {
                 return;
             }
         }

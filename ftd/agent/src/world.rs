@@ -1,11 +1,12 @@
 //! What the agent holds of one world: its processes on this node and the servers that wire them up.
 
+use crate::below::Below;
 use crate::link::Link;
 use crate::pmix_host::PmixHost;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
-use ftd_core::{Limit, Process};
+use ftd_core::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,10 +37,8 @@ pub struct Member {
     pub pmi: Option<tokio::sync::mpsc::Sender<Vec<u8>>>,
     /// The end was reported to ftd-core.
     pub ended: bool,
-    /// The signal that the rank below a wrapper died of, as far as the kernel could still tell.
-    pub killed_by: Option<i32>,
-    /// Why the kernel sent that signal, if it was the kernel.
-    pub limit: Option<Limit>,
+    /// The rank, where that is not the shepherd's direct child.
+    pub below: Option<Below>,
 }
 
 impl Member {
@@ -57,8 +56,7 @@ impl Member {
             awaits_restore: false,
             pmi: None,
             ended: false,
-            killed_by: None,
-            limit: None,
+            below: None,
         }
     }
 
@@ -84,16 +82,16 @@ impl Member {
         below.is_some_and(|pid| !ft_sys::death::is_dying(pid).unwrap_or(true))
     }
 
-    /// Asks the kernel what the rank below a wrapper is dying of: the wrapper itself is killed next, or says what it likes.
-    pub fn note_signal(&mut self) {
-        let below = self.pid.filter(|pid| self.child != Some(*pid));
-        if self.killed_by.is_none()
-            && let Some(pid) = below
-        {
-            self.killed_by = ft_sys::death::signal_of_dying(pid);
-            let at_limit = self.killed_by == Some(nix::libc::SIGKILL) && ft_sys::death::is_at_cpu_limit(pid);
-            self.limit = at_limit.then_some(Limit::CpuTime);
+    /// The rank is dying, and did not want to. `status`: what its wait status will be, should somebody have asked.
+    pub fn note_death(&mut self, status: Option<i32>) {
+        if let Some(below) = &mut self.below {
+            below.note(status);
         }
+    }
+
+    /// The rank died below the wrapper whose end is told now, and it was not its own will.
+    pub fn died_below(&self) -> bool {
+        !self.exits_by_itself() && self.below.as_ref().is_some_and(Below::is_gone)
     }
 
     /// What the kernel tells of the process now. Once its shepherd has waited for it, that is nothing but that it is gone:

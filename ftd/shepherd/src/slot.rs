@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
+/// What a shell makes of SIGKILL below it.
+const KILLED_BELOW: i32 = 128 + nix::libc::SIGKILL;
 /// What is below needs no more than this to end, unless it cannot be killed one by one.
 const ITSELF: Duration = Duration::from_millis(50);
 
@@ -41,6 +43,8 @@ struct Child {
     rank: Rank,
     pid: i32,
     oom_kills: Option<u64>,
+    /// The limit of CPU time of the rank below it.
+    cpu_limit: Option<u64>,
 }
 
 /// The rank, where that is not the direct child.
@@ -239,6 +243,7 @@ impl Slot {
             return;
         }
         if let Some(held) = individual::Held::of(pid).filter(|held| held.is_below(std::process::id() as i32)) {
+            self.child.iter_mut().for_each(|child| child.cpu_limit = ft_sys::death::cpu_limit(pid));
             self.joined = Some(Joined { pid, held, status: None });
         }
     }
@@ -340,8 +345,13 @@ impl Slot {
             (what, errno(&error.error))
         })?;
         ft_sys::litter::note_process(&self.job_dir, pid);
-        self.child =
-            Some(Child { world: start.world, rank: start.rank, pid, oom_kills: ft_sys::oom::oom_kill_count() });
+        self.child = Some(Child {
+            world: start.world,
+            rank: start.rank,
+            pid,
+            oom_kills: ft_sys::oom::oom_kill_count(),
+            cpu_limit: None,
+        });
         self.joined = None;
         self.feeder = feeder;
         self.emptying = None;
@@ -364,7 +374,7 @@ impl Slot {
         loop {
             // Only a body that is still there tells how much time it had.
             let body = ft_sys::wait::next_body();
-            let at_limit = body.is_some_and(ft_sys::death::is_at_cpu_limit);
+            let at_limit = body.is_some_and(|pid| self.is_at_cpu_limit(pid));
             let Some((pid, status)) = ft_sys::wait::next_ended() else { return reports };
             self.notes.stir();
             if let Some(joined) = self.joined.as_mut().filter(|joined| joined.pid == pid) {
@@ -388,7 +398,8 @@ impl Slot {
                 // The killed may also be below a wrapper, which then ends as it likes.
                 let kills = ft_sys::oom::oom_kill_count().zip(child.oom_kills);
                 let oom = kills.is_some_and(|(now, then)| now > then);
-                let killed = status.signal() == Some(nix::libc::SIGKILL);
+                // … as a shell does, which tells of the signal.
+                let killed = status.signal() == Some(nix::libc::SIGKILL) || status.code() == Some(KILLED_BELOW);
                 let Child { world, rank, pid, .. } = child;
                 let (status, cpu_limit) = (status.as_raw(), killed && at_limit && body == Some(pid));
                 reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit });
@@ -397,6 +408,14 @@ impl Slot {
                 }
             }
         }
+    }
+
+    /// Whether a body's time was used up: its own, or that of the rank which it had waited for.
+    fn is_at_cpu_limit(&self, body: i32) -> bool {
+        let child = self.child.iter().chain(&self.departed).find(|child| child.pid == body);
+        let of_rank = child.and_then(|child| child.cpu_limit);
+        ft_sys::death::is_at_cpu_limit(body)
+            || of_rank.is_some_and(|limit| ft_sys::death::waited_for_cpu_limit(body, limit))
     }
 
     /// Tells once when nothing below runs user code any more. The kernel may still be tearing down memory of the dead.

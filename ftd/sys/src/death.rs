@@ -124,16 +124,27 @@ pub fn signal_of_dying(pid: i32) -> Option<i32> {
 /// The kernel then sends SIGKILL, which looks like anybody's. It counts the time by ticks, and what it shows is measured: a
 /// process that shared its processor was seen to die at 0.87 of its limit, so three quarters count.
 pub fn is_at_cpu_limit(pid: i32) -> bool {
-    let directory = proc::of(pid);
-    let limit = || -> Option<u64> {
-        let limits = String::from_utf8(proc::read(&directory.join("limits")).ok()??).ok()?;
-        let line = limits.lines().find_map(|line| line.strip_prefix("Max cpu time"))?;
-        line.split_ascii_whitespace().nth(1)?.parse().ok()
-    };
-    let used = || proc::stat(&directory).ok()?.map(|stat| stat.utime + stat.stime);
+    let used = || proc::stat(&proc::of(pid)).ok()?.map(|stat| stat.utime + stat.stime);
+    cpu_limit(pid).zip(used()).is_some_and(|(limit, used)| uses_up(limit, used))
+}
+
+/// The same of a process that the dead one had waited for, which had this limit: nobody else knows its time any more.
+pub fn waited_for_cpu_limit(pid: i32, limit: u64) -> bool {
+    let of_others = |stat: Stat| u64::try_from(stat.cutime + stat.cstime).unwrap_or(0);
+    proc::stat(&proc::of(pid)).ok().flatten().is_some_and(|stat| uses_up(limit, of_others(stat)))
+}
+
+/// The hard limit of a process's CPU time, in seconds; `None` when it has none.
+pub fn cpu_limit(pid: i32) -> Option<u64> {
+    let limits = String::from_utf8(proc::read(&proc::of(pid).join("limits")).ok()??).ok()?;
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max cpu time"))?;
+    line.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+fn uses_up(limit: u64, ticks: u64) -> bool {
     // SAFETY: no memory is involved.
-    let ticks = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100);
-    limit().and_then(|limit| Some(used()? * 4 >= limit * ticks * 3)).unwrap_or(false)
+    let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100);
+    ticks.saturating_mul(4) >= limit.saturating_mul(per_second).saturating_mul(3)
 }
 
 fn is_exiting(stat: &Stat) -> bool {
@@ -228,6 +239,19 @@ mod tests {
         assert_eq!(run("ulimit -t 10; kill -9 $$"), (Some(libc::SIGKILL), false));
         assert_eq!(run("kill -9 $$"), (Some(libc::SIGKILL), false));
         assert!(!is_at_cpu_limit(std::process::id() as i32));
+    }
+
+    #[test]
+    fn a_death_at_the_limit_is_known_of_who_waited_for_it() {
+        let mut wrapper =
+            Command::new("sh").args(["-c", "(ulimit -t 1; while :; do :; done); exec sleep 60"]).spawn().unwrap();
+        let pid = wrapper.id() as i32;
+        assert_eq!(cpu_limit(pid), None);
+        assert!((0..30).any(|_| eventually(|| proc::stat(&proc::of(pid)).unwrap().unwrap().cutime > 0)));
+        wrapper.kill().unwrap();
+        assert!(eventually(|| is_past_user_code(pid).unwrap()));
+        assert!(waited_for_cpu_limit(pid, 1) && !waited_for_cpu_limit(pid, 10));
+        wrapper.wait().unwrap();
     }
 
     #[test]

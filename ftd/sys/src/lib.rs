@@ -16,6 +16,7 @@ pub mod memory;
 pub mod notes;
 pub mod oom;
 pub mod peer;
+pub mod post_mortem;
 pub mod proc;
 pub mod process;
 pub mod pulse;

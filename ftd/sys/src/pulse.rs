@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_secs(1);
 /// So many questions without an answer make a helper a silent one.
 const MOST_UNANSWERED: u32 = 5;
+/// A running helper that has not answered for so long is to be replaced.
+pub const OVERDUE: Duration = Duration::from_secs(PERIOD.as_secs() * MOST_UNANSWERED as u64 + PATIENCE.as_secs());
 /// A silent helper that is neither traced nor stopped has so long to answer after all.
 const PATIENCE: Duration = Duration::from_secs(30);
 

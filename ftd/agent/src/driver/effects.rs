@@ -269,6 +269,11 @@ impl Driver {
     }
 
     fn bury(&mut self, mut world: World) {
+        // A wrapper that takes longer than a whole world to go is not waited for.
+        self.departed.retain(|(number, _), _| number + 1 >= world.number);
+        let members = std::mem::take(&mut world.members).into_iter().filter(|(_, member)| !member.ended);
+        let below = members.filter_map(|(rank, member)| Some((rank, member.below.filter(Below::is_dying)?)));
+        self.departed.extend(below.map(|(rank, below)| ((world.number, rank), below)));
         if let Some(host) = world.pmix.take() {
             host.kill();
         }
@@ -294,10 +299,13 @@ impl Driver {
             self.report(Event::WorldServerLost(WorldId(number)));
         }
         let (mut dying, mut leaving) = (Vec::new(), Vec::new());
-        for member in self.worlds.values().flat_map(|w| w.members.values()).filter(|m| !m.ended) {
+        for member in self.worlds.values_mut().flat_map(|w| w.members.values_mut()).filter(|m| !m.ended) {
             match member.vitals() {
                 Vitals::Alive => {}
-                Vitals::Killed => dying.push(member.process),
+                Vitals::Killed => {
+                    member.note_death(None);
+                    dying.push(member.process);
+                }
                 Vitals::Leaving => leaving.push(member.process),
             }
         }

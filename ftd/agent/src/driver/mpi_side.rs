@@ -5,7 +5,9 @@ use ft_sys::memory::{SharedMap, allocate, create_sparse_sealed_memfd};
 use ft_wire::Flavour;
 use ft_wire::rank::page;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 
 /// Answers that may wait for a rank that does not read them; an honest one waits for each.
 const PMI_ANSWERS: usize = 1024;
@@ -50,7 +52,8 @@ impl Driver {
                 if let Some((pid, page)) = member.and_then(|m| m.pid.zip(m.page.clone()))
                     && page.u32_at(ft_wire::rank::page::ARMED).load(std::sync::atomic::Ordering::Acquire) == 1
                 {
-                    self.watcher.add(number, rank, pid, page);
+                    let below = member.and_then(|m| m.below.as_ref()).map(Below::held);
+                    self.watcher.add(number, rank, pid, page, below);
                 }
                 self.report(Event::Initialized(process));
             }
@@ -95,6 +98,8 @@ impl Driver {
             }
             ft_sys::litter::note_process(Path::new(&self.spec.job_dir), pid);
             self.files.joined(pid);
+            let held = Arc::new(held);
+            member.below = Some(Below::new(held.clone()));
             watch_pid(number, rank, held, self.inputs.clone());
         }
         self.diallers.insert(connection, Dialler::Rank(number, rank));
@@ -328,11 +333,12 @@ impl Driver {
                 }
             }
             ToAgent::LostConnection { rank } => {
-                if let Some(member) = world.members.get(&rank)
+                if let Some(member) = world.members.get_mut(&rank)
                     && !member.ended
                     && member.died_of_signal()
                 {
                     let process = member.process;
+                    member.note_death(None);
                     self.report(Event::Dying(process));
                 }
             }
@@ -572,9 +578,10 @@ fn lookup(world: &mut World, token: u64, keys: Vec<String>, wait: bool) {
 }
 
 /// Watches a rank that is no direct child of its shepherd.
-fn watch_pid(world: WorldNumber, rank: Rank, held: Held, inputs: UnboundedSender<Input>) {
+fn watch_pid(world: WorldNumber, rank: Rank, held: Arc<Held>, inputs: UnboundedSender<Input>) {
     tokio::spawn(async move {
-        if let Ok(pidfd) = crate::ready::readable(held.into_descriptor()) {
+        let descriptor = held.as_fd().try_clone_to_owned();
+        if let Ok(pidfd) = descriptor.and_then(crate::ready::readable) {
             let _ = pidfd.readable().await.map(drop);
             let _ = inputs.send(Input::RankGone(world, rank));
         }

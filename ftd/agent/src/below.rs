@@ -1,0 +1,110 @@
+//! A rank below a wrapper: another process waits for it, and then it may be forgotten how it ended.
+
+use ft_sys::individual::Held;
+use ftd_core::{Exit, Limit};
+use std::sync::Arc;
+
+/// The rank, and what is known of its death.
+#[derive(Debug)]
+pub struct Below {
+    held: Arc<Held>,
+    dying: bool,
+    /// Its raw wait status, as soon as the kernel tells.
+    status: Option<i32>,
+    /// Why the kernel killed it, if it did.
+    limit: Option<Limit>,
+}
+
+impl Below {
+    /// A rank that lives.
+    pub fn new(held: Arc<Held>) -> Below {
+        Below { held, dying: false, status: None, limit: None }
+    }
+
+    /// The process.
+    pub fn held(&self) -> Arc<Held> {
+        self.held.clone()
+    }
+
+    /// It is dying, not by its own will; what of is asked at once, for its wrapper is killed next, or says what it likes.
+    /// `told`: what somebody has asked for earlier.
+    pub fn note(&mut self, told: Option<i32>) {
+        self.dying = true;
+        if self.status.is_none() {
+            self.status = told.or_else(|| ft_sys::post_mortem::status(&self.held));
+            // Its time is known as long as its body is there; then its shepherd asks who waited for it.
+            let at_limit = self.is_killed() && ft_sys::death::is_at_cpu_limit(self.held.identity.pid);
+            self.limit = at_limit.then_some(Limit::CpuTime);
+        }
+    }
+
+    /// Whether it is being killed, or was.
+    pub fn is_dying(&self) -> bool {
+        self.dying
+    }
+
+    /// Whether it runs no more.
+    pub fn is_gone(&self) -> bool {
+        !self.held.lives()
+    }
+
+    fn is_killed(&self) -> bool {
+        self.status.is_some_and(|status| status & 0x7f == nix::libc::SIGKILL)
+    }
+
+    /// What its wrapper's end, or its shepherd's word on it, means.
+    pub fn exit(&mut self, wrapper: i32, limit: Option<Limit>) -> (Exit, Option<Limit>) {
+        let exit = crate::config::exit_of(wrapper);
+        if !self.dying {
+            return (exit, limit);
+        }
+        self.note(None);
+        let exit = match (self.status, exit) {
+            (Some(status), _) => crate::config::exit_of(status),
+            // ftd kills the wrappers of the dead.
+            (None, Exit::Signal(nix::libc::SIGKILL)) => Exit::Unseen,
+            (None, exit) => exit,
+        };
+        (exit, limit.or(self.limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dead(how: &str) -> Below {
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", &format!("read; {how}")]).stdin(std::process::Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let below = Below::new(Arc::new(Held::of(child.id() as i32).unwrap()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(below.is_gone());
+        below
+    }
+
+    #[test]
+    fn the_rank_counts_when_it_was_seen_dying_and_else_the_wrapper() {
+        let mut below = dead("kill -SEGV $$");
+        assert_eq!(below.exit(9, None), (Exit::Signal(9), None), "it may be ftd that kills both");
+        below.note(Some(11));
+        assert_eq!(below.exit(9, None), (Exit::Signal(11), None));
+        assert_eq!(below.exit(0, Some(Limit::Memory)), (Exit::Signal(11), Some(Limit::Memory)));
+    }
+
+    /// As on a kernel that has forgotten it.
+    #[test]
+    fn what_nobody_knows_is_no_sigkill() {
+        let unknown = || Below { status: None, ..dead("exit 0") };
+        let exit = |wrapper| {
+            let mut below = unknown();
+            below.dying = true;
+            below.held = Arc::new(Held::of(std::process::id() as i32).unwrap());
+            below.exit(wrapper, None).0
+        };
+        assert_eq!(exit(9), Exit::Unseen);
+        assert_eq!(exit(139 << 8), Exit::Code(139), "a shell tells of the signal");
+        assert_eq!(exit(15), Exit::Signal(15));
+    }
+}

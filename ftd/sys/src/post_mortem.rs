@@ -1,0 +1,86 @@
+//! How a process ended that another one waits for: a rank below a wrapper.
+//!
+//! From the start of its end until its parent has waited for it, `/proc` tells. Linux 6.15 and later keep it for who holds a
+//! descriptor; before that what was not asked for in time cannot be known any more.
+
+use crate::death::is_dying;
+use crate::individual::Held;
+use crate::proc;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// What a descriptor tells of the process.
+enum Kept {
+    /// It has been waited for, and this was its raw wait status.
+    Status(i32),
+    /// It has not been waited for.
+    Nothing,
+    /// It is gone, or the kernel is too old to tell.
+    Unknown,
+}
+
+/// The raw wait status of a process that is dying or dead; `None` while it lives, and where nobody can tell.
+pub fn status(of: &Held) -> Option<i32> {
+    if let Kept::Status(status) = kept(of.as_fd()) {
+        return Some(status);
+    }
+    let told = foretold(of.identity.pid);
+    match kept(of.as_fd()) {
+        Kept::Status(status) => Some(status),
+        // It was there all the time: the number was its own.
+        Kept::Nothing => told,
+        Kept::Unknown => told.filter(|_| of.identity.exists()),
+    }
+}
+
+/// What the process with this number will be waited for with, as soon as that is decided.
+fn foretold(pid: i32) -> Option<i32> {
+    if !is_dying(pid).ok()? {
+        return None;
+    }
+    // Nothing is shown as 0 to who may not see it, and before it is decided.
+    proc::stat(&proc::of(pid)).ok()??.exit_code.filter(|status| *status != 0)
+}
+
+fn kept(process: BorrowedFd<'_>) -> Kept {
+    // SAFETY: an all-zero value is valid: numbers.
+    let mut info: libc::pidfd_info = unsafe { std::mem::zeroed() };
+    info.mask = u64::from(libc::PIDFD_INFO_EXIT);
+    // SAFETY: the structure is of the size that the request says.
+    if unsafe { libc::ioctl(process.as_raw_fd(), libc::PIDFD_GET_INFO, &raw mut info) } != 0 {
+        return Kept::Unknown;
+    }
+    if info.mask & u64::from(libc::PIDFD_INFO_EXIT) == 0 { Kept::Nothing } else { Kept::Status(info.exit_code) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Whether this kernel keeps it.
+    fn is_kept() -> bool {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
+        (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+    }
+
+    #[test]
+    fn how_it_ended_is_known_before_and_after_its_parent_has_waited_for_it() {
+        for (how, expected) in [("kill -9 $$", 9), ("kill -37 $$", 37), ("kill -11 $$", 11), ("exit 3", 3 << 8)] {
+            let mut command = Command::new("bash");
+            command.args(["-c", &format!("read; {how}")]).stdin(std::process::Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let held = Held::of(child.id() as i32).unwrap();
+            assert_eq!(status(&held), None, "it lives");
+            drop(child.stdin.take());
+            while held.lives() {
+                std::thread::yield_now();
+            }
+            // A core dump is not how, but what came of it.
+            assert_eq!(status(&held).map(|status| status & !0x80), Some(expected), "{how}");
+            child.wait().unwrap();
+            let after = status(&held).map(|status| status & !0x80);
+            assert_eq!(after, is_kept().then_some(expected), "{how}");
+        }
+    }
+}
