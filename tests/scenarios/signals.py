@@ -375,6 +375,63 @@ def frozen_at_the_start(context, place):
     check(f"(process {pid}) does not answer: it is ended and replaced" in job.err, job.err)
 
 
+@scenario("frozen-few", each=[{"place": p, "size": n} for p in ("born", "stop") for n in (1, 2)])
+def frozen_few(context, place, size):
+    """In a job of one or two ranks all shepherds hang, before they have dialled in or later: none of them is the last keeper of
+    anything, and they are replaced."""
+    mpi = context.mpi("mpich4")
+    if place == "born":
+        program, gates = [context.program(mpi, "ending.c"), "ok"], [f"shepherd.born:{slot}" for slot in range(size)]
+    else:
+        program, gates = [context.program(mpi, "places.c")], ["app.compute:0", "shepherd.stop"]
+    job = context.ftrun(mpi, size, *program, gates=gates, hurry=10)
+    if place == "stop":
+        job.kill(job.at_gate("app.compute", 0))
+    hanging = [job.at_gate(f"shepherd.{place}", slot) for slot in range(size)]
+    job.expect(0, None if place == "born" else context.reference(mpi, size, *program))
+    for pid in hanging:
+        check(job.err.count(f"(process {pid}) does not answer: it is ended and replaced") == 1, job.err)
+    if place == "stop":
+        restored_5(job)
+
+
+@scenario("frozen-newborns", each=[{"size": 1}, {"size": 2}])
+def frozen_newborns(context, size):
+    """Every shepherd hangs before it has dialled in, and so does each that replaces it: the job ends and says so."""
+    job = context.ftrun(None, size, "echo", "hi", gates=["shepherd.born:*"], hurry=20)
+    job.expect(1)
+    check("has not answered within 35 s of its start, nor have the 2 that it replaced" in job.err, job.err)
+    check(job.output.text == "", job.output.text)
+
+
+@scenario("last-keeper", each=[{"size": n, "how": h} for n in (1, 2) for h in ("returns", "stays", "given-up")])
+def last_keeper(context, size, how):
+    """After the agent's death no shepherd answers any more: they keep the last copies of a checkpoint, and are not ended. They
+    answer after all, and nothing is lost; or their user gives them up; or the job ends with a sentence that names them."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, size, program, gates=["app.compute:0", "shepherd.dialled:*:2"], hurry=20)
+    job.at_gate("app.compute", 0)
+    job.kill(job.one("ft-agent"))
+    hanging = [job.at_gate("shepherd.dialled", slot) for slot in range(size)]
+    job.wait_err(r"is not ended: it may keep the last copy of a checkpoint. The job ends in 60 s unless it answers", 1)
+    check(all(proc.alive(pid) for pid in hanging), "one was ended")
+    if how == "stays":
+        job.expect(1)
+        for slot, pid in enumerate(hanging):
+            check(re.search(rf"for 95 s there has been no answer from .*slot {slot} \(rank {slot}, process {pid}, state S\)",
+                            job.err), job.err)
+        return
+    for slot, pid in enumerate(hanging):
+        if how == "returns":
+            job.go("shepherd.dialled", slot)
+        else:
+            job.kill(pid)
+    job.expect(0, context.reference(mpi, size, program))
+    starts = job.output.starts
+    check(starts[0] is None and set(starts[1:]) == {5 if how == "returns" else None}, f"restored {starts}")
+
+
 @scenario("frozen-traced")
 def frozen_traced(context):
     """A helper under a debugger is left alone for as long as that takes, and this is said once."""

@@ -310,7 +310,8 @@ impl Driver {
             }
             launcher::ToAgent::Ask => {
                 let absent = self.slots.keys().filter(|slot| !self.shepherds.contains_key(slot)).copied().collect();
-                self.launcher.send(&launcher::ToLauncher::Here { absent });
+                let complete = self.arenas.ranks().len() == self.spec.world_size as usize;
+                self.launcher.send(&launcher::ToLauncher::Here { absent, complete });
                 self.ask_pmix();
             }
             launcher::ToAgent::Silent { slots } => {

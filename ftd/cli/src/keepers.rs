@@ -20,25 +20,35 @@ pub struct Keepers {
     pub silent: BTreeSet<Slot>,
     /// Those that have not dialled in to the agent, which therefore may lack what they keep.
     pub absent: BTreeSet<Slot>,
+    /// Those that have never told an agent who they are: they keep nothing.
+    pub unborn: BTreeSet<Slot>,
     /// The agent answers, and has answered since a helper was replaced last.
     pub agent: bool,
+    /// There are arenas.
+    pub arenas: bool,
+    /// That agent has the arenas of all ranks.
+    pub complete: bool,
 }
 
 impl Keepers {
-    /// Whether each arena is kept by a shepherd that is in reach.
-    fn shepherds_suffice(&self, out_of_reach: usize) -> bool {
-        self.died + out_of_reach < SHEPHERDS.min(self.shepherds)
+    /// Whether each arena is kept by a shepherd that is none of these.
+    fn others_suffice(&self, out_of_reach: &BTreeSet<Slot>) -> bool {
+        let keepers = out_of_reach.difference(&self.unborn).count();
+        self.died + keepers < SHEPHERDS.min(self.shepherds)
     }
 
     /// Whether the agent may be ended.
     pub fn may_end_agent(&self) -> bool {
-        self.shepherds_suffice(self.silent.len())
+        !self.arenas || self.others_suffice(&self.silent)
     }
 
     /// Whether this shepherd may be ended.
     pub fn may_end_shepherd(&self, slot: Slot) -> bool {
+        if !self.arenas || self.unborn.contains(&slot) {
+            return true;
+        }
         let known = !self.absent.contains(&slot);
-        self.agent && (known || self.shepherds_suffice(self.silent.union(&self.absent).count()))
+        self.agent && (self.complete || known || self.others_suffice(&(&self.silent | &self.absent)))
     }
 }
 
@@ -48,7 +58,8 @@ mod tests {
 
     fn keepers(shepherds: usize, died: usize, silent: &[Slot], absent: &[Slot]) -> Keepers {
         let set = |slots: &[Slot]| slots.iter().copied().collect();
-        Keepers { shepherds, died, silent: set(silent), absent: set(absent), agent: true }
+        let (silent, absent, unborn) = (set(silent), set(absent), BTreeSet::new());
+        Keepers { shepherds, died, silent, absent, unborn, agent: true, arenas: true, complete: false }
     }
 
     #[test]
@@ -69,5 +80,26 @@ mod tests {
         assert!(keepers(4, 0, &[0], &[0]).may_end_shepherd(0), "two others keep what it keeps");
         assert!(!keepers(4, 0, &[0, 1, 2], &[0, 1, 2]).may_end_shepherd(0), "a new agent may lack all that they keep");
         assert!(!keepers(1, 0, &[0], &[0]).may_end_shepherd(0));
+        let complete = Keepers { complete: true, ..keepers(1, 0, &[0], &[0]) };
+        assert!(complete.may_end_shepherd(0), "the new agent lacks nothing");
+    }
+
+    #[test]
+    fn who_never_dialled_in_keeps_nothing() {
+        let unborn = |agent| {
+            let unborn = [0].into_iter().collect();
+            Keepers { unborn, agent, ..keepers(1, 0, &[0], &[0]) }
+        };
+        assert!(unborn(true).may_end_shepherd(0) && unborn(false).may_end_shepherd(0));
+        let successor = Keepers { unborn: [3].into_iter().collect(), ..keepers(3, 1, &[3], &[3]) };
+        assert!(successor.may_end_agent(), "two others keep what the dead one kept");
+        let two = Keepers { unborn: [2].into_iter().collect(), ..keepers(2, 1, &[0, 2], &[]) };
+        assert!(!two.may_end_agent() && two.may_end_shepherd(0));
+    }
+
+    #[test]
+    fn without_arenas_there_is_nothing_to_keep() {
+        let none = Keepers { arenas: false, agent: false, ..keepers(1, 1, &[0], &[0]) };
+        assert!(none.may_end_agent() && none.may_end_shepherd(0));
     }
 }

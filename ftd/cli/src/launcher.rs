@@ -19,13 +19,13 @@ use ft_sys::pulse::{Beat, Pulse};
 use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::{Lifeline, Pipes};
-use ft_wire::{Role, Slot, Version};
+use ft_wire::{Rank, Role, Slot, Version};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{InitFlags, Inotify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -85,6 +85,8 @@ struct AgentProcess {
     heard: bool,
     /// Slots whose shepherds have not dialled in to it.
     absent: Vec<Slot>,
+    /// It has the arenas of all ranks.
+    complete: bool,
     /// Its link broke: it is about to end, and is killed at this time if it does not.
     until: Option<Instant>,
 }
@@ -105,6 +107,23 @@ struct Shepherd {
     pulse: Pulse,
     /// Where the pipes of its processes come from.
     pipes: Channel,
+    /// The rank that it has started last.
+    rank: Option<Rank>,
+    /// It may have told an agent who it is, and keep arenas for it.
+    dialled: bool,
+    /// Shepherds in a row before it that were ended without having come so far.
+    unborn: u32,
+}
+
+impl Shepherd {
+    /// Reads what it says.
+    fn hear(&mut self) {
+        let mut said = [0; 64];
+        while let Ok(count @ 1..) = self.lifeline.read(&mut said) {
+            self.pulse.answered();
+            self.dialled |= said[..count].contains(&Lifeline::DIALS);
+        }
+    }
 }
 
 /// How the job ends.
@@ -138,12 +157,19 @@ pub struct Launcher {
     /// Orphans of helpers that died are being killed; then the agent hears of these slots, or a new agent is started.
     sweep: Option<Sweep>,
     lost: Vec<Slot>,
-    /// Shepherds that died since every one of them was known to the agent.
+    /// Shepherds that died since every one of them was known to the agent, of those that may have kept something.
     died: usize,
     beat: Beat,
     front: Front,
     told_silent: BTreeSet<Slot>,
-    said_last_keeper: bool,
+    /// Since when somebody is to be replaced, and nobody may be.
+    stuck: Option<Instant>,
+    /// There are arenas that somebody may be the last keeper of.
+    arenas: bool,
+    /// For each shepherd that is to be started in the place of one that never came to work: how many of them there were.
+    unborn: Vec<u32>,
+    /// Agents in a row that were ended without ever having answered.
+    mute_agents: u32,
     agent_deaths: Deaths,
     shepherd_failures: Deaths,
     /// The newest version that was complete.
@@ -202,7 +228,10 @@ impl Launcher {
             beat: Beat::new(Instant::now()),
             front: Front::default(),
             told_silent: BTreeSet::new(),
-            said_last_keeper: false,
+            stuck: None,
+            arenas: false,
+            unborn: Vec::new(),
+            mute_agents: 0,
             agent_deaths: Deaths::default(),
             shepherd_failures: Deaths::default(),
             complete: None,
@@ -259,7 +288,8 @@ impl Launcher {
         let _ = link.greet(Role::Launcher);
         let (described, heard) = (false, false);
         let (pulse, absent, until) = (Pulse::default(), Vec::new(), None);
-        self.agent = Some(AgentProcess { pid, link: Some(link), described, pulse, heard, absent, until });
+        let link = Some(link);
+        self.agent = Some(AgentProcess { pid, link, described, pulse, heard, absent, complete: false, until });
         self.verbose(|| format!("agent {pid}"));
         Ok(())
     }
@@ -323,7 +353,9 @@ impl Launcher {
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: program.clone(), error })?;
         let pipes = Channel::from_stream(pipes);
-        self.shepherds.insert(slot, Shepherd { pid, lifeline: mine, pulse: Pulse::default(), pipes });
+        let (pulse, unborn) = (Pulse::default(), self.unborn.pop().unwrap_or(0));
+        let shepherd = Shepherd { pid, lifeline: mine, pulse, pipes, rank: None, dialled: false, unborn };
+        self.shepherds.insert(slot, shepherd);
         self.next_slot += 1;
         self.verbose(|| format!("slot {slot}: shepherd {pid}"));
         Ok(slot)
@@ -487,6 +519,7 @@ impl Launcher {
         for (slot, shepherd) in &mut self.shepherds {
             // One that is dead is buried soon; what it sent before is here.
             while let Ok(Some((Pipes { world, rank }, fds))) = shepherd.pipes.try_receive() {
+                shepherd.rank = Some(rank);
                 let mut fds = fds.into_iter();
                 if let Some(pipes) = fds.next().zip(fds.next())
                     && let Err(error) = self.output.adopt((world, *slot, rank), pipes, now)
@@ -538,7 +571,8 @@ impl Launcher {
                 self.tell(&ToAgent::Drained { world });
             }
             ToLauncher::Recovered { block } => self.output.announce(block),
-            ToLauncher::Here { absent } => self.agent_is_here(absent),
+            ToLauncher::Here { absent, complete } => self.agent_is_here(absent, complete),
+            ToLauncher::Arenas => self.arenas = true,
             ToLauncher::Complete { version } => self.got_on(version),
             ToLauncher::Notice(text) => self.output.say(&format!("ftd: {text}")),
             ToLauncher::End { status, reason } => self.end(status, reason),
@@ -591,7 +625,11 @@ impl Launcher {
             self.agent_died(end);
         } else if let Some(slot) = self.shepherds.iter().find(|(_, s)| s.pid == pid).map(|(slot, _)| *slot) {
             self.take_pipes(Instant::now());
-            self.shepherds.remove(&slot);
+            let dialled = self.shepherds.remove(&slot).is_some_and(|mut shepherd| {
+                shepherd.hear();
+                shepherd.dialled
+            });
+            self.died += usize::from(dialled);
             self.shepherd_died(slot, end);
         }
     }
@@ -630,7 +668,6 @@ impl Launcher {
             return self.give_up(1, "shepherds end again and again: the job cannot go on");
         }
         self.lost.push(slot);
-        self.died += 1;
         if let Some(agent) = &mut self.agent {
             agent.heard = false;
         }

@@ -70,7 +70,7 @@ impl Agent {
     fn hear(&mut self) -> ToAgent {
         loop {
             match self.link.receive(Some(PATIENCE)).unwrap().0 {
-                ToAgent::Ask => self.say(&ToLauncher::Here { absent: Vec::new() }),
+                ToAgent::Ask => self.say(&ToLauncher::Here { absent: Vec::new(), complete: true }),
                 said => return said,
             }
         }

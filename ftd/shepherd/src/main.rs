@@ -163,6 +163,8 @@ impl Shepherd {
         let (ranks, fds): (Vec<_>, Vec<BorrowedFd<'_>>) = self.slot.arenas().unzip();
         let hello = ToAgent::Hello { slot, pid: std::process::id() as i32, arenas: ranks };
         ft_sys::gate::reach("shepherd.dialled", Some(slot));
+        // A launcher that does not read has heard it already.
+        let _ = self.lifeline.write(&[Lifeline::DIALS]);
         if channel.send(&hello, &fds).is_ok() {
             self.agent = Some(channel);
         }

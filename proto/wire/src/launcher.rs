@@ -110,7 +110,11 @@ pub enum ToLauncher {
     Here {
         /// Slots that exist and whose shepherds have not dialled in: what arenas they keep, this agent may not have.
         absent: Vec<Slot>,
+        /// This agent has the arenas of all ranks: whoever keeps one keeps a duplicate.
+        complete: bool,
     },
+    /// From now on there is a rank's arena: before that nobody kept anything.
+    Arenas,
     /// This version is complete. Told when it is chosen to be restored: it was made since the last agent's death, if it is
     /// a newer one.
     Complete {

@@ -18,6 +18,8 @@ impl Lifeline {
     pub const ASK: u8 = 2;
     /// What the shepherd answers, on the same socket.
     pub const HERE: u8 = 3;
+    /// What the shepherd says there before it tells an agent who it is: as long as it has not, it keeps nothing for anybody.
+    pub const DIALS: u8 = 4;
 }
 
 /// Shepherd → launcher, over a socket of its own and before the process runs: two descriptors come with it, the reading

@@ -82,6 +82,9 @@ impl Driver {
             return Err(format!("another process is rank {rank} already (this one is {pid})"));
         }
         proven?;
+        if self.arenas.ranks().is_empty() {
+            self.launcher.send(&launcher::ToLauncher::Arenas);
+        }
         let fd = self.arenas.descriptor(rank).map_err(|error| format!("no arena for rank {rank}: {error}"))?;
         member.client = Some(link.clone());
         self.diallers.insert(connection, Dialler::Client(number, rank));

@@ -3,13 +3,20 @@
 use super::Launcher;
 use crate::keepers::Keepers;
 use ft_sys::process::condition;
-use ft_sys::pulse::{Pulse, Treatment};
+use ft_sys::pulse::{OVERDUE, Pulse, Treatment};
+use ft_sys::timescale::scaled;
 use ft_wire::Slot;
 use ft_wire::launcher::ToAgent;
 use ft_wire::shepherd::Lifeline;
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
-use std::time::Instant;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+/// The last keeper of an arena has so long more to answer before the job ends: long enough for a machine that stood still, and
+/// for somebody who is told of it to do something.
+const LAST_KEEPER: Duration = Duration::from_secs(60);
+/// So many in a row may fail to come to work; with the next one it is not chance.
+const MOST_UNBORN: u32 = 2;
 
 /// Who does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,10 +45,7 @@ impl Launcher {
             self.tell(&ToAgent::Signal(signal));
         }
         for shepherd in self.shepherds.values_mut() {
-            let mut answers = [0; 64];
-            if matches!(shepherd.lifeline.read(&mut answers), Ok(1..)) {
-                shepherd.pulse.answered();
-            }
+            shepherd.hear();
             if shepherd.pulse.ask(in_time, now) {
                 // One question that was not read yet is as good as two.
                 let _ = shepherd.lifeline.write(&[Lifeline::ASK]);
@@ -104,27 +108,78 @@ impl Launcher {
         if self.pulses().any(|pulse| pulse.outlives_its_end(now)) {
             return self.give_up(1, "a process of ftd's does not answer and cannot be killed: the job cannot go on");
         }
-        if overdue.is_empty() || self.sweep.is_some() || self.pulses().any(Pulse::is_ended) {
+        if self.sweep.is_some() || self.pulses().any(Pulse::is_ended) {
             return;
         }
-        let Some((who, pid)) = overdue.iter().find(|(who, _)| self.may_end(*who)).copied() else {
-            if !std::mem::replace(&mut self.said_last_keeper, true) {
-                let (who, pid) = overdue[0];
-                self.output.say(&format!(
-                    "ftrun: {who} (process {pid}) does not answer, and is not ended: it may keep the last copy of a checkpoint"
-                ));
-            }
-            return;
-        };
+        let found = overdue.iter().find(|(who, _)| self.may_end(*who)).copied();
+        let Some((who, pid)) = found else { return self.wait_for_last(overdue, now) };
+        self.stuck = None;
+        if self.unborn_before(who) >= MOST_UNBORN {
+            return self.give_up(1, &format!(
+                "{who} (process {pid}) has not answered within {} s of its start, nor have the {MOST_UNBORN} that it replaced: \
+                 something keeps ftd's processes from running, and the job cannot go on",
+                OVERDUE.as_secs()
+            ));
+        }
         self.output.say(&format!("ftrun: {who} (process {pid}) does not answer: it is ended and replaced"));
         ft_sys::process::kill(pid, nix::libc::SIGKILL);
-        let pulse = match who {
-            Who::Agent => self.agent.as_mut().map(|agent| &mut agent.pulse),
-            Who::Shepherd(slot) => self.shepherds.get_mut(&slot).map(|shepherd| &mut shepherd.pulse),
-        };
-        if let Some(pulse) = pulse {
-            pulse.end(now);
+        match who {
+            Who::Agent => {
+                self.mute_agents += 1;
+                self.agent.iter_mut().for_each(|agent| agent.pulse.end(now));
+            }
+            Who::Shepherd(slot) => {
+                let Some(shepherd) = self.shepherds.get_mut(&slot) else { return };
+                shepherd.pulse.end(now);
+                if !shepherd.dialled {
+                    self.unborn.push(shepherd.unborn + 1);
+                }
+            }
         }
+    }
+
+    /// How many in a row before this one were ended like it without ever having come to work; none if it has.
+    fn unborn_before(&self, who: Who) -> u32 {
+        match who {
+            Who::Agent => self.mute_agents,
+            Who::Shepherd(slot) => self.shepherds.get(&slot).filter(|s| !s.dialled).map_or(0, |s| s.unborn),
+        }
+    }
+
+    /// Nobody of these may be ended: their user may help them, or give them up; the job does not wait for ever.
+    fn wait_for_last(&mut self, overdue: &[(Who, i32)], now: Instant) {
+        let Some((who, pid)) = overdue.first().copied() else {
+            self.stuck = None;
+            return;
+        };
+        let patience = LAST_KEEPER.as_secs();
+        let Some(since) = self.stuck else {
+            self.stuck = Some(now);
+            return self.output.say(&format!(
+                "ftrun: {who} (process {pid}) does not answer, and is not ended: it may keep the last copy of a checkpoint. \
+                 The job ends in {patience} s unless it answers; kill -9 {pid} gives the copy up"
+            ));
+        };
+        if now.duration_since(since) < scaled(LAST_KEEPER) {
+            return;
+        }
+        let silent: Vec<String> = overdue.iter().map(|(who, pid)| self.describe(*who, *pid)).collect();
+        self.give_up(1, &format!(
+            "the job cannot go on: for {} s there has been no answer from {}, which may keep the last copy of a checkpoint. \
+             Find out what keeps it from running, and start the job again",
+            OVERDUE.as_secs() + patience,
+            silent.join(" and ")
+        ));
+    }
+
+    fn describe(&self, who: Who, pid: i32) -> String {
+        let rank = match who {
+            Who::Agent => None,
+            Who::Shepherd(slot) => self.shepherds.get(&slot).and_then(|shepherd| shepherd.rank),
+        };
+        let rank = rank.map(|rank| format!("rank {rank}, ")).unwrap_or_default();
+        let state = condition(pid).map(|found| format!(", state {}", found.state)).unwrap_or_default();
+        format!("{who} ({rank}process {pid}{state})")
     }
 
     /// Never the last keeper of an arena.
@@ -136,7 +191,10 @@ impl Launcher {
             died: self.died,
             silent: silent.collect(),
             absent: agent.iter().flat_map(|agent| &agent.absent).copied().collect(),
+            unborn: self.shepherds.iter().filter(|(_, shepherd)| !shepherd.dialled).map(|(slot, _)| *slot).collect(),
             agent: agent.is_some(),
+            arenas: self.arenas,
+            complete: agent.is_some_and(|agent| agent.complete),
         };
         match who {
             Who::Agent => keepers.may_end_agent(),
@@ -145,10 +203,12 @@ impl Launcher {
     }
 
     /// The agent is there, and knows all shepherds but these.
-    pub(super) fn agent_is_here(&mut self, absent: Vec<Slot>) {
+    pub(super) fn agent_is_here(&mut self, absent: Vec<Slot>, complete: bool) {
         let Some(agent) = &mut self.agent else { return };
         agent.pulse.answered();
         agent.heard = true;
+        agent.complete = complete;
+        self.mute_agents = 0;
         if absent.is_empty() {
             self.died = 0;
         }
