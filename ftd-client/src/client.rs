@@ -112,8 +112,8 @@ impl Client {
         match std::env::var_os("FT_SOCKET") {
             Some(socket) if !none => client.join(Path::new(&socket))?,
             _ if rank.unwrap_or(0) == 0 => {
-                let why = if none { "under --ft=none" } else { "not under ftd" };
-                say(None, &format!("the program runs {why}: its checkpoints protect nothing"));
+                let why = if none { "runs under --ft=none" } else { "does not run under ftd" };
+                say(None, &format!("the program {why}: its checkpoints protect nothing"));
             }
             _ => {}
         }

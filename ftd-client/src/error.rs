@@ -57,7 +57,8 @@ pub enum Error {
     },
     /// No place became free in time.
     #[error(
-        "version {version} was not written: all three places of the arena hold versions that must be kept, and the agent released none for {waited:?} (FT_CHECKPOINT_TIMEOUT)"
+        "version {version} was not written: all three places of the arena hold versions that must be kept, and the agent released none for {:.0} s (FT_CHECKPOINT_TIMEOUT)",
+        waited.as_secs_f64()
     )]
     Timeout {
         /// The version.

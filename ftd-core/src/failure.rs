@@ -64,6 +64,9 @@ impl fmt::Display for OwnEnd {
 /// SIGKILL's number, on every architecture that Linux knows.
 const KILL: i32 = 9;
 
+/// SIGXFSZ's number, likewise but on MIPS.
+const FILE_SIZE: i32 = 25;
+
 /// Why something died.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
@@ -153,6 +156,9 @@ pub fn signal_name(signal: i32) -> String {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Cause::Signal(FILE_SIZE) => {
+                f.write_str("was killed by SIGXFSZ: its file-size limit (ulimit -f) was reached")
+            }
             Cause::Signal(signal) => write!(f, "was killed by {}", signal_name(*signal)),
             Cause::OutOfMemory => f.write_str("was killed by the kernel's out-of-memory killer"),
             Cause::CpuLimit => f.write_str("was killed because its limit of CPU time was used up"),

@@ -37,7 +37,7 @@ pub struct Cluster {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecoverable {
     /// `--ft=none`.
-    #[error("{failures}; --ft=none recovers nothing")]
+    #[error("{failures}; --ft=none recovers nothing (--ft=reinit would have started the ranks again)")]
     ModeNone {
         /// What failed.
         failures: FailureSet,
@@ -311,16 +311,17 @@ fn crash_loop(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Res
     })
 }
 
-/// One line per death: when, who, of what, and what the ranks had taken back before.
+/// One line per death: when, who, of what, and what the ranks had taken back before. Deaths of one failure stand below its first.
 fn history_lines(record: &EpochRecord, entry: &HistoryEntry) -> Vec<String> {
     let tenths = entry.at.since(record.began).0 / 100_000;
     let restored: Vec<String> = entry.restored.values().map(|version| format!("version {}", version.0)).collect();
     let restored = if restored.is_empty() { "nothing".to_string() } else { restored.join(", ") };
-    let line = |sentence: String| {
-        let (seconds, tenth) = (tenths / 10, tenths % 10);
-        format!("{}, {seconds}.{tenth} s after the start: {sentence}; restored before: {restored}", entry.epoch)
+    let (seconds, tenth) = (tenths / 10, tenths % 10);
+    let line = |(at, sentence): (usize, String)| match at {
+        0 => format!("{}, {seconds}.{tenth} s after the start: {sentence}; restored before: {restored}", entry.epoch),
+        _ => format!("  together with that: {sentence}"),
     };
-    sentences(record, &entry.failures).into_iter().map(line).collect()
+    sentences(record, &entry.failures).into_iter().enumerate().map(line).collect()
 }
 
 fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {

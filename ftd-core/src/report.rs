@@ -46,6 +46,8 @@ pub struct Recovery {
     pub restored: Option<Choice>,
     /// When each step was reached.
     pub times: PhaseTimes,
+    /// The new ranks could not be started: the job ends.
+    pub stuck: bool,
     /// A rank has taken it back.
     pub taken: bool,
     /// All ranks were seen initialised, and restored if there was something to restore. Otherwise the report was given

@@ -307,6 +307,35 @@ fn a_crash_loop_ends_the_job_with_its_history_and_the_true_cause() {
     assert_eq!(said[0].matches("was killed by SIGSEGV").count(), 5, "{said:?}");
 }
 
+#[test]
+fn deaths_of_one_failure_stand_together_in_the_history() {
+    let mut node = running();
+    let exit = |world, rank| Event::Exited { process: process(world, rank), exit: Exit::Signal(11), limit: None };
+    let mut said = Vec::new();
+    for world in 1..=5 {
+        node.tell(Event::Dying(process(world, 0)));
+        node.tell(Event::Dying(process(world, 1)));
+        node.wait(MS);
+        node.tell(exit(world, 0));
+        said = node.tell(exit(world, 1));
+        if world < 5 {
+            recover(&mut node, world);
+        }
+    }
+    assert_eq!(said, ["agree end 139", "stop world 5"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(5)));
+    assert_eq!(
+        said[0].matches(" s after the start: rank 0 on node 0 was killed by SIGSEGV; restored").count(),
+        5,
+        "{said:?}"
+    );
+    assert_eq!(
+        said[0].matches("\n    together with that: rank 1 on node 0 was killed by SIGSEGV").count(),
+        5,
+        "{said:?}"
+    );
+}
+
 /// World after world one rank dies of `exit` after `seconds` of computing; the world in which the job ends.
 fn dies_again_and_again(exit: Exit, limit: Option<Limit>, seconds: u64) -> Option<u64> {
     let mut node = running();
@@ -566,7 +595,12 @@ fn mode_none_recovers_nothing() {
     node.wait(MS);
     assert_eq!(node.tell(killed(1, 0)), ["agree end 137", "stop world 1"]);
     let said = node.tell(Event::WorldEmptied(WorldId(1)));
-    assert_eq!(said, ["end 137: rank 0 on node 0 was killed by SIGKILL; --ft=none recovers nothing"]);
+    assert_eq!(
+        said,
+        [
+            "end 137: rank 0 on node 0 was killed by SIGKILL; --ft=none recovers nothing (--ft=reinit would have started the ranks again)"
+        ]
+    );
 }
 
 #[test]

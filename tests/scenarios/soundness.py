@@ -257,7 +257,7 @@ def file_size_limit(context, blocks):
         return
     check(job.wait(30) == 70, f"exit status {job.process.returncode}: {job.output.text}")
     for sentence in (f"file-size limit (ulimit -f) of {blocks * 1024} bytes leaves no room for checkpoints",
-                     "leaves no room for the job's record"):
+                     "leaves no room to keep the job's record outside of the agent"):
         check(sentence in job.output.text, f"'{sentence}' is not said: {job.output.text}")
     job = context.script(limited % "echo one", mpi=mpi)
     job.expect(0)

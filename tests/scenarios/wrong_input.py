@@ -132,7 +132,7 @@ def without_ftd(context, mpi):
     job.expect(0)
     check(job.output.starts == [None] and len(job.output.results) == 1, job.output.text)
     said = [line for line in job.err.splitlines() if "ftd" in line or "ftrun" in line]
-    check(said == ["ftd: the program runs not under ftd: its checkpoints protect nothing"], f"stderr: {job.err}")
+    check(said == ["ftd: the program does not run under ftd: its checkpoints protect nothing"], f"stderr: {job.err}")
 
 
 @scenario("does-not-fit")

@@ -105,7 +105,10 @@ pub enum ArenaError {
         bytes: u64,
     },
     /// The agent released no place in time.
-    #[error("rank {rank}: version {version} waited {waited:?} for the agent to release one of the versions {held:?}")]
+    #[error(
+        "rank {rank}: version {version} waited {:.0} s for the agent to release one of the versions {held:?}",
+        waited.as_secs_f64()
+    )]
     NoFreePlace {
         /// Owner of the arena.
         rank: u32,

@@ -102,6 +102,7 @@ impl Agent {
 
     fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
         if self.locals.contains_key(&process) && !self.ended(process.world) {
+            self.progress.iter_mut().for_each(|progress| progress.stuck = true);
             self.conclude(status, Some(format!("{} cannot be started: {reason}", process.rank)), false);
         }
     }
@@ -376,7 +377,7 @@ impl Agent {
 
     pub(super) fn begin_progress(&mut self) {
         let times = PhaseTimes { noticed: self.now, ..PhaseTimes::default() };
-        let fresh = Progress { episodes: Vec::new(), times, last_sign: self.now };
+        let fresh = Progress { episodes: Vec::new(), times, last_sign: self.now, stuck: false };
         let progress = self.progress.get_or_insert(fresh);
         // A superseded recovery starts over, but was noticed when it was noticed.
         progress.times = PhaseTimes { noticed: progress.times.noticed, ..PhaseTimes::default() };

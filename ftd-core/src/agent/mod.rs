@@ -126,6 +126,8 @@ struct Progress {
     episodes: Vec<Episode>,
     times: PhaseTimes,
     last_sign: Micros,
+    /// A rank of the new world cannot be started.
+    stuck: bool,
 }
 
 /// The end of the job as this agent wants it recorded.

@@ -105,6 +105,7 @@ impl Agent {
             blame,
             restored: self.choice.clone(),
             times: progress.times,
+            stuck: progress.stuck,
             taken: self.locals.values().any(|local| local.restored),
             complete,
         };

@@ -204,8 +204,8 @@ impl Driver {
         self.warm_up();
         self.slots.extend(slots.iter().copied());
         if self.store.is_volatile() {
-            let sentence =
-                "the file-size limit (ulimit -f) leaves no room for the job's record: the job ends with its agent";
+            let sentence = "the file-size limit (ulimit -f) leaves no room to keep the job's record outside of the agent: should the agent \
+                 die, no other one could go on with the job";
             self.notice(sentence.into());
         }
         self.report(Event::Start { slots: slots.into_iter().map(|(slot, _)| SlotId(slot)).collect() });

@@ -72,13 +72,16 @@ fn block(recovery: &Recovery, files: RestartFiles) -> String {
         "ftd:   took      {} ms from the notice on: {}{}",
         milliseconds(times.noticed, last),
         parts.join(", "),
-        if recovery.complete { "" } else { "; not all ranks were seen past MPI_Init or ft_restore" }
+        if recovery.complete || recovery.stuck { "" } else { "; not all ranks were seen past MPI_Init or ft_restore" }
     );
     out
 }
 
 /// What the ranks went on from, as far as ftd can know it: which of its own files a program reads it does not tell.
 fn restored(recovery: &Recovery, files: RestartFiles) -> String {
+    if recovery.stuck {
+        return "ftd:   restored  nothing: the ranks cannot be started again\n".into();
+    }
     let Some(choice) = &recovery.restored else { return "ftd:   restored  nothing was asked for yet\n".into() };
     let mut out = String::new();
     for (group, stamp) in choice {
@@ -111,6 +114,10 @@ mod tests {
     use ftd_core::{EpochId, GroupId, Version, WorldId};
 
     fn said(stamp: Option<Stamp>, taken: bool, files: RestartFiles) -> String {
+        said_of(stamp, taken, files, false)
+    }
+
+    fn said_of(stamp: Option<Stamp>, taken: bool, files: RestartFiles, stuck: bool) -> String {
         let recovery = Recovery {
             epoch: EpochId(2),
             world: WorldId(2),
@@ -118,6 +125,7 @@ mod tests {
             blame: Vec::new(),
             restored: Some([(GroupId(0), stamp)].into()),
             times: ftd_core::report::PhaseTimes::default(),
+            stuck,
             taken,
             complete: false,
         };
@@ -130,6 +138,7 @@ mod tests {
         assert_eq!(said(stamp, true, RestartFiles(0)), "ftd:   restored  version 7 from the memory of this node");
         assert!(said(stamp, false, RestartFiles(0)).ends_with("nothing: no rank has asked for version 7 (ft_restore)"));
         assert!(said(None, false, RestartFiles(0)).ends_with("restarted from the beginning: no complete checkpoint"));
+        assert!(said_of(None, false, RestartFiles(0), true).ends_with("nothing: the ranks cannot be started again"));
         let own = said(None, false, RestartFiles(1));
         assert!(own.ends_with("without a checkpoint of the API, with 1 file in $FT_CHECKPOINT_DIR"), "{own}");
     }

@@ -17,6 +17,7 @@ mod program;
 mod signals;
 mod sink;
 mod stdin;
+mod variables;
 
 use ft_sys::standard::{self, Standard};
 use ft_wire::Flavour;
@@ -106,6 +107,10 @@ fn launch() -> Result<i32, Refusal> {
         Request::Run(options) => *options,
         Request::Print(text) => return print(&text),
     };
+    options::check_log(std::env::var_os("FT_LOG"))?;
+    let names = std::env::vars_os().map(|(name, _)| name);
+    let given = options.variables.iter().map(|(name, _)| name);
+    variables::warnings(names, given, &options::variables()).iter().for_each(|warning| say(warning));
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
     let helpers = helpers::Helpers::find()?;
@@ -187,6 +192,7 @@ fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {
     } else {
         std::env::current_dir().map_err(Refusal::Here)?.join(directory)
     };
+    let directory = program::plain(&directory);
     let refuse = |error| Refusal::Directory { path: directory.clone(), error };
     match std::fs::metadata(&directory) {
         Ok(metadata) if metadata.is_dir() => Ok(directory),

@@ -264,6 +264,24 @@ impl Blamed<'_> {
     }
 }
 
+/// The variables of the options.
+pub fn variables() -> [&'static str; 10] {
+    VARIABLES.map(|(.., variable)| variable)
+}
+
+/// Checks what is read from the environment alone, and by others.
+///
+/// # Errors
+/// One sentence.
+pub fn check_log(text: Option<OsString>) -> Result<(), OptionError> {
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
+    let text = text.into_string().map_err(|_| OptionError::NoText("FT_LOG"))?;
+    if crate::variables::is_log(&text) {
+        return Ok(());
+    }
+    Err(value("FT_LOG", text, "a level (off, error, warn, info, debug, trace) or a list such as error,ft_agent=debug"))
+}
+
 /// Reads a command line whose first word is the name of this program.
 ///
 /// # Errors

@@ -58,19 +58,24 @@ impl ProgramError {
 pub fn find(name: &OsStr, path: Option<&OsStr>, directory: &Path) -> Result<PathBuf, ProgramError> {
     if name.as_bytes().contains(&b'/') {
         let file = directory.join(name);
-        return executable(&file).map(|()| file);
+        return executable(&file).map(|()| plain(&file));
     }
     // As a shell does: what is there but cannot be executed is passed over, and named when there is nothing better.
     let mut best = ProgramError::NotInPath(name.to_os_string());
     for place in std::env::split_paths(path.unwrap_or_default()) {
         let file = directory.join(place).join(name);
         match executable(&file) {
-            Ok(()) => return Ok(file),
+            Ok(()) => return Ok(plain(&file)),
             Err(error @ ProgramError::NotExecutable(_)) => best = error,
             Err(_) => {}
         }
     }
     Err(best)
+}
+
+/// The path as people write it: without `.` in the middle.
+pub fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
 }
 
 fn executable(file: &Path) -> Result<(), ProgramError> {
@@ -189,6 +194,8 @@ mod tests {
         assert_eq!(status("app", "/bin", here), Err(127), "the current directory is in PATH only when it is named");
         assert_eq!(status("./nothing", "", here), Err(127));
         assert_eq!(status("app/x", "", here), Err(127));
+        let found = find(OsStr::new("./app"), None, here).unwrap();
+        assert_eq!(found.as_os_str(), at("app").as_os_str(), "as people write it");
         assert_eq!(status("./bin", "", here), Err(126));
         assert_eq!(status("./plain", "", here), Err(126));
         assert_eq!(status("plain", ".", here), Err(126));

@@ -44,6 +44,17 @@ pub struct JobSpec {
     pub expect_pmix: bool,
 }
 
+/// Beginnings of the names of environment variables that are a launcher's: another one's would mislead a rank.
+pub const FOREIGN: [&str; 6] = ["PMIX_", "PMI_", "OMPI_COMM_WORLD_", "MPI_LOCAL", "PRTE_", "FT_"];
+/// `FT_*` variables that are meant for the ranks.
+const KEPT: [&str; 4] = ["FT_GATE", "FT_GATE_DIR", "FT_CHECKPOINT_TIMEOUT", "FT_LOG"];
+
+/// Whether the ranks get a variable that the user has set.
+pub fn reaches_ranks(name: &[u8]) -> bool {
+    let is_foreign = FOREIGN.iter().any(|prefix| name.starts_with(prefix.as_bytes()));
+    !is_foreign || KEPT.iter().any(|kept| name == kept.as_bytes())
+}
+
 /// Launcher → agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "the large one is sent once, and none is kept")]

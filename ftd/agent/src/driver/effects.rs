@@ -7,10 +7,6 @@ use ft_sys::litter::End;
 use ft_wire::Flavour;
 use std::os::unix::ffi::OsStringExt;
 
-/// Environment variables of other launchers that would mislead a rank.
-const FOREIGN: [&str; 6] = ["PMIX_", "PMI_", "OMPI_COMM_WORLD_", "MPI_LOCAL", "PRTE_", "FT_"];
-/// `FT_*` variables that are meant for the ranks.
-const KEPT: [&str; 4] = ["FT_GATE", "FT_GATE_DIR", "FT_CHECKPOINT_TIMEOUT", "FT_LOG"];
 /// Where a statically linked program of the MPICH family finds its `PMI_FD`.
 const STATIC_PMI_FD: i32 = 200;
 
@@ -194,11 +190,9 @@ impl Driver {
     }
 
     fn rank_environment(&self, world: WorldNumber, epoch: Epoch, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let foreign = |key: &[u8]| {
-            FOREIGN.iter().any(|f| key.starts_with(f.as_bytes())) && !KEPT.iter().any(|kept| key == kept.as_bytes())
-        };
+        let reaches_ranks = launcher::reaches_ranks;
         let mut env: Vec<(Vec<u8>, Vec<u8>)> =
-            self.spec.env.iter().filter(|(key, _)| !foreign(key) && key != b"LD_PRELOAD").cloned().collect();
+            self.spec.env.iter().filter(|(key, _)| reaches_ranks(key) && key != b"LD_PRELOAD").cloned().collect();
         let mut set_path = |key: &str, name: &str| {
             env.push((key.as_bytes().to_vec(), self.spec.job_dir.join(name).into_os_string().into_vec()));
         };
