@@ -147,7 +147,7 @@ def front_stopped(context):
 def kill_all_of_ftd(job):
     """SIGKILL to all of ftd's processes of a job in the same instant: nobody is left to clean up."""
     # The launcher late: the kernel continues stopped process groups whose parent goes.
-    pids = [*job.below("ft-shepherd"), job.one("ft-agent"), job.launcher, job.pid]
+    pids = [*job.below("ft-shepherd"), *job.below("ft-agent"), job.launcher, job.pid]
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             os.kill(pid, number)
@@ -295,22 +295,77 @@ def not_ours(context):
     rank = job.at_gate("app.compute", 1)
     directory = job.wait_noted(job.ranks().values())
     uid = os.getuid()
-    mine = [context.memory / f"ftd-{uid}-4194305-{word}" for word in ("aaaaaaaa", "bbbbbbbb")]
+    mine = [context.memory / f"ftd-{uid}-4194305-{word}" for word in ("aaaaaaaa", "bbbbbbbb", "cccccccc")]
+    locks = [path.with_name(f"{path.name}.lock") for path in mine]
     mine[0].mkdir()
-    (mine[0] / "lock").touch()
     (mine[0] / "thesis.tex").touch()
     shutil.copytree(directory, mine[1], ignore=lambda *_: ["agent.sock"])
     check(rank in proc.noted(mine[1]), "the copy has no notes")
+    # An empty one of such a name, which a shepherd is given that somebody starts by hand.
+    mine[2].mkdir()
+    locks[0].touch()
+    for lock in locks[1:]:
+        shutil.copyfile(directory.with_name(f"{directory.name}.lock"), lock)
+    for path in mine:
+        command = f"exec {shepherd} --slot 0 --socket {path}/agent.sock --lifeline 3 3< /dev/null"
+        subprocess.run(["bash", "-c", command], check=True, timeout=20)
     for number in (2, 2):
         context.ftrun(mpi, number, program).expect(0)
         check(proc.alive(rank) and directory.exists(), "a running job was taken for a dead one")
     kill_all_of_ftd(job)
     context.ftrun(mpi, 2, program).expect(0)
     check(not directory.exists(), "the dead job's directory is left")
-    for each in mine:
-        check((each / "lock").exists(), f"{each} was removed")
+    for each, lock in zip(mine, locks):
+        check(each.exists() and lock.exists(), f"{each} was removed")
         shutil.rmtree(each)
+        lock.unlink()
     context.assert_clean()
+
+
+STEPS = ("launcher.announced", "launcher.made-directory", "launcher.stated-directory", "job-dir.emptied", "job-dir.removed")
+
+
+@scenario("half-made", each=[{"at": step, "victim": victim} for step in STEPS for victim in ("launcher", "everything")])
+def half_made(context, at, victim):
+    """A launcher that is killed between two steps of making its job's directory, or of removing it, leaves nothing: its shepherd
+    removes what there is, or the next ftrun."""
+    job = context.ftrun(None, 1, "true", gates=[at])
+    job.at_gate(at, "-")
+    if victim == "everything":
+        kill_all_of_ftd(job)
+    else:
+        job.kill(job.launcher)
+        job.wait(10)
+    if victim == "everything" or at.startswith("job-dir."):
+        left = [line for line in context.left_behind() if line.startswith("file /dev/shm/ftd-")]
+        check(left, "nothing was there to be left: nothing is tried")
+        again = context.start([context.prefix / "bin/ftrun", "-n", "1", "true"])
+        again.expect(0)
+        check(again.err == "", again.err)
+        context.assert_clean()
+    else:
+        context.assert_clean(5)
+
+
+@scenario("half-made-group", each=[{"at": step, "victim": victim} for step in ("announced", "made")
+                                   for victim in ("launcher", "everything")], as_root=root.Delegated())
+def half_made_group(context, at, victim):
+    """The same of its cgroup."""
+    job = context.ftrun(None, 1, "true", gates=[f"launcher.{at}-group"])
+    job.at_gate(f"launcher.{at}-group", "-")
+    own = f"/mnt{proc.group(os.getpid())}"
+    groups = lambda: [name for name in os.listdir(own) if os.path.isdir(f"{own}/{name}")]  # noqa: E731
+    check(bool(groups()) == (at == "made"), f"groups: {groups()}")
+    if victim == "everything":
+        kill_all_of_ftd(job)
+        check(bool(groups()) == (at == "made"), f"groups: {groups()}")
+        context.start([context.prefix / "bin/ftrun", "-n", "1", "true"]).expect(0)
+        context.assert_clean()
+    else:
+        job.kill(job.launcher)
+        job.wait(10)
+        context.assert_clean(5)
+    check(not groups(), f"groups are left: {groups()}")
 
 
 # --- who says that he is whom --------------------------------------------------------------------------------------

@@ -1,13 +1,14 @@
 //! The job's directory in node memory, and those that dead launchers left.
 
 use ft_sys::cgroup::Group;
-use ft_sys::job_dir::{self, LOCK, Proven};
+use ft_sys::gate;
+use ft_sys::job_dir::{self, Proven, SUFFIX, Statement};
 use ft_sys::litter::{End, Litter};
-use nix::fcntl::{Flock, FlockArg};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use nix::fcntl::Flock;
+use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,11 +41,8 @@ pub enum JobDirError {
         kind: String,
     },
     /// Not even the file that says whose the directory is can be written.
-    #[error("{}: the file-size limit (ulimit -f) leaves no room for a hundred bytes: raise it", path.display())]
-    FileSizeLimit {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("the file-size limit (ulimit -f) leaves no room for some hundred bytes: raise it")]
+    FileSizeLimit,
     /// Something in it cannot be made.
     #[error("{}: {error}", path.display())]
     Inside {
@@ -88,44 +86,41 @@ impl JobDir {
     }
 
     fn choose_in(memory: &Path) -> JobDir {
-        // Not a secret: the directory is closed to others. It only has to differ.
-        let random = std::hash::RandomState::new().build_hasher().finish() as u32;
-        let word = format!("{}-{random:08x}", std::process::id());
+        // Not a secret: the directory is closed to others. But nobody ever makes another one of this name.
+        let random = std::hash::RandomState::new().build_hasher().finish();
+        let word = format!("{}-{random:016x}", std::process::id());
         JobDir { path: memory.join(format!("ftd-{}-{word}", nix::unistd::getuid())), word, lock: None, group: None }
     }
 
-    /// Makes the directory and holds its lock.
+    /// Makes the directory; its lock is held from before that on.
     ///
     /// # Errors
     /// Names the path.
     pub fn make(&mut self) -> Result<(), JobDirError> {
-        DirBuilder::new().mode(0o700).create(&self.path).map_err(|error| {
-            let path = self.path.parent().unwrap_or(&self.path).to_path_buf();
-            JobDirError::Memory { path, error }
-        })?;
-        let stated = self.state();
-        stated.map_err(|error| {
-            let path = self.path.join(LOCK);
-            // What is in it by now is this file, if anything is.
-            let _ = fs::remove_file(&path);
-            let _ = fs::remove_dir(&self.path);
-            if error.kind() == io::ErrorKind::FileTooLarge {
-                return JobDirError::FileSizeLimit { path };
-            }
-            JobDirError::Inside { path, error }
-        })
+        let path = self.path.clone();
+        let memory = path.parent().unwrap_or(&path).to_path_buf();
+        let lock = job_dir::announce(&path);
+        let mut lock = lock.map_err(|error| not_stated(error, |error| JobDirError::Memory { path: memory, error }))?;
+        gate::reach("launcher.announced", None);
+        let made = self.make_stated(&mut lock);
+        self.lock = Some(lock);
+        // What there is of it goes when this is dropped.
+        made.map_err(|error| not_stated(error, |error| JobDirError::Inside { path, error }))
     }
 
-    /// States whose the directory is, and makes the job's cgroup.
-    fn state(&mut self) -> io::Result<()> {
-        let mut lock = lock(&self.path.join(LOCK), true)?;
-        job_dir::state(&self.path, &mut lock)?;
-        self.group = Group::make(&self.path.file_name().unwrap_or_default().to_string_lossy());
-        if let Some(group) = &self.group {
-            job_dir::state_group(&mut lock, group)?;
-        }
-        self.lock = Some(lock);
-        Ok(())
+    /// Makes the directory and the job's cgroup; `lock` says so.
+    fn make_stated(&mut self, lock: &mut File) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(&self.path)?;
+        gate::reach("launcher.made-directory", None);
+        job_dir::state_directory(&self.path, lock)?;
+        gate::reach("launcher.stated-directory", None);
+        let place = Group::place(&self.path.file_name().unwrap_or_default().to_string_lossy());
+        let Some(place) = place else { return Ok(()) };
+        job_dir::announce_group(lock, &place)?;
+        gate::reach("launcher.announced-group", None);
+        self.group = Group::make(&place);
+        gate::reach("launcher.made-group", None);
+        self.group.as_ref().map_or(Ok(()), |group| job_dir::state_group(lock, group))
     }
 
     /// Removes the directory and the job's cgroup; nobody of the job is left.
@@ -170,26 +165,30 @@ impl Drop for JobDir {
     }
 }
 
-fn lock(path: &Path, create: bool) -> io::Result<Flock<File>> {
-    let file = OpenOptions::new().read(true).write(true).create(create).truncate(false).mode(0o600).open(path)?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno.into())
+/// The error of a statement that could not be written.
+fn not_stated(error: io::Error, otherwise: impl FnOnce(io::Error) -> JobDirError) -> JobDirError {
+    if error.kind() == io::ErrorKind::FileTooLarge { JobDirError::FileSizeLimit } else { otherwise(error) }
 }
 
 /// Removes what dead launchers of this user left. What is not proven to be theirs, and what cannot be removed, stays.
 fn sweep(memory: &Path) {
     let prefix = format!("ftd-{}-", nix::unistd::getuid());
     for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
-        // What it states is read first: a launcher that has stated anything has its lock.
-        if entry.file_name().to_str().is_some_and(|name| name.starts_with(&prefix))
-            && let Some(proven) = Proven::recognise(&entry.path())
-            && let Ok(_held) = lock(&entry.path().join(LOCK), false)
+        let name = entry.file_name();
+        let directory =
+            name.to_str().filter(|name| name.starts_with(&prefix)).and_then(|name| name.strip_suffix(SUFFIX));
+        let path = directory.map(|directory| memory.join(directory));
+        if let Some(path) = path
+            && let Some((statement, _held)) = Statement::take(&path)
         {
-            ft_sys::stray::end_strays(&proven);
-            if let Some(sentence) = Litter::of_job(&entry.path()).sweep(End::Killed).sentence() {
-                crate::say(&format!("of a job that was killed with all of ftd: {sentence}"));
+            if let Ok(proven) = Proven::stated(statement) {
+                ft_sys::stray::end_strays(&proven);
+                if let Some(sentence) = Litter::of_job(&path).sweep(End::Killed).sentence() {
+                    crate::say(&format!("of a job that was killed with all of ftd: {sentence}"));
+                }
+                proven.group().inspect(|group| group.remove(REMOVING));
             }
-            proven.group().inspect(|group| group.remove(REMOVING));
-            proven.remove(REMOVING);
+            job_dir::remove(&path, REMOVING);
         }
     }
 }
@@ -201,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_directory_goes_with_its_job() {
-        let memory = tempfile::tempdir().unwrap();
+        let memory = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut job = JobDir::choose_in(memory.path());
         assert!(!job.path().exists());
         job.make().unwrap();
@@ -210,12 +209,12 @@ mod tests {
         fs::create_dir(job.path().join("ckpt")).unwrap();
         let path = job.path().to_path_buf();
         drop(job);
-        assert!(!path.exists());
+        assert_eq!(fs::read_dir(memory.path()).unwrap().count(), 0, "{}", path.display());
     }
 
     #[test]
     fn only_what_the_dead_left_is_swept() {
-        let memory = tempfile::tempdir().unwrap();
+        let memory = tempfile::tempdir_in("/dev/shm").unwrap();
         let uid = nix::unistd::getuid();
         let mut alive = JobDir::choose_in(memory.path());
         alive.make().unwrap();
@@ -224,18 +223,19 @@ mod tests {
         dead.lock = None;
         let mut kept = vec![alive.path().to_path_buf()];
         // A pid that no process has, with and without a lock, and what looks like a job's but is a copy of one.
-        for (name, lock) in [("aa", Some("")), ("bb", None), ("cc", Some("the directory of a job of ftd\n"))] {
+        for (name, lock) in [("aa", Some("")), ("bb", None), ("cc", Some("a job of ftd\n"))] {
             let path = memory.path().join(format!("ftd-{uid}-4194305-{name}"));
             fs::create_dir(&path).unwrap();
-            lock.inspect(|text| fs::write(path.join(LOCK), text).unwrap());
+            lock.inspect(|text| fs::write(job_dir::statement_of(&path), text).unwrap());
             kept.push(path);
         }
         let copy = memory.path().join(format!("ftd-{uid}-4194305-dd"));
         fs::create_dir(&copy).unwrap();
-        fs::copy(dead.path().join(LOCK), copy.join(LOCK)).unwrap();
+        fs::copy(job_dir::statement_of(dead.path()), job_dir::statement_of(&copy)).unwrap();
         kept.push(copy);
         sweep(memory.path());
-        assert!(!dead.path().exists());
+        assert!(!dead.path().exists() && !job_dir::statement_of(dead.path()).exists());
+        kept.push(job_dir::statement_of(alive.path()));
         for path in kept {
             assert!(path.exists(), "{}", path.display());
         }

@@ -92,7 +92,7 @@ fn tend(mut options: Options) -> std::io::Result<()> {
 /// All shepherds do this at the same time, and the agent, which may still be making files.
 fn clean_up_after_launcher(shepherd: &mut Shepherd, job_dir: &std::path::Path, litter: &mut ft_sys::litter::Litter) {
     let Some(directory) = shepherd.directory.take().or_else(|| Proven::recognise(job_dir)) else {
-        return job_dir::remove(job_dir, REMOVING);
+        return job_dir::remove_abandoned(job_dir, REMOVING);
     };
     // A launcher that lives has started another shepherd than this one.
     let Some(_held) = directory.wait_abandoned(REMOVING) else { return };

@@ -55,11 +55,13 @@ fn accept(listener: &UnixListener) -> (Channel, (u32, Vec<u32>, Vec<OwnedFd>)) {
 
 impl Job {
     fn start(input: Input) -> Job {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let job_dir = dir.path().join("ftd-job");
+        let mut lock = ft_sys::job_dir::announce(&job_dir).unwrap();
         fs::create_dir(&job_dir).unwrap();
-        let mut lock = File::create(job_dir.join(ft_sys::job_dir::LOCK)).unwrap();
-        ft_sys::job_dir::state(&job_dir, &mut lock).unwrap();
+        ft_sys::job_dir::state_directory(&job_dir, &mut lock).unwrap();
+        // A launcher that is dead.
+        drop(lock);
         let socket = job_dir.join("agent.sock");
         let listener = UnixListener::bind(&socket).unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -27,9 +27,25 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes a group of this name below this process's own; `None` where that cannot be done.
-    pub fn make(name: &str) -> Option<Group> {
-        Self::make_in(&own_directory()?, name)
+    /// Where a group of this name would be, below this process's own; `None` where there can be none.
+    pub fn place(name: &str) -> Option<PathBuf> {
+        let parent = own_directory()?;
+        // The root of all groups can be had by root only, and is nobody's own; it has no such file.
+        fs::metadata(parent.join("cgroup.kill")).ok()?;
+        Some(parent.join(name))
+    }
+
+    /// Makes a group at that place.
+    pub fn make(place: &Path) -> Option<Group> {
+        DirBuilder::new().mode(0o755).create(place).ok()?;
+        Self::at(place)
+    }
+
+    /// Removes the group at this place if it is one of this user's, and nothing is in it.
+    pub fn remove_empty(place: &Path) {
+        if let Some(group) = Self::at(place).filter(|group| !group.is_populated()) {
+            let _ = fs::remove_dir(group.path);
+        }
     }
 
     /// Makes a group below this one, or takes the one that is there.
@@ -37,14 +53,6 @@ impl Group {
         let open = self.open()?;
         let _ = DirBuilder::new().create(inside(&open, name));
         Self::at(&self.path.join(name))
-    }
-
-    fn make_in(parent: &Path, name: &str) -> Option<Group> {
-        // The root of all groups can be had by root only, and is nobody's own; it has no such file.
-        fs::metadata(parent.join("cgroup.kill")).ok()?;
-        let path = parent.join(name);
-        DirBuilder::new().mode(0o755).create(&path).ok()?;
-        Self::at(&path)
     }
 
     fn at(path: &Path) -> Option<Group> {

@@ -64,16 +64,14 @@ fn kill(held: &Held) -> bool {
 mod tests {
     use super::*;
     use crate::notes::Notes;
-    use std::fs::{self, File};
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
     #[test]
     fn what_was_noted_and_what_is_below_it_ends_and_what_has_the_environment_stays() {
-        let root = tempfile::tempdir().unwrap();
+        let root = tempfile::tempdir_in("/dev/shm").unwrap();
         let directory = root.path().join("job");
-        fs::create_dir(&directory).unwrap();
-        crate::job_dir::state(&directory, &mut File::create(directory.join(crate::job_dir::LOCK)).unwrap()).unwrap();
+        crate::job_dir::tests::stated(&directory);
         let socket = directory.join(ft_wire::AGENT_SOCKET);
         let mut noted = Command::new("sh").args(["-c", "env -i setsid sleep 60 & wait"]).spawn().unwrap();
         let shell = Individual::of(noted.id() as i32).unwrap();
