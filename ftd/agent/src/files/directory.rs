@@ -56,9 +56,10 @@ pub struct CheckpointDir {
     /// By inode; all lie in one file system.
     files: HashMap<u64, Known>,
     inodes: HashMap<WatchId, u64>,
-    /// To be looked at.
-    pending: BTreeSet<PathBuf>,
-    /// Names that were to be looked at and are no more; what they named may have another one (a hard link).
+    /// To be looked at, and the file that is expected there.
+    pending: BTreeMap<PathBuf, Option<u64>>,
+    /// Names that were to be looked at and are no more, or are another file's by now; what they named may have another one (a
+    /// hard link).
     gone: BTreeSet<PathBuf>,
 }
 
@@ -78,7 +79,7 @@ impl CheckpointDir {
             directories: HashMap::new(),
             inodes: whole.iter().map(|(inode, watch)| (*watch, *inode)).collect(),
             files: whole.into_iter().map(known).collect(),
-            pending: BTreeSet::new(),
+            pending: BTreeMap::new(),
             gone: BTreeSet::new(),
         };
         directory.make()?;
@@ -109,7 +110,7 @@ impl CheckpointDir {
                     for entry in entries.flatten() {
                         match entry.file_type() {
                             Ok(kind) if kind.is_dir() => directories.push(entry.path()),
-                            Ok(kind) if kind.is_file() => drop(self.pending.insert(entry.path())),
+                            Ok(kind) if kind.is_file() => drop(self.pending.entry(entry.path()).or_default()),
                             _ => {}
                         }
                     }
@@ -130,9 +131,9 @@ impl CheckpointDir {
     pub fn absorb(&mut self, all_alive: impl Fn() -> bool) {
         self.drain();
         while !self.pending.is_empty() && all_alive() {
-            let batch: Vec<PathBuf> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
+            let batch: Vec<_> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
             let looked: Vec<(u64, PathBuf)> =
-                batch.into_iter().filter_map(|path| Some((self.look(&path)?, path))).collect();
+                batch.into_iter().filter_map(|(path, expected)| Some((self.look(&path, expected)?, path))).collect();
             let alive = all_alive();
             // A closing of which there is a notice only now may have been that of a writer who came after the look.
             self.drain();
@@ -142,7 +143,7 @@ impl CheckpointDir {
                 };
                 if !alive {
                     file.state = State::Closed;
-                    self.pending.insert(path);
+                    self.pending.insert(path, Some(inode));
                 } else if let Some(watch) = file.watch {
                     file.state = State::Whole;
                     self.journal.whole(inode, watch);
@@ -173,13 +174,17 @@ impl CheckpointDir {
         }
     }
 
-    /// Looks at the file with that name, unless it is known to be whole; the inode if nobody has it open for writing.
-    fn look(&mut self, path: &Path) -> Option<u64> {
+    /// Looks at the file with that name, unless it is known to be whole; the inode if nobody has it open for writing. Where
+    /// another file was `expected`, that one is to be found.
+    fn look(&mut self, path: &Path, expected: Option<u64>) -> Option<u64> {
         let Some(handle) = handle(path) else {
             self.gone.insert(path.to_path_buf());
             return None;
         };
         let inode = handle.metadata().ok()?.ino();
+        if expected.is_some_and(|expected| expected != inode) {
+            self.gone.insert(path.to_path_buf());
+        }
         if let Some(file) = self.files.get_mut(&inode) {
             file.path = path.to_path_buf();
             if file.state == State::Whole {
@@ -226,7 +231,7 @@ impl CheckpointDir {
                     // Why not stands in the log.
                     let _ = self.watch_tree(path);
                 } else {
-                    self.pending.insert(path);
+                    self.pending.entry(path).or_default();
                 }
             }
             Notice::Closed(watch) => {
@@ -239,7 +244,7 @@ impl CheckpointDir {
                     State::Open | State::OpenAtLast => State::OpenAtLast,
                     _ => State::Closed,
                 };
-                self.pending.insert(file.path.clone());
+                self.pending.insert(file.path.clone(), Some(*inode));
             }
             Notice::Ended(watch) => {
                 self.directories.remove(&watch);
@@ -461,6 +466,26 @@ mod tests {
         drop(writer);
         assert_eq!(dir.set_aside().len(), 2);
         assert!(names(&dir).is_empty());
+    }
+
+    #[test]
+    fn a_file_whose_last_name_another_one_has_taken_is_found_under_its_other_one() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        let at = |name: &str| dir.root.join(name);
+        let (kept, newest, next) = (at("restart.old"), at("restart.zzz"), at("next"));
+        let mut writer = File::create(&kept).unwrap();
+        writer.write_all(b"one").unwrap();
+        dir.absorb(|| true);
+        std::fs::hard_link(&kept, &newest).unwrap();
+        dir.absorb(|| true);
+        std::fs::write(&next, "two").unwrap();
+        std::fs::rename(&next, &newest).unwrap();
+        dir.absorb(|| true);
+        drop(writer);
+        dir.absorb(|| true);
+        assert_eq!(dir.set_aside(), [] as [String; 0]);
+        assert_eq!(names(&dir), ["restart.old", "restart.zzz"]);
     }
 
     #[test]
