@@ -92,14 +92,23 @@ pub(crate) fn server(folder: &Path, host: &str) -> Vec<Info> {
 /// `cpus` are those that this node's ranks share.
 pub(crate) fn describe(world: &WorldInfo, folder: &Path, cpus: usize) -> Result<Job, JobError> {
     check(world)?;
-    let me = world.me as usize;
+    let local = world.nodes[world.me as usize].1.clone();
+    let mut infos = Vec::from(of_job(world));
+    infos.extend(of_node(world, &local, folder, cpus));
+    infos.push(info(keys::PMIX_APP_INFO_ARRAY, Value::Infos(of_app(world))));
+    infos.extend(of_processes(world));
+    Ok(Job { local, infos })
+}
+
+fn join(ranks: &[Rank]) -> String {
+    ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",")
+}
+
+fn of_job(world: &WorldInfo) -> [Info; 8] {
     let size = world.world_size as usize;
-    let local = world.nodes[me].1.clone();
-    let crowded = local.len() > cpus;
-    let join = |ranks: &[Rank]| ranks.iter().map(Rank::to_string).collect::<Vec<_>>().join(",");
     let hosts: Vec<_> = world.nodes.iter().map(|(host, _)| host.as_str()).collect();
     let ranks: Vec<_> = world.nodes.iter().map(|(_, ranks)| join(ranks)).collect();
-    let mut infos = vec![
+    [
         text(keys::PMIX_JOBID, world.nspace.clone()),
         count(keys::PMIX_UNIV_SIZE, size),
         count(keys::PMIX_JOB_SIZE, size),
@@ -108,31 +117,44 @@ pub(crate) fn describe(world: &WorldInfo, folder: &Path, cpus: usize) -> Result<
         count(keys::PMIX_NUM_NODES, world.nodes.len()),
         info(keys::PMIX_NODE_MAP, Value::NodeMap(hosts.join(","))),
         info(keys::PMIX_PROC_MAP, Value::ProcMap(ranks.join(";"))),
+    ]
+}
+
+/// What concerns this node.
+fn of_node(world: &WorldInfo, local: &[Rank], folder: &Path, cpus: usize) -> Vec<Info> {
+    let me = world.me as usize;
+    let mut infos = vec![
         count(keys::PMIX_LOCAL_SIZE, local.len()),
         count(keys::PMIX_NODE_SIZE, local.len()),
-        text(keys::PMIX_LOCAL_PEERS, join(&local)),
-        text(keys::PMIX_HOSTNAME, hosts[me]),
+        text(keys::PMIX_LOCAL_PEERS, join(local)),
+        text(keys::PMIX_HOSTNAME, world.nodes[me].0.as_str()),
         count(keys::PMIX_NODEID, me),
         text(keys::PMIX_TMPDIR, folder.as_os_str().as_bytes()),
         text(keys::PMIX_NSDIR, folder.join(&world.nspace).into_os_string().into_vec()),
         // The agent removes the folder; Open MPI must not.
         info(keys::PMIX_TDIR_RMCLEAN, Value::Bool(true)),
     ];
-    if crowded {
+    if local.len() > cpus {
         // Makes Open MPI 5 give the processor away when it waits. It looks only whether the key is there.
         infos.push(info(keys::PMIX_NODE_OVERSUBSCRIBED, Value::Bool(true)));
     }
-    if let Some(leader) = local.iter().min() {
-        infos.push(info(keys::PMIX_LOCALLDR, Value::Rank(*leader)));
-    }
-    let app = vec![
+    let leader = local.iter().min();
+    infos.extend(leader.map(|leader| info(keys::PMIX_LOCALLDR, Value::Rank(*leader))));
+    infos
+}
+
+fn of_app(world: &WorldInfo) -> Vec<Info> {
+    vec![
         count(keys::PMIX_APPNUM, 0),
-        count(keys::PMIX_APP_SIZE, size),
+        count(keys::PMIX_APP_SIZE, world.world_size as usize),
         info(keys::PMIX_APPLDR, Value::Rank(0)),
         text(keys::PMIX_WDIR, world.cwd.clone()),
         text(keys::PMIX_APP_ARGV, world.argv0.clone()),
-    ];
-    infos.push(info(keys::PMIX_APP_INFO_ARRAY, Value::Infos(app)));
+    ]
+}
+
+/// Each process, in the order of the ranks.
+fn of_processes(world: &WorldInfo) -> impl Iterator<Item = Info> {
     let mut procs: Vec<_> = world
         .nodes
         .iter()
@@ -140,7 +162,8 @@ pub(crate) fn describe(world: &WorldInfo, folder: &Path, cpus: usize) -> Result<
         .flat_map(|(node, (host, ranks))| ranks.iter().zip(0u16..).map(move |(rank, local)| (*rank, local, node, host)))
         .collect();
     procs.sort_unstable();
-    for (rank, local_rank, node, host) in procs {
+    let incarnation = world.incarnation;
+    procs.into_iter().map(move |(rank, local_rank, node, host)| {
         // RANK must stand first, LOCAL_RANK and NODE_RANK must be there.
         let proc = vec![
             info(keys::PMIX_RANK, Value::Rank(rank)),
@@ -151,11 +174,10 @@ pub(crate) fn describe(world: &WorldInfo, folder: &Path, cpus: usize) -> Result<
             info(keys::PMIX_NODE_RANK, Value::U16(local_rank)),
             count(keys::PMIX_NODEID, node),
             text(keys::PMIX_HOSTNAME, host.clone()),
-            info(keys::PMIX_REINCARNATION, Value::U32(world.incarnation)),
+            info(keys::PMIX_REINCARNATION, Value::U32(incarnation)),
         ];
-        infos.push(info(keys::PMIX_PROC_INFO_ARRAY, Value::Infos(proc)));
-    }
-    Ok(Job { local, infos })
+        info(keys::PMIX_PROC_INFO_ARRAY, Value::Infos(proc))
+    })
 }
 
 fn check(world: &WorldInfo) -> Result<(), JobError> {

@@ -6,10 +6,14 @@ use std::path::PathBuf;
 
 /// PMIx status: success.
 pub const SUCCESS: i32 = 0;
+/// PMIx status: there is no room.
+pub const ERR_OUT_OF_RESOURCE: i32 = -29;
 /// PMIx status: no such data.
 pub const ERR_NOT_FOUND: i32 = -46;
 /// PMIx status: the host does not do this.
 pub const ERR_NOT_SUPPORTED: i32 = -47;
+/// PMIx status: not all of it.
+pub const ERR_PARTIAL_SUCCESS: i32 = -52;
 
 /// Open MPI 4 is silently a singleton, PMIx or not, unless it believes that a resource manager stands above it: this
 /// variable, `FLUX_JOB_ID`, or `SLURM_NODELIST` with `SLURM_JOBID` and `SLURM_STEP_ID`. This one has the fewest readers:
