@@ -284,6 +284,13 @@ def describe(root):
     return "\n".join(lines)
 
 
+def processor_time(pid):
+    """Seconds of a processor that a process and its threads have used."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def resources(pid):
     """What a leak would add to: descriptors, children, resident kB, mapped files in shared memory."""
     kb = 0

@@ -65,6 +65,25 @@ def oversubscribe(context, options):
     check(job.err == "", f"it says: {job.err}")
 
 
+@scenario("looks-cost-little")
+def looks_cost_little(context):
+    """Ranks that never join are looked at for as long as they run, for they may load an MPI alone. However large their memory
+    maps are, that takes a small share of one processor."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 8, context.program(mpi, "manymaps.c"), gates=["app.mapped"])
+    for rank in range(8):
+        job.at_gate("app.mapped", rank)
+    agent = job.one("ft-agent")
+    begun, used = time.monotonic(), proc.processor_time(agent)
+    # What is measured is a rate.
+    time.sleep(3)
+    share = (proc.processor_time(agent) - used) / (time.monotonic() - begun)
+    for rank in range(8):
+        job.go("app.mapped", rank)
+    job.expect(0)
+    check(share < 0.05, f"the agent of ranks that wait takes {share:.0%} of a processor")
+
+
 @scenario("notice-large", timeout=90)
 def notice_large(context):
     """A rank with 1 GB of memory: its death is noticed, and the next epoch agreed, before the kernel is done with it."""

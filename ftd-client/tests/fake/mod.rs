@@ -163,7 +163,7 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
 /// Makes checksums of what is committed, for ever.
 fn finish(arena: &AgentArena, manner: &Mutex<Manner>) {
     // As the agent's threads: no wake-up of theirs interrupts the rank in the middle of its call.
-    ft_sys::process::run_behind();
+    let _behind = ft_sys::behind::Behind::begin();
     loop {
         let seen = arena.commits().load(std::sync::atomic::Ordering::Acquire);
         complete_all(arena, *manner.lock().unwrap());

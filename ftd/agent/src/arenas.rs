@@ -114,10 +114,20 @@ impl Arenas {
         self.held.keys().copied().collect()
     }
 
-    /// A duplicate for the shepherd at `connection`, unless it has one or enough others have.
+    /// The ranks of whose arenas too few shepherds hold a duplicate.
+    pub fn lacking_keepers(&self) -> Vec<Rank> {
+        self.held.iter().filter(|(_, held)| held.kept_by.len() < KEEPERS).map(|(rank, _)| *rank).collect()
+    }
+
+    /// Whether `rank`'s arena is one of them.
+    pub fn lacks_keepers(&self, rank: Rank) -> bool {
+        self.held.get(&rank).is_some_and(|held| held.kept_by.len() < KEEPERS)
+    }
+
+    /// A duplicate for the shepherd at `connection`, unless it has one.
     pub fn duplicate_for(&mut self, rank: Rank, connection: ConnectionId) -> Option<OwnedFd> {
         let held = self.held.get_mut(&rank)?;
-        if held.kept_by.len() >= KEEPERS || held.kept_by.contains(&connection) {
+        if held.kept_by.contains(&connection) {
             return None;
         }
         let fd =

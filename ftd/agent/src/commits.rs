@@ -6,6 +6,7 @@
 use crate::arenas::Hashed;
 use crate::driver::Input;
 use ft_arena::{AgentArena, PlaceState};
+use ft_sys::behind::Behind;
 use ft_sys::death::{wait_any, wake};
 use ft_wire::Rank;
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ impl Commits {
 }
 
 fn watch(shared: &Shared, inputs: &UnboundedSender<Input>, pool: &tokio::runtime::Handle) {
-    ft_sys::process::run_behind();
+    let _behind = Behind::begin();
     // The newest commit of each rank whose checksum is made or on its way.
     let mut newest: BTreeMap<Rank, u64> = BTreeMap::new();
     loop {
@@ -92,7 +93,7 @@ fn watch(shared: &Shared, inputs: &UnboundedSender<Input>, pool: &tokio::runtime
 
 fn hash(rank: Rank, arena: Arc<AgentArena>, place: u32, inputs: UnboundedSender<Input>, pool: &tokio::runtime::Handle) {
     pool.spawn_blocking(move || {
-        ft_sys::process::run_behind();
+        let _behind = Behind::begin();
         let _ = inputs.send(Input::Hashed(Hashed { rank, result: arena.hash(place) }));
     });
 }

@@ -5,6 +5,7 @@ use crate::arenas::Arenas;
 use crate::below::Below;
 use crate::files;
 use crate::link::{Incoming, Link};
+use crate::loners::{Loner, Search};
 use crate::pmix_host::{HostId, PmixHost};
 use crate::watcher::Watcher;
 use crate::world::{Member, Vitals, World};
@@ -25,7 +26,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 mod client_side;
 mod effects;
+mod loner_side;
 mod mpi_side;
+mod pmi_side;
+mod pmix_side;
 
 /// Names one accepted connection; never reused.
 pub type ConnectionId = u64;
@@ -69,11 +73,11 @@ pub enum Input {
     /// A rank that is no shepherd's direct child is gone.
     RankGone(WorldNumber, Rank),
     /// It is time to look whether ranks of this world are alone.
-    LookForLoners(WorldNumber),
-    /// A rank of this world is.
-    Loner(WorldNumber, crate::loners::Loner),
-    /// A rank's places were full some time ago, this being its newest version.
-    PlacesFull(Epoch, Rank, Version),
+    LookForLoners(WorldNumber, Search),
+    /// That was done, and perhaps one was found.
+    LookedForLoners(WorldNumber, Search, Option<Loner>),
+    /// It is time to look whether ranks whose places were full still wait.
+    PlacesFull,
     /// The checksum of a place was computed.
     Hashed(crate::arenas::Hashed),
     /// The frozen inventory of an ended world is verified.
@@ -128,6 +132,7 @@ pub struct Driver {
     restore: Option<(Epoch, Option<crate::arenas::Commit>)>,
     failures: u32,
     versions: crate::versions::Versions,
+    full_places: crate::full_places::FullPlaces,
     /// What the newest world found in `$FT_CHECKPOINT_DIR`.
     restart_files: crate::restart_files::RestartFiles,
     started: std::time::Instant,
@@ -189,6 +194,7 @@ impl Driver {
             restore: None,
             failures: 0,
             versions: crate::versions::Versions::default(),
+            full_places: crate::full_places::FullPlaces::default(),
             restart_files: crate::restart_files::RestartFiles::default(),
             started: std::time::Instant::now(),
             timer: None,
@@ -278,9 +284,9 @@ impl Driver {
             Input::Pmi(world, rank, bytes) => self.pmi_says(world, rank, &bytes),
             Input::Dying(world, rank, status) => self.rank_is_dying(world, rank, status),
             Input::RankGone(world, rank) => self.rank_is_gone(world, rank),
-            Input::LookForLoners(world) => self.look_for_loners(world),
-            Input::Loner(world, loner) => self.refuse_loner(world, &loner),
-            Input::PlacesFull(epoch, rank, newest) => self.places_full(epoch, rank, newest),
+            Input::LookForLoners(world, search) => self.look_for_loners(world, search),
+            Input::LookedForLoners(world, search, loner) => self.looked_for_loners(world, search, loner),
+            Input::PlacesFull => self.places_full(),
             Input::Hashed(hashed) => self.place_hashed(hashed),
             Input::InventoryVerified(epoch, verified) => self.inventory_verified(epoch, verified),
             Input::Timer => self.report(Event::Timer),
@@ -345,7 +351,7 @@ impl Driver {
                     self.report(Event::Started(process));
                     self.world_started(world);
                     if rank == 0 {
-                        self.look_again_for_loners(world);
+                        self.rest_before_loners(world, Search::default());
                     }
                 }
             }

@@ -6,6 +6,7 @@
 //! from the start; but not where that was another MPI's. Processes whose memory map cannot be read (file capabilities, set-id bits) are not seen
 //! here; what [`FORLORN`] does holds for them as well.
 
+use ft_sys::process::processor_time;
 use ft_wire::{Flavour, Rank};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -47,9 +48,12 @@ pub fn name(family: Flavour) -> &'static str {
     }
 }
 
-/// How long to wait before looking again at processes of a world that began this long ago: an MPI that is loaded takes longer
-/// than the shortest one to get going, and programs without MPI are not to be troubled for ever.
-pub fn pause(age: Duration) -> Duration {
+/// The looks take one part of so many of a processor at the most, however many ranks there are and however slow `/proc` is.
+const SHARE: u32 = 50;
+
+/// The shortest rest between two looks at a world that began this long ago: an MPI that is loaded takes longer than the
+/// shortest one to get going, and programs without MPI are not to be troubled for ever.
+fn shortest_rest(age: Duration) -> Duration {
     Duration::from_millis(match age.as_millis() {
         0..300 => 15,
         300..5000 => 40,
@@ -57,18 +61,54 @@ pub fn pause(age: Duration) -> Duration {
     })
 }
 
-/// The first of these ranks, by the pid of its slot's child, that has loaded an MPI alone, itself or in a process below it. With
-/// `served` (the environment serves that family from the start) it is one that is certainly of another family.
-pub fn find(ranks: &[(Rank, i32)], preload: &Path, served: Option<Flavour>) -> Option<Loner> {
+/// Looks again and again at ranks of one world that have not joined, at a few each time, in turn.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// Whose turn it is next.
+    next: Rank,
+    /// Processor time of the last look.
+    cost: Duration,
+}
+
+impl Search {
+    /// How long to rest after the last look at a world that began this long ago.
+    pub fn rest(&self, age: Duration) -> Duration {
+        shortest_rest(age).max(self.cost * SHARE)
+    }
+
+    /// Looks at as many of these ranks, each with the pid of its slot's child, as may be looked at before the shortest rest,
+    /// and at one at least. Returns one that has loaded an MPI alone, itself or in a process below it. With `served` (the
+    /// environment serves that family from the start) it is one that is certainly of another family.
+    pub fn look(
+        &mut self,
+        ranks: &[(Rank, i32)],
+        age: Duration,
+        preload: &Path,
+        served: Option<Flavour>,
+    ) -> Option<Loner> {
+        let (begun, enough) = (processor_time(), shortest_rest(age) / SHARE);
+        let (before, from) = ranks.split_at(ranks.partition_point(|(rank, _)| *rank < self.next));
+        self.cost = Duration::ZERO;
+        for (rank, child) in from.iter().chain(before) {
+            let found = find(*rank, *child, preload, served);
+            self.next = rank + 1;
+            self.cost = processor_time().saturating_sub(begun);
+            if found.is_some() || self.cost >= enough {
+                return found;
+            }
+        }
+        None
+    }
+}
+
+fn find(rank: Rank, child: i32, preload: &Path, served: Option<Flavour>) -> Option<Loner> {
     let preload = preload.file_name()?;
-    ranks.iter().find_map(|(rank, child)| {
-        let all = std::iter::once(*child).chain(ft_sys::process::descendants(*child));
-        all.into_iter().find_map(|pid| {
-            let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
-            let library = alone(&maps, preload)?;
-            let other = family(&maps).filter(|family| served.is_some_and(|served| served != *family));
-            (served.is_none() || other.is_some()).then_some(Loner { rank: *rank, pid, library, other })
-        })
+    let all = std::iter::once(child).chain(ft_sys::process::descendants(child));
+    all.into_iter().find_map(|pid| {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let library = alone(&maps, preload)?;
+        let other = family(&maps).filter(|family| served.is_some_and(|served| served != *family));
+        (served.is_none() || other.is_some()).then_some(Loner { rank, pid, library, other })
     })
 }
 
@@ -124,5 +164,28 @@ mod tests {
         let of = |family| forlorn(family).map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(of(Some(Flavour::OpenMpi)), ["PMI_FD"]);
         assert_eq!((of(Some(Flavour::Mpich)).len(), of(None).len()), (2, 3));
+    }
+
+    #[test]
+    fn every_rank_has_its_turn_and_all_looks_together_their_share() {
+        let me = std::process::id() as i32;
+        let ranks: Vec<(Rank, i32)> = (0..500).map(|rank| (rank, me)).collect();
+        let preload = Path::new("libft_preload.so");
+        let mut search = Search::default();
+        let (begun, mut rests, mut looks) = (processor_time(), Duration::ZERO, 0);
+        loop {
+            let from = search.next;
+            assert!(search.look(&ranks, Duration::ZERO, preload, None).is_none());
+            rests += search.rest(Duration::ZERO);
+            looks += 1;
+            // Round once.
+            if search.next <= from {
+                break;
+            }
+        }
+        assert!(looks > 2, "500 maps were read in {looks} looks");
+        let used = processor_time() - begun;
+        assert!(used < rests / (SHARE / 2), "{used:?} of a processor with rests of {rests:?}");
+        assert!(search.look(&[], Duration::ZERO, preload, None).is_none() && search.cost == Duration::ZERO);
     }
 }

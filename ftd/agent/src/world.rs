@@ -3,6 +3,7 @@
 use crate::below::Below;
 use crate::link::Link;
 use crate::pmix_host::PmixHost;
+use crate::published::Published;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
@@ -29,6 +30,8 @@ pub struct Member {
     pub link: Option<Link>,
     /// The welcome waits for `ft-pmix`, and the page's descriptor with it.
     pub awaits_pmix: Option<OwnedFd>,
+    /// Its MPI has found the server that the environment names, with no preload's help.
+    pub served: bool,
     /// Connection to the client library.
     pub client: Option<Link>,
     /// The client library waits for the version to restore.
@@ -52,6 +55,7 @@ impl Member {
             page: None,
             link: None,
             awaits_pmix: None,
+            served: false,
             client: None,
             awaits_restore: false,
             pmi: None,
@@ -141,16 +145,14 @@ pub struct World {
     pub occupied: BTreeSet<Slot>,
     /// ftd-core wants to know when no slot is occupied.
     pub stopping: bool,
-    /// Published PMIx values: key to publisher and packed value.
-    pub published: BTreeMap<String, (ft_wire::pmix::Proc, Vec<u8>)>,
+    /// What its ranks published through PMIx.
+    pub published: Published,
     /// When it was released.
     pub since: std::time::Instant,
     /// When a checkpoint is due.
     pub due: crate::due::Due,
     /// Starts that wait for the PMIx environment (static programs).
     pub deferred: Vec<(Slot, ft_wire::shepherd::Start)>,
-    /// Lookups that wait until all their keys are published: token and keys.
-    pub lookups: Vec<(u64, Vec<String>)>,
     /// All local ranks have been inside a fence.
     pub fenced: bool,
     /// `PMIx_Abort` calls that wait for an answer, by rank.
@@ -170,11 +172,10 @@ impl World {
             names: ft_pmi1::Names::default(),
             occupied: BTreeSet::new(),
             stopping: false,
-            published: BTreeMap::new(),
+            published: Published::default(),
             since: std::time::Instant::now(),
             due: crate::due::Due::default(),
             deferred: Vec::new(),
-            lookups: Vec::new(),
             aborts: BTreeMap::new(),
             fenced: false,
         }

@@ -1,5 +1,6 @@
 //! The system calls that ftd's processes need, behind safe functions. Small enough to live inside a rank.
 
+pub mod behind;
 pub mod cgroup;
 pub mod channel;
 pub mod death;

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// A descriptor that names a process for as long as it is open; readable when the process has ended.
 ///
@@ -136,14 +137,10 @@ pub fn one_heap() {
     }
 }
 
-/// Has the calling thread run behind those that wait for it: it never interrupts another thread when it wakes.
-pub fn run_behind() {
-    crate::slice::restore();
-    // SAFETY: an all-zero parameter is the only one that SCHED_BATCH takes.
-    unsafe {
-        let parameter: libc::sched_param = std::mem::zeroed();
-        libc::sched_setscheduler(0, libc::SCHED_BATCH, &parameter);
-    }
+/// What the calling thread has used of a processor up to now. Time that others had it meanwhile does not count.
+pub fn processor_time() -> Duration {
+    use nix::time::{ClockId, clock_gettime};
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 /// Makes this process the parent of all orphans below it.

@@ -5,19 +5,22 @@
 //! a whole slice of each rank. Its share of the processors stays what it was, and no privilege is needed. Older kernels
 //! ignore the request.
 
+use std::ptr;
+
 /// The shortest slice that the kernel grants.
 const SHORT_NS: u64 = 100_000;
 
 /// `struct sched_attr` of the kernel, in its first version.
 #[repr(C)]
-#[derive(Default)]
-struct SchedAttr {
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SchedAttr {
     size: u32,
-    policy: u32,
+    pub(crate) policy: u32,
     flags: u64,
     nice: i32,
     priority: u32,
-    runtime: u64,
+    /// The slice, in nanoseconds; 0 is the system's ordinary one.
+    pub(crate) runtime: u64,
     deadline: u64,
     period: u64,
 }
@@ -32,16 +35,24 @@ pub fn restore() {
     set(0);
 }
 
-fn set(slice_ns: u64) {
+/// How the kernel schedules the calling thread, if it knows slices for such threads: other policies have none, or mean
+/// something else by the same word.
+pub(crate) fn of_this_thread() -> Option<SchedAttr> {
     let mut attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..SchedAttr::default() };
     // SAFETY: the structure has the size that is passed; 0 is the calling thread.
-    unsafe {
-        let known = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, attr.size, 0) == 0;
-        // Other policies have no slice, or mean something else by the same word.
-        if known && matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH) {
-            attr.runtime = slice_ns;
-            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
-        }
+    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, attr.size, 0) } == 0;
+    (known && matches!(attr.policy as i32, libc::SCHED_OTHER | libc::SCHED_BATCH)).then_some(attr)
+}
+
+/// Has the calling thread scheduled so, as far as the kernel allows it.
+pub(crate) fn apply(attr: &SchedAttr) {
+    // SAFETY: the structure says its own size; 0 is the calling thread.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, ptr::from_ref(attr), 0) };
+}
+
+fn set(slice_ns: u64) {
+    if let Some(attr) = of_this_thread() {
+        apply(&SchedAttr { runtime: slice_ns, ..attr });
     }
 }
 
@@ -50,10 +61,7 @@ mod tests {
     use super::*;
 
     fn slice() -> u64 {
-        let mut attr = SchedAttr { size: size_of::<SchedAttr>() as u32, ..SchedAttr::default() };
-        // SAFETY: as in `set`.
-        assert_eq!(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, attr.size, 0) }, 0);
-        attr.runtime
+        of_this_thread().unwrap().runtime
     }
 
     #[test]

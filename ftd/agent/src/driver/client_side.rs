@@ -3,6 +3,7 @@
 use super::*;
 use crate::arenas::{Hashed, Verified};
 use ft_wire::client::{ToAgent, ToClient};
+use std::time::Instant;
 
 /// A rank whose places are all full for so long is waiting for somebody: long against any checksum and any step, short
 /// against the minute after which `ft_checkpoint` gives up.
@@ -97,8 +98,11 @@ impl Driver {
     /// To be called whenever there is a new arena or shepherd, or a shepherd less: how many kills in a row the checkpoints
     /// survive depends on how soon the dead keepers are replaced.
     pub(super) fn spread_arenas(&mut self) {
-        for rank in self.arenas.ranks() {
+        for rank in self.arenas.lacking_keepers() {
             for (_, shepherd) in self.shepherds.range(rank..).chain(self.shepherds.range(..rank)) {
+                if !self.arenas.lacks_keepers(rank) {
+                    break;
+                }
                 if let Some(fd) = self.arenas.duplicate_for(rank, shepherd.connection) {
                     shepherd.link.send_with(&shepherd::ToShepherd::KeepArena { rank }, vec![fd]);
                 }
@@ -123,23 +127,31 @@ impl Driver {
         }
         if let Some(newest) = self.versions.newest(rank)
             && self.arenas.is_full(rank)
+            && self.full_places.note((epoch, rank, newest), Instant::now())
         {
-            let inputs = self.inputs.clone();
-            tokio::spawn(async move {
-                tokio::time::sleep(ft_sys::timescale::scaled(FULL_FOR)).await;
-                let _ = inputs.send(Input::PlacesFull(epoch, rank, newest));
-            });
+            self.look_at_full_places_in(ft_sys::timescale::scaled(FULL_FOR));
         }
     }
 
-    pub(super) fn places_full(&mut self, epoch: Epoch, rank: Rank, newest: Version) {
-        if !self.arenas.is_full(rank) {
-            return;
+    fn look_at_full_places_in(&self, wait: Duration) {
+        let inputs = self.inputs.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(wait).await;
+            let _ = inputs.send(Input::PlacesFull);
+        });
+    }
+
+    pub(super) fn places_full(&mut self) {
+        let (due, next) = self.full_places.due(ft_sys::timescale::scaled(FULL_FOR), Instant::now());
+        if let Some(next) = next {
+            self.look_at_full_places_in(next);
         }
-        let patience = format!("{} s", FULL_FOR.as_secs());
-        let said = self.versions.still_waiting(epoch, rank, newest, self.spec.world_size, &patience);
-        if let Some(sentence) = said {
-            self.notice(sentence);
+        for (epoch, rank, newest) in due.into_iter().filter(|(_, rank, _)| self.arenas.is_full(*rank)) {
+            let patience = format!("{} s", FULL_FOR.as_secs());
+            let said = self.versions.still_waiting(epoch, rank, newest, self.spec.world_size, &patience);
+            if let Some(sentence) = said {
+                self.notice(sentence);
+            }
         }
     }
 

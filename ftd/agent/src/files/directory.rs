@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// So many files are looked at between two questions whether everybody lives: a death makes these looks worth nothing.
+/// So many files are looked at between two questions whether everybody lives, and between two rests.
 const AT_ONCE: usize = 64;
 
 /// Why a file is set aside.
@@ -126,34 +126,43 @@ impl CheckpointDir {
         first
     }
 
-    /// Takes in what happened since the last call. `all_alive` says whether up to now no process of the world has been
-    /// closing files because it died.
-    pub fn absorb(&mut self, all_alive: impl Fn() -> bool) {
+    /// Takes in what happened since the last call, and looks at some of the files that it concerns. Returns whether there are
+    /// more to be looked at now. `all_alive` says whether up to now no process of the world has been closing files because it
+    /// died.
+    pub fn absorb(&mut self, all_alive: impl Fn() -> bool) -> bool {
         self.drain();
-        while !self.pending.is_empty() && all_alive() {
-            let batch: Vec<_> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
-            let looked: Vec<(u64, PathBuf)> =
-                batch.into_iter().filter_map(|(path, expected)| Some((self.look(&path, expected)?, path))).collect();
-            let alive = all_alive();
-            // A closing of which there is a notice only now may have been that of a writer who came after the look.
-            self.drain();
-            for (inode, path) in looked {
-                let Some(file) = self.files.get_mut(&inode).filter(|file| file.state == State::Looked) else {
-                    continue;
-                };
-                if !alive {
-                    file.state = State::Closed;
-                    self.pending.insert(path, Some(inode));
-                } else if let Some(watch) = file.watch {
-                    file.state = State::Whole;
-                    self.journal.whole(inode, watch);
-                }
-            }
-            if self.pending.is_empty() {
-                self.find_other_names();
+        let alive = !self.pending.is_empty() && self.look_at_some(all_alive);
+        self.shorten_journal();
+        alive && !self.pending.is_empty()
+    }
+
+    /// Returns whether everybody was alive: a death makes these looks worth nothing.
+    fn look_at_some(&mut self, all_alive: impl Fn() -> bool) -> bool {
+        if !all_alive() {
+            return false;
+        }
+        let batch: Vec<_> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
+        let looked: Vec<(u64, PathBuf)> =
+            batch.into_iter().filter_map(|(path, expected)| Some((self.look(&path, expected)?, path))).collect();
+        let alive = all_alive();
+        // A closing of which there is a notice only now may have been that of a writer who came after the look.
+        self.drain();
+        for (inode, path) in looked {
+            let Some(file) = self.files.get_mut(&inode).filter(|file| file.state == State::Looked) else {
+                continue;
+            };
+            if !alive {
+                file.state = State::Closed;
+                self.pending.insert(path, Some(inode));
+            } else if let Some(watch) = file.watch {
+                file.state = State::Whole;
+                self.journal.whole(inode, watch);
             }
         }
-        self.shorten_journal();
+        if self.pending.is_empty() {
+            self.find_other_names();
+        }
+        alive
     }
 
     /// Files that are not known to be whole, and whose names are gone, are looked for under others.
@@ -398,6 +407,11 @@ mod tests {
         CheckpointDir::open(job.path(), notices.try_clone().unwrap()).unwrap()
     }
 
+    /// Step by step; returns how many it took.
+    fn absorb(dir: &mut CheckpointDir, all_alive: impl Fn() -> bool) -> usize {
+        1 + std::iter::from_fn(|| dir.absorb(&all_alive).then_some(())).count()
+    }
+
     fn names(dir: &CheckpointDir) -> Vec<String> {
         let mut names = Vec::new();
         let mut pending = vec![dir.root.clone()];
@@ -421,10 +435,10 @@ mod tests {
         std::fs::write(dir.root.join("whole"), "abc").unwrap();
         let mut torn = File::create(dir.root.join("torn")).unwrap();
         torn.write_all(b"ab").unwrap();
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         std::fs::write(dir.root.join("late"), "abc").unwrap();
         drop(torn);
-        dir.absorb(|| false);
+        absorb(&mut dir, || false);
         let said = dir.set_aside().join("\n");
         assert_eq!(names(&dir), ["whole"]);
         assert!(said.contains("torn") && said.contains("late") && said.contains("ckpt.aside"), "{said}");
@@ -442,7 +456,7 @@ mod tests {
             std::fs::write(at(name), "abc").unwrap();
         }
         let paths = [at("tmp"), at("final"), at("first"), at("second"), at("long"), at("third"), at("second")];
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         std::fs::rename(&paths[0], &paths[1]).unwrap();
         std::fs::hard_link(&paths[2], &paths[3]).unwrap();
         std::fs::rename(&paths[2], &paths[5]).unwrap();
@@ -459,7 +473,7 @@ mod tests {
         let mut dir = open(&job, &notices);
         std::fs::write(dir.root.join("restart"), "one").unwrap();
         std::fs::hard_link(dir.root.join("restart"), job.path().join("elsewhere")).unwrap();
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         // By another name, and without a change of size.
         let mut writer = OpenOptions::new().write(true).open(job.path().join("elsewhere")).unwrap();
         writer.write_all(b"t").unwrap();
@@ -476,14 +490,14 @@ mod tests {
         let (kept, newest, next) = (at("restart.old"), at("restart.zzz"), at("next"));
         let mut writer = File::create(&kept).unwrap();
         writer.write_all(b"one").unwrap();
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         std::fs::hard_link(&kept, &newest).unwrap();
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         std::fs::write(&next, "two").unwrap();
         std::fs::rename(&next, &newest).unwrap();
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         drop(writer);
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         assert_eq!(dir.set_aside(), [] as [String; 0]);
         assert_eq!(names(&dir), ["restart.old", "restart.zzz"]);
     }
@@ -495,7 +509,7 @@ mod tests {
         for name in ["whole", "rewritten", "moved"] {
             std::fs::write(dir.root.join(name), "abc").unwrap();
         }
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         let root = dir.root.clone();
         drop(dir);
         std::fs::write(root.join("later"), "abc").unwrap();
@@ -516,12 +530,12 @@ mod tests {
         let most: usize = most.trim().parse().unwrap();
         let mut dir = open(&job, &notices);
         std::fs::write(dir.root.join("before"), "abc").unwrap();
-        dir.absorb(|| true);
+        absorb(&mut dir, || true);
         for number in 0..most + 10 {
             std::fs::write(dir.root.join(format!("{number}")), "").unwrap();
         }
         let torn = File::create(dir.root.join("torn")).unwrap();
-        dir.absorb(|| true);
+        assert!(absorb(&mut dir, || true) >= most / AT_ONCE, "many files, in many short steps");
         drop(torn);
         dir.set_aside();
         assert_eq!(names(&dir).len(), most + 11);

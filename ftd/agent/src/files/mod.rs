@@ -12,17 +12,15 @@ mod queue;
 mod writers;
 
 use directory::CheckpointDir;
+use ft_sys::process::processor_time;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 use writers::Writers;
 
-/// After work the thread rests for as long as the work took, but no longer.
-const LONGEST_REST: Duration = Duration::from_millis(2);
 /// Name of the directory within the job's.
 pub const NAME: &str = "ckpt";
 
@@ -57,21 +55,26 @@ impl Watch {
             news: Arc::new(news),
         };
         let theirs = watch.clone();
-        std::thread::Builder::new().name("checkpoint-files".into()).spawn(move || {
-            loop {
-                let mut waited = [&events.as_fd(), &theirs.news.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
-                match poll(&mut waited, PollTimeout::NONE) {
-                    Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-                    Err(errno) => return tracing::error!(%errno, "nobody watches the restart files any more"),
-                }
-                let _ = theirs.news.read();
-                let begun = Instant::now();
-                lock(&theirs.directory).absorb(|| lock(&theirs.writers).all_alive());
-                // A program that opens and closes its files all the time costs half of a processor at most.
-                std::thread::sleep(begun.elapsed().min(LONGEST_REST));
-            }
-        })?;
+        std::thread::Builder::new().name("checkpoint-files".into()).spawn(move || theirs.attend(&events))?;
         Ok(watch)
+    }
+
+    /// Takes in what happens, for ever.
+    fn attend(&self, events: &OwnedFd) {
+        let mut more = false;
+        loop {
+            let mut waited = [&events.as_fd(), &self.news.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
+            match poll(&mut waited, if more { PollTimeout::ZERO } else { PollTimeout::NONE }) {
+                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Err(errno) => return tracing::error!(%errno, "nobody watches the restart files any more"),
+            }
+            let _ = self.news.read();
+            let begun = processor_time();
+            more = lock(&self.directory).absorb(|| lock(&self.writers).all_alive());
+            // However many files there are, and however often they are opened and closed, this costs half of a processor at
+            // most: the steps are short, and after each the thread rests for as long as it has worked.
+            std::thread::sleep(processor_time().saturating_sub(begun));
+        }
     }
 
     fn tell(&self, news: impl FnOnce(&mut Writers)) {
