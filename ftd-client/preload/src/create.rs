@@ -27,7 +27,7 @@ static USABLE: AtomicBool = AtomicBool::new(false);
 static LOOKING: AtomicBool = AtomicBool::new(false);
 /// That something could not be noted, and not even that be noted, was said.
 static SAID: AtomicBool = AtomicBool::new(false);
-/// The process that has noted a segment of its program's; another one's memory may be a copy of its memory.
+/// The process that has noted something of its program's; another one's memory may be a copy of its memory.
 static NOTED: AtomicU32 = AtomicU32::new(0);
 
 /// Defines where the native functions lie.
@@ -104,13 +104,20 @@ fn note(notebook: Notebook, record: &Record) -> Result<Option<usize>, c_int> {
     }
 }
 
-/// The process ends by its own will: the segments that its program made are meant to be there.
+/// The process ends by its own will: what its program made is meant to be there.
 pub(crate) fn leaving() {
     if NOTED.load(Ordering::Acquire) == page::pid()
         && let Some(notebook) = notes()
     {
         NOTED.store(0, Ordering::Release);
         let _ = notebook.note(&Record::left());
+    }
+}
+
+/// Whether this process ends by its own will matters from now on.
+fn noted_for_program() {
+    if NOTED.swap(page::pid(), Ordering::AcqRel) != page::pid() {
+        mark::register();
     }
 }
 
@@ -268,7 +275,10 @@ fn create_announced(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::m
 fn create_for_program(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
     match Identity::of_path(path) {
         Some(_) => native_openat(libc::AT_FDCWD, path, flags, mode),
-        None => announced(notebook, path, flags, mode, false),
+        None => {
+            noted_for_program();
+            announced(notebook, path, flags, mode, false)
+        }
     }
 }
 
@@ -419,8 +429,8 @@ extern "C" fn shmget_by(key: libc::key_t, size: libc::size_t, flags: c_int, call
         let made = if id >= 0 { segment.made(id) } else { None };
         notebook.replace(place, &made.map_or(Record::free(), |made| Record::segment(&made, of_mpi)));
     }
-    if !of_mpi && NOTED.swap(page::pid(), Ordering::AcqRel) != page::pid() {
-        mark::register();
+    if !of_mpi {
+        noted_for_program();
     }
     if id < 0 { fail(error) } else { id }
 }

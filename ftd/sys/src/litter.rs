@@ -7,7 +7,7 @@
 
 use crate::identity::Identity;
 use crate::made::{self, Note};
-use crate::segments::{self, Verdict};
+use crate::segments::{self, Besides, Verdict};
 use ft_wire::World;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
@@ -106,21 +106,20 @@ impl Litter {
         let existing = segments::existing();
         for (path, (world, notes)) in &self.notebooks {
             let was_wanted = end.was_wanted(*world, notes);
+            let besides = besides(notes);
             for note in notes {
                 match note {
                     Note::File { path, identity, of_mpi: true } => left.0.extend(remove_file(path, *identity)),
-                    Note::Segment { segment, of_mpi: true } => match segments::remove(segment, &existing) {
-                        Verdict::Gone => {}
-                        Verdict::Attached(id) => {
-                            attached = true;
-                            left.0.insert(format!("System V segment {id}, to which another process is attached"));
+                    Note::Segment { segment, of_mpi: true } => {
+                        for verdict in segments::remove(segment, &existing, &besides) {
+                            attached |= matches!(verdict, Verdict::Attached(_));
+                            left.0.extend(name_segment(verdict));
                         }
-                        Verdict::Unknown(id) => drop(left.0.insert(format!("System V segment {id}"))),
-                    },
+                    }
                     _ if was_wanted => {}
                     Note::File { path, identity, of_mpi: false } => left.0.extend(name_file(path, *identity)),
                     Note::Segment { segment, of_mpi: false } => {
-                        let there = segments::number(segment, &existing);
+                        let there = segments::numbers(segment, &existing, &besides).into_iter();
                         left.0.extend(there.map(|id| format!("System V segment {id}, which the program made")));
                     }
                     Note::Incomplete => incomplete.push(path.extension().unwrap_or_default().to_string_lossy()),
@@ -132,6 +131,24 @@ impl Litter {
             left.0.insert(format!("perhaps more that could not be noted, of process {}", incomplete.join(", ")));
         }
         (left, attached)
+    }
+}
+
+/// What an announcement of a segment cannot mean, and whether the process that noted all this may have made another one.
+fn besides(notes: &[Note]) -> Besides {
+    let number = |note: &Note| if let Note::Segment { segment, .. } = note { segment.id } else { None };
+    let is_more = |note: &Note| match note {
+        Note::Segment { segment, of_mpi } => segment.id.is_none() && !of_mpi,
+        note => *note == Note::Incomplete,
+    };
+    Besides { made: notes.iter().filter_map(number).collect(), more: notes.iter().any(is_more) }
+}
+
+fn name_segment(verdict: Verdict) -> Option<String> {
+    match verdict {
+        Verdict::Gone => None,
+        Verdict::Attached(id) => Some(format!("System V segment {id}, to which another process is attached")),
+        Verdict::Unknown(id) => Some(format!("System V segment {id}")),
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::death::is_past_user_code;
 use crate::individual::Individual;
 use crate::made;
+use std::collections::BTreeSet;
 
 /// So long after its announcement, in seconds, a segment with its creator's number is the one that was announced: numbers of
 /// processes do not go round in that time.
@@ -20,13 +21,28 @@ pub enum Verdict {
     Unknown(i32),
 }
 
-/// Removes a noted segment if it is still the one that was made, its maker has ended, and nobody is attached to it.
-pub fn remove(noted: &made::Segment, existing: &[Existing]) -> Verdict {
-    let (ipc, pids) = noted.is_from_here();
-    // In another IPC name space it cannot even be seen.
-    let Some(found) = find(noted, existing).filter(|_| ipc) else { return Verdict::Gone };
+/// What a process has noted of segments besides the one that is asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Besides {
+    /// Numbers of those that it has made.
+    pub made: BTreeSet<i32>,
+    /// It has made, or was about to make, others that it could not note so.
+    pub more: bool,
+}
+
+/// Removes a noted segment if it is still the one that was made, its maker has ended, and nobody is attached to it. One that
+/// was only announced may be any of several.
+pub fn remove(noted: &made::Segment, existing: &[Existing], besides: &Besides) -> Vec<Verdict> {
+    let found: Vec<&Existing> = find(noted, existing, besides).collect();
+    let more = besides.more || found.len() > 1;
+    found.into_iter().map(|found| remove_found(noted, found, more)).collect()
+}
+
+fn remove_found(noted: &made::Segment, found: &Existing, more: bool) -> Verdict {
+    let (_, pids) = noted.is_from_here();
     let announced = noted.id.is_none();
-    if !pids || (announced && found.changed > noted.at + MAKING) || !has_ended(noted.creator, announced) {
+    let uncertain = announced && (more || found.changed > noted.at + MAKING);
+    if !pids || uncertain || !has_ended(noted.creator, announced) {
         return Verdict::Unknown(found.id);
     }
     // What the list said may be no more.
@@ -42,23 +58,28 @@ pub fn remove(noted: &made::Segment, existing: &[Existing]) -> Verdict {
     }
 }
 
-/// The number of a noted segment that is there still, or of one that may be it.
-pub fn number(noted: &made::Segment, existing: &[Existing]) -> Option<i32> {
-    find(noted, existing).filter(|_| noted.is_from_here().0).map(|found| found.id)
+/// The number of a noted segment that is there still, or of those that may be it.
+pub fn numbers(noted: &made::Segment, existing: &[Existing], besides: &Besides) -> Vec<i32> {
+    find(noted, existing, besides).map(|found| found.id).collect()
 }
 
-fn find<'a>(noted: &made::Segment, existing: &'a [Existing]) -> Option<&'a Existing> {
-    let (_, pids) = noted.is_from_here();
+fn find<'a>(
+    noted: &'a made::Segment,
+    existing: &'a [Existing],
+    besides: &'a Besides,
+) -> impl Iterator<Item = &'a Existing> {
+    let (ipc, pids) = noted.is_from_here();
     let uid = nix::unistd::Uid::effective().as_raw();
-    existing.iter().find(|found| {
-        let time = match noted.id {
+    existing.iter().filter(move |found| {
+        let is_it = match noted.id {
             Some(id) => found.id == id && found.changed == noted.at,
+            None if besides.made.contains(&found.id) => false,
             // It was announced, and its maker killed in the midst of making it.
             None if pids => found.changed >= noted.at,
             None => (noted.at..=noted.at + MAKING).contains(&found.changed),
         };
-        // A pid of another name space means nothing here.
-        time && found.key == 0 && found.uid == uid && (!pids || found.creator == noted.creator.pid)
+        // In another IPC name space it cannot even be seen. A pid of another name space means nothing here.
+        is_it && ipc && found.key == 0 && found.uid == uid && (!pids || found.creator == noted.creator.pid)
     })
 }
 
@@ -133,6 +154,15 @@ mod tests {
         assert_eq!(Some(announced.creator), Individual::of(std::process::id() as i32));
         let announced = made::Segment { creator: Individual { pid, ..announced.creator }, ..announced };
         announced.made(i32::from_ne_bytes(id)).unwrap()
+    }
+
+    /// What became of the only one that it can be.
+    fn remove(noted: &made::Segment, existing: &[Existing]) -> Verdict {
+        match super::remove(noted, existing, &Besides::default())[..] {
+            [verdict] => verdict,
+            [] => Verdict::Gone,
+            _ => panic!("several"),
+        }
     }
 
     fn exists(segment: &made::Segment) -> bool {
@@ -210,6 +240,19 @@ mod tests {
         assert_eq!(remove(&made::Segment { at: made.at - 1, ..made }, &changed), Verdict::Gone);
         assert!(exists(&made));
         assert_eq!(remove(&made, &before), Verdict::Gone);
+        assert!(!exists(&made));
+    }
+
+    #[test]
+    fn of_several_that_an_announcement_may_mean_the_noted_ones_stay() {
+        let made = left_by_a_child();
+        let announced = made::Segment { id: None, ..made };
+        let noted = Besides { made: made.id.into_iter().collect(), more: false };
+        assert_eq!(super::remove(&announced, &existing(), &noted), []);
+        let more = Besides { more: true, ..Besides::default() };
+        assert_eq!(super::remove(&announced, &existing(), &more), [Verdict::Unknown(made.id.unwrap())]);
+        assert!(exists(&made));
+        assert_eq!(remove(&announced, &existing()), Verdict::Gone);
         assert!(!exists(&made));
     }
 }
