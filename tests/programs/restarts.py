@@ -5,6 +5,7 @@ import mmap
 import os
 import pathlib
 import shutil
+import struct
 import sys
 import time
 
@@ -111,6 +112,32 @@ def link(path, step):
     os.unlink(part)
 
 
+def wait_whole(path):
+    """Until the agent has looked at this file, and at all that was there before."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        data, whole = DIRECTORY.with_name("ckpt.whole").read_bytes(), set()
+        for says, _, inode in struct.iter_unpack("=IiQ", data[16 : len(data) // 16 * 16]):
+            {1: whole.add, 2: whole.discard}.get(says, lambda _: whole.clear())(inode)
+        if path.stat().st_ino in whole:
+            return
+        time.sleep(0.001)
+    sys.exit(f"{path} is not known to be whole")
+
+
+def name_taken(path, step):
+    """Under two names; the one that it was seen under last is taken by another file."""
+    other, taken = DIRECTORY / f"other.{step}", DIRECTORY / f"taken.{step}"
+    with open(path, "wb", buffering=0) as file:
+        os.link(path, taken)
+        file.write(content(step)[: BYTES // 2])
+        half(step)
+        other.write_text("another")
+        wait_whole(other)
+        os.replace(other, taken)
+        file.write(content(step)[BYTES // 2 :])
+
+
 def tmpfile(path, step):
     with open(os.open(DIRECTORY, os.O_TMPFILE | os.O_RDWR, 0o644), "wb", buffering=0) as file:
         file.write(content(step)[: BYTES // 2])
@@ -160,8 +187,8 @@ def by_script(path, step):
 
 
 WAYS = {way.__name__.replace("_", "-"): way for way in
-        (plain, rename, rename_directory, rename_directory_from_outside, copy2, copytree, move, link, tmpfile, truncate, mapped,
-         inherited, by_script)}
+        (plain, rename, rename_directory, rename_directory_from_outside, copy2, copytree, move, link, name_taken, tmpfile, truncate,
+         mapped, inherited, by_script)}
 
 
 def first_world():
@@ -172,7 +199,7 @@ def first_world():
 
 def next_world():
     for path in sorted(DIRECTORY.rglob("*")):
-        if path.is_file():
+        if path.is_file() and path.stem != "taken":
             held = path.read_bytes()
             steps = [step for step in (1, 2) if held == content(step)]
             print("found", *steps or [f"{path}, which is torn"], flush=True)

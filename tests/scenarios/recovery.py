@@ -169,6 +169,17 @@ def windows(context, mpi, victim):
     context.assert_clean(5)
 
 
+@scenario("windows-mask", each=[{"mpi": m} for m in ALL])
+def windows_mask(context, mpi):
+    """The same where nobody else may read what anybody makes (`umask 077`), so that an MPI's own files look like those of MPI-IO."""
+    mpi = context.mpi(mpi)
+    job = context.script(f"umask 077; exec $FTRUN -n 3 --ft=reinit {context.program(mpi, 'windows.c')}", mpi=mpi, gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0)
+    check("left in shared memory" not in job.err, job.err)
+    context.assert_clean()
+
+
 @scenario("everything-killed")
 def everything_killed(context):
     """ftrun, agent and all shepherds at once: the next ftrun of the same user removes what is left, nothing else runs on."""

@@ -65,7 +65,7 @@ def odd_paths(context, mpi):
     check(not list((odd / "tmp").iterdir()), f"left in TMPDIR: {list((odd / 'tmp').iterdir())}")
 
 
-PYTHON = ("plain", "rename", "rename-directory", "rename-directory-from-outside", "copy2", "copytree", "move", "link", "tmpfile",
+PYTHON = ("plain", "rename", "rename-directory", "rename-directory-from-outside", "copy2", "copytree", "move", "link", "name-taken", "tmpfile",
           "truncate", "mapped", "inherited", "by-script")
 PLACES = ("half", "done")
 
@@ -110,7 +110,7 @@ def survive(context, mpi, size, command, place, victim=0, env=None):
 @scenario("restart-files", each=[{"how": how, "place": place} for how in PYTHON for place in PLACES])
 def restart_files(context, how, place):
     """Python's ways of writing files: plain, renamed into place, a directory that is renamed into place, shutil's copies with
-    their times, links, O_TMPFILE, truncated, mapped, written by a child or by programs of a script."""
+    their times, links, a name that another file takes, O_TMPFILE, truncated, mapped, written by a child or by programs of a script."""
     outside = context.work / "outside"
     outside.mkdir()
     program = context.scratch / "src/programs/restarts.py"
