@@ -328,6 +328,16 @@ def wrapper(context, kind, mpi):
     check(job.restored == [5], f"restored {job.restored}")
 
 
+@scenario("wrapper-fails")
+def wrapper_fails(context):
+    """A script whose rank ended well, and that fails afterwards, has failed, also when the rank was no child of its any more."""
+    mpi = context.mpi("mpich4")
+    script = '( "$0" ok & echo $! > rank.$FT_RANK ); while kill -0 $(cat rank.$FT_RANK) 2> /dev/null; do sleep 0.01; done; exit 3'
+    job = context.ftrun(mpi, 2, "bash", "-c", script, context.program(mpi, "ending.c"))
+    job.expect(3)
+    check("result of ending" in job.output.text and job.restored == [], f"{job.output.text}{job.err}")
+
+
 PYTHON_PROGRAM = """
 import os, sys
 from mpi4py import MPI

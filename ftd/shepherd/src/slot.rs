@@ -45,6 +45,8 @@ struct Child {
     oom_kills: Option<u64>,
     /// The limit of CPU time of the rank below it.
     cpu_limit: Option<u64>,
+    /// How the wrapper ended whose heir this is, when the rank had ended before that.
+    wrapper: Option<ft_sys::wait::Status>,
 }
 
 /// The rank, where that is not the direct child.
@@ -249,7 +251,7 @@ impl Slot {
     }
 
     /// The rank outlives this direct child, who was its wrapper: whoever stands above it now is the direct child.
-    fn heir(&mut self, child: &Child) -> Option<Child> {
+    fn heir(&mut self, child: &Child, status: ft_sys::wait::Status) -> Option<Child> {
         let joined = self.joined.as_ref().filter(|joined| joined.status.is_none())?;
         let pid = ft_sys::process::child_above(joined.pid)?;
         let ended = !joined.held.lives();
@@ -260,7 +262,7 @@ impl Slot {
         if pid == joined.pid {
             self.joined = None;
         }
-        Some(Child { pid, ..*child })
+        Some(Child { pid, wrapper: ended.then_some(status), ..*child })
     }
 
     /// Whether a start is to be tried again.
@@ -351,6 +353,7 @@ impl Slot {
             pid,
             oom_kills: ft_sys::oom::oom_kill_count(),
             cpu_limit: None,
+            wrapper: None,
         });
         self.joined = None;
         self.feeder = feeder;
@@ -384,15 +387,19 @@ impl Slot {
             let current = self.child.take_if(|child| is_it(child));
             let left_alone = current.is_some() && self.emptying.is_none();
             if let Some(child) = current.as_ref().filter(|_| left_alone)
-                && let Some(heir) = self.heir(child)
+                && let Some(heir) = self.heir(child, status)
             {
                 let (world, rank, pid) = (child.world, child.rank, child.pid);
                 reports.push(ToAgent::Orphaned { world, rank, pid, heir: heir.pid });
                 self.child = Some(heir);
                 continue;
             }
-            // Of a wrapper and a rank that were waited for in this order the rank's end is the truth.
-            let status = self.joined.as_mut().filter(|_| left_alone).and_then(|j| j.status.take()).unwrap_or(status);
+            // A wrapper's end does not count against its rank's, which lived longer or failed; but what goes wrong in a script
+            // after its rank has ended well goes wrong. The two may be waited for in either order.
+            let of_rank = self.joined.as_mut().filter(|_| left_alone).and_then(|joined| joined.status.take());
+            let wrapper = current.as_ref().and_then(|child| child.wrapper);
+            let (of_rank, wrapper) = of_rank.map_or((status, wrapper), |of_rank| (of_rank, Some(status)));
+            let status = wrapper.filter(|_| of_rank.as_raw() == 0).unwrap_or(of_rank);
             let departed = self.departed.iter().position(is_it).map(|at| self.departed.swap_remove(at));
             if let Some(child) = current.or(departed) {
                 // The killed may also be below a wrapper, which then ends as it likes.
