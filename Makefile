@@ -71,7 +71,7 @@ bench:
 # Installs what `make` built; builds nothing itself, so that it can run as root after an ordinary user's build.
 install:
 	install -d $(bindir) $(libdir)/pkgconfig $(libexecdir) $(includedir) $(mandir)/man1 $(mandir)/man3
-	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo
+	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo $(docdir)/examples/walk
 	install -m 755 $(release)/ftrun $(bindir)/
 	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(libexecdir)/
 	install -m 755 $(release)/libft_preload.so $(libexecdir)/
@@ -90,6 +90,7 @@ install:
 	install -m 644 examples/README.md $(docdir)/examples/
 	install -m 644 examples/heat2d/heat2d.c examples/heat2d/heat2d.f90 $(docdir)/examples/heat2d/
 	install -m 644 examples/montecarlo/montecarlo.c $(docdir)/examples/montecarlo/
+	install -m 644 examples/walk/walk.py $(docdir)/examples/walk/
 
 clean:
 	$(CARGO) clean

@@ -4,6 +4,8 @@
 Every scenario and every Rust test module that a row names exists; every scenario is named by a row; no number is used twice; and of
 each family there are as many variants as the document says, so that a single one that is deleted is missed. That each deletion is
 noticed is tried out, with all of them, whenever this runs.
+
+    scripts/specification.py [--count]      with --count: writes the numbers of variants into the document, for a look at the diff
 """
 
 import collections
@@ -38,7 +40,23 @@ def rust(held_by):
 
 def counts(text):
     """How many variants each family is said to have."""
-    return {name: int(number) for name, number in re.findall(r"`([\w-]+)`\s(\d+)", text.partition(VARIANTS)[2].partition("\n## ")[0])}
+    return {name: int(number) for name, number in re.findall(r"^    ([\w-]+) (\d+)$", text.partition(VARIANTS)[2], re.M)}
+
+
+def counted(names, in_soak):
+    """How many variants each family has that has several, or others in `make soak`: the row alone would not miss the last one."""
+    found = collections.Counter(name.partition("/")[0] for name in names)
+    more = {name.partition("/")[0] for name in in_soak}
+    return {family: number for family, number in sorted(found.items()) if number > 1 or family in more}
+
+
+def with_counts(text, numbers):
+    """The document with these numbers."""
+    before, heading, rest = text.partition(VARIANTS)
+    told, next_heading, after = rest.partition("\n## ")
+    # One to a line: several people add scenarios at the same time.
+    listed = "".join(f"    {family} {number}\n" for family, number in numbers.items())
+    return before + heading + told[: told.index("\n    ") + 1] + listed + next_heading + after
 
 
 def skips(text):
@@ -63,12 +81,10 @@ class Specification:
 
     def wrong(self, names, in_soak):
         """One sentence for each disagreement with the scenarios of `make test`; `in_soak` are those that run in `make soak` only."""
-        found = collections.Counter(name.partition("/")[0] for name in names)
-        # With others in `make soak` the row alone would not miss the last one of `make test`.
-        counted = {family for family, number in found.items() if number > 1} | {name.partition("/")[0] for name in in_soak}
-        for family in sorted(counted | set(self.counts)):
-            if found[family] != self.counts.get(family, 0):
-                yield f"{family} has {found[family]} variants; below '{VARIANTS}' it says {self.counts.get(family, 0)}"
+        found = counted(names, in_soak)
+        for family in sorted(set(found) | set(self.counts)):
+            if found.get(family, 0) != self.counts.get(family, 0):
+                yield f"{family} has {found.get(family, 0)} variants; below '{VARIANTS}' it says {self.counts.get(family, 0)}"
         every = names | in_soak
         numbers = [number for number, _ in self.rows]
         yield from (f"the number {number} is used twice" for number in sorted(set(numbers)) if numbers.count(number) > 1)
@@ -112,9 +128,12 @@ def scenarios(*options):
 def main():
     """Prints what does not agree."""
     names = scenarios()
-    specification = Specification((ROOT / "docs/SPECIFICATION.md").read_text())
     # The full matrix has the names of its rows' families.
     in_soak = {name for name in scenarios("--soak") - names if not name.startswith("matrix/")}
+    document = ROOT / "docs/SPECIFICATION.md"
+    if sys.argv[1:] == ["--count"]:
+        document.write_text(with_counts(document.read_text(), counted(names, in_soak)))
+    specification = Specification(document.read_text())
     found = list(specification.wrong(names, in_soak))
     if not found:
         # A check that never fails is none: each scenario in turn as if it had been deleted.

@@ -275,8 +275,10 @@ class Job:
 
     @property
     def launcher(self):
-        """The process that does ftrun's work: the child of the one that was started, which waits for it."""
-        return self.one("ftrun")
+        """The process that does ftrun's work: the child of the one that was started, which waits for it. (Older installations
+        have one process only, the agent's parent.)"""
+        alone = any(stat[1] == self.pid for pid in self.below("ft-agent") if (stat := proc.stat(pid)))
+        return self.pid if alone else self.one("ftrun")
 
     def one(self, name, patience=10.0):
         """The only process with that name, waited for."""

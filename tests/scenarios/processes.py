@@ -229,16 +229,26 @@ def daemon(context, how):
 
 @scenario("own-group", each=[{"end": "well"}, {"end": "abort"}], as_root=root.Delegated())
 def own_group(context, end):
-    """In a delegated cgroup a job recovers, ends, and leaves no cgroup."""
+    """In a delegated cgroup a job recovers, in every world below one of its own, and leaves none, also when it has aborted."""
     mpi = context.mpi("openmpi4")
-    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1"])
-    job.kill(job.at_gate("app.compute", 1))
+    own = proc.group(os.getpid())
+
+    def of_the_job(rank):
+        group = proc.group(rank)
+        return re.fullmatch(rf"{re.escape(own)}/([^/]+)/slot-[^/]+", group) or check(False, f"the rank is in {group}, below {own}")
+
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1", "client.restoring:1"])
+    rank = job.at_gate("app.compute", 1)
+    first = of_the_job(rank)
+    job.kill(rank)
+    second = of_the_job(job.at_gate("client.restoring", 1))
+    check(first[1] == second[1], f"{first[0]} and {second[0]}")
+    job.go("client.restoring", 1)
     job.expect(0)
     check(job.restored == [5], f"restored {job.restored}")
     if end == "abort":
         job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "abort", "1", "42")
         job.expect(42)
-    own = proc.group(os.getpid())
     left = [name for name in os.listdir(f"/mnt{own}") if os.path.isdir(f"/mnt{own}/{name}")]
     check(not left, f"cgroups are left: {left}")
 

@@ -130,13 +130,13 @@ def program_busy(context, when):
         between_worlds(job)
         writer = open_to_write(path)
         job.go("agent.noticed")
+    # Meanwhile no rank runs, and the job is still there.
+    time.sleep(0.5)
+    check(job.running(), f"it was not tried again: {job.err}")
+    check(job.output.text.count("result") == 0 and not job.ranks(), "it was started")
     if when == "for-ever":
         check(job.wait(20) == 126, f"exit status {job.process.returncode}")
         check("open for writing" in job.err and str(path) in job.err, job.err)
-    else:
-        # No rank runs meanwhile, and the job is still there.
-        time.sleep(0.5)
-        check(job.running() and job.output.text.count("result") == 0 and not job.ranks(), "it was started")
     os.close(writer)
     if when != "for-ever":
         job.expect(0)

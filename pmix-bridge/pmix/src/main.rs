@@ -63,6 +63,7 @@ fn main() {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("FT_LOG"))
         .with_writer(std::io::stderr)
+        .with_ansi(false)
         .init();
     let code = match run() {
         Ok(()) => 0,

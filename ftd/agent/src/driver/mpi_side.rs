@@ -106,9 +106,10 @@ impl Driver {
         let held = self.proven(number, rank, peer)?;
         match member.pid.filter(|first| *first != pid) {
             None => Ok(held),
-            Some(first) => {
-                Err(format!("process {first} is rank {rank} already: only one process of a rank may call MPI_Init"))
-            }
+            Some(first) => Err(format!(
+                "process {first} is rank {rank} already: only one process of a rank may call MPI_Init; a job within the job is \
+                 started with ftrun"
+            )),
         }
     }
 

@@ -1,0 +1,149 @@
+"""What the guide tells a user to do, done."""
+
+import os
+import re
+import subprocess
+import time
+
+from harness.job import check
+from harness.registry import scenario
+
+from scenarios.command_line import code_of
+
+
+@scenario("guide-try-it")
+def guide_try_it(context):
+    """The guide's first page, typed into two terminals: build, run, kill a rank, compare."""
+    guide = (context.prefix / "share/doc/ftd/guide.md").read_text().partition("## Words")[0]
+    # Shorter, and with a name that no other heat on this machine has.
+    own = f"heat{os.getpid()}"
+
+    def mine(line):
+        return re.sub(r"(-o |\./|-x )heat\b", rf"\g<1>{own}", line).replace("/opt/ftd", str(context.prefix)).replace("-s 500", "-s 100")
+
+    copy, build, run, kill = (mine(code_of(guide, start)[0]) for start in ("cp -r ", "mpicc ", "ftrun ", "kill -9 "))
+    compare = mine(re.search(r"`(ftrun -n 4 .*?)`", guide)[1])
+    mpi = context.mpi("openmpi4")
+    env = {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig", **mpi.env}
+    prepared = context.start(["bash", "-ec", "; ".join([copy.replace("&& ", "; "), build, compare])], mpi=mpi, env=env)
+    prepared.expect(0)
+    job = context.start(["bash", "-ec", f"cd examples; exec {run}"], mpi=mpi, env=env)
+    deadline = time.monotonic() + 30
+    while "step 20 " not in job.output.text:
+        check(job.running() and time.monotonic() < deadline, f"it does not compute: {job.err}")
+        time.sleep(0.01)
+    subprocess.run(["bash", "-ec", kill], check=True)
+    job.expect(0)
+    (version,) = job.restored
+    check(version is not None and version >= 20, f"restored {version}")
+    check(job.output.results == prepared.output.results and len(job.output.results) == 1, job.output.text)
+
+
+@scenario("python-example")
+def python_example(context):
+    """The installed example in Python without mpi4py: its second rank dies between copy and commit of its fifth checkpoint, and
+    no line is lost."""
+    program = context.prefix / "share/doc/ftd/examples/walk/walk.py"
+    env = {"LD_LIBRARY_PATH": context.prefix / "lib"}
+
+    def lines(job):
+        return {line for line in job.output.text.splitlines() if " hash " in line}
+
+    undisturbed = context.ftrun(None, 2, "/usr/bin/python3", program, env=env)
+    undisturbed.expect(0)
+    job = context.ftrun(None, 2, "/usr/bin/python3", program, env=env, gates=["client.copied:1:5"])
+    job.kill(job.at_gate("client.copied", 1))
+    job.expect(0)
+    # Nothing makes the other rank wait: it may be some steps behind.
+    (version,) = job.restored
+    check(version in (10, 20, 30, 40), f"restored {version}")
+    check(job.output.text.count(f"goes on from version {version}\n") == 2, job.output.text)
+    check(lines(job) == lines(undisturbed) and len(lines(job)) == 200, f"{sorted(lines(job) ^ lines(undisturbed))}")
+
+
+@scenario("nested", each=[{"how": "ftrun"}, {"how": "mpirun"}])
+def nested(context, how):
+    """A job within a job: ftrun recovers by itself, in the outer one's mode; mpirun does not work, and it is said what does."""
+    mpi = context.mpi("openmpi4")
+    if how == "ftrun":
+        program = context.program(mpi, "places.c")
+        inner = f'"$0" -n 3 {program}; echo "inner status $?"'
+        job = context.ftrun(mpi, 1, "bash", "-c", inner, context.prefix / "bin/ftrun", gates=["app.compute:1"])
+        job.kill(job.at_gate("app.compute", 1))
+        job.expect(0, context.reference(mpi, 3, program))
+        check(job.restored == [5] and "inner status 0" in job.output.text, f"{job.err}{job.output.text}")
+    else:
+        inner = " ".join(map(str, mpi.mpiexec(2, context.program(mpi, "ending.c"), "ok")))
+        job = context.ftrun(mpi, 1, "bash", "-c", f'{inner}; code=$?; echo "inner status $code"; exit $code')
+        status = job.wait(40)
+        check(status != 0 and f"inner status {status}\n" in job.output.text, f"status {status}: {job.output.text}")
+        check(re.search(r"process \d+ is rank 0 already: .*with ftrun", job.err), job.err)
+
+
+# Each rank's file of a step is written in two parts; rank 1 of world 1 stays between those of step 7.
+MARKED = """
+import os, sys, time
+from mpi4py import MPI
+world, here = MPI.COMM_WORLD, os.environ["FT_CHECKPOINT_DIR"]
+
+
+def whole(step):
+    where = f"{here}/step.{step}"
+    return os.path.exists(f"{where}/complete") and all(os.path.exists(f"{where}/rank.{n}") for n in range(world.size))
+
+
+def steps():
+    return sorted(int(name.partition(".")[2]) for name in os.listdir(here))
+
+
+begun, total = max(filter(whole, steps()), default=0), 0
+if begun:
+    with open(f"{here}/step.{begun}/rank.{world.rank}") as file:
+        total = int(file.read())
+world.barrier()
+if world.rank == 0:
+    print("from", begun, "of", steps())
+for step in range(begun + 1, 11):
+    total = (total * 31 + world.allreduce(world.rank * step)) % 1000003
+    os.makedirs(f"{here}/step.{step}", exist_ok=True)
+    with open(f"{here}/step.{step}/rank.{world.rank}", "w") as file:
+        text = f"{total:020}"
+        file.write(text[:10])
+        file.flush()
+        while step == 7 and world.rank == 1 and os.environ["FT_WORLD"] == "1":
+            with open("half.new", "w") as half:
+                half.write(str(os.getpid()))
+            os.rename("half.new", "half")
+            time.sleep(60)
+        file.write(text[10:])
+    world.barrier()
+    if world.rank == 0:
+        open(f"{here}/step.{step}/complete", "w").close()
+if world.rank == 0:
+    print("result", total)
+"""
+
+
+@scenario("marked-restart")
+def marked_restart(context):
+    """A restart of one file per rank, as the guide has it: a step of which one rank's file is not whole is not taken, though the
+    other ranks' files of it are there."""
+    mpi = context.mpi("openmpi4")
+    (context.work / "program.py").write_text(MARKED)
+    job = context.ftrun(mpi, 3, "/usr/bin/python3", "-m", "mpi4py", "program.py")
+    half, deadline = context.work / "half", time.monotonic() + 30
+    while not half.exists():
+        check(job.running() and time.monotonic() < deadline, f"rank 1 does not come to its place: {job.err}")
+        time.sleep(0.01)
+    directory = next(path for path in context.memory.glob("ftd-*/ckpt") if (path / "step.6").exists())
+    # The marker is younger than what it stands for, and so is the notice of it.
+    for name in ("step.6/complete", "step.7/rank.0", "step.7/rank.2"):
+        job.wait_whole(directory / name)
+    job.kill(int(half.read_text()), "rank 1 in the midst of its file")
+    job.expect(0)
+    total = 0
+    for step in range(1, 11):
+        total = (total * 31 + 3 * step) % 1000003
+    check(job.output.results == [str(total)], f"{job.output.results}, not {total}: {job.err}")
+    check("from 6 of [1, 2, 3, 4, 5, 6, 7]" in job.output.text, job.output.text)
+    check("step.7/rank.1" in job.err, f"it is not said what was set aside: {job.err}")
