@@ -50,14 +50,19 @@ def source(step):
     return path
 
 
+# Longer than anybody takes to look at a file that was closed: what happens to it afterwards happens to one that was seen.
+A_WHILE = 0.1
+
+
 def copy_in_halves(step):
-    """shutil's copying of content, then of times."""
+    """shutil's copying of content, then, a while later, of times."""
 
     def copy(src, dst):
         with open(src, "rb") as old, open(dst, "wb", buffering=0) as new:
             new.write(old.read(BYTES // 2))
             half(step)
             shutil.copyfileobj(old, new)
+        time.sleep(A_WHILE)
         shutil.copystat(src, dst)
 
     return copy
@@ -87,19 +92,19 @@ def rename_directory_from_outside(path, step):
 
 
 def copy2(path, step):
-    copy_in_halves(step)(source(step), path) if step == 2 and not DONE else shutil.copy2(source(step), path)
+    copy_in_halves(step)(source(step), path) if step == 2 else shutil.copy2(source(step), path)
 
 
 def copytree(path, step):
     tree = OUTSIDE / f"tree.{step}"
     (tree / "deep").mkdir(parents=True)
     os.rename(source(step), tree / "deep" / "field")
-    shutil.copytree(tree, path, **({"copy_function": copy_in_halves(step)} if step == 2 and not DONE else {}))
+    shutil.copytree(tree, path, **({"copy_function": copy_in_halves(step)} if step == 2 else {}))
 
 
 def move(path, step):
     """Between file systems: a copy with its times."""
-    shutil.move(source(step), path, **({"copy_function": copy_in_halves(step)} if step == 2 and not DONE else {}))
+    shutil.move(source(step), path, **({"copy_function": copy_in_halves(step)} if step == 2 else {}))
 
 
 def link(path, step):
@@ -152,6 +157,7 @@ def truncate(path, step):
     with open(path, "wb", buffering=0) as file:
         file.write(content(step) + b"more")
         half(step)
+    time.sleep(A_WHILE)
     os.truncate(path, BYTES)
 
 

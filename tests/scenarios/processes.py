@@ -227,6 +227,26 @@ def daemon(context, how):
     eventually(lambda: not os.path.exists(own), "the end of the job's cgroup")
 
 
+@scenario("daemon-noted")
+def daemon_noted(context):
+    """The same without a cgroup: what its shepherd has noted ends with the job, by those that are left."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    wrapper = f"setsid env -i /usr/bin/sleep 600 & exec {program}"
+    job = context.ftrun(mpi, 2, "bash", "-c", wrapper, gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    check("slot-" not in proc.group(rank), f"it is in the cgroup {proc.group(rank)}")
+    daemons = sleepers()
+    check(len(daemons) == 2, f"daemons {daemons}")
+    job.wait_noted(daemons)
+    victims = [job.shepherd_of(rank), job.launcher, job.pid]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in victims:
+            os.kill(pid, number)
+    eventually(lambda: not any(proc.alive(pid) for pid in daemons), "the daemons' end")
+    context.assert_clean(5)
+
+
 @scenario("own-group", each=[{"end": "well"}, {"end": "abort"}], as_root=root.Delegated())
 def own_group(context, end):
     """In a delegated cgroup a job recovers, in every world below one of its own, and leaves none, also when it has aborted."""
@@ -404,8 +424,10 @@ def impostor(context, role):
     rank's environment, and does not stand below its shepherd, does not join."""
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "places.c")
-    job = context.ftrun(mpi, 2, program, gates=["app.compute:1"])
-    rank = job.at_gate("app.compute", 1)
+    # The true rank has not joined yet: nobody else is it.
+    place = "app.compute" if role == "shepherd" else "mpi.before-init"
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1", *({place + ":1"} - {"app.compute:1"})])
+    rank = job.at_gate(place, 1)
     environment = proc.environ(rank)
     directory = os.path.dirname(environment["FT_SOCKET"])
     if role == "shepherd":
@@ -426,6 +448,8 @@ def impostor(context, role):
         environment = {name: value for name, value in environment.items() if not name.startswith("FT_GATE")}
         run = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=20)
         check(run.returncode != 0 and "only what the rank's command has started may join" in run.stderr, run.stderr)
+        job.go(place, 1)
+        check(job.at_gate("app.compute", 1) == rank, "the true rank is another")
     check(os.path.exists(directory) and proc.alive(rank), "the running job was cleaned up")
     job.kill(rank)
     job.expect(0, context.reference(mpi, 2, program))

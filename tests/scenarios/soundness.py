@@ -25,8 +25,9 @@ def real_time_signal(context, who):
     os.kill(victim, RT3)
     job.expect(0, context.reference(mpi, 3, program), patience=20)
     check(job.restored == [5], f"restored {job.restored}")
-    if who in ("rank", "wrapped"):
-        check("rank 1 on" in job.err and "was killed by SIGRTMIN+3" in job.err, f"the signal is not named: {job.err}")
+    named = {"rank": "rank 1 on node 0 was killed by SIGRTMIN+3", "wrapped": "rank 1 on node 0 was killed by SIGRTMIN+3",
+             "agent": "the agent died (SIGRTMIN+3)"}.get(who, "")
+    check(named in job.err, f"the signal is not named: {job.err}")
 
 
 @scenario("forgotten-below", each=[{"number": n} for n in ("SIGSEGV", "SIGKILL", "SIGRTMIN+3")])
