@@ -12,10 +12,38 @@ const RUNS: u64 = 1200;
 /// A run and how it ended.
 fn run(seed: u64, broken: Broken, traced: bool) -> (Result<(i32, String), String>, Cluster) {
     let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xf7d);
+    let setup = setup(&mut rng, seed, broken);
+    let (nodes, slots, ranks) = (u64::from(setup.nodes), u64::from(setup.slots), u64::from(setup.ranks));
+    let mut cluster = Cluster::new(setup);
+    cluster.traced = traced;
+    let faults = rng.range(0, 8);
+    let mut at = 0;
+    for _ in 0..faults {
+        // Often soon after the one before, to hit a recovery.
+        at = if rng.chance(500) { at + rng.range(0, 30_000) } else { rng.range(0, 2_000_000) };
+        let fault = fault(&mut rng, nodes, slots, ranks);
+        let passing = matches!(fault, Fault::Cut { .. } | Fault::Isolate { .. } | Fault::StoreDown);
+        cluster.fault_in(at, fault);
+        if passing && rng.chance(700) {
+            cluster.fault_in(at + rng.range(1000, 2_000_000), Fault::Heal);
+        }
+    }
+    if rng.chance(100) {
+        let when = rng.range(0, 2_000_000);
+        cluster.fault_in(when, Fault::Cancel { signal: 15 });
+    }
+    cluster.fault_in(10_000_000, Fault::Heal);
+    cluster.run_until(300_000_000, Cluster::over);
+    let verdict = cluster.verdict().and_then(|(status, reason)| judge(status, reason, cluster.own_wish));
+    (verdict, cluster)
+}
+
+/// A cluster, its job and its network.
+fn setup(rng: &mut Rng, seed: u64, broken: Broken) -> Setup {
     let nodes = rng.range(3, 6) as u32;
     let slots = rng.range(1, 3) as u32;
     let spare = if rng.chance(600) { slots * rng.range(1, u64::from(nodes) - 1) as u32 } else { 0 };
-    let setup = Setup {
+    Setup {
         seed,
         nodes,
         slots,
@@ -38,60 +66,44 @@ fn run(seed: u64, broken: Broken, traced: bool) -> (Result<(i32, String), String
         nervous: rng.chance(500),
         broken,
         ..Setup::default()
-    };
-    let ranks = u64::from(setup.ranks);
-    let mut cluster = Cluster::new(setup);
-    cluster.traced = traced;
-    let faults = rng.range(0, 8);
-    let mut at = 0;
-    for _ in 0..faults {
-        // Often soon after the one before, to hit a recovery.
-        at = if rng.chance(500) { at + rng.range(0, 30_000) } else { rng.range(0, 2_000_000) };
-        let node = rng.range(0, u64::from(nodes) - 1) as usize;
-        let rank = rng.range(0, ranks - 1) as u32;
-        let signal = [9, 11, 6][rng.range(0, 2) as usize];
-        let fault = match rng.range(0, 18) {
-            0..=4 => Fault::KillRank { rank, signal },
-            5..=6 => Fault::KillAgent { node },
-            7..=8 => Fault::KillNode { node },
-            9 => Fault::KillServer { node },
-            10 => Fault::LoseSlot { slot: SlotId(rng.range(0, u64::from(nodes * slots) - 1) as u32) },
-            11..=12 => Fault::Suspend { node, us: rng.range(1000, 3_000_000) },
-            13 => {
-                let to = (node + rng.range(1, u64::from(nodes) - 1) as usize) % nodes as usize;
-                Fault::Cut { from: node, to }
-            }
-            14..=15 => Fault::Isolate { node, store: rng.chance(500) },
-            16 => Fault::StoreDown,
-            _ if rng.chance(100) => Fault::AbortRank { rank, code: 3 },
-            _ if rng.chance(100) => Fault::ExitRank { rank, code: 4 },
-            _ => Fault::KillRank { rank, signal: 9 },
-        };
-        let passing = matches!(fault, Fault::Cut { .. } | Fault::Isolate { .. } | Fault::StoreDown);
-        cluster.fault_in(at, fault);
-        if passing && rng.chance(700) {
-            cluster.fault_in(at + rng.range(1000, 2_000_000), Fault::Heal);
+    }
+}
+
+fn fault(rng: &mut Rng, nodes: u64, slots: u64, ranks: u64) -> Fault {
+    let node = rng.range(0, nodes - 1) as usize;
+    let rank = rng.range(0, ranks - 1) as u32;
+    let signal = [9, 11, 6][rng.range(0, 2) as usize];
+    match rng.range(0, 18) {
+        0..=4 => Fault::KillRank { rank, signal },
+        5..=6 => Fault::KillAgent { node },
+        7..=8 => Fault::KillNode { node },
+        9 => Fault::KillServer { node },
+        10 => Fault::LoseSlot { slot: SlotId(rng.range(0, nodes * slots - 1) as u32) },
+        11..=12 => Fault::Suspend { node, us: rng.range(1000, 3_000_000) },
+        13 => {
+            let to = (node + rng.range(1, nodes - 1) as usize) % nodes as usize;
+            Fault::Cut { from: node, to }
         }
+        14..=15 => Fault::Isolate { node, store: rng.chance(500) },
+        16 => Fault::StoreDown,
+        _ if rng.chance(100) => Fault::AbortRank { rank, code: 3 },
+        _ if rng.chance(100) => Fault::ExitRank { rank, code: 4 },
+        _ => Fault::KillRank { rank, signal: 9 },
     }
-    if rng.chance(100) {
-        let when = rng.range(0, 2_000_000);
-        cluster.fault_in(when, Fault::Cancel { signal: 15 });
-    }
-    cluster.fault_in(10_000_000, Fault::Heal);
-    cluster.run_until(300_000_000, Cluster::over);
-    let verdict = cluster.verdict().and_then(|(status, reason)| {
-        let own = reason.contains("MPI_Abort") || reason.contains("exited with") || reason.contains("cancelled");
-        let legitimate = status == 0
-            || (own && cluster.own_wish)
-            || reason.contains("cannot be placed")
-            || reason.contains("for 50 ")
-            || reason.contains("every node is dead")
-            || reason.contains("was left out")
-            || reason.contains("has not answered")
-            || reason.contains("the job cannot start");
-        if legitimate { Ok((status, reason)) } else { Err(format!("the job ended with {status}: {reason}")) }
-    });
-    (verdict, cluster)
+}
+
+/// Whether this was a way to end that the faults explain.
+fn judge(status: i32, reason: String, own_wish: bool) -> Result<(i32, String), String> {
+    let own = reason.contains("MPI_Abort") || reason.contains("exited with") || reason.contains("cancelled");
+    let legitimate = status == 0
+        || (own && own_wish)
+        || reason.contains("cannot be placed")
+        || reason.contains("for 50 ")
+        || reason.contains("every node is dead")
+        || reason.contains("was left out")
+        || reason.contains("has not answered")
+        || reason.contains("the job cannot start");
+    if legitimate { Ok((status, reason)) } else { Err(format!("the job ended with {status}: {reason}")) }
 }
 
 fn environment(name: &str) -> Option<u64> {

@@ -13,8 +13,8 @@ import time
 from . import mpis, proc
 
 
-# When ftrun returns everything is gone. The kernel may still be letting go of the dead: of the memory of a rank that was
-# killed last, and of the segments that go with their last user.
+# When ftrun returns everything is gone. The kernel may still be letting go of the dead: of the memory of a rank that
+# was killed last, and of the segments that go with their last user.
 LETTING_GO = 0.5
 
 
@@ -112,8 +112,8 @@ class Context:
         return self.start([*argv, *options, *command], mpi=mpi, env=env, gates=gates, stdin=stdin, cwd=cwd, hurry=hurry)
 
     def script(self, text, *arguments, **options):
-        """Starts a bash script as a job: what a user has around `ftrun`, a batch script with background children for example.
-        `$FTRUN` is the installed one."""
+        """Starts a bash script as a job: what a user has around `ftrun`, a batch script with background children for
+        example. `$FTRUN` is the installed one."""
         path = self.work / f"script{len(self.jobs)}.sh"
         path.write_text(f"FTRUN={self.prefix}/bin/ftrun\n{text}")
         return self.start(["/bin/bash", str(path), *map(str, arguments)], **options)
@@ -143,8 +143,8 @@ class Context:
     # --- afterwards -----------------------------------------------------------------------------------------------
 
     def assert_clean(self, patience=LETTING_GO):
-        """No process, socket, shared memory or file is left of any job of this scenario. `patience` is for a killed ftrun
-        only, behind which others clean up."""
+        """No process, socket, shared memory or file is left of any job of this scenario. `patience` is for a killed
+        ftrun only, behind which others clean up."""
         deadline = time.monotonic() + patience
         gone = self.untouched()
         check(not gone, "was there before, and is gone:\n" + "\n".join(gone))
@@ -304,8 +304,8 @@ class Job:
         return found.get(max(found) if world is None else world, {})
 
     def wait_noted(self, pids, patience=20.0):
-        """Waits until the shepherds have noted these processes: then they are known even if all of ftd dies at once. Returns
-        the job's directory."""
+        """Waits until the shepherds have noted these processes: then they are known even if all of ftd dies at once.
+        Returns the job's directory."""
         directory = pathlib.Path(proc.environ(next(iter(self.ranks().values())))["FT_SOCKET"]).parent
         deadline = time.monotonic() + patience
         while missing := set(pids) - proc.noted(directory):
@@ -321,7 +321,8 @@ class Job:
             if len(found) == size:
                 return found
             check(self.running(), f"the job ended before world {world} had {size} ranks")
-            check(time.monotonic() < deadline, f"world {world} has ranks {sorted(found)} after {patience} s, not {size}")
+            late = f"world {world} has ranks {sorted(found)} after {patience} s, not {size}"
+            check(time.monotonic() < deadline, late)
             time.sleep(0.002)
 
     def shepherd_of(self, pid):
@@ -425,5 +426,6 @@ class Job:
 
     def dump(self):
         """Everything there is to know about a failed job."""
-        return f"--- {' '.join(map(str, self.argv))}\n--- stdout\n{self.out_path.read_text(errors='replace')[-4000:]}\n" \
+        output = self.out_path.read_text(errors="replace")[-4000:]
+        return f"--- {' '.join(map(str, self.argv))}\n--- stdout\n{output}\n" \
             f"--- stderr\n{self.err[-6000:]}\n--- gates: {sorted(p.name for p in self.gate_dir.iterdir())}"

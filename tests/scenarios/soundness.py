@@ -158,6 +158,18 @@ def hostile(context, what):
     return context.ftrun(None, 1, "/usr/bin/python3", str(program), what)
 
 
+def most_memory(job):
+    """The most kB of its own that the agent has had while the job runs."""
+    agent, most = job.one("ft-agent"), 0
+    while job.running():
+        try:
+            most = max(most, proc.resources(agent)["private_kb"])
+        except (OSError, StopIteration):
+            break
+        time.sleep(0.01)
+    return most
+
+
 @scenario("hostile-size")
 def hostile_size(context):
     """Sizes at which a product overflows are refused with a sentence, and nothing else happens."""
@@ -183,14 +195,7 @@ def hostile_frame(context):
 def hostile_deaf(context):
     """A peer that asks and never reads is stopped by its own full socket; the agent's memory stays what it was."""
     job = hostile(context, "deaf")
-    agent = job.one("ft-agent")
-    most = 0
-    while job.running():
-        try:
-            most = max(most, proc.resources(agent)["private_kb"])
-        except (OSError, StopIteration):
-            break
-        time.sleep(0.01)
+    most = most_memory(job)
     job.expect(0, patience=60)
     print(f"{most} kB")
     check(0 < most < 200_000, f"the agent had {most} kB")
@@ -221,14 +226,7 @@ def hostile_keys(context, keys, bytes):
     program = context.work / "pmi.py"
     program.write_text(PMI)
     job = context.ftrun(None, 1, "/usr/bin/python3", str(program), str(keys), str(bytes), options=["--ft-mpi=mpich"])
-    agent = job.one("ft-agent")
-    most = 0
-    while job.running():
-        try:
-            most = max(most, proc.resources(agent)["private_kb"])
-        except (OSError, StopIteration):
-            break
-        time.sleep(0.05)
+    most = most_memory(job)
     job.expect(0, patience=90)
     print(f"{most} kB, {job.output.text}")
     check(int(job.output.text.split()[1]) > keys // 2, job.output.text)

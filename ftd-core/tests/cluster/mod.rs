@@ -538,6 +538,7 @@ impl Cluster {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table: one entry for each effect")]
     fn effect(&mut self, node: usize, effect: Effect) {
         let generation = self.nodes[node].generation;
         match effect {
@@ -826,99 +827,129 @@ impl Cluster {
     /// One piece of the application's work; returns when it goes on, 0 for never.
     fn compute(&mut self, node: usize, process: Process) -> u64 {
         let proc = self.nodes[node].procs[&process].clone();
-        let (ranks, steps, every) = (self.setup.ranks, self.setup.steps, self.setup.every);
-        let finished = |rank: Rank, this: &Self| this.finished.contains(&Process::primary(process.world, rank));
         if !proc.initialized {
-            let inside =
-                self.peers(process.world).filter(|(_, peer)| peer.loaded && !peer.parked && peer.dead.is_none());
-            if (inside.count() as u32) < ranks {
-                if self.peers(process.world).any(|(_, peer)| peer.dead.is_some()) && self.loses_its_nerve(node, process)
-                {
-                    return 0;
-                }
-                return self.rng.range(200, 1000);
-            }
-            self.nodes[node].procs.get_mut(&process).unwrap().initialized = true;
-            self.local(node, Event::Initialized(process));
-            return self.rng.range(50, 500);
+            return self.initialize(node, process);
         }
         if !proc.restored {
-            let Some(stamp) = self.nodes[node].restore.get(&proc.epoch).copied() else { return 500 };
-            let step = match stamp {
-                None => 0,
-                Some(stamp) => match self.find(process.rank, stamp) {
-                    Some(data) => data,
-                    None => return 1000,
-                },
-            };
-            let proc = self.nodes[node].procs.get_mut(&process).unwrap();
-            proc.restored = true;
-            proc.step = step;
-            if let Some(stamp) = stamp {
-                if step != stamp.version.0 {
-                    self.violated(format!("{process} restored {step} as {}", stamp.version));
-                }
-                self.local(node, Event::Restored { process, version: stamp.version });
-            }
-            return 50;
+            return self.take_state(node, process, proc.epoch);
         }
-        if self.crashing.contains(&process.rank) && proc.step % every == every / 2 {
+        if self.crashing.contains(&process.rank) && proc.step % self.setup.every == self.setup.every / 2 {
             self.die(node, process, Exit::Signal(11), false);
             return 0;
         }
-        if proc.step >= steps {
-            let proc = self.nodes[node].procs.get_mut(&process).unwrap();
-            if !proc.finalized {
-                proc.finalized = true;
-                self.local(node, Event::Finalized(process));
-                return self.rng.range(400, 900);
-            }
-            self.finished.insert(process);
-            self.die(node, process, Exit::Code(0), true);
-            return 0;
+        if proc.step >= self.setup.steps {
+            return self.finish(node, process);
         }
         // A collective in each step: nobody is more than one step ahead.
-        let mut dead_peer = false;
-        let mut present: BTreeSet<Rank> = (0..ranks).map(Rank).filter(|rank| finished(*rank, self)).collect();
-        for (peer, state) in self.peers(process.world) {
-            dead_peer |= state.dead.is_some() && !self.finished.contains(peer);
-            if state.step >= proc.step && state.restored {
-                present.insert(peer.rank);
-            }
-        }
-        if (present.len() as u32) < ranks {
+        let (all_present, dead_peer) = self.meets_peers(process, proc.step);
+        if !all_present {
             if dead_peer && self.loses_its_nerve(node, process) {
                 return 0;
             }
             return self.rng.range(200, 600);
         }
-        if proc.step.is_multiple_of(every) && proc.step > 0 && !proc.copying {
-            let version = proc.step;
-            let entries = self.nodes[node].arena.entry(process.rank).or_default();
-            if !entries.iter().any(|entry| entry.stamp.version.0 == version) {
-                if entries.len() >= 3 {
-                    return 1000;
-                }
-                let stamp = Stamp { version: Version(version), epoch: proc.epoch };
-                entries.push(Entry { stamp, data: 0, copied: Copied::Partly });
-                self.nodes[node].procs.get_mut(&process).unwrap().copying = true;
-                let long = self.rng.chance(200);
-                return self.rng.range(50, if long { 4000 } else { 400 });
-            }
+        if proc.step.is_multiple_of(self.setup.every)
+            && proc.step > 0
+            && !proc.copying
+            && let Some(busy) = self.begin_checkpoint(node, process, proc.step, proc.epoch)
+        {
+            return busy;
         }
-        let proc = self.nodes[node].procs.get_mut(&process).unwrap();
-        if std::mem::take(&mut proc.copying) {
-            let (version, epoch) = (proc.step, proc.epoch);
-            let entries = self.nodes[node].arena.entry(process.rank).or_default();
-            let mine = |entry: &&mut Entry| entry.stamp == Stamp { version: Version(version), epoch };
-            for entry in entries.iter_mut().filter(mine) {
-                (entry.copied, entry.data) = (Copied::Whole, version);
-            }
-            let delay = self.rng.range(20, 2000);
-            self.push(delay, Act::Hash { node, process, version });
+        if proc.copying {
+            self.end_checkpoint(node, process, proc.step, proc.epoch);
         }
         self.nodes[node].procs.get_mut(&process).unwrap().step += 1;
         self.rng.range(200, 1500)
+    }
+
+    /// `MPI_Init`: waits for all.
+    fn initialize(&mut self, node: usize, process: Process) -> u64 {
+        let inside = self.peers(process.world).filter(|(_, peer)| peer.loaded && !peer.parked && peer.dead.is_none());
+        if (inside.count() as u32) < self.setup.ranks {
+            if self.peers(process.world).any(|(_, peer)| peer.dead.is_some()) && self.loses_its_nerve(node, process) {
+                return 0;
+            }
+            return self.rng.range(200, 1000);
+        }
+        self.nodes[node].procs.get_mut(&process).unwrap().initialized = true;
+        self.local(node, Event::Initialized(process));
+        self.rng.range(50, 500)
+    }
+
+    /// Takes its state back, if there is one.
+    fn take_state(&mut self, node: usize, process: Process, epoch: EpochId) -> u64 {
+        let Some(stamp) = self.nodes[node].restore.get(&epoch).copied() else { return 500 };
+        let step = match stamp {
+            None => 0,
+            Some(stamp) => match self.find(process.rank, stamp) {
+                Some(data) => data,
+                None => return 1000,
+            },
+        };
+        let proc = self.nodes[node].procs.get_mut(&process).unwrap();
+        proc.restored = true;
+        proc.step = step;
+        if let Some(stamp) = stamp {
+            if step != stamp.version.0 {
+                self.violated(format!("{process} restored {step} as {}", stamp.version));
+            }
+            self.local(node, Event::Restored { process, version: stamp.version });
+        }
+        50
+    }
+
+    /// `MPI_Finalize`, and then the end.
+    fn finish(&mut self, node: usize, process: Process) -> u64 {
+        let proc = self.nodes[node].procs.get_mut(&process).unwrap();
+        if !proc.finalized {
+            proc.finalized = true;
+            self.local(node, Event::Finalized(process));
+            return self.rng.range(400, 900);
+        }
+        self.finished.insert(process);
+        self.die(node, process, Exit::Code(0), true);
+        0
+    }
+
+    /// Whether every rank has come to this step or is through, and whether one died before.
+    fn meets_peers(&self, process: Process, step: u64) -> (bool, bool) {
+        let finished = |rank: &Rank| self.finished.contains(&Process::primary(process.world, *rank));
+        let mut present: BTreeSet<Rank> = (0..self.setup.ranks).map(Rank).filter(finished).collect();
+        let mut dead_peer = false;
+        for (peer, state) in self.peers(process.world) {
+            dead_peer |= state.dead.is_some() && !self.finished.contains(peer);
+            if state.step >= step && state.restored {
+                present.insert(peer.rank);
+            }
+        }
+        (present.len() as u32 >= self.setup.ranks, dead_peer)
+    }
+
+    /// Begins to copy a version, unless it is there; returns when the copy is over, or a place may be free.
+    fn begin_checkpoint(&mut self, node: usize, process: Process, version: u64, epoch: EpochId) -> Option<u64> {
+        let entries = self.nodes[node].arena.entry(process.rank).or_default();
+        if entries.iter().any(|entry| entry.stamp.version.0 == version) {
+            return None;
+        }
+        if entries.len() >= 3 {
+            return Some(1000);
+        }
+        let stamp = Stamp { version: Version(version), epoch };
+        entries.push(Entry { stamp, data: 0, copied: Copied::Partly });
+        self.nodes[node].procs.get_mut(&process).unwrap().copying = true;
+        let long = self.rng.chance(200);
+        Some(self.rng.range(50, if long { 4000 } else { 400 }))
+    }
+
+    fn end_checkpoint(&mut self, node: usize, process: Process, version: u64, epoch: EpochId) {
+        self.nodes[node].procs.get_mut(&process).unwrap().copying = false;
+        let entries = self.nodes[node].arena.entry(process.rank).or_default();
+        let mine = |entry: &&mut Entry| entry.stamp == Stamp { version: Version(version), epoch };
+        for entry in entries.iter_mut().filter(mine) {
+            (entry.copied, entry.data) = (Copied::Whole, version);
+        }
+        let delay = self.rng.range(20, 2000);
+        self.push(delay, Act::Hash { node, process, version });
     }
 
     /// A library that aborts because a peer is dead: some at once, some after a few attempts.
@@ -1107,6 +1138,7 @@ impl Cluster {
             .max_by_key(|(_, process)| process.world)
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table: one entry for each fault")]
     pub fn fault(&mut self, fault: Fault) {
         self.note(|| format!("fault: {fault:?}"));
         match fault {

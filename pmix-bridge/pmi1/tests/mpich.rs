@@ -78,37 +78,33 @@ fn compile(mpi: &Mpi, folder: &Path) -> PathBuf {
     program
 }
 
+/// A world under way, with an agent of one node.
+struct Driver<'a> {
+    mpi: &'a Mpi,
+    world: World,
+    names: Names,
+    links: HashMap<u32, UnixStream>,
+    story: Story,
+    /// How long barriers are held.
+    hold: Duration,
+}
+
 /// Runs a world of `size` ranks to its end, as an agent with one node would. Barriers are held for `hold`.
 fn run(mpi: &Mpi, what: &str, size: u32, hold: Duration) -> Story {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(mpi, folder.path());
     static WORLDS: AtomicU32 = AtomicU32::new(0);
     let name = format!("ftd-test.{}.{}", std::process::id(), WORLDS.fetch_add(1, Ordering::Relaxed));
-    let mut world = World::new(&name, vec![0; size as usize], 0).unwrap();
-    let mut names = Names::default();
-    let mut story = Story::default();
+    let world = World::new(&name, vec![0; size as usize], 0).unwrap();
+    let (names, links, story) = (Names::default(), HashMap::new(), Story::default());
+    let mut driver = Driver { mpi, world, names, links, story, hold };
     let (said, hear) = mpsc::channel::<(u32, Vec<u8>)>();
-    let mut links = HashMap::new();
     let mut ranks: Vec<Child> = Vec::new();
     for rank in 0..size {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut command = Command::new(&program);
-        for (name, _) in std::env::vars() {
-            if ["PMIX_", "PMI_", "OMPI_"].iter().any(|prefix| name.starts_with(prefix)) {
-                command.env_remove(name);
-            }
-        }
-        // The connection stands where standard input is: so no other child inherits it.
-        command.stdin(Stdio::from(OwnedFd::from(theirs))).env("PMI_FD", "0");
-        command.envs(world.environment(rank)).envs(mpi.env.iter().cloned());
-        if size as usize > std::thread::available_parallelism().unwrap().get() {
-            command.env(OVERSUBSCRIBED.0, OVERSUBSCRIBED.1);
-        }
-        command.env("FT_RANK", rank.to_string()).env("FT_SIZE", size.to_string());
-        command.arg(what).stdout(Stdio::piped()).stderr(Stdio::piped());
-        ranks.push(command.spawn().unwrap());
+        ranks.push(command(&driver, &program, what, rank, size, theirs).spawn().unwrap());
         let mut reader = ours.try_clone().unwrap();
-        links.insert(rank, ours);
+        driver.links.insert(rank, ours);
         let said = said.clone();
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
@@ -126,54 +122,85 @@ fn run(mpi: &Mpi, what: &str, size: u32, hold: Duration) -> Story {
             if ended {
                 break;
             }
-            if began.elapsed() > LIMIT || !story.aborts.is_empty() {
+            if began.elapsed() > LIMIT || !driver.story.aborts.is_empty() {
                 ranks.iter_mut().for_each(|rank| rank.kill().unwrap());
             }
-            assert!(began.elapsed() < LIMIT, "{}: the world did not end: {story:?}", mpi.name);
+            assert!(began.elapsed() < LIMIT, "{}: the world did not end: {:?}", mpi.name, driver.story);
             continue;
         };
-        let mut actions = world.receive(rank, &bytes).unwrap();
+        driver.take(rank, &bytes);
+    }
+    let story = driver.end(ranks);
+    println!("{}: {what}, {size} ranks: {:?}, {} barriers", mpi.name, began.elapsed(), story.barriers);
+    story
+}
+
+fn command(driver: &Driver<'_>, program: &Path, what: &str, rank: u32, size: u32, theirs: UnixStream) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars() {
+        if ["PMIX_", "PMI_", "OMPI_"].iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    // The connection stands where standard input is: so no other child inherits it.
+    command.stdin(Stdio::from(OwnedFd::from(theirs))).env("PMI_FD", "0");
+    command.envs(driver.world.environment(rank)).envs(driver.mpi.env.iter().cloned());
+    if size as usize > std::thread::available_parallelism().unwrap().get() {
+        command.env(OVERSUBSCRIBED.0, OVERSUBSCRIBED.1);
+    }
+    command.env("FT_RANK", rank.to_string()).env("FT_SIZE", size.to_string());
+    command.arg(what).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Driver<'_> {
+    /// What a rank says, and what follows from it.
+    fn take(&mut self, rank: u32, bytes: &[u8]) {
+        let mut actions = self.world.receive(rank, bytes).unwrap();
         while !actions.is_empty() {
             for action in std::mem::take(&mut actions) {
                 match action {
-                    Action::Send { rank, bytes } => (&links[&rank]).write_all(&bytes).unwrap(),
-                    Action::Event(Event::Initialized { rank }) => story.initialized.push(rank),
-                    Action::Event(Event::Finalized { rank }) => story.finalized.push(rank),
+                    Action::Send { rank, bytes } => (&self.links[&rank]).write_all(&bytes).unwrap(),
+                    Action::Event(Event::Initialized { rank }) => self.story.initialized.push(rank),
+                    Action::Event(Event::Finalized { rank }) => self.story.finalized.push(rank),
                     Action::Event(Event::Entered { .. }) => {}
-                    Action::Event(Event::Aborted { rank, code, .. }) => story.aborts.push((rank, code)),
-                    Action::Event(Event::SpawnRefused { command, .. }) => story.spawns.push(command),
+                    Action::Event(Event::Aborted { rank, code, .. }) => self.story.aborts.push((rank, code)),
+                    Action::Event(Event::SpawnRefused { command, .. }) => self.story.spawns.push(command),
                     Action::Event(Event::BarrierReady { .. }) => {
-                        story.barriers += 1;
-                        std::thread::sleep(hold);
-                        actions = world.barrier_complete([]).unwrap();
+                        self.story.barriers += 1;
+                        std::thread::sleep(self.hold);
+                        actions = self.world.barrier_complete([]).unwrap();
                     }
                     Action::Event(Event::Name { rank, request }) => {
-                        actions = world.answer_name(rank, names.handle(&request)).unwrap();
+                        actions = self.world.answer_name(rank, self.names.handle(&request)).unwrap();
                     }
                     Action::Event(event @ (Event::Broken { .. } | Event::Full { .. })) => {
-                        panic!("{}: {event:?}", mpi.name)
+                        panic!("{}: {event:?}", self.mpi.name)
                     }
                 }
             }
         }
     }
-    for file in world.shared_memory_files() {
-        if std::fs::remove_file(&file).is_ok() {
-            story.left.push(file);
+
+    /// What is left, and what the ranks have said.
+    fn end(mut self, ranks: Vec<Child>) -> Story {
+        for file in self.world.shared_memory_files() {
+            if std::fs::remove_file(&file).is_ok() {
+                self.story.left.push(file);
+            }
         }
-    }
-    story.succeeded = true;
-    for mut rank in ranks {
-        let status = rank.wait().unwrap();
-        story.succeeded &= status.success();
-        rank.stdout.take().unwrap().read_to_string(&mut story.output).unwrap();
-        rank.stderr.take().unwrap().read_to_string(&mut story.output).unwrap();
-        if !status.success() {
-            story.output += &format!("{status:?} signal {:?}\n", status.signal());
+        self.story.succeeded = true;
+        for mut rank in ranks {
+            let status = rank.wait().unwrap();
+            self.story.succeeded &= status.success();
+            rank.stdout.take().unwrap().read_to_string(&mut self.story.output).unwrap();
+            rank.stderr.take().unwrap().read_to_string(&mut self.story.output).unwrap();
+            if !status.success() {
+                self.story.output += &format!("{status:?} signal {:?}\n", status.signal());
+            }
         }
+        self.story
     }
-    println!("{}: {what}, {size} ranks: {:?}, {} barriers", mpi.name, began.elapsed(), story.barriers);
-    story
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod driver;
 
 use driver::{Host, Mpi, killed, run, start_rank};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 /// Numbers that are the same in each run.
@@ -15,6 +16,25 @@ impl Sequence {
     fn next(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % below
+    }
+}
+
+/// Kills what is left of a world.
+fn end_all(mpi: &Mpi, round: u32, ranks: &mut [Child]) {
+    for rank in ranks.iter_mut() {
+        rank.kill().unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    for rank in ranks.iter_mut() {
+        let status = loop {
+            if let Some(status) = rank.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "{}: round {round}: a rank does not die", mpi.name);
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        // Open MPI may have ended a survivor by itself.
+        assert!(killed(status) || !status.success(), "{}: round {round}: {status}", mpi.name);
     }
 }
 
@@ -55,21 +75,7 @@ fn storm(mpi: &Mpi, rounds: u32) {
             inside += 1
         }
         reported += story.lost.len();
-        for rank in &mut ranks {
-            rank.kill().unwrap();
-        }
-        let deadline = Instant::now() + Duration::from_secs(10);
-        for rank in &mut ranks {
-            let status = loop {
-                if let Some(status) = rank.try_wait().unwrap() {
-                    break status;
-                }
-                assert!(Instant::now() < deadline, "{}: round {round}: a rank does not die", mpi.name);
-                std::thread::sleep(Duration::from_millis(1));
-            };
-            // Open MPI may have ended a survivor by itself.
-            assert!(killed(status) || !status.success(), "{}: round {round}: {status}", mpi.name);
-        }
+        end_all(mpi, round, &mut ranks);
         crashed += u32::from(host.end());
     }
     println!(

@@ -255,11 +255,13 @@ impl Story {
     }
 }
 
+/// Publisher and packed value by key.
+type Published = HashMap<String, (Proc, Vec<u8>)>;
+
 /// Answers what comes from `ft-pmix` until every rank has ended, or `end` says so.
 pub fn run(host: &mut Host, ranks: &mut [Child], mut end: impl FnMut(&Story, &mut [Child]) -> bool) -> Story {
     let mut story = Story { statuses: vec![None; ranks.len()], ..Story::default() };
-    let mut published: HashMap<String, (Proc, Vec<u8>)> = HashMap::new();
-    let mut connects: Vec<u64> = Vec::new();
+    let mut published = Published::new();
     let began = Instant::now();
     while !end(&story, ranks) {
         for (status, rank) in story.statuses.iter_mut().zip(ranks.iter_mut()) {
@@ -278,48 +280,8 @@ pub fn run(host: &mut Host, ranks: &mut [Child], mut end: impl FnMut(&Story, &mu
             }
             panic!("the world did not end: {story:?}");
         }
-        let Some(message) = message else { continue };
-        match message {
-            ToAgent::Connected { rank } => story.connected.push(rank),
-            ToAgent::Finalized { rank } => story.finalized.push(rank),
-            ToAgent::LostConnection { rank } => story.lost.push(rank),
-            ToAgent::Abort { rank, status, message, .. } => {
-                // Held, as an agent does while it looks for an earlier death; the test kills the ranks.
-                story.aborts.push((rank, status, message));
-            }
-            ToAgent::Fence { token, data, .. } => {
-                story.fences += 1;
-                host.send(&ToPmix::FenceDone { token, status: SUCCESS, data });
-            }
-            ToAgent::Modex { token, .. } => {
-                story.modexes += 1;
-                host.send(&ToPmix::ModexDone { token, status: ERR_NOT_FOUND, data: Vec::new() });
-            }
-            ToAgent::Publish { token, proc, values } => {
-                published.extend(values.into_iter().map(|(key, value)| (key, (proc.clone(), value))));
-                host.send(&ToPmix::Done { token, status: SUCCESS });
-            }
-            ToAgent::Lookup { token, keys, .. } => {
-                let found = keys.iter().filter_map(|key| {
-                    published.get(key).map(|(proc, value)| (proc.clone(), key.clone(), value.clone()))
-                });
-                let found: Vec<_> = found.collect();
-                let status = if found.is_empty() { ERR_NOT_FOUND } else { SUCCESS };
-                host.send(&ToPmix::Found { token, status, found });
-            }
-            ToAgent::Unpublish { token, keys, .. } => {
-                published.retain(|key, _| !keys.contains(key));
-                host.send(&ToPmix::Done { token, status: SUCCESS });
-            }
-            ToAgent::Connect { token, .. } => {
-                connects.push(token);
-                host.send(&ToPmix::Done { token, status: SUCCESS });
-            }
-            ToAgent::Spawn { token, command, .. } => {
-                story.spawns.push(command);
-                host.send(&ToPmix::Done { token, status: ERR_NOT_SUPPORTED });
-            }
-            other => panic!("{other:?}"),
+        if let Some(message) = message {
+            answer(host, &mut story, &mut published, message);
         }
     }
     for rank in ranks.iter_mut() {
@@ -331,6 +293,48 @@ pub fn run(host: &mut Host, ranks: &mut [Child], mut end: impl FnMut(&Story, &mu
         story.output += &text;
     }
     story
+}
+
+fn answer(host: &mut Host, story: &mut Story, published: &mut Published, message: ToAgent) {
+    match message {
+        ToAgent::Connected { rank } => story.connected.push(rank),
+        ToAgent::Finalized { rank } => story.finalized.push(rank),
+        ToAgent::LostConnection { rank } => story.lost.push(rank),
+        ToAgent::Abort { rank, status, message, .. } => {
+            // Held, as an agent does while it looks for an earlier death; the test kills the ranks.
+            story.aborts.push((rank, status, message));
+        }
+        ToAgent::Fence { token, data, .. } => {
+            story.fences += 1;
+            host.send(&ToPmix::FenceDone { token, status: SUCCESS, data });
+        }
+        ToAgent::Modex { token, .. } => {
+            story.modexes += 1;
+            host.send(&ToPmix::ModexDone { token, status: ERR_NOT_FOUND, data: Vec::new() });
+        }
+        ToAgent::Publish { token, proc, values } => {
+            published.extend(values.into_iter().map(|(key, value)| (key, (proc.clone(), value))));
+            host.send(&ToPmix::Done { token, status: SUCCESS });
+        }
+        ToAgent::Lookup { token, keys, .. } => {
+            let found = keys
+                .iter()
+                .filter_map(|key| published.get(key).map(|(proc, value)| (proc.clone(), key.clone(), value.clone())));
+            let found: Vec<_> = found.collect();
+            let status = if found.is_empty() { ERR_NOT_FOUND } else { SUCCESS };
+            host.send(&ToPmix::Found { token, status, found });
+        }
+        ToAgent::Unpublish { token, keys, .. } => {
+            published.retain(|key, _| !keys.contains(key));
+            host.send(&ToPmix::Done { token, status: SUCCESS });
+        }
+        ToAgent::Connect { token, .. } => host.send(&ToPmix::Done { token, status: SUCCESS }),
+        ToAgent::Spawn { token, command, .. } => {
+            story.spawns.push(command);
+            host.send(&ToPmix::Done { token, status: ERR_NOT_SUPPORTED });
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Whether this status is a death by SIGKILL.
