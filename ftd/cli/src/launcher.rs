@@ -381,7 +381,9 @@ impl Launcher {
             // Before the pipes: the end of a world is told before the next one writes.
             self.listen_to_agent();
             let now = Instant::now();
-            self.take_pipes(now);
+            if ready.iter().any(|ready| matches!(ready, Ready::Pipes)) {
+                self.take_pipes(now);
+            }
             for ready in ready {
                 match ready {
                     Ready::Source(key) => self.output.read(key, now),
@@ -450,11 +452,7 @@ impl Launcher {
         ];
         match deadlines.into_iter().flatten().min() {
             None => PollTimeout::NONE,
-            // Rounded up, or the last millisecond would be spent spinning.
-            Some(at) => {
-                let left = at.saturating_duration_since(now).as_micros().div_ceil(1000);
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-            }
+            Some(at) => ft_sys::patience::at_most(at.saturating_duration_since(now)),
         }
     }
 

@@ -213,7 +213,7 @@ impl Shepherd {
         let patience = match () {
             () if self.slot.is_emptying() => PollTimeout::from(LOOK_AGAIN_MS),
             () if self.slot.waits_for_program() => PollTimeout::from(TRY_AGAIN_MS),
-            () => PollTimeout::try_from(self.slot.until_noted()).unwrap_or(PollTimeout::NONE),
+            () => ft_sys::patience::at_most(self.slot.until_noted()),
         };
         match poll(&mut waited, patience) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}

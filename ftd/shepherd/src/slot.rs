@@ -358,7 +358,7 @@ impl Slot {
         self.joined = None;
         self.feeder = feeder;
         self.emptying = None;
-        self.notes.stir();
+        self.notes.started(pid);
         Ok((pid, notes))
     }
 

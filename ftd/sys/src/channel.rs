@@ -221,13 +221,7 @@ impl Channel {
     }
 
     fn ready(&self, what: PollFlags, left: Option<Duration>) -> Result<bool, ChannelError> {
-        let timeout = match left {
-            None => PollTimeout::NONE,
-            // Rounded up, or the last millisecond would be spent spinning.
-            Some(left) => {
-                PollTimeout::try_from(left.as_micros().div_ceil(1000).min(60_000) as u32).unwrap_or(PollTimeout::MAX)
-            }
-        };
+        let timeout = left.map_or(PollTimeout::NONE, crate::patience::at_most);
         match poll(&mut [PollFd::new(self.stream.as_fd(), what)], timeout) {
             Ok(count) => Ok(count > 0),
             Err(nix::errno::Errno::EINTR) => Ok(false),

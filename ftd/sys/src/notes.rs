@@ -15,9 +15,11 @@ const RECORD: usize = 16;
 /// Set in the number of the shepherd itself.
 const KEEPER: u64 = 1 << 63;
 /// The first look after something has happened: what a rank starts for itself it starts early.
-const SOON: Duration = Duration::from_millis(10);
+const SOON: Duration = Duration::from_millis(20);
 /// Between looks at a slot on which nothing happens.
 const SELDOM: Duration = Duration::from_secs(5);
+/// How much longer each pause is than the one before. All of a node's ranks start at once, and looks take their processors.
+const GROWTH: u32 = 3;
 
 /// A shepherd's notes.
 #[derive(Debug)]
@@ -33,7 +35,7 @@ impl Notes {
     /// Of the shepherd of this slot. Nothing is written before there is something to note.
     pub fn new(job_dir: &Path, slot: u32) -> Notes {
         let path = job_dir.join(format!("{PREFIX}{slot}"));
-        Notes { path, file: None, noted: BTreeSet::new(), next: Instant::now(), pause: SOON }
+        Notes { path, file: None, noted: BTreeSet::new(), next: Instant::now() + SELDOM, pause: SOON }
     }
 
     /// As if these had been seen.
@@ -42,6 +44,14 @@ impl Notes {
         let notes = &mut Notes::new(job_dir, slot);
         notes.write(&seen.into_iter().collect());
         std::mem::replace(notes, Notes::new(job_dir, slot))
+    }
+
+    /// This process was started by the shepherd itself: it is noted at once, without a look.
+    pub fn started(&mut self, pid: i32) {
+        let mut now = self.noted.clone();
+        now.extend(Individual::of(pid));
+        self.keep(now);
+        self.stir();
     }
 
     /// Something happened: there may be more below than there was.
@@ -55,12 +65,12 @@ impl Notes {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Looks, when it is time to: each time nothing happens the pause is doubled.
+    /// Looks, when it is time to: each time nothing happens the pause grows.
     pub fn look_if_due(&mut self) {
         if self.pause().is_zero() {
             self.look();
             self.next = Instant::now() + self.pause;
-            self.pause = (self.pause * 2).min(SELDOM);
+            self.pause = (self.pause * GROWTH).min(SELDOM);
         }
     }
 
@@ -69,7 +79,12 @@ impl Notes {
         let found = crate::process::descendants(std::process::id() as i32);
         let mut now: BTreeSet<Individual> = found.into_iter().filter_map(Individual::of).collect();
         // One that moves up while its parent ends is missed by a look; it was seen before.
-        now.extend(self.noted.iter().filter(|old| old.exists()));
+        let missed: Vec<Individual> = self.noted.difference(&now).filter(|old| old.exists()).copied().collect();
+        now.extend(missed);
+        self.keep(now);
+    }
+
+    fn keep(&mut self, now: BTreeSet<Individual>) {
         if now != self.noted && self.write(&now).is_some() {
             self.noted = now;
         }
@@ -140,6 +155,19 @@ mod tests {
         child.wait().unwrap();
         notes.look();
         assert!(!read(directory.path()).below.contains(&identity));
+    }
+
+    #[test]
+    fn what_the_shepherd_starts_is_noted_without_a_look() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut notes = Notes::new(directory.path(), 0);
+        assert!(notes.pause() > SOON);
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        notes.started(child.id() as i32);
+        assert!(read(directory.path()).below.contains(&Individual::of(child.id() as i32).unwrap()));
+        assert!(notes.pause() <= SOON);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

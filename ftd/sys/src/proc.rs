@@ -7,8 +7,11 @@
 use procfs_core::FromRead;
 use procfs_core::process::Stat;
 use std::fs;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+
+/// The kernel gives a page at a time.
+const PIECE: usize = 4096;
 
 /// The directory of a process.
 pub fn of(pid: i32) -> PathBuf {
@@ -56,10 +59,24 @@ pub fn tasks(pid: i32) -> io::Result<Option<Vec<PathBuf>>> {
 /// # Errors
 /// When it cannot be read for another reason.
 pub fn read(file: &Path) -> io::Result<Option<Vec<u8>>> {
-    match fs::read(file) {
+    match fs::File::open(file).and_then(whole) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// These files have no size that `fs::read` could go by: it would feel its way from 32 bytes on, with a call for each step,
+/// and they are read for every process of a job while it starts.
+fn whole(mut file: fs::File) -> io::Result<Vec<u8>> {
+    let (mut bytes, mut piece) = (Vec::new(), [0; PIECE]);
+    loop {
+        match file.read(&mut piece) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
     }
 }
 

@@ -43,9 +43,14 @@ pub fn kill(pid: i32, signal: i32) {
 pub fn children(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<i32>>())
+        .filter_map(|task| crate::proc::read(&task.path().join("children")).ok().flatten())
+        .flat_map(|list| numbers(&list))
         .collect()
+}
+
+fn numbers(list: &[u8]) -> Vec<i32> {
+    let list = std::str::from_utf8(list).unwrap_or_default();
+    list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// The child of this process that a descendant stands below, or is; `None` for any other process.
@@ -75,7 +80,7 @@ pub struct Condition {
 
 /// What keeps a process from running; `None` when it is gone.
 pub fn condition(pid: i32) -> Option<Condition> {
-    let status = fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = crate::proc::read(&crate::proc::of(pid).join("status")).ok()??;
     let status = String::from_utf8_lossy(&status);
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let state = value("State:")?.chars().next()?;
