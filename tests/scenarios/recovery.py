@@ -265,7 +265,8 @@ def hundred_failures(context, mpi):
     """100 failures in one job; between the 10th and the 100th nothing grows."""
     mpi = context.mpi(mpi)
     program = context.program(mpi, "places.c")
-    env = {"PLACES_STEPS": 2000, "PLACES_STEP": 0, "PLACES_SLEEP": 2}
+    stop = context.dir / "stop"
+    env = {"PLACES_STEPS": 1_000_000, "PLACES_STEP": 0, "PLACES_SLEEP": 2, "PLACES_STOP": stop}
     job = context.ftrun(mpi, 4, program, env=env)
     measured = {}
     for failure in range(1, 102):
@@ -290,7 +291,8 @@ def hundred_failures(context, mpi):
             }
         if failure <= 100:
             job.kill(ranks[failure % 4], f"failure {failure}")
-    job.expect(0, patience=120)
+    stop.touch()
+    job.expect(0, patience=60)
     check(len(job.restored) == 100, f"{len(job.restored)} recovery blocks")
     check(None not in job.restored[1:], "a restart from the beginning")
     early, late = measured[10], measured[100]
