@@ -117,13 +117,15 @@ impl AsFd for Held {
 /// # Errors
 /// `ESRCH` when it is gone, or stands below no more; `EPERM` when it belongs to somebody else.
 pub fn signal_below(pid: i32, signal: i32) -> std::io::Result<()> {
-    let gone = || std::io::Error::from_raw_os_error(libc::ESRCH);
-    if let Some(held) = Held::of(pid) {
-        return if held.is_below(std::process::id() as i32) { held.signal(signal) } else { Err(gone()) };
-    }
-    // One that `/proc` hides (`hidepid`) is known as a child: its number is its own until it is waited for.
     let fd = pidfd_open(pid)?;
-    if crate::wait::is_child(pid) { pidfd_send_signal(fd.as_fd(), signal) } else { Err(gone()) }
+    // A child's number is its own until it is waited for. This needs nothing of `/proc`, which may hide it (`hidepid`).
+    if crate::wait::is_child(pid) {
+        return pidfd_send_signal(fd.as_fd(), signal);
+    }
+    match Held::from_descriptor(pid, fd) {
+        Some(held) if held.is_below(std::process::id() as i32) => held.signal(signal),
+        _ => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+    }
 }
 
 /// The process and those above it, as far as they can be seen.

@@ -51,7 +51,8 @@ impl Notes {
         let mut now = self.noted.clone();
         now.extend(Individual::of(pid));
         self.keep(now);
-        self.stir();
+        self.pause = SOON;
+        self.next = Instant::now() + SOON;
     }
 
     /// Something happened: there may be more below than there was.

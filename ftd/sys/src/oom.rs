@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The memory cgroup of a process: its directory and every one above it up to the hierarchy's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,9 +56,11 @@ impl Memory {
     }
 }
 
-/// How often the out-of-memory killer struck in this process's memory cgroup; `None` when there is no such counter.
+/// How often the out-of-memory killer struck in this process's memory cgroup; `None` when there is no such counter. Of two
+/// counts that are compared both must be of one cgroup, so it is looked for once.
 pub fn oom_kill_count() -> Option<u64> {
-    Memory::of_self()?.kills()
+    static OWN: OnceLock<Option<Memory>> = OnceLock::new();
+    OWN.get_or_init(Memory::of_self).as_ref()?.kills()
 }
 
 /// Bytes that this process may still take: what the machine has available, or what its cgroups leave if that is less.

@@ -65,7 +65,9 @@ impl Sweep {
             let refused: Vec<bool> = found.iter().map(|pid| is_refused(*pid)).collect();
             let living = |pid: i32| !is_past_user_code(pid).unwrap_or(false);
             let ended = !found.iter().rev().any(|pid| living(*pid));
-            let only_refused = !ended && found.iter().zip(refused).all(|(pid, refused)| refused || !living(*pid));
+            let only_refused = !ended
+                && refused.contains(&true)
+                && found.iter().zip(refused).all(|(pid, refused)| refused || !living(*pid));
             self.refused = only_refused.then(|| self.refused.unwrap_or_else(Instant::now));
             self.ended = ended.then_some(found);
             self.equal = 0;
