@@ -8,6 +8,7 @@ As root it drops to the ordinary user `ftdtest`, and gives every scenario that i
 """
 
 import argparse
+import faulthandler
 import fcntl
 import fnmatch
 import os
@@ -107,6 +108,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         os.dup2(log.fileno(), 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        # Where it stands when its time is over, for whoever reads of a hang.
+        faulthandler.dump_traceback_later(scenario.timeout - 0.5, file=log)
         if not scenario.public:
             proc.private_shm()
         limited = scenario.memory_mb is None or (user is not None and proc.limit_memory(scenario.memory_mb) is not None)

@@ -29,12 +29,15 @@ def reason(log):
     if begin is None:
         return ["no word about why; its log ends with:"], lines[-3:]
     frames = [n for n, line in enumerate(lines) if n > begin and line.startswith('  File "')]
+    if lines[begin].startswith("HANG"):
+        # Where it stood, by faulthandler: the innermost first.
+        frames = [n for n, line in enumerate(lines[:begin]) if line.startswith('  File "') and "scenarios" in line][:1]
     if lines[begin].startswith("Traceback"):
         end = next((n for n in range(len(lines) - 1, begin, -1) if re.match(r"[\w.]+(: |$)", lines[n])), begin)
         said = lines[end:]
     else:
-        said = lines[begin : frames[0] if frames else None]
-    help = [re.sub(r'.*File "(?:.*/)?(\w+\.py)", line (\d+), in (.*)', r"at \1:\2, \3", lines[n]) for n in frames[-1:]]
+        said = lines[begin : frames[0] if frames and frames[0] > begin else None]
+    help = [re.sub(r'.*File "(?:.*/)?(\w+\.py)", line (\d+),? in (.*)', r"at \1:\2, \3", lines[n]) for n in frames[-1:]]
     for stderr in re.findall(r"^--- (?:stderr|job\d+\.err)\n((?:(?!--- ).*\n)*)", log[len(body) :], re.M)[-1:]:
         help += [f"stderr: {line}" for line in stderr.strip().splitlines()[-2:]]
     return [line for line in said if line.strip()], help

@@ -415,10 +415,11 @@ def closing_lines(context):
             wrong()
         except Exception as error:  # noqa: BLE001
             logs.append(f"+ bash\n{summary.explain(error, context.jobs)}")
-    logs += ["+ bash\nHANG: not over after 60 s; processes:\n1 S init\n--- job0.err\nlast\n", "+ bash\n", "skipped: no disk\n"]
+    logs += [f'+ bash\nThread 0x1 (most recent call first):\n  File "{__file__}", line 77 in stands\nHANG: not over after 60 s; processes:\n'
+             "1 S init\n--- job0.err\nlast\n", "+ bash\n", "skipped: no disk\n"]
     few = summary.what_failed([("FAIL", f"scenario/{n}", log) for n, log in enumerate(logs)])
     for words in ("FAIL scenario/0: exit status 3, expected 0", "FAIL scenario/1: left behind:", "stderr: a word of ftrun",
-                  "FAIL scenario/2: IndexError: list index out of range", "FAIL scenario/3: not over after 60 s", "stderr: last", "more.py:",
+                  "FAIL scenario/2: IndexError: list index out of range", "FAIL scenario/3: not over after 60 s", "stderr: last", "at more.py:77, stands",
                   "FAIL scenario/4: no word about why", "FAIL scenario/5: skipped: no disk"):
         check(any(words in line for line in few), f"'{words}' is not in\n" + "\n".join(few))
     check(len(few) <= summary.LINES, f"{len(few)} lines")
