@@ -52,7 +52,7 @@ def what_failed(failures):
         said, help = reason(log)
         first = re.sub(r"^(FAILED|HANG): ", "", said[0])
         # The assertion may hold a job's whole output: what helps has its place all the same.
-        more = said[1 : max(1, each - len(help))] + help
+        more = said[1:2] + help[:1] + said[2 : max(2, each - len(help))] + help[1:]
         lines += [line[:WIDTH] for line in [f"{verdict} {label}: {first}", *(f"     {line.strip()}" for line in more[: each - 1])]]
     if len(failures) > room:
         lines.append(f"and {len(failures) - room} more")

@@ -456,14 +456,16 @@ def frozen_ftrun(context):
     """While ftrun itself is stopped nobody owes it an answer: helpers that were stopped with it are not its concern."""
     job, rank, reference = stand(context)
     helpers, launcher = [job.one("ft-agent"), *job.below("ft-shepherd")], job.launcher
-    stop(job, launcher)
     for pid in helpers:
         stop(job, pid)
-    # More than five questions long (a tenth of 5 s); nothing can be waited for, for everybody stands still.
-    time.sleep(1.5)
+    # Each time longer than two questions (a tenth of a second apart here), and awake for one, which comes late.
+    for _ in range(8):
+        stop(job, launcher)
+        time.sleep(0.25)
+        os.kill(launcher, signal.SIGCONT)
+        time.sleep(0.03)
     for pid in helpers:
         os.kill(pid, signal.SIGCONT)
-    os.kill(launcher, signal.SIGCONT)
     job.kill(rank)
     job.expect(0, reference)
     restored_5(job)
