@@ -265,6 +265,17 @@ def limit_in_init(context, blocks):
         os.unlink(path)
 
 
+@scenario("no-notebook")
+def no_notebook(context):
+    """A rank that can note nothing at all, for whatever reason, says at once that its MPI's shared memory may stay."""
+    mpi = context.mpi("mpich4")
+    close = 'chmod 500 "${FT_SOCKET%/*}/made/$FT_WORLD"'
+    job = context.ftrun(mpi, 2, "bash", "-c", f"{close}; exec {context.program(mpi, 'windows.c')}")
+    job.expect(0)
+    said = re.findall(r"^ftd: rank (\d): what its MPI makes in shared memory cannot be noted: .*$", job.err, re.M)
+    check(sorted(said) == ["0", "1"], job.err)
+
+
 PROBES = {
     "weak": r"""
         #include <stdio.h>

@@ -398,6 +398,30 @@ def half_made_group(context, at, victim):
     check(not groups(), f"groups are left: {groups()}")
 
 
+@scenario("lock-removed", each=[{"victim": v} for v in ("nobody", "ftrun", "everything")])
+def lock_removed(context, victim):
+    """Somebody cleans up in /dev/shm with `rm -f *` while a job runs: the file beside its directory is gone. The directory is
+    removed all the same, by whoever is left to do it."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    directory = job.wait_noted(job.ranks().values())
+    directory.with_name(f"{directory.name}.lock").unlink()
+    if victim == "nobody":
+        job.kill(rank)
+        job.expect(0)
+        context.assert_clean()
+    elif victim == "ftrun":
+        job.kill(job.pid)
+        job.wait(5)
+        context.assert_clean(5)
+    else:
+        kill_all_of_ftd(job)
+        check(directory.exists(), "nothing was there to be left: nothing is tried")
+        context.start([context.prefix / "bin/ftrun", "-n", "1", "true"]).expect(0)
+        context.assert_clean()
+
+
 # --- who says that he is whom --------------------------------------------------------------------------------------
 
 @scenario("pid-name-space")

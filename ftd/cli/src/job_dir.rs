@@ -5,6 +5,7 @@ use ft_sys::gate;
 use ft_sys::job_dir::{self, Proven, SUFFIX, Statement};
 use ft_sys::litter::{End, Litter};
 use nix::fcntl::Flock;
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -173,14 +174,14 @@ fn not_stated(error: io::Error, otherwise: impl FnOnce(io::Error) -> JobDirError
 /// Removes what dead launchers of this user left. What is not proven to be theirs, and what cannot be removed, stays.
 fn sweep(memory: &Path) {
     let prefix = format!("ftd-{}-", nix::unistd::getuid());
-    for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let directory =
-            name.to_str().filter(|name| name.starts_with(&prefix)).and_then(|name| name.strip_suffix(SUFFIX));
-        let path = directory.map(|directory| memory.join(directory));
-        if let Some(path) = path
-            && let Some((statement, _held)) = Statement::take(&path)
-        {
+    let entries = fs::read_dir(memory).into_iter().flatten().flatten();
+    let names =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| name.starts_with(&prefix));
+    // Of the directory or of its statement, or of both.
+    let directories: BTreeSet<PathBuf> =
+        names.map(|name| memory.join(name.strip_suffix(SUFFIX).unwrap_or(&name))).collect();
+    for path in directories {
+        if let Some((statement, _held)) = Statement::take(&path) {
             if let Ok(proven) = Proven::stated(statement) {
                 ft_sys::stray::end_strays(&proven);
                 if let Some(sentence) = Litter::of_job(&path).sweep(End::Killed).sentence() {

@@ -2,7 +2,8 @@
 //! directory of this name, and then which one that is. Who removes it asks that statement first, and removes nothing else.
 //!
 //! The statement is whole, and its launcher holds a lock on it, from the moment on in which it has a name. It is there before
-//! the directory and goes after it: whenever a launcher is killed, what it leaves is known to be its.
+//! the directory and goes after it: whenever a launcher is killed, what it leaves is known to be its. It has a second name in
+//! the directory, once that is there: people who clean up in shared memory remove files.
 
 use crate::cgroup::Group;
 use crate::gate;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// What the name of a statement has more than that of its directory.
 pub const SUFFIX: &str = ".lock";
+/// A statement's second name, in the directory.
+const INNER: &str = "lock";
 /// First line of a statement. Then come the directory's name, the statement's own identity, the system, and records that end
 /// with a zero byte: what was made since.
 const TITLE: &[u8] = b"a job of ftd";
@@ -47,9 +50,13 @@ pub fn announce(path: &Path) -> io::Result<Flock<File>> {
     let own = Identity::of_descriptor(lock.as_raw_fd()).ok_or_else(io::Error::last_os_error)?.to_string();
     let name = path.file_name().unwrap_or_default().as_bytes();
     lock.write_all(&[TITLE, name, own.as_bytes(), system().as_bytes(), b""].join(&b'\n'))?;
-    let file = PathBuf::from(format!("/proc/self/fd/{}", lock.as_raw_fd()));
-    nix::unistd::linkat(AT_FDCWD, &file, AT_FDCWD, &statement_of(path), AtFlags::AT_SYMLINK_FOLLOW)?;
+    link(&lock, &statement_of(path))?;
     Ok(lock)
+}
+
+fn link(file: &File, path: &Path) -> io::Result<()> {
+    let file = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    Ok(nix::unistd::linkat(AT_FDCWD, &file, AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?)
 }
 
 /// States that the directory is made, and which it is.
@@ -58,7 +65,8 @@ pub fn announce(path: &Path) -> io::Result<Flock<File>> {
 /// When it is not there, or the file cannot be written.
 pub fn state_directory(path: &Path, lock: &mut File) -> io::Result<()> {
     let made = of_path(path).ok_or_else(io::Error::last_os_error)?.to_string();
-    state(lock, DIRECTORY, made.as_bytes())
+    state(lock, DIRECTORY, made.as_bytes())?;
+    link(lock, &path.join(INNER))
 }
 
 /// States where the job's cgroup is about to be made.
@@ -108,8 +116,12 @@ pub struct Statement {
 impl Statement {
     /// What is stated about the directory `path`, be it there or not.
     pub fn read(path: &Path) -> Option<Statement> {
+        Self::read_from(path, &statement_of(path)).or_else(|| Self::read_from(path, &path.join(INNER)))
+    }
+
+    fn read_from(path: &Path, statement: &Path) -> Option<Statement> {
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let file = File::options().read(true).custom_flags(flags).open(statement_of(path)).ok()?;
+        let file = File::options().read(true).custom_flags(flags).open(statement).ok()?;
         let metadata = file.metadata().ok()?;
         (metadata.is_file() && metadata.uid() == nix::unistd::Uid::effective().as_raw()).then_some(())?;
         let own = Identity::of_descriptor(file.as_raw_fd())?;
@@ -152,10 +164,9 @@ impl Statement {
         }
     }
 
-    /// The file itself, opened once more; `None` when somebody has removed it.
+    /// The file itself, opened once more.
     fn open(&self) -> Option<File> {
-        let file = File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok()?;
-        file.metadata().is_ok_and(|metadata| metadata.nlink() > 0).then_some(file)
+        File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok()
     }
 
     /// Removes what was announced and not stated as made, if it is there and empty, and the statement.
@@ -247,14 +258,21 @@ impl Proven {
         if !is_here() {
             return true;
         }
-        for entry in fs::read_dir(self.inside(OsStr::new("."))).into_iter().flatten().flatten() {
-            let path = self.inside(&entry.file_name());
+        let entries = fs::read_dir(self.inside(OsStr::new("."))).into_iter().flatten().flatten();
+        for name in entries.map(|entry| entry.file_name()).filter(|name| name != INNER) {
+            let path = self.inside(&name);
             // What cannot be removed keeps the directory from being removed, and is tried again.
             let _ = match fs::symlink_metadata(&path) {
                 Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
                 _ => fs::remove_file(&path),
             };
         }
+        let is_empty =
+            |mut entries: fs::ReadDir| entries.all(|entry| entry.is_ok_and(|entry| entry.file_name() == INNER));
+        if !fs::read_dir(self.inside(OsStr::new("."))).is_ok_and(is_empty) {
+            return false;
+        }
+        let _ = fs::remove_file(self.inside(OsStr::new(INNER)));
         gate::reach("job-dir.emptied", None);
         // Empty, or nothing is removed.
         fs::remove_dir(self.path()).is_ok() || !is_here()
@@ -319,6 +337,8 @@ pub(crate) mod tests {
         }
         assert!(at("copy/ckpt/deep/file").exists() && at("renamed/ckpt").exists() && at("home/file").exists());
         assert!(fs::symlink_metadata(at("link")).is_ok() && at("empty").exists());
+        // One of its two names is enough.
+        fs::remove_file(at("job.lock")).unwrap();
         let proven = Proven::recognise(&at("job")).unwrap();
         assert!(proven.is_of_this_system() && proven.group().is_none());
         proven.remove(Duration::ZERO);
@@ -353,7 +373,7 @@ pub(crate) mod tests {
                 state_directory(&path, &mut lock).unwrap();
             }
             if step > 2 {
-                fs::remove_dir(&path).unwrap();
+                fs::remove_dir_all(&path).unwrap();
             }
             remove_abandoned(&path, Duration::ZERO);
             assert!(Statement::take(&path).is_none() && statement_of(&path).exists(), "step {step}: it lives");
