@@ -196,7 +196,8 @@ pub(crate) fn is_of_mpi(address: usize) -> bool {
         let native = find(c"PMPI_Init");
         return native.is_some_and(|native| is_in(&mpi_of(native), address).unwrap_or(false));
     };
-    is_in(&table.ranges, address).unwrap_or(table.others)
+    // Code that is in no object, a just-in-time compiler's, is the program's.
+    is_in(&table.ranges, address).unwrap_or_else(|| table.others && loaded().iter().any(|o| o.range.contains(&address)))
 }
 
 fn is_in(ranges: &[(Range<usize>, bool)], address: usize) -> Option<bool> {
