@@ -480,6 +480,87 @@ def impostor(context, role):
     check(job.restored == [5], f"restored {job.restored}")
 
 
+# Dials, and dials again when it is cut off: as a shepherd of slots that do not exist, or as ranks that do not say which.
+FLOOD = r"""
+import os, socket, struct, sys, time
+
+def varint(n):
+    out = b""
+    while True:
+        out += bytes([n & 0x7f | (0x80 if n > 0x7f else 0)])
+        n >>= 7
+        if not n:
+            return out
+
+def dial(role):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(os.environ["FT_SOCKET"])
+    s.sendall(b"ftdwire\n" + struct.pack("<II", 1, role))
+    return s
+
+def hello(slot, arenas, descriptors):
+    body = b"\0" + varint(slot) + varint(2 * os.getpid()) + varint(arenas) + b"\0" * arenas
+    return struct.pack("<IB3x", len(body), descriptors) + body
+
+held, null = [], os.open("/dev/null", os.O_RDONLY)
+if sys.argv[1] == "slots":
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        s = dial(1)
+        try:
+            for slot in range(1000, 1200):
+                socket.send_fds(s, [hello(slot, 1, 1)], [null])
+            while time.monotonic() < until:
+                s.sendall(hello(2000, 15000, 0))
+        except OSError:
+            pass
+else:
+    for number in range(900):
+        s = dial(2)
+        s.settimeout(0.2)
+        try:
+            if number % 2:
+                s.sendall(struct.pack("<I4x", 60 << 10) + bytes(50 << 10))
+        except OSError:
+            pass
+        held.append(s)
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@scenario("impostor-flood", each=[{"what": "slots"}, {"what": "connections"}])
+def impostor_flood(context, what):
+    """A process of the same user that dials the agent again and again, or says that it is the shepherd of many slots, fills
+    neither the agent's memory nor its descriptors; this is said, and not again and again; and the job recovers meanwhile."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1"])
+    rank, agent = job.at_gate("app.compute", 1), job.one("ft-agent")
+    before = proc.resources(agent)
+    other = subprocess.Popen(
+        ["/usr/bin/python3", "-c", FLOOD, what], env={"FT_SOCKET": proc.environ(rank)["FT_SOCKET"]}, stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    most, deadline = dict(before), time.monotonic() + 30
+    os.set_blocking(other.stdout.fileno(), False)
+    while not other.stdout.read():
+        check(other.poll() is None and time.monotonic() < deadline, "it does not come to its end")
+        now = proc.resources(agent)
+        most = {name: max(most[name], now[name]) for name in most}
+        time.sleep(0.02)
+    print(f"{before}, at most {most}")
+    job.kill(rank)
+    job.expect(0, context.reference(mpi, 2, program))
+    other.stdin.close()
+    other.wait(20)
+    check(most["private_kb"] < before["private_kb"] + 40_000, f"the agent had {most['private_kb']} kB")
+    check(most["descriptors"] < before["descriptors"] + 150, f"the agent had {most['descriptors']} descriptors")
+    said = job.err.count("a process of this user is cut off: ")
+    check(1 <= said <= 8, f"it was said {said} times: {job.err}")
+    check(job.restored == [5], f"restored {job.restored}")
+
+
 # --- what cannot be killed -----------------------------------------------------------------------------------------
 
 def unkillable(context, end):

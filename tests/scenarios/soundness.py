@@ -93,7 +93,7 @@ def name_no_text(context, how):
 
 # A rank that speaks the two protocols itself: it joins as a client library, or as an MPI, and asks for what nobody asks for.
 HOSTILE = r"""
-import os, socket, struct, sys
+import os, re, socket, struct, sys, time
 
 def varint(n):
     out = b""
@@ -124,12 +124,18 @@ def read(s, n):
 def answer(s):
     return read(s, struct.unpack("<I4x", read(s, 8))[0])
 
-s = connect()
-read(s, 16)
-s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"])) + varint(2 * os.getpid()) + varint(LAYOUT)))
-print("welcome", answer(s)[0], flush=True)
+def join(layout):
+    s = connect()
+    read(s, 16)
+    s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"])) + varint(2 * os.getpid()) + varint(layout)))
+    return s, answer(s)
+
+# Its refusal says which layout of arenas this agent reads.
+s, text = join(0)
+s, text = join(int(re.search(rb"this ftd reads (\d+)", text)[1]))
+print("welcome", text[0], flush=True)
 if sys.argv[1] == "size":
-    for size in (1 << 63, (1 << 64) - 1, (1 << 64) // 3 + 1):
+    for size in ((1 << 64) // 3 + 1, 1 << 63, (1 << 64) - 1):
         s.sendall(frame(b"\1" + varint(size)))
         text = answer(s)
         print("refused" if text[0] == 3 else "granted", text[2:].decode(), flush=True)
@@ -141,31 +147,37 @@ if sys.argv[1] == "frame":
     except OSError:
         sys.exit("closed")
 if sys.argv[1] == "deaf":
-    s.setblocking(False)
+    # As long as somebody takes it.
+    s.settimeout(2)
     sent = 0
     try:
         while sent < 1 << 30:
             sent += s.send(frame(b"\4") * 4096)
-    except BlockingIOError:
+    except TimeoutError:
         print("stopped", flush=True)
+    except OSError:
+        print("cut off", flush=True)
+    while not os.path.exists("seen"):
+        time.sleep(0.01)
 """
 
 
 def hostile(context, what):
     """A job of one rank that is HOSTILE."""
     program = context.work / "hostile.py"
-    program.write_text(HOSTILE.replace("VERSION", "1").replace("LAYOUT", "4"))
+    program.write_text(HOSTILE.replace("VERSION", "1"))
     return context.ftrun(None, 1, "/usr/bin/python3", str(program), what)
 
 
-def most_memory(job):
-    """The most kB of its own that the agent has had while the job runs."""
+def most_memory(job, look=lambda most: None):
+    """The most kB of its own that the agent has had while the job runs; `look` is told again and again."""
     agent, most = job.one("ft-agent"), 0
     while job.running():
         try:
             most = max(most, proc.resources(agent)["private_kb"])
         except (OSError, StopIteration):
             break
+        look(most)
         time.sleep(0.01)
     return most
 
@@ -193,12 +205,20 @@ def hostile_frame(context):
 
 @scenario("hostile-deaf", timeout=90)
 def hostile_deaf(context):
-    """A peer that asks and never reads is stopped by its own full socket; the agent's memory stays what it was."""
+    """A peer that asks and never reads is cut off before its answers fill the agent's memory, and this is said."""
     job = hostile(context, "deaf")
-    most = most_memory(job)
+
+    def look(most):
+        check(most < 200_000, f"the agent has {most} kB")
+        if job.output.text.endswith("\ncut off\n"):
+            job.wait_err("the checkpoint library of rank 0 is cut off: it does not read: 16 MiB wait for it", 1)
+            (context.work / "seen").touch()
+
+    most = most_memory(job, look)
     job.expect(0, patience=60)
     print(f"{most} kB")
-    check(0 < most < 200_000, f"the agent had {most} kB")
+    check(job.output.text == "welcome 0\ncut off\n", job.output.text)
+    check(most > 0, "nobody looked at the agent")
 
 
 PMI = r"""

@@ -21,8 +21,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 mod client_side;
 mod effects;
@@ -30,6 +32,13 @@ mod loner_side;
 mod mpi_side;
 mod pmi_side;
 mod pmix_side;
+
+/// Connections that may be without a preamble, or wait for the driver to hear of them.
+const MOST_PENDING: usize = 32;
+/// Connections of which it may not be known whose they are, besides two for each rank.
+const MOST_STRANGERS: usize = 16;
+/// Sentences about processes that do not belong to the job.
+const MOST_SAID: usize = 8;
 
 /// Names one accepted connection; never reused.
 pub type ConnectionId = u64;
@@ -87,7 +96,7 @@ pub enum Input {
     /// A peer did something that people must hear of; its connection is being closed.
     Trouble(ConnectionId, String),
     /// What a peer said, with the room that it takes in the queue until it has been dealt with.
-    Metered(Box<Input>, tokio::sync::OwnedSemaphorePermit),
+    Metered(Box<Input>, OwnedSemaphorePermit),
 }
 
 #[derive(Debug)]
@@ -142,6 +151,8 @@ pub struct Driver {
     ended: Option<(i32, Option<String>)>,
     /// What shepherds wanted said, once.
     noticed: BTreeSet<String>,
+    /// What was said of processes that do not belong to the job.
+    strangers: BTreeSet<String>,
 }
 
 /// Time that ftd-core reckons in; it goes on while the machine is suspended.
@@ -201,6 +212,7 @@ impl Driver {
             releasing: None,
             ended: None,
             noticed: BTreeSet::new(),
+            strangers: BTreeSet::new(),
             spec,
         })
     }
@@ -272,9 +284,7 @@ impl Driver {
             Input::Trouble(connection, sentence) => self.trouble(connection, &sentence),
             Input::Launcher(message) => self.launcher_says(message),
             Input::LauncherClosed => {}
-            Input::Opened(connection, link, peer) => {
-                drop(self.diallers.insert(connection, Dialler::Unknown(link, peer)));
-            }
+            Input::Opened(connection, link, peer) => self.opened(connection, link, peer),
             Input::Shepherd(connection, message, fds) => self.shepherd_says(connection, message, fds),
             Input::Rank(connection, message) => self.rank_says(connection, message),
             Input::Client(connection, message) => self.client_says(connection, message),
@@ -396,15 +406,27 @@ impl Driver {
         let Some(Dialler::Unknown(_, peer)) = self.diallers.get(&connection) else { return };
         let Some(started) = self.slots.get(&slot) else {
             // The launcher's word on a new one may be slower than the shepherd is.
+            let twice = self.early.iter().any(|early| early.0 == connection);
+            if twice || self.early.len() >= self.spec.world_size as usize {
+                return self.turn_away(
+                    connection,
+                    format!(
+                        "process {} says that it is the shepherd of slot {slot}, and there is no such slot",
+                        peer.pid
+                    ),
+                );
+            }
             return self.early.push((connection, slot, ranks, fds));
         };
         if peer.pid != *started || peer.held.is_none() {
-            tracing::warn!(slot, pid = peer.pid, started, "a process that is not this slot's shepherd was turned away");
-            self.diallers.remove(&connection);
-            return;
+            return self.turn_away(
+                connection,
+                format!("process {} says that it is the shepherd of slot {slot}, and is not", peer.pid),
+            );
         }
         tracing::info!(slot, pid = peer.pid, "a shepherd dialled");
         let Some(Dialler::Unknown(link, _)) = self.diallers.insert(connection, Dialler::Shepherd(slot)) else { return };
+        link.trust();
         for (rank, fd) in ranks.into_iter().zip(fds) {
             self.arenas.adopt(rank, fd, connection);
         }
@@ -515,14 +537,46 @@ impl Driver {
         }
     }
 
-    fn trouble(&self, connection: ConnectionId, sentence: &str) {
+    /// Somebody has dialled, and has not said yet who it is. There are never more of them than a job has use for.
+    fn opened(&mut self, connection: ConnectionId, link: Link, peer: Peer) {
+        self.diallers.insert(connection, Dialler::Unknown(link, peer));
+        let most = MOST_STRANGERS + 2 * self.spec.world_size as usize;
+        let early = |connection: &ConnectionId| self.early.iter().any(|early| early.0 == *connection);
+        let unknown =
+            self.diallers.iter().filter(|(id, dialler)| matches!(dialler, Dialler::Unknown(..)) && !early(id));
+        let unknown: Vec<ConnectionId> = unknown.map(|(id, _)| *id).collect();
+        if unknown.len() > most {
+            let sentence =
+                format!("it is the oldest of more than {most} connections of which nobody says whose they are");
+            self.turn_away(unknown[0], sentence);
+        }
+    }
+
+    /// Ends the connection of who does not belong to the job; one that has died meanwhile needs no words.
+    fn turn_away(&mut self, connection: ConnectionId, sentence: String) {
+        match self.diallers.remove(&connection) {
+            Some(Dialler::Unknown(link, peer)) if peer.held.as_ref().is_some_and(Held::lives) => link.give_up(sentence),
+            Some(Dialler::Unknown(link, _)) => link.close(),
+            _ => {}
+        }
+    }
+
+    fn trouble(&mut self, connection: ConnectionId, sentence: &str) {
         let who = match self.diallers.get(&connection) {
             Some(Dialler::Rank(_, rank)) => format!("the MPI library of rank {rank}"),
             Some(Dialler::Client(_, rank)) => format!("the checkpoint library of rank {rank}"),
             Some(Dialler::Shepherd(slot)) => format!("the shepherd of slot {slot}"),
-            Some(Dialler::Unknown(..)) | None => "a process of this user".to_string(),
+            Some(Dialler::Unknown(..)) | None => return self.stranger(sentence),
         };
         self.notice(format!("{who} is cut off: {sentence}"));
+    }
+
+    /// What strangers do is said, but not for ever.
+    fn stranger(&mut self, sentence: &str) {
+        if self.strangers.len() < MOST_SAID && self.strangers.insert(sentence.to_string()) {
+            let last = if self.strangers.len() == MOST_SAID { "; no more is said of such" } else { "" };
+            self.notice(format!("a process of this user is cut off: {sentence}{last}"));
+        }
     }
 
     fn dialler_left(&mut self, connection: ConnectionId) {
@@ -580,10 +634,13 @@ impl Driver {
     }
 }
 
-/// Accepts diallers for ever.
+/// Accepts diallers for ever. Who dials while many others have not said what they are waits in front of the door.
 pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<Input>) {
     let mut next: ConnectionId = 0;
+    let launcher = nix::unistd::getppid().as_raw();
+    let pending = Arc::new(Semaphore::new(MOST_PENDING));
     loop {
+        let Ok(room) = pending.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -602,17 +659,32 @@ pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<
         };
         next += 1;
         if let Ok(stream) = stream.into_std() {
-            tokio::spawn(serve(next, stream, peer, inputs.clone()));
+            tokio::spawn(serve(next, stream, peer, launcher, room, inputs.clone()));
         }
     }
 }
 
-async fn serve(connection: ConnectionId, stream: UnixStream, peer: Peer, inputs: UnboundedSender<Input>) {
+async fn serve(
+    connection: ConnectionId,
+    stream: UnixStream,
+    peer: Peer,
+    launcher: i32,
+    room: OwnedSemaphorePermit,
+    inputs: UnboundedSender<Input>,
+) {
     let (role, link, incoming) = match Incoming::open(stream).await {
         Ok(opened) => opened,
         Err(error) => return tracing::warn!(%error, "a dialler was turned away"),
     };
-    let _ = inputs.send(Input::Opened(connection, link, peer));
+    // Before it sends anything: descriptors and slots are taken from none but the launcher's children.
+    if role == ft_wire::Role::Shepherd && !peer.held.as_ref().is_some_and(|held| held.is_child_of(launcher)) {
+        if peer.held.is_some_and(|held| held.lives()) {
+            let sentence = format!("process {} says that it is a shepherd, and ftrun has not started it", peer.pid);
+            let _ = inputs.send(Input::Metered(Box::new(Input::Trouble(connection, sentence)), room));
+        }
+        return;
+    }
+    let _ = inputs.send(Input::Metered(Box::new(Input::Opened(connection, link, peer)), room));
     let end = match role {
         ft_wire::Role::Shepherd => relay(incoming, &inputs, |m, fds| Input::Shepherd(connection, m, fds)).await,
         ft_wire::Role::Rank => relay(incoming, &inputs, |m, _| Input::Rank(connection, m)).await,

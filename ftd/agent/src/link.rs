@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -20,10 +20,18 @@ const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most bytes that may wait for a peer which does not read them: room for the longest frame and another one.
 const MOST_QUEUED: usize = 2 * ft_wire::MAX_BODY;
+/// The same for a rank or a shepherd: many thousand short messages, and more than the longest environment.
+const MOST_QUEUED_SHORT: usize = 16 << 20;
+/// What a message takes in a queue besides its bytes.
+const WAITING: usize = 256;
 /// Longest message of a rank or a shepherd. They are short; only what libpmix's host and the launcher send may be long.
 const SHORT: usize = 4 << 20;
+/// Longest message of who has not proved yet whose process it is: more than any says with which one does.
+const FIRST: usize = 64 << 10;
 /// Bytes of one connection that may wait for the driver, besides one message that is longer than that.
 const MOST_WAITING: usize = 1 << 20;
+/// What the shortest message takes there, which is more than its bytes.
+const LEAST: usize = 512;
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
@@ -69,10 +77,13 @@ pub struct Link {
 #[derive(Debug)]
 struct Shared {
     socket: Arc<tokio::net::UnixStream>,
-    /// Bytes that wait to be written.
+    /// Bytes that wait to be written, and how many may.
     queued: AtomicUsize,
+    most_queued: AtomicUsize,
     /// Why this side gave the connection up.
     trouble: OnceLock<String>,
+    /// It is known whose process the peer is.
+    known: AtomicBool,
 }
 
 impl Link {
@@ -88,17 +99,34 @@ impl Link {
             // Whoever waits for the message must not wait for ever.
             Err(error) => return self.give_up(format!("a message for it could not be sent: {error}")),
         };
-        let waiting = self.shared.queued.fetch_add(frame.len(), Ordering::Relaxed) + frame.len();
-        if waiting > MOST_QUEUED {
+        let room = frame.len() + WAITING;
+        let waiting = self.shared.queued.fetch_add(room, Ordering::Relaxed) + room;
+        if waiting > self.shared.most_queued.load(Ordering::Relaxed) {
             return self.give_up(format!("it does not read: {} MiB wait for it", waiting >> 20));
         }
         let _ = self.queue.send((frame, fds));
     }
 
+    /// The peer has proved whose process it is.
+    pub fn trust(&self) {
+        self.shared.known.store(true, Ordering::Relaxed);
+    }
+
     /// Ends the connection in both directions; the reading half says why.
-    fn give_up(&self, trouble: String) {
+    pub fn give_up(&self, trouble: String) {
         let _ = self.shared.trouble.set(trouble);
-        let socket = std::os::fd::AsRawFd::as_raw_fd(&*self.shared.socket);
+        self.close();
+    }
+
+    /// Ends the connection in both directions.
+    pub fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl Shared {
+    fn close(&self) {
+        let socket = std::os::fd::AsRawFd::as_raw_fd(&*self.socket);
         let _ = nix::sys::socket::shutdown(socket, nix::sys::socket::Shutdown::Both);
     }
 }
@@ -106,6 +134,7 @@ impl Link {
 /// The receiving half.
 pub struct Incoming {
     shared: Arc<Shared>,
+    role: Role,
     frames: FrameBuffer,
     fds: VecDeque<OwnedFd>,
     room: Arc<Semaphore>,
@@ -127,10 +156,10 @@ async fn write_queue(shared: Arc<Shared>, mut queue: UnboundedReceiver<Outgoing>
             tracing::debug!(%error, "a peer is gone");
             return;
         }
-        shared.queued.fetch_sub(frame.len(), Ordering::Relaxed);
+        shared.queued.fetch_sub(frame.len() + WAITING, Ordering::Relaxed);
     }
-    let socket = std::os::fd::AsRawFd::as_raw_fd(&*shared.socket);
-    let _ = nix::sys::socket::shutdown(socket, nix::sys::socket::Shutdown::Write);
+    // What the peer has not read yet it can read still. Nobody is interested in what it says.
+    shared.close();
 }
 
 impl Incoming {
@@ -141,9 +170,16 @@ impl Incoming {
     pub async fn open(stream: UnixStream) -> Result<(Role, Link, Incoming), LinkError> {
         stream.set_nonblocking(true)?;
         let socket = Arc::new(tokio::net::UnixStream::from_std(stream)?);
-        let shared = Arc::new(Shared { socket, queued: AtomicUsize::new(0), trouble: OnceLock::new() });
+        let shared = Arc::new(Shared {
+            socket,
+            queued: AtomicUsize::new(0),
+            most_queued: AtomicUsize::new(MOST_QUEUED),
+            trouble: OnceLock::new(),
+            known: AtomicBool::new(false),
+        });
         let mut incoming = Incoming {
             shared: shared.clone(),
+            role: Role::Agent,
             frames: FrameBuffer::default(),
             fds: VecDeque::new(),
             room: Arc::new(Semaphore::new(MOST_WAITING)),
@@ -151,8 +187,9 @@ impl Incoming {
         send_all(&shared.socket, &Preamble::ours(Role::Agent).to_bytes(), &[]).await?;
         let peer =
             tokio::time::timeout(PREAMBLE_TIMEOUT, incoming.preamble()).await.map_err(|_| LinkError::Silent)??;
-        if matches!(peer.role, Role::Rank | Role::Client | Role::Shepherd) {
-            incoming.frames.limit(SHORT);
+        incoming.role = peer.role;
+        if incoming.is_local() {
+            shared.most_queued.store(MOST_QUEUED_SHORT, Ordering::Relaxed);
         }
         let (queue, outgoing) = unbounded_channel();
         tokio::spawn(write_queue(shared.clone(), outgoing));
@@ -166,6 +203,16 @@ impl Incoming {
             have += self.read(&mut bytes[have..]).await?;
         }
         Ok(Preamble::from_bytes(&bytes)?)
+    }
+
+    /// Whether the peer may be anybody, and has not proved who.
+    fn is_stranger(&self) -> bool {
+        self.is_local() && !self.shared.known.load(Ordering::Relaxed)
+    }
+
+    /// Whether the peer is none that this process or the launcher has made a connection for.
+    fn is_local(&self) -> bool {
+        matches!(self.role, Role::Rank | Role::Client | Role::Shepherd)
     }
 
     async fn read(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
@@ -196,6 +243,13 @@ impl Incoming {
         &mut self,
     ) -> Result<(M, Vec<OwnedFd>, OwnedSemaphorePermit), LinkError> {
         loop {
+            if let Some(trouble) = self.shared.trouble.get() {
+                return Err(LinkError::GivenUp(trouble.clone()));
+            }
+            let stranger = self.is_stranger();
+            if self.is_local() {
+                self.frames.limit(if stranger { FIRST } else { SHORT });
+            }
             if let Some((body, count)) = self.frames.next_frame()? {
                 if self.fds.len() < count as usize {
                     return Err(FrameError::Malformed(format!(
@@ -205,13 +259,18 @@ impl Incoming {
                     .into());
                 }
                 let fds = self.fds.drain(..count as usize).collect();
-                let bytes = (body.len() + ft_wire::FRAME_HEADER).min(MOST_WAITING) as u32;
+                // Who a stranger is depends on its first message: nothing more of it waits.
+                let least = if stranger { MOST_WAITING } else { LEAST };
+                let bytes = (body.len() + ft_wire::FRAME_HEADER).clamp(least, MOST_WAITING) as u32;
                 let room = self.room.clone().acquire_many_owned(bytes).await.map_err(|_| LinkError::Closed)?;
                 return Ok((ft_wire::decode(&body)?, fds, room));
             }
             let mut bytes = [0; 16 << 10];
             let count = self.read(&mut bytes).await?;
             self.frames.push(&bytes[..count]);
+            if matches!(self.role, Role::Rank | Role::Client) && !self.fds.is_empty() {
+                return Err(FrameError::Malformed("descriptors that nobody has asked for".into()).into());
+            }
         }
     }
 }
@@ -237,27 +296,63 @@ mod tests {
         let mut rest = Vec::new();
         std::io::Read::read_to_end(&mut theirs, &mut rest).unwrap();
 
-        let (mut theirs, _link, mut incoming) = link_to(Role::Client).await;
-        theirs.write_all(&(SHORT as u32 + 1).to_le_bytes()).unwrap();
-        theirs.write_all(&[0; 4]).unwrap();
-        let error = incoming.next::<u32>().await.unwrap_err();
-        assert!(error.is_trouble(), "{error}");
+        for (known, most) in [(true, SHORT), (false, FIRST)] {
+            let (mut theirs, link, mut incoming) = link_to(Role::Client).await;
+            if known {
+                link.trust();
+            }
+            theirs.write_all(&(most as u32 + 1).to_le_bytes()).unwrap();
+            theirs.write_all(&[0; 4]).unwrap();
+            let error = incoming.next::<u32>().await.unwrap_err();
+            assert!(error.is_trouble() && error.to_string().contains(&most.to_string()), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_a_stranger_one_message_waits_and_no_descriptor() {
+        let (mut theirs, link, mut incoming) = link_to(Role::Rank).await;
+        for _ in 0..2 {
+            theirs.write_all(&encode(&7u32, 0).unwrap()).unwrap();
+        }
+        let first = incoming.next_metered::<u32>().await.unwrap();
+        let second = tokio::time::timeout(Duration::from_millis(100), incoming.next_metered::<u32>()).await;
+        assert!(second.is_err(), "the first one waits still");
+        link.trust();
+        drop(first);
+        let (mut theirs, _link, mut incoming) = link_to(Role::Rank).await;
+        let frame = encode(&7u32, 1).unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        send_with_fds(theirs.as_fd(), &frame, &[null.as_fd()]).unwrap();
+        assert!(incoming.next::<u32>().await.unwrap_err().is_trouble());
+        drop(incoming);
+        theirs.flush().unwrap();
     }
 
     #[tokio::test]
     async fn a_peer_that_does_not_read_is_given_up() {
-        let (_theirs, link, mut incoming) = link_to(Role::Shepherd).await;
-        let megabyte = vec![0u8; 1 << 20];
-        for _ in 0..=MOST_QUEUED >> 20 {
-            link.send(&megabyte);
+        for (role, most) in [(Role::Shepherd, MOST_QUEUED_SHORT), (Role::Pmix, MOST_QUEUED)] {
+            let (_theirs, link, mut incoming) = link_to(role).await;
+            let megabyte = vec![0u8; 1 << 20];
+            for _ in 0..(most >> 20) - 1 {
+                link.send(&megabyte);
+            }
+            let next = tokio::time::timeout(Duration::from_millis(50), incoming.next::<u32>()).await;
+            assert!(next.is_err(), "{role:?} was given up too early");
+            (0..4).for_each(|_| link.send(&megabyte));
+            let error = incoming.next::<u32>().await.unwrap_err();
+            assert!(error.is_trouble() && error.to_string().contains("does not read"), "{error}");
         }
-        let error = incoming.next::<u32>().await.unwrap_err();
-        assert!(error.is_trouble() && error.to_string().contains("does not read"), "{error}");
+        let (_theirs, link, mut incoming) = link_to(Role::Client).await;
+        for _ in 0..MOST_QUEUED_SHORT / WAITING {
+            link.send(&1u8);
+        }
+        assert!(incoming.next::<u32>().await.unwrap_err().is_trouble(), "short messages take room as well");
     }
 
     #[tokio::test]
     async fn messages_that_nobody_has_dealt_with_hold_up_their_sender() {
         let (theirs, link, mut incoming) = link_to(Role::Client).await;
+        link.trust();
         let frame = encode(&vec![0u8; 300_000], 0).unwrap();
         let sender = std::thread::spawn(move || (0..8).try_for_each(|_| (&theirs).write_all(&frame)));
         let mut held = Vec::new();

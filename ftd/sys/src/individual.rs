@@ -100,6 +100,11 @@ impl Held {
         stands_below() && stands_below() && self.lives()
     }
 
+    /// Whether it is a child of the process `parent`.
+    pub fn is_child_of(&self, parent: i32) -> bool {
+        stat(self.identity.pid).is_some_and(|(above, _)| above == parent) && self.lives()
+    }
+
     /// The descriptor, to wait for its end.
     pub fn into_descriptor(self) -> OwnedFd {
         self.fd
@@ -151,6 +156,7 @@ mod tests {
         let identity = Individual::of(child.id() as i32).unwrap();
         let held = identity.hold().unwrap();
         assert!(held.is_below(std::process::id() as i32) && !held.is_below(child.id() as i32 + 1));
+        assert!(held.is_child_of(std::process::id() as i32) && !held.is_child_of(child.id() as i32));
         assert!(Individual { start: identity.start + 1, ..identity }.hold().is_none());
         held.signal(libc::SIGKILL).unwrap();
         child.wait().unwrap();

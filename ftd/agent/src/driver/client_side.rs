@@ -87,6 +87,7 @@ impl Driver {
             self.launcher.send(&launcher::ToLauncher::Arenas);
         }
         let fd = self.arenas.descriptor(rank).map_err(|error| format!("no arena for rank {rank}: {error}"))?;
+        link.trust();
         member.client = Some(link.clone());
         self.diallers.insert(connection, Dialler::Client(number, rank));
         link.send_with(&ToClient::Welcome { restarted: epoch > 1, world_size: self.spec.world_size, epoch }, vec![fd]);

@@ -6,7 +6,6 @@ use ft_wire::Flavour;
 use ft_wire::rank::page;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 impl Driver {
     pub(super) fn rank_says(&mut self, connection: ConnectionId, message: rank::ToAgent) {
@@ -56,9 +55,16 @@ impl Driver {
         let held = self.may_join(number, rank, peer)?;
         let (map, page) = shared_page().map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
         self.joined(number, rank, pid, held);
+        link.trust();
+        let mut former = None;
         if let Some(member) = self.member(number, rank) {
             member.page = map;
-            member.link = Some(link.clone());
+            former = member.link.replace(link.clone());
+        }
+        if let Some(former) = former {
+            // It has dialled twice: no more than one connection is kept.
+            former.close();
+            self.diallers.retain(|_, dialler| !matches!(dialler, Dialler::Rank(w, r) if (*w, *r) == (number, rank)));
         }
         self.diallers.insert(connection, Dialler::Rank(number, rank));
         tracing::info!(rank, pid, library, "a rank is about to initialise MPI");
