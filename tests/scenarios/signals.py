@@ -384,7 +384,7 @@ def frozen_few(context, place, size):
         program, gates = [context.program(mpi, "ending.c"), "ok"], [f"shepherd.born:{slot}" for slot in range(size)]
     else:
         program, gates = [context.program(mpi, "places.c")], ["app.compute:0", "shepherd.stop"]
-    job = context.ftrun(mpi, size, *program, gates=gates, hurry=10)
+    job = context.ftrun(mpi, size, *program, gates=gates, hurry=20)
     if place == "stop":
         job.kill(job.at_gate("app.compute", 0))
     hanging = [job.at_gate(f"shepherd.{place}", slot) for slot in range(size)]

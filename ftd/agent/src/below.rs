@@ -59,11 +59,12 @@ impl Below {
             return (exit, limit);
         }
         self.note(None);
-        let exit = match (self.status, exit) {
-            (Some(status), _) => crate::config::exit_of(status),
+        let exit = match (self.status.map(crate::config::exit_of), exit) {
+            (Some(killed @ Exit::Signal(_)), _) => killed,
             // ftd kills the wrappers of the dead.
-            (None, Exit::Signal(nix::libc::SIGKILL)) => Exit::Unseen,
-            (None, exit) => exit,
+            (known, Exit::Signal(nix::libc::SIGKILL)) => known.unwrap_or(Exit::Unseen),
+            // A rank that ended without a word to ftd, but not by a signal: what it meant its wrapper may say.
+            (_, exit) => exit,
         };
         (exit, limit.or(self.limit))
     }
@@ -91,6 +92,9 @@ mod tests {
         below.note(Some(11));
         assert_eq!(below.exit(9, None), (Exit::Signal(11), None));
         assert_eq!(below.exit(0, Some(Limit::Memory)), (Exit::Signal(11), Some(Limit::Memory)));
+        let mut by_itself = dead("exit 3");
+        by_itself.note(Some(3 << 8));
+        assert_eq!((by_itself.exit(7 << 8, None).0, by_itself.exit(9, None).0), (Exit::Code(7), Exit::Code(3)));
     }
 
     /// As on a kernel that has forgotten it.
