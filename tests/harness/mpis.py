@@ -41,7 +41,7 @@ class Mpi:
     def library_of(self, program, env):
         """The library that a program of this MPI's finds."""
         found = subprocess.run(["ldd", program], env=env, capture_output=True, text=True, check=True).stdout
-        return re.search(r"=> (\S*/(?:libmpi\.so|libmpich\.so)\S*)", found)[1]
+        return re.search(r"=> (\S*/(?:libmpi|libmpich|libmpi_abi)\.so\S*)", found)[1]
 
     def mpiexec(self, size, *command):
         """Command line that starts `command` without ftd."""

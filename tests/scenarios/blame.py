@@ -183,10 +183,10 @@ def jobs_of_one_handle(context, mpi):
     check(job.output.results == [], f"{job.output.text}{job.err}")
 
 
-@scenario("wrong-mpi", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+@scenario("wrong-mpi", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "mpich5abi", "impi")])
 def wrong_mpi(context, mpi):
     """--ft-mpi names the other family: what the preload reaches is served as what it is, and one sentence says so; what it does not
-    reach ends with a sentence. There are never as many jobs of one as there are ranks."""
+    reach ends with a sentence. There are never as many jobs of one as there are ranks, neither when what it says is right."""
     mpi = context.mpi(mpi)
     program, other = context.program(mpi, "ending.c"), "mpich" if mpi.family == "openmpi" else "openmpi"
     for command, how in (
@@ -197,6 +197,10 @@ def wrong_mpi(context, mpi):
         job.expect(0)
         check(job.output.results == ["of ending"], f"{command}: {job.output.text}{job.err}")
         check(job.err.count(f"--ft-mpi={other} (FT_MPI) is wrong: the program has loaded ") == 1, f"{command}: {job.err}")
+    for command in ([program, "ok"], ["bash", "-c", 'exec env -u LD_PRELOAD "$0" ok', program]):
+        job = context.ftrun(mpi, 2, *command, options=[f"--ft-mpi={mpi.family}"])
+        job.expect(0)
+        check(job.output.results == ["of ending"] and job.err == "", f"{command}: {job.output.text}{job.err}")
     library = mpi.library_of(program, context.env(mpi, {}))
     for command in (
         ["bash", "-c", 'exec env -u LD_PRELOAD "$0" ok', program],

@@ -329,10 +329,11 @@ def last_output(context, how):
     os.mkfifo(pipe)
     read = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     job = context.start(
-        ["bash", "-c", 'exec "$@" >pipe', "bash", context.prefix / "bin/ftrun", "-n", "1", "seq", "30000"],
+        ["bash", "-c", 'exec "$@" >pipe', "bash", context.prefix / "bin/ftrun", "-n", "1", "bash", "-c", "seq 30000; touch printed"],
     )
-    # All that is left of the job below ftrun's two processes.
-    until(lambda: job.below("ftrun") and len(proc.descendants(job.pid)) == 1, "the rank does not end")
+    until((context.work / "printed").exists, "the rank does not end")
+    # Then ftrun's two processes are all that is left of the job.
+    until(lambda: len(proc.descendants(job.pid)) == 1, "the others of the job do not end")
     ours = [job.pid, job.launcher]
     if how == "killed":
         left = lambda: proc.shared_files() - context.shared_before  # noqa: E731
@@ -362,7 +363,10 @@ def terminal_hung_up(context):
         env={"TERMINAL": os.ttyname(slave)},
     )
     until((context.work / "on").exists, "the rank does not begin")
-    check(os.read(terminal, 4) == b"on\r\n", "the terminal shows something else")
+    shown = b""
+    while not shown.endswith(b"\n"):
+        shown += os.read(terminal, 4)
+    check(shown == b"on\r\n", f"the terminal shows {shown}")
     os.close(slave)
     os.close(terminal)
     (context.work / "off").touch()

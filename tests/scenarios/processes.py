@@ -273,6 +273,24 @@ def own_group(context, end):
     check(not left, f"cgroups are left: {left}")
 
 
+@scenario("own-group-unread", as_root=root.Delegated())
+def own_group_unread(context):
+    """When nobody reads what a job printed, its cgroup is gone all the same: SIGKILL of ftrun then leaves none."""
+    own = f"/mnt{proc.group(os.getpid())}"
+    os.mkfifo(context.work / "pipe")
+    read = os.open(context.work / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    command = ["bash", "-c", 'exec "$@" >pipe', "bash", context.prefix / "bin/ftrun", "-n", "1", "bash", "-c"]
+    job = context.start([*command, "cat /proc/self/cgroup >group; seq 30000; touch printed"])
+    groups = lambda: [name for name in os.listdir(own) if os.path.isdir(f"{own}/{name}")]  # noqa: E731
+    eventually((context.work / "printed").exists, "the end of the rank")
+    check("/slot-0" in (context.work / "group").read_text(), "the job had no cgroup")
+    eventually(lambda: len(proc.descendants(job.pid)) == 1 and not groups(), "the end of the job's cgroup")
+    job.kill(job.pid)
+    job.wait(5)
+    os.close(read)
+    check(not groups(), f"cgroups are left: {groups()}")
+
+
 @scenario("own-group-nested", each=[{"end": e} for e in ("well", "kill", "crash")], as_root=root.Delegated())
 def own_group_nested(context, end):
     """Groups that a rank makes below its own, and what it puts there, go with the job: at its end, when ftrun is killed, and

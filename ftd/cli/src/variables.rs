@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 /// Variables of ftrun's besides those of its options.
 const READ: [&str; 4] = ["FT_CHECKPOINT_TIMEOUT", "FT_LIBEXEC", "FT_LOG", "FT_MEMORY_DIR"];
 /// Variables that ftd sets for the ranks and for its own processes: who starts ftrun from one of those has them.
-const SET: [&str; 14] = [
+const SET: [&str; 12] = [
     "FT_CHECKPOINT_DIR",
     "FT_EPOCH",
     "FT_JOB",
@@ -15,16 +15,14 @@ const SET: [&str; 14] = [
     "FT_LISTEN_FD",
     "FT_LOCAL_RANK",
     "FT_LOCAL_SIZE",
-    "FT_PMIX_FD",
-    "FT_PMIX_TMPDIR",
     "FT_RANK",
     "FT_SIZE",
     "FT_SOCKET",
     "FT_STDOUT",
     "FT_WORLD",
 ];
-/// Beginnings of the names that ftd's tests have for themselves.
-const OF_TESTS: [&str; 2] = ["FT_TEST_", "FT_GATE"];
+/// Beginnings of the names that ftd's tests and its build have for themselves.
+const OF_TESTS: [&str; 3] = ["FT_TEST_", "FT_GATE", "FT_PMIX_"];
 /// Words of `FT_LOG`.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
