@@ -6,6 +6,26 @@ use ft_wire::pmix::{ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc,
 use std::os::unix::ffi::OsStringExt;
 
 impl Driver {
+    /// Keeps one `ft-pmix` ready for the next world that wants one: its start is no part of a recovery.
+    pub(super) fn warm_up(&mut self) {
+        if self.speaks_pmix && self.warm_pmix.is_none() {
+            self.warm_pmix = self.start_pmix();
+        }
+    }
+
+    pub(super) fn start_pmix(&mut self) -> Option<PmixHost> {
+        let id = self.next_host;
+        self.next_host += 1;
+        let tmpdir = Path::new(&self.spec.job_dir).join("pmix").join(format!("{}-{id}", std::process::id()));
+        match PmixHost::start(id, &self.spec.ft_pmix, &tmpdir, self.inputs.clone()) {
+            Ok(host) => Some(host),
+            Err(error) => {
+                self.notice(format!("{} cannot be started: {error}", self.spec.ft_pmix.display()));
+                None
+            }
+        }
+    }
+
     /// Makes sure that the world has a host for libpmix.
     pub(super) fn serve_pmix(&mut self, number: WorldNumber) {
         let taken = self.worlds.get(&number).is_none_or(|w| w.pmix.is_some());

@@ -1,0 +1,196 @@
+//! The shepherds, and what they tell of the processes on their slots.
+
+use super::*;
+use ftd_core::Limit;
+
+#[derive(Debug)]
+pub(super) struct Shepherd {
+    pub(super) connection: ConnectionId,
+    pub(super) link: Link,
+}
+
+impl Driver {
+    pub(super) fn to_all_shepherds(&self, message: &shepherd::ToShepherd) {
+        for shepherd in self.shepherds.values() {
+            shepherd.link.send(message);
+        }
+    }
+
+    pub(super) fn shepherd_says(&mut self, connection: ConnectionId, message: shepherd::ToAgent, fds: Vec<OwnedFd>) {
+        let slot = match (&message, self.diallers.get(&connection)) {
+            (shepherd::ToAgent::Hello { slot, .. }, Some(Dialler::Unknown(..))) => *slot,
+            (_, Some(Dialler::Shepherd(slot))) => *slot,
+            _ => return tracing::warn!(connection, ?message, "a message out of turn"),
+        };
+        match message {
+            shepherd::ToAgent::Hello { slot, arenas, .. } => self.shepherd_dialled(connection, slot, arenas, fds),
+            shepherd::ToAgent::Started { world, rank, pid } => {
+                if let Some(member) = self.member(world, rank) {
+                    member.child = Some(pid);
+                    let process = member.process;
+                    self.files.started(pid);
+                    self.report(Event::Started(process));
+                    self.world_started(world);
+                    if rank == 0 {
+                        self.rest_before_loners(world, Search::default());
+                    }
+                }
+            }
+            shepherd::ToAgent::StartFailed { world, rank, errno, what } => {
+                let reason = match errno {
+                    0 => what,
+                    _ => format!("{what}: {}", std::io::Error::from_raw_os_error(errno)),
+                };
+                if let Some(member) = self.member(world, rank) {
+                    member.ended = true;
+                    let process = member.process;
+                    let status = if errno == nix::libc::ENOENT { 127 } else { 126 };
+                    self.report(Event::StartFailed { process, reason, status });
+                }
+            }
+            shepherd::ToAgent::Notice(text) => {
+                if self.noticed.insert(text.clone()) {
+                    self.notice(text);
+                }
+            }
+            shepherd::ToAgent::Orphaned { world, rank, pid, heir } => {
+                tracing::info!(world, rank, pid, "a wrapper ended and its rank lives on");
+                if let Some(member) = self.member(world, rank) {
+                    member.child = Some(heir);
+                }
+                self.files.ended_well(pid);
+            }
+            shepherd::ToAgent::Exited { world, rank, pid, status, oom, cpu_limit } => {
+                let limit = if oom { Some(Limit::Memory) } else { cpu_limit.then_some(Limit::CpuTime) };
+                self.child_ended(world, rank, pid, status, limit)
+            }
+            shepherd::ToAgent::Emptied { world } => {
+                if self.worlds.get(&world).is_some_and(|w| w.occupied.contains(&slot)) {
+                    self.slot_emptied(slot);
+                }
+            }
+        }
+    }
+
+    /// Somebody says that it is the shepherd of a slot: it is, if it is the process that the launcher started as such.
+    pub(super) fn shepherd_dialled(
+        &mut self,
+        connection: ConnectionId,
+        slot: Slot,
+        ranks: Vec<Rank>,
+        fds: Vec<OwnedFd>,
+    ) {
+        let Some(Dialler::Unknown(_, peer)) = self.diallers.get(&connection) else { return };
+        let Some(started) = self.slots.get(&slot) else {
+            // The launcher's word on a new one may be slower than the shepherd is.
+            let twice = self.early.iter().any(|early| early.0 == connection);
+            if twice || self.early.len() >= self.spec.world_size as usize {
+                return self.turn_away(
+                    connection,
+                    format!(
+                        "process {} says that it is the shepherd of slot {slot}, and there is no such slot",
+                        peer.pid
+                    ),
+                );
+            }
+            return self.early.push((connection, slot, ranks, fds));
+        };
+        if peer.pid != *started || peer.held.is_none() {
+            return self.turn_away(
+                connection,
+                format!("process {} says that it is the shepherd of slot {slot}, and is not", peer.pid),
+            );
+        }
+        tracing::info!(slot, pid = peer.pid, "a shepherd dialled");
+        let Some(Dialler::Unknown(link, _)) = self.diallers.insert(connection, Dialler::Shepherd(slot)) else { return };
+        link.trust();
+        for (rank, fd) in ranks.into_iter().zip(fds) {
+            self.arenas.adopt(rank, fd, connection);
+        }
+        self.shepherds.insert(slot, Shepherd { connection, link });
+        self.spread_arenas();
+        self.report(Event::SlotUp(SlotId(slot)));
+    }
+
+    /// The first moment after a release: every process runs.
+    pub(super) fn world_started(&mut self, number: WorldNumber) {
+        let all = |world: &World| world.members.values().all(|m| m.child.is_some());
+        if self.releasing == Some(number) && self.worlds.get(&number).is_some_and(all) {
+            self.releasing = None;
+            ft_sys::gate::reach("agent.released", None);
+        }
+    }
+
+    pub(super) fn child_ended(&mut self, world: WorldNumber, rank: Rank, pid: i32, status: i32, limit: Option<Limit>) {
+        // With an MPI that nothing was preloaded in front of, nobody has told which process below a wrapper is the rank.
+        let told = self.spec.linked_in.is_some() && self.spec.mpi != "auto";
+        // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
+        let stopping = self.worlds.get(&world).is_some_and(|world| world.stopping);
+        let (process, unseen, below) = match self.member(world, rank) {
+            Some(member) => {
+                member.ended = true;
+                let dead = !stopping && member.died_below();
+                if dead {
+                    member.note_death(None);
+                }
+                (member.process, dead || (told && member.pid.is_none()), member.below.take())
+            }
+            None => {
+                let below = self.departed.remove(&(world, rank));
+                (Process::primary(WorldId(world), ftd_core::Rank(rank)), false, below)
+            }
+        };
+        tracing::debug!(world, rank, status, "child ended");
+        if status == 0 {
+            self.files.ended_well(pid);
+        }
+        let (exit, limit) = match below {
+            Some(mut below) => below.exit(status, limit),
+            None => (crate::config::exit_of(status), limit),
+        };
+        if unseen && !matches!(exit, ftd_core::Exit::Code(0..=128 | 193..)) {
+            // The wrapper tells of a signal below it.
+            self.report(Event::Dying(process));
+        }
+        self.report(Event::Exited { process, exit, limit });
+    }
+
+    pub(super) fn rank_is_dying(&mut self, world: WorldNumber, rank: Rank, status: Option<i32>) {
+        ft_sys::gate::reach("agent.dying", Some(rank));
+        if let Some(member) = self.member(world, rank)
+            && !member.ended
+            && !member.exits_by_itself()
+        {
+            let process = member.process;
+            member.note_death(status);
+            self.report(Event::Dying(process));
+        }
+    }
+
+    /// A rank below a wrapper died; ftd is not who waits for it.
+    pub(super) fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
+        let Some(member) = self.member(world, rank) else { return };
+        if member.exits_by_itself() {
+            if let Some(pid) = member.pid.filter(|_| member.exits_well()) {
+                self.files.ended_well(pid);
+            }
+        } else if !member.ended {
+            let process = member.process;
+            member.note_death(None);
+            self.report(Event::Dying(process));
+        }
+    }
+
+    /// Nothing is left on `slot` of the world that occupied it.
+    pub(super) fn slot_emptied(&mut self, slot: Slot) {
+        let mut emptied = Vec::new();
+        for world in self.worlds.values_mut() {
+            if world.occupied.remove(&slot) && world.stopping && world.occupied.is_empty() {
+                emptied.push(world.number);
+            }
+        }
+        for number in emptied {
+            self.world_emptied(number);
+        }
+    }
+}
