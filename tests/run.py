@@ -108,8 +108,6 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         os.dup2(log.fileno(), 2)
         sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
         sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-        # Where it stands when its time is over, for whoever reads of a hang.
-        faulthandler.dump_traceback_later(scenario.timeout - 0.5, file=log)
         if not scenario.public:
             proc.private_shm()
         limited = scenario.memory_mb is None or (user is not None and proc.limit_memory(scenario.memory_mb) is not None)
@@ -127,6 +125,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         # Under nohup it is ignored, and what inherits that is to ignore it as well.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         context = job.Context(label, scratch, prefix, scenario.public)
+        # Where it stands when its time is over, for whoever reads of a hang. It is a thread, and there are none in `unshare`.
+        faulthandler.dump_traceback_later(scenario.timeout - 0.5, file=log)
         try:
             if not limited:
                 raise job.Skipped(NOT_ROOT if user is None else "there is no memory cgroup to be had")
