@@ -103,10 +103,10 @@ def varint(n):
         if not n:
             return out
 
-def connect():
+def connect(role=3):
     s = socket.socket(socket.AF_UNIX)
     s.connect(os.environ["FT_SOCKET"])
-    s.sendall(b"ftdwire\n" + struct.pack("<II", VERSION, 3))
+    s.sendall(b"ftdwire\n" + struct.pack("<II", VERSION, role))
     return s
 
 def frame(body):
@@ -146,6 +146,20 @@ if sys.argv[1] == "frame":
         read(s, 1)
     except OSError:
         sys.exit("closed")
+if sys.argv[1] == "again":
+    held = []
+    for number in range(300):
+        held.append(join(0)[0])
+        s = connect(2)
+        read(s, 16)
+        s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"]))
+                        + varint(2 * os.getpid()) + b"\1\0"))
+        text = answer(s)
+        held.append(s)
+        if number in (0, 299):
+            print("joined" if text[0] == 0 else text[2:].decode(), flush=True)
+    while not os.path.exists("seen"):
+        time.sleep(0.01)
 if sys.argv[1] == "deaf":
     # As long as somebody takes it.
     s.settimeout(2)
@@ -219,6 +233,23 @@ def hostile_deaf(context):
     print(f"{most} kB")
     check(job.output.text == "welcome 0\ncut off\n", job.output.text)
     check(most > 0, "nobody looked at the agent")
+
+
+@scenario("hostile-again")
+def hostile_again(context):
+    """A rank that joins again and again is refused at last, and its connections fill no table of the agent's."""
+    job = hostile(context, "again")
+    agent = job.one("ft-agent")
+    deadline = time.monotonic() + 30
+    while len(job.output.text.splitlines()) < 3:
+        check(time.monotonic() < deadline and job.running(), f"it does not come to its end: {job.output.text}{job.err}")
+        time.sleep(0.01)
+    descriptors = proc.resources(agent)["descriptors"]
+    (context.work / "seen").touch()
+    job.wait(20)
+    lines = job.output.text.splitlines()
+    check(lines[1] == "joined" and lines[2].endswith("has joined 16 times already"), job.output.text)
+    check(descriptors < 150, f"the agent had {descriptors} descriptors")
 
 
 PMI = r"""

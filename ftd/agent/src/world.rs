@@ -24,6 +24,8 @@ pub struct Member {
     pub child: Option<i32>,
     /// The descendant that called `MPI_Init`: the rank.
     pub pid: Option<i32>,
+    /// How often it has joined.
+    pub joins: u32,
     /// Page shared with the preload.
     pub page: Option<Arc<SharedMap>>,
     /// Connection to the preload.
@@ -52,6 +54,7 @@ impl Member {
             slot,
             child: None,
             pid: None,
+            joins: 0,
             page: None,
             link: None,
             awaits_pmix: None,

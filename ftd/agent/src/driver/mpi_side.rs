@@ -7,6 +7,10 @@ use ft_wire::rank::page;
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 
+/// A process joins once, or a few times when a library that looks for its MPI does so in its own way; each time costs
+/// descriptors.
+const MOST_JOINS: u32 = 16;
+
 impl Driver {
     pub(super) fn rank_says(&mut self, connection: ConnectionId, message: rank::ToAgent) {
         if let rank::ToAgent::Hello { world, rank, pid: _, flavour, library } = message {
@@ -111,6 +115,7 @@ impl Driver {
         };
         let held = self.proven(number, rank, peer)?;
         match member.pid.filter(|first| *first != pid) {
+            None if member.joins >= MOST_JOINS => Err(format!("process {pid} has joined {MOST_JOINS} times already")),
             None => Ok(held),
             Some(first) => Err(format!(
                 "process {first} is rank {rank} already: only one process of a rank may call MPI_Init; a job within the job is \
@@ -123,6 +128,7 @@ impl Driver {
     fn joined(&mut self, number: WorldNumber, rank: Rank, pid: i32, held: Held) {
         let Some(member) = self.member(number, rank) else { return };
         member.pid = Some(pid);
+        member.joins += 1;
         let slot = member.slot;
         if member.child == Some(pid) {
             return;
