@@ -260,6 +260,10 @@ def least_files(directory):
     return min(looks)
 
 
+# After so many failures `hundred-failures` looks at what is held: early, when caches are filled, and late.
+MEASURED = (10, 30, 100)
+
+
 @scenario("hundred-failures", timeout=400, weight=2, each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])
 def hundred_failures(context, mpi):
     """100 failures in one job; between the 10th and the 100th nothing grows."""
@@ -278,7 +282,7 @@ def hundred_failures(context, mpi):
             check(job.running(), f"the job ended before failure {failure}")
             check(time.monotonic() < deadline, f"no progress before failure {failure}")
             time.sleep(0.002)
-        if failure in (10, 100):
+        if failure in MEASURED:
             time.sleep(0.3)
             shepherds = job.below("ft-shepherd")
             measured[failure] = {
@@ -295,21 +299,18 @@ def hundred_failures(context, mpi):
     job.expect(0, patience=60)
     check(len(job.restored) == 100, f"{len(job.restored)} recovery blocks")
     check(None not in job.restored[1:], "a restart from the beginning")
-    early, late = measured[10], measured[100]
-    print(f"after 10 failures: {early}\nafter 100 failures: {late}")
-    check(early.keys() == late.keys(), "there are other processes now")
-    for who in early:
-        for what, before in early[who].items():
+    print("".join(f"after {failure} failures: {found}\n" for failure, found in measured.items()))
+    first, settled, late = (measured[failure] for failure in MEASURED)
+    check(first.keys() == settled.keys() == late.keys(), "there are other processes now")
+    for who in first:
+        for what, before in first[who].items():
             after = late[who][what]
             if what == "private_kb":
                 continue
-            if what == "shm":
-                # The notes of one ended world may stay (I13).
-                check(after <= before + 4, f"{who}: {what} was {before} and is {after}")
-                continue
             if what == "resident_kb":
-                # The goal is 5 %: the agent grows by 3.5 kB a failure, and why is open (I13).
+                # What is in use is constant soon; the allocator's caches fill for a while longer.
                 check(after <= before * 1.1, f"{who}: {what} grew from {before} to {after}")
+                check(after <= settled[who][what] * 1.05, f"{who}: {what} grew from {settled[who][what]} to {after}")
             else:
                 check(after == before, f"{who}: {what} was {before} and is {after}")
 

@@ -142,6 +142,12 @@ pub fn one_heap() {
     }
 }
 
+/// Gives free memory between what is in use back to the system: trimming alone gives back what lies above it.
+pub fn give_memory_back() {
+    // SAFETY: takes a number; the allocator locks itself.
+    unsafe { libc::malloc_trim(0) };
+}
+
 /// What the calling thread has used of a processor up to now. Time that others had it meanwhile does not count.
 pub fn processor_time() -> Duration {
     use nix::time::{ClockId, clock_gettime};

@@ -10,6 +10,9 @@ use std::collections::BTreeSet;
 /// processes do not go round in that time.
 const MAKING: u64 = 1;
 
+/// `SHM_DEST` in a segment's mode.
+const TO_BE_DESTROYED: u32 = 0o1000;
+
 /// What became of a noted segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -48,6 +51,8 @@ fn remove_found(noted: &made::Segment, found: &Existing, more: bool) -> Verdict 
     // What the list said may be no more.
     match made::status(found.id) {
         Some(now) if now.shm_ctime as u64 != found.changed || now.shm_cpid != found.creator => Verdict::Gone,
+        // Marked for removal already: it goes with the last one who is attached, whoever that is.
+        Some(now) if u32::from(now.shm_perm.mode) & TO_BE_DESTROYED != 0 => Verdict::Gone,
         Some(now) if now.shm_nattch > 0 => Verdict::Attached(found.id),
         Some(_) => {
             // SAFETY: IPC_RMID takes no buffer; the kernel checks the number and the permission.
@@ -202,6 +207,20 @@ mod tests {
         // SAFETY: as above.
         unsafe { libc::shmdt(place) };
         assert_eq!(remove(&announced, &existing()), Verdict::Gone);
+        assert!(!exists(&made));
+    }
+
+    #[test]
+    fn one_that_its_maker_marked_goes_with_the_last_who_is_attached() {
+        let made = left_by_a_child();
+        // SAFETY: attaches at an address of the kernel's choice.
+        let place = unsafe { libc::shmat(made.id.unwrap(), std::ptr::null(), 0) };
+        // SAFETY: the removal takes no buffer.
+        unsafe { libc::shmctl(made.id.unwrap(), libc::IPC_RMID, std::ptr::null_mut()) };
+        assert!(exists(&made));
+        assert_eq!(remove(&made, &existing()), Verdict::Gone);
+        // SAFETY: detaches from there.
+        unsafe { libc::shmdt(place) };
         assert!(!exists(&made));
     }
 

@@ -279,6 +279,8 @@ impl Driver {
             if Litter::of_world(&job_dir, number).sweep(End::Killed).sentence().is_none() {
                 let _ = std::fs::remove_dir_all(ft_sys::made::directory(&job_dir, number));
             }
+            // A recovery is over: what it took for a while would else stay, in pieces, and more with each.
+            ft_sys::process::give_memory_back();
         });
     }
 
