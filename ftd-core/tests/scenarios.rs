@@ -25,6 +25,8 @@
 //! | `expect blame TEXT` | a sentence of any recovery's report |
 //! | `expect status S`, `expect reason TEXT` | the end |
 
+#![allow(clippy::print_stdout)]
+
 mod cluster;
 
 use cluster::{Cluster, Fault, Obedience, Setup};

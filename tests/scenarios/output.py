@@ -290,6 +290,21 @@ def reader_left(context):
     check(job.output.text == "1\n", job.output.text)
 
 
+@scenario("helpers-unheard", each=[{"where": "left"}, {"where": "full"}])
+def helpers_unheard(context, where):
+    """What helpers say cannot be written: nobody reads standard error any more, or its disk is full. None dies of that."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    # The agent says something about every message.
+    redirect = {"left": "2> >(exec true)", "full": "2>/dev/full"}[where]
+    job = context.script(
+        f'FT_LOG=debug "$FTRUN" -n 2 --ft=reinit "$PROGRAM" {redirect}',
+        mpi=mpi, env={"PROGRAM": program, "PLACES_SLEEP": 20},
+    )
+    status = job.wait(60)
+    check("result " in job.output.text and status == 0, f"status {status}, and {job.output.text!r}")
+
+
 # The second world begins a line, waits, and ends it.
 TWO_HALVES = """
 if [ "$FT_WORLD" = 1 ]; then printf 'first world'; exec sleep 1000; fi

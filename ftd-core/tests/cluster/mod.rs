@@ -2,7 +2,7 @@
 //! with compare-and-swap, a network that delays, reorders, doubles and drops. Everything happens in one queue, ordered by
 //! a seed; the invariants of the design are checked after every step.
 
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, clippy::unwrap_used, clippy::print_stdout)]
 
 use ftd_core::agent::Stage;
 use ftd_core::*;

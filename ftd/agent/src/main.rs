@@ -65,7 +65,12 @@ pub enum AgentError {
 fn main() -> ExitCode {
     ft_sys::process::one_heap();
     ft_sys::process::lift_file_size_limit();
-    tracing_subscriber::fmt().with_env_filter(what_to_log()).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(what_to_log())
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&AgentError::Io(error)),
@@ -84,14 +89,17 @@ fn what_to_log() -> tracing_subscriber::EnvFilter {
     match std::env::var_os("FT_LOG").filter(|text| !text.is_empty()) {
         None => "error".into(),
         Some(text) => tracing_subscriber::EnvFilter::try_new(text.to_string_lossy()).unwrap_or_else(|error| {
-            eprintln!("ftd: FT_LOG: '{}' is not what can be logged ({error}): errors only", text.to_string_lossy());
+            ft_sys::standard::say(format_args!(
+                "ftd: FT_LOG: '{}' is not what can be logged ({error}): errors only",
+                text.to_string_lossy()
+            ));
             "error".into()
         }),
     }
 }
 
 fn fail(error: &AgentError) -> ExitCode {
-    eprintln!("ftd: ft-agent: {error}");
+    ft_sys::standard::say(format_args!("ftd: ft-agent: {error}"));
     ExitCode::FAILURE
 }
 
@@ -125,7 +133,9 @@ async fn work() -> Result<(), AgentError> {
     let from_launcher = inputs.clone();
     tokio::spawn(async move {
         match driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(message)).await {
-            Err(error) if error.is_trouble() => eprintln!("ftd: ft-agent: the link to ftrun: {error}"),
+            Err(error) if error.is_trouble() => {
+                ft_sys::standard::say(format_args!("ftd: ft-agent: the link to ftrun: {error}"))
+            }
             _ => {}
         }
         let _ = from_launcher.send(Input::LauncherClosed);

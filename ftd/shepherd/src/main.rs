@@ -38,14 +38,14 @@ fn main() -> ExitCode {
     let options = match Options::parse(std::env::args_os().skip(1)) {
         Ok(options) => options,
         Err(sentence) => {
-            eprintln!("ftd: ft-shepherd: {sentence}");
+            ft_sys::standard::say(format_args!("ftd: ft-shepherd: {sentence}"));
             return ExitCode::from(2);
         }
     };
     match tend(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ftd: ft-shepherd: {error}");
+            ft_sys::standard::say(format_args!("ftd: ft-shepherd: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -234,7 +234,10 @@ impl Shepherd {
                 Ok(None) => break,
                 Err(error) => {
                     if !matches!(error, ChannelError::Closed) {
-                        eprintln!("ftd: slot {}: the agent's words: {error}", self.slot.number());
+                        ft_sys::standard::say(format_args!(
+                            "ftd: slot {}: the agent's words: {error}",
+                            self.slot.number()
+                        ));
                     }
                     agent_gone = true;
                     break;

@@ -1,6 +1,6 @@
 //! Worlds of real MPI programs of the MPICH family.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 use ft_pmi1::{Action, Event, Names, OVERSUBSCRIBED, World};
 use std::collections::HashMap;

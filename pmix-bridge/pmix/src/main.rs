@@ -5,6 +5,7 @@ use ft_pmix::{LookupResponder, ModexResponder, OpResponder, Server, SpawnRespond
 use ft_wire::pmix::{Proc, ToAgent, ToPmix};
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
 use std::collections::{HashMap, HashSet};
+use std::io::Write;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -59,16 +60,22 @@ impl Requests {
     }
 }
 
+/// Where it cannot be written nobody can be told; `eprintln!` would panic.
+fn complain(what: &dyn std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "ft-pmix: {what}");
+}
+
 fn main() {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("FT_LOG"))
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        .log_internal_errors(false)
         .init();
     let code = match run() {
         Ok(()) => 0,
         Err(failure) => {
-            eprintln!("ft-pmix: {failure}");
+            complain(&failure);
             1
         }
     };
@@ -259,7 +266,7 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<To
             Ok(frame) => frame,
             Err(error) => {
                 // The world cannot go on without this message, and the agent sees the link's end.
-                eprintln!("ft-pmix: {error}");
+                complain(&error);
                 ft_pmix::leave(1)
             }
         };
