@@ -8,7 +8,7 @@
 #include <mpi.h>
 #include <signal.h>
 
-static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGALRM, SIGUSR1};
+static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGALRM, SIGUSR1, SIGUSR2};
 static volatile sig_atomic_t came;
 
 static void note(int signal) {

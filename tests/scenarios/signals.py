@@ -59,6 +59,22 @@ def signal_save(context, mpi, number):
     no_recovery(job)
 
 
+@scenario("signal-everybody", each=[{"number": n} for n in
+          ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGXCPU", "SIGALRM", "SIGUSR1", "SIGUSR2")])
+def signal_everybody(context, number):
+    """All processes of the job get it, as batch systems and `systemctl stop` send it: helpers do not die of it, the ranks have
+    their time to save, and what only ranks heed ends nothing."""
+    ends = not number.startswith("SIGUSR")
+    job = leaving(context, context.mpi("openmpi5"), 3, *(("save", 150) if ends else ("finalize", 0)))
+    for pid in [job.pid, *proc.descendants(job.pid)]:
+        os.kill(pid, getattr(signal, number))
+    job.expect(0)
+    check(saved(job) == [0, 1, 2], f"saved by {saved(job)}")
+    check((f"cancelled by {number}, and its ranks ended by themselves" in job.err) == ends, job.err)
+    check("died" not in job.err and "ended by" not in job.err.replace("ranks ended by", ""), f"a helper died: {job.err}")
+    no_recovery(job)
+
+
 @scenario("signal-status", each=[{"how": h} for h in ("code", "finalize", "killed", "none")])
 def signal_status(context, how):
     """All by themselves: their status, as without ftd; otherwise 128 + the signal."""

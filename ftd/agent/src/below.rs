@@ -77,7 +77,9 @@ mod tests {
     fn dead(how: &str) -> Below {
         let mut command = std::process::Command::new("bash");
         command.args(["-c", &format!("read; {how}")]).stdin(std::process::Stdio::piped());
+        let forks = crate::forks::one();
         let mut child = command.spawn().unwrap();
+        drop(forks);
         let below = Below::new(Arc::new(Held::of(child.id() as i32).unwrap()));
         drop(child.stdin.take());
         child.wait().unwrap();

@@ -11,6 +11,8 @@ mod config;
 mod driver;
 mod due;
 mod files;
+#[cfg(test)]
+mod forks;
 mod full_places;
 mod link;
 mod loners;

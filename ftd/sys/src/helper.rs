@@ -8,6 +8,20 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// Signals that are for the ranks and reach them through ftrun. Batch systems, `systemctl stop` and people send them to all
+/// processes of a job: a helper that died of one would take the ranks' time to save, or their checkpoints, with it.
+const FOR_THE_RANKS: [i32; 9] = [
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGXCPU,
+    libc::SIGTSTP,
+];
+
 /// A program of ftd's to be started.
 #[derive(Debug)]
 pub struct Helper<'a> {
@@ -27,8 +41,9 @@ pub struct Helper<'a> {
 }
 
 impl Helper<'_> {
-    /// Starts it with a short time slice, default signal dispositions, an empty signal mask and `/dev/null` as standard
-    /// input. Returns its pid; the caller waits for it.
+    /// Starts it with a short time slice, signals that are for the ranks ignored and all others as they are by default, an
+    /// empty signal mask and `/dev/null` as standard input. What it starts itself without [`crate::spawn::Spawn`] ignores
+    /// them as well. Returns its pid; the caller waits for it.
     ///
     /// # Errors
     /// What `fork` or `exec` said.
@@ -54,6 +69,7 @@ fn in_child(own_session: bool, descriptors: &[RawFd]) -> io::Result<()> {
     }
     crate::slice::shorten();
     crate::spawn::default_signals();
+    FOR_THE_RANKS.into_iter().for_each(crate::process::ignore_signal);
     crate::process::close_on_exec_from(3)?;
     for fd in descriptors {
         // SAFETY: changes a flag of a descriptor that the parent holds open.

@@ -396,14 +396,23 @@ mod tests {
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
 
-    /// Directories of jobs are in memory, and so are these.
-    fn job() -> (tempfile::TempDir, OwnedFd) {
-        ft_sys::process::ignore_signal(libc::SIGIO);
-        let notices = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
-        (tempfile::tempdir().unwrap(), notices.into())
+    /// A job's directory; nobody is started meanwhile.
+    struct Job(tempfile::TempDir, #[expect(dead_code, reason = "held")] std::sync::RwLockReadGuard<'static, ()>);
+
+    impl Job {
+        fn path(&self) -> &Path {
+            self.0.path()
+        }
     }
 
-    fn open(job: &tempfile::TempDir, notices: &OwnedFd) -> CheckpointDir {
+    /// Directories of jobs are in memory, and so are these.
+    fn job() -> (Job, OwnedFd) {
+        ft_sys::process::ignore_signal(libc::SIGIO);
+        let notices = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+        (Job(tempfile::tempdir().unwrap(), crate::forks::none()), notices.into())
+    }
+
+    fn open(job: &Job, notices: &OwnedFd) -> CheckpointDir {
         CheckpointDir::open(job.path(), notices.try_clone().unwrap()).unwrap()
     }
 

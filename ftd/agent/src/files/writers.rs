@@ -73,7 +73,9 @@ mod tests {
         assert!(!Writers::default().all_alive());
         let mut writers = Writers::of_world(1);
         assert!(!writers.all_alive());
+        let forks = crate::forks::one();
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        drop(forks);
         let pid = child.id() as i32;
         writers.started(pid);
         assert!(writers.all_alive());
