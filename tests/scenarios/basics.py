@@ -136,9 +136,11 @@ def survivors_abort(context, place, how):
     # for the answer to its PMIx_Abort.
     if how == "noticed":
         job.at_gate("agent.noticed")
-    deadline = time.monotonic() + 4
-    while not any("futex" in proc.waits_in(pid) for pid in survivors):
+    # Ten looks in a row: a lock of a moment is a futex as well.
+    deadline, waiting = time.monotonic() + 4, 0
+    while waiting < 10:
         check(time.monotonic() < deadline, "no survivor aborts")
+        waiting = waiting + 1 if any("futex" in proc.waits_in(pid) for pid in survivors) else 0
         time.sleep(0.01)
     if how == "frozen":
         os.kill(agent, signal.SIGCONT)
