@@ -172,8 +172,15 @@ class Context:
         for where, directories, files in os.walk(self.tmp):
             left += [f"file {where}/{name}" for name in sorted(directories + files)]
         left += [f"file {path}" for path, _ in sorted(proc.shared_files() - self.shared_before)]
-        left += [f"segment {line}" for id, line in proc.segments().items() if id not in self.segments_before]
+        segments = [line for id, line in proc.segments().items() if id not in self.segments_before]
+        left += [f"segment {line}" for line in segments if not self.is_of_nobody(line)]
         return left
+
+    def is_of_nobody(self, line):
+        """A library of MPI probes with one page of System V memory while it is loaded. Where the scenario takes the preload away
+        nobody notes it, and a process that is ended at that moment leaves it (guide: what the preload does not see)."""
+        key, _, _, size, _, _, attached, *_ = line.split()
+        return self.name.startswith(("jobs-of-one", "wrong-mpi")) and (key, size, attached) == ("0", "4096", "0")
 
     def untouched(self):
         """What a job must leave alone: all that was in shared memory before it is there still."""

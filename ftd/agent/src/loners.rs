@@ -105,8 +105,14 @@ fn find(rank: Rank, child: i32, preload: &Path, served: Option<Flavour>) -> Opti
     let preload = preload.file_name()?;
     let all = std::iter::once(child).chain(ft_sys::process::descendants(child));
     all.into_iter().find_map(|pid| {
-        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let map = || std::fs::read(format!("/proc/{pid}/maps")).ok();
+        alone(&map()?, preload)?;
+        // A map is read in pieces: that of one who ends meanwhile, or calls exec, breaks off before the preload.
+        let maps = map()?;
         let library = alone(&maps, preload)?;
+        if ft_sys::death::is_dying(pid).unwrap_or(true) {
+            return None;
+        }
         let other = family(&maps).filter(|family| served.is_some_and(|served| served != *family));
         (served.is_none() || other.is_some()).then_some(Loner { rank, pid, library, other })
     })
