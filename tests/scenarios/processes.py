@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 
-from harness import proc, root
+from harness import peer, proc, root
 from harness.job import check
 from harness.registry import scenario
 
@@ -499,23 +499,7 @@ def impostor(context, role):
 
 
 # Dials, and dials again when it is cut off: as a shepherd of slots that do not exist, or as ranks that do not say which.
-FLOOD = r"""
-import os, socket, struct, sys, time
-
-def varint(n):
-    out = b""
-    while True:
-        out += bytes([n & 0x7f | (0x80 if n > 0x7f else 0)])
-        n >>= 7
-        if not n:
-            return out
-
-def dial(role):
-    s = socket.socket(socket.AF_UNIX)
-    s.connect(os.environ["FT_SOCKET"])
-    s.sendall(b"ftdwire\n" + struct.pack("<II", 1, role))
-    return s
-
+FLOOD = peer.HEAD + r"""
 def hello(slot, arenas, descriptors):
     body = b"\0" + varint(slot) + varint(2 * os.getpid()) + varint(arenas) + b"\0" * arenas
     return struct.pack("<IB3x", len(body), descriptors) + body
@@ -524,7 +508,7 @@ held, null = [], os.open("/dev/null", os.O_RDONLY)
 if sys.argv[1] == "slots":
     until = time.monotonic() + 3
     while time.monotonic() < until:
-        s = dial(1)
+        s = dial(SHEPHERD)
         try:
             for slot in range(1000, 1200):
                 socket.send_fds(s, [hello(slot, 1, 1)], [null])
@@ -534,7 +518,7 @@ if sys.argv[1] == "slots":
             pass
 else:
     for number in range(900):
-        s = dial(2)
+        s = dial(RANK)
         s.settimeout(0.2)
         try:
             if number % 2:

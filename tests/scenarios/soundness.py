@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 
-from harness import proc
+from harness import peer, proc
 from harness.job import check
 from harness.registry import scenario
 
@@ -92,23 +92,7 @@ def name_no_text(context, how):
 
 
 # A rank that speaks the two protocols itself: it joins as a client library, or as an MPI, and asks for what nobody asks for.
-HOSTILE = r"""
-import os, re, socket, struct, sys, time
-
-def varint(n):
-    out = b""
-    while True:
-        out += bytes([n & 0x7f | (0x80 if n > 0x7f else 0)])
-        n >>= 7
-        if not n:
-            return out
-
-def connect(role=3):
-    s = socket.socket(socket.AF_UNIX)
-    s.connect(os.environ["FT_SOCKET"])
-    s.sendall(b"ftdwire\n" + struct.pack("<II", VERSION, role))
-    return s
-
+HOSTILE = peer.HEAD + r"""
 def frame(body):
     return struct.pack("<I", len(body)) + bytes(4) + body
 
@@ -125,7 +109,7 @@ def answer(s):
     return read(s, struct.unpack("<I4x", read(s, 8))[0])
 
 def join(layout):
-    s = connect()
+    s = dial(CLIENT)
     read(s, 16)
     s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"])) + varint(2 * os.getpid()) + varint(layout)))
     return s, answer(s)
@@ -150,7 +134,7 @@ if sys.argv[1] == "again":
     held = []
     for number in range(300):
         held.append(join(0)[0])
-        s = connect(2)
+        s = dial(RANK)
         read(s, 16)
         s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"]))
                         + varint(2 * os.getpid()) + b"\1\0"))
@@ -179,7 +163,7 @@ if sys.argv[1] == "deaf":
 def hostile(context, what):
     """A job of one rank that is HOSTILE."""
     program = context.work / "hostile.py"
-    program.write_text(HOSTILE.replace("VERSION", "1"))
+    program.write_text(HOSTILE)
     return context.ftrun(None, 1, "/usr/bin/python3", str(program), what)
 
 
