@@ -155,6 +155,67 @@ def jobs_of_one(context, mpi, ft):
         check(re.search(r"^ftrun: rank \d ", job.err, re.M), f"{wrapper}: no sentence: {job.err}")
 
 
+def refused_as_job_of_one(context, mpi, command, what, **how):
+    """Runs two ranks of a command; they end with a sentence, and nothing has run."""
+    job = context.ftrun(mpi, 2, *command, **how)
+    status = job.wait(30)
+    check(status not in (0, None), f"{what}: exit status {status}\n{job.output.text}{job.err}")
+    check(job.output.results == [] and job.restored == [], f"{what}: {job.output.text}{job.err}")
+    check(re.search(r"^ftrun: rank \d cannot be started: process \d+ .*job of its own", job.err, re.M),
+          f"{what}: no sentence: {job.err}")
+
+
+def kept(mpi):
+    """What a cleared environment needs for its MPI to run at all."""
+    return " ".join(f'{name}="${name}"' for name in ("PATH", "HOME", *mpi.env))
+
+
+@scenario("jobs-of-one-cleared", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def jobs_of_one_cleared(context, mpi):
+    """A wrapper that clears the environment, or ftd's part of it, and keeps the preload: also where the wrapper's own end says that
+    all is well. What is only the MPI's own, the preload sets anew."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "ending.c")
+    cleared = f'env -i {kept(mpi)} LD_PRELOAD="$LD_PRELOAD"'
+    for wrapper, after in (
+        (f"exec {cleared}", ""), (cleared, "; true"), (f"nice {cleared} bash -c 'exec \"$0\" \"$@\"'", "; true"),
+        ("env -u FT_SOCKET", "; true"), ("FT_SOCKET=", "; true"), ("FT_SOCKET=/no/such/socket", "; true"),
+        ("env -u FT_RANK", "; true"),
+    ):
+        refused_as_job_of_one(context, mpi, ["bash", "-c", f'{wrapper} "$0" ok{after}', program], wrapper)
+    job = context.ftrun(mpi, 2, "bash", "-c", 'exec env -u PMIX_NAMESPACE -u PMI_FD -u JSM_JSRUN_PORT "$0" ok', program)
+    job.expect(0)
+    check(job.output.results == ["of ending"], f"{job.output.text}{job.err}")
+
+
+FORGETFUL = r"""
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+int main(int argc, char **argv) {
+    int before = argc > 1, size;
+    if (before) clearenv();
+    MPI_Init(&argc, &argv);
+    clearenv();
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    printf("result %d\n", size);
+    MPI_Finalize();
+}"""
+
+
+@scenario("forgotten-environment", each=[{"mpi": m} for m in ("openmpi4", "mpich4")])
+def forgotten_environment(context, mpi):
+    """A program that clears its own environment: after MPI_Init it is a rank like any other, before it has no place."""
+    mpi = context.mpi(mpi)
+    source, program = context.work / "forgetful.c", context.work / "forgetful"
+    source.write_text(FORGETFUL)
+    subprocess.run([mpi.cc, "-o", program, source], env=context.env(mpi, {}), check=True)
+    job = context.ftrun(mpi, 2, program)
+    job.expect(0)
+    check(job.output.results == ["2", "2"], f"{job.output.text}{job.err}")
+    refused_as_job_of_one(context, mpi, [program, "before"], "clearenv")
+
+
 ALONE_BY_HANDLE = """
 import ctypes, os, sys
 library = ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_LOCAL | os.RTLD_DEEPBIND)

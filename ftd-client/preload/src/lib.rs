@@ -5,11 +5,13 @@
 //! then lets the native call run. From there on a page of memory that the agent shares says in which phase the process is,
 //! and a robust mutex in it says, before the kernel has torn the process down, that it died.
 //!
-//! A process without `FT_SOCKET` in its environment gets the native calls and nothing else.
+//! A process without `FT_SOCKET` in its environment gets the native calls and nothing else, unless it stands below a
+//! shepherd: there it would be a job of its own, and does not enter `MPI_Init`.
 //!
 //! The Fortran bindings of Open MPI, MPICH and Intel MPI call the C functions through the dynamic linker, so only the C
 //! names are interposed.
 
+mod above;
 mod create;
 mod link;
 mod mark;

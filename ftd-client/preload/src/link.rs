@@ -1,7 +1,7 @@
 //! The connection to the agent and what comes over it.
 
 use crate::native::{library_version, object_of};
-use crate::{create, mark, page};
+use crate::{above, create, mark, page};
 use ft_sys::channel::Channel;
 use ft_wire::rank::{ToAgent, ToRank};
 use ft_wire::{Flavour, Rank, Role, World};
@@ -48,9 +48,27 @@ pub(crate) fn rank() -> Option<Rank> {
     number("FT_RANK")
 }
 
-/// Whether the environment says that this process belongs to a job.
+/// Whether this process belongs to a job: it has joined one, or the environment says so.
 pub(crate) fn is_wanted() -> bool {
-    std::env::var_os("FT_SOCKET").is_some_and(|socket| !socket.is_empty())
+    page::is_owner() || std::env::var_os("FT_SOCKET").is_some_and(|socket| !socket.is_empty())
+}
+
+/// Ends the process when it stands below a shepherd and nothing says where it belongs: its MPI would start alone.
+pub(crate) fn refuse_astray() {
+    if let Some(socket) = above::socket() {
+        astray(Some(&socket), "FT_SOCKET is not set".into());
+    }
+}
+
+/// Has the agent end the job, whatever a wrapper makes of this process's end.
+fn astray(socket: Option<&Path>, why: String) -> ! {
+    if let Some(mut channel) = socket.and_then(|socket| Channel::dial(socket, Role::Rank, ABORT).ok())
+        && channel.send(&ToAgent::Astray { why: why.clone() }, &[]).is_ok()
+    {
+        // Normally the agent ends this process instead of answering.
+        let _ = channel.receive::<ToRank>(Some(ABORT));
+    }
+    refuse(&format!("{why}: this process would be a job of its own"))
 }
 
 /// The family of the loaded MPI: what the library says of itself, else what `--ft-mpi` says. Served as another family's it would
@@ -79,10 +97,11 @@ pub(crate) fn join(init: *const c_void) {
     let flavour = flavour(&library);
     let Some(socket) = std::env::var_os("FT_SOCKET") else { return };
     let (Some(world), Some(rank)) = (number::<World>("FT_WORLD"), rank()) else {
-        refuse("FT_SOCKET is set, but FT_WORLD and FT_RANK are not set to numbers");
+        astray(above::socket().as_deref(), "FT_SOCKET is set, but FT_WORLD and FT_RANK are not set to numbers".into());
     };
     let mut channel = Channel::dial(Path::new(&socket), Role::Rank, JOIN).unwrap_or_else(|error| {
-        refuse(&format!("cannot reach the agent of this job at {}: {error}", socket.display()))
+        let true_one = above::socket().filter(|above| above.as_os_str() != socket);
+        astray(true_one.as_deref(), format!("cannot reach the agent of this job at {}: {error}", socket.display()))
     });
     let hello = ToAgent::Hello { world, rank, pid: page::pid() as i32, flavour, library };
     let (answer, descriptors) = channel

@@ -52,6 +52,9 @@ fn leave() {
 
 fn initialize(init: *mut c_void, session: bool, call: impl FnOnce() -> c_int) -> c_int {
     if !enter() {
+        if !link::is_wanted() {
+            guarded(link::refuse_astray);
+        }
         return call();
     }
     let rank = link::rank();

@@ -29,6 +29,12 @@ pub enum ToAgent {
     },
     /// The native `MPI_Finalize` returned.
     Finalized,
+    /// Instead of `Hello`: it stands below a shepherd, is about to initialise MPI, and its environment does not say where it
+    /// belongs.
+    Astray {
+        /// What is wrong, as the end of a sentence that begins with the process.
+        why: String,
+    },
 }
 
 /// Agent → rank.

@@ -39,6 +39,23 @@ impl Driver {
         self.rest_before_loners(number, search);
     }
 
+    /// A process with the preload, but without the environment that says where it belongs. That is known of its shepherd.
+    pub(super) fn rank_is_astray(&mut self, connection: ConnectionId, why: &str) {
+        let Some(Dialler::Unknown(link, peer)) = self.diallers.get(&connection) else { return };
+        let (link, pid) = (link.clone(), peer.pid);
+        let above =
+            |slot: &Slot| self.slots.get(slot).zip(peer.held.as_ref()).is_some_and(|(s, held)| held.is_below(*s));
+        let members = self.worlds.values().filter(|world| !world.stopping).flat_map(|world| world.members.values());
+        let found = members.filter(|member| !member.ended).find(|member| above(&member.slot));
+        let Some(process) = found.map(|member| member.process) else {
+            return link.send(&rank::ToRank::Refused { reason: "the job has ended".into() });
+        };
+        let reason = format!(
+            "process {pid} would be a job of its own: {why}; something between ftrun and the program clears the environment"
+        );
+        self.report(Event::StartFailed { process, reason, status: 1 });
+    }
+
     /// One rank alone would mean as many jobs of one as there are ranks.
     fn refuse_loner(&mut self, number: WorldNumber, loner: &Loner) {
         let Some(member) = self.member(number, loner.rank).filter(|m| m.pid.is_none()) else { return };

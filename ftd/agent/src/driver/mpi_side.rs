@@ -21,6 +21,9 @@ impl Driver {
             }
             return;
         }
+        if let rank::ToAgent::Astray { why } = message {
+            return self.rank_is_astray(connection, &why);
+        }
         let Some(Dialler::Rank(number, rank)) = self.diallers.get(&connection) else {
             return tracing::warn!(connection, ?message, "a message out of turn");
         };
@@ -28,7 +31,7 @@ impl Driver {
         let Some(world) = self.worlds.get_mut(&number) else { return };
         let Some(process) = world.members.get(&rank).map(|m| m.process) else { return };
         match message {
-            rank::ToAgent::Hello { .. } => {}
+            rank::ToAgent::Hello { .. } | rank::ToAgent::Astray { .. } => {}
             rank::ToAgent::Initialized => {
                 let member = world.members.get(&rank);
                 if let Some((pid, page)) = member.and_then(|m| m.pid.zip(m.page.clone()))
