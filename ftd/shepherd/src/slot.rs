@@ -24,8 +24,6 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
-/// What a shell makes of SIGKILL below it.
-const KILLED_BELOW: i32 = 128 + nix::libc::SIGKILL;
 /// What is below needs no more than this to end, unless it cannot be killed one by one.
 const ITSELF: Duration = Duration::from_millis(50);
 
@@ -377,7 +375,11 @@ impl Slot {
         loop {
             // Only a body that is still there tells how much time it had.
             let body = ft_sys::wait::next_body();
-            let at_limit = body.is_some_and(|pid| self.is_at_cpu_limit(pid));
+            let killed =
+                |joined: &Joined| joined.status.is_some_and(|status| status.signal() == Some(nix::libc::SIGKILL));
+            let at_limit = body.is_some_and(|body| {
+                (body.killed || self.joined.as_ref().is_some_and(killed)) && self.is_at_cpu_limit(body.pid)
+            });
             let Some((pid, status)) = ft_sys::wait::next_ended() else { return reports };
             self.notes.stir();
             if let Some(joined) = self.joined.as_mut().filter(|joined| joined.pid == pid) {
@@ -406,9 +408,11 @@ impl Slot {
                 let kills = ft_sys::oom::oom_kill_count().zip(child.oom_kills);
                 let oom = kills.is_some_and(|(now, then)| now > then);
                 // … as a shell does, which tells of the signal.
-                let killed = status.signal() == Some(nix::libc::SIGKILL) || status.code() == Some(KILLED_BELOW);
+                let killed =
+                    status.signal() == Some(nix::libc::SIGKILL) || status.code() == Some(ft_sys::wait::KILLED_BELOW);
                 let Child { world, rank, pid, .. } = child;
-                let (status, cpu_limit) = (status.as_raw(), killed && at_limit && body == Some(pid));
+                let (status, cpu_limit) =
+                    (status.as_raw(), killed && at_limit && body.is_some_and(|body| body.pid == pid));
                 reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit });
                 if left_alone {
                     self.stop(child.world);

@@ -19,13 +19,14 @@ const SOON: Duration = Duration::from_millis(20);
 /// Between looks at a slot on which nothing happens.
 const SELDOM: Duration = Duration::from_secs(5);
 /// How much longer each pause is than the one before. All of a node's ranks start at once, and looks take their processors.
-const GROWTH: u32 = 3;
+const GROWTH: u32 = 4;
 
 /// A shepherd's notes.
 #[derive(Debug)]
 pub struct Notes {
     path: PathBuf,
     file: Option<File>,
+    own: Option<Individual>,
     noted: BTreeSet<Individual>,
     next: Instant,
     pause: Duration,
@@ -35,7 +36,8 @@ impl Notes {
     /// Of the shepherd of this slot. Nothing is written before there is something to note.
     pub fn new(job_dir: &Path, slot: u32) -> Notes {
         let path = job_dir.join(format!("{PREFIX}{slot}"));
-        Notes { path, file: None, noted: BTreeSet::new(), next: Instant::now() + SELDOM, pause: SOON }
+        let next = Instant::now() + SELDOM;
+        Notes { path, file: None, own: None, noted: BTreeSet::new(), next, pause: SOON }
     }
 
     /// As if these had been seen.
@@ -70,14 +72,14 @@ impl Notes {
     pub fn look_if_due(&mut self) {
         if self.pause().is_zero() {
             self.look();
-            self.next = Instant::now() + self.pause;
             self.pause = (self.pause * GROWTH).min(SELDOM);
+            self.next = Instant::now() + self.pause;
         }
     }
 
     /// Notes what is below this process now.
     pub fn look(&mut self) {
-        let found = crate::process::descendants(std::process::id() as i32);
+        let found = crate::process::own_descendants();
         let mut now: BTreeSet<Individual> = found.into_iter().filter_map(Individual::of).collect();
         // One that moves up while its parent ends is missed by a look; it was seen before.
         let missed: Vec<Individual> = self.noted.difference(&now).filter(|old| old.exists()).copied().collect();
@@ -92,7 +94,8 @@ impl Notes {
     }
 
     fn write(&mut self, all: &BTreeSet<Individual>) -> Option<()> {
-        let own = Individual::of(std::process::id() as i32)?;
+        self.own = self.own.or_else(|| Individual::of(std::process::id() as i32));
+        let own = self.own?;
         let mut bytes = record(own.pid as u64 | KEEPER, own.start);
         all.iter().for_each(|one| bytes.append(&mut record(one.pid as u64, one.start)));
         if self.file.is_none() {

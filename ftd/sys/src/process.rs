@@ -3,7 +3,6 @@
 use nix::sys::signal::Signal;
 use rustix::process::{Pid, PidfdFlags};
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, PoisonError};
@@ -41,11 +40,22 @@ pub fn kill(pid: i32, signal: i32) {
 
 /// The direct children of a process.
 pub fn children(pid: i32) -> Vec<i32> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = crate::proc::tasks(pid).ok().flatten().unwrap_or_default();
     tasks
-        .filter_map(|task| crate::proc::read(&task.path().join("children")).ok().flatten())
+        .iter()
+        .filter_map(|task| crate::proc::read(&task.join("children")).ok().flatten())
         .flat_map(|list| numbers(&list))
         .collect()
+}
+
+/// The direct children of this process, which is cheap when there are none.
+pub fn own_children() -> Vec<i32> {
+    if crate::wait::has_children() { children(std::process::id() as i32) } else { Vec::new() }
+}
+
+/// All descendants of this process, as [`descendants`].
+pub fn own_descendants() -> Vec<i32> {
+    with_descendants(own_children())
 }
 
 fn numbers(list: &[u8]) -> Vec<i32> {
@@ -105,7 +115,7 @@ pub(crate) fn with_descendants(mut found: Vec<i32>) -> Vec<i32> {
 
 /// Sends a signal to all descendants of this process.
 pub fn signal_descendants(signal: i32) {
-    for pid in descendants(std::process::id() as i32) {
+    for pid in own_descendants() {
         // What is gone needs none.
         let _ = crate::individual::signal_below(pid, signal);
     }

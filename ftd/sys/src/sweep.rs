@@ -1,7 +1,7 @@
 //! Ending everything below this process.
 
 use crate::death::is_past_user_code;
-use crate::process::{children, with_descendants};
+use crate::process::{own_children, with_descendants};
 use crate::unkillable::{Unkillable, is_refused};
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ pub fn unkillable() -> Vec<Unkillable> {
 
 /// All descendants of this process but `keep` and what is below them.
 fn below(keep: &[i32]) -> Vec<i32> {
-    let mut found = children(std::process::id() as i32);
+    let mut found = own_children();
     found.retain(|pid| !keep.contains(pid));
     with_descendants(found)
 }

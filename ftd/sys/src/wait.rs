@@ -2,6 +2,9 @@
 
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 
+/// What a shell ends with when what it ran was killed by SIGKILL.
+pub const KILLED_BELOW: i32 = 128 + libc::SIGKILL;
+
 /// A raw wait status.
 #[derive(Debug, Clone, Copy)]
 pub struct Status(WaitStatus);
@@ -34,15 +37,35 @@ pub fn next_ended() -> Option<(i32, Status)> {
     }
 }
 
-/// The child of which [`next_ended`] would tell, left as it is: its body tells more than its end.
-pub fn next_body() -> Option<i32> {
+/// A child that has ended and was not waited for: its body tells more than its end.
+#[derive(Debug, Clone, Copy)]
+pub struct Body {
+    /// Its number.
+    pub pid: i32,
+    /// It was killed by SIGKILL, or has the status with which a shell tells that something below it was.
+    pub killed: bool,
+}
+
+/// The child of which [`next_ended`] would tell, left as it is.
+pub fn next_body() -> Option<Body> {
     // SAFETY: an all-zero siginfo is a valid value of the type.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is valid for the call.
     let result = unsafe { libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) };
     // SAFETY: waitid filled in what belongs to a child's death, or left it zero.
-    let pid = unsafe { info.si_pid() };
-    (result == 0 && pid > 0).then_some(pid)
+    let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
+    let killed = if info.si_code == libc::CLD_EXITED { status == KILLED_BELOW } else { status == libc::SIGKILL };
+    (result == 0 && pid > 0).then_some(Body { pid, killed })
+}
+
+/// Whether this process has children that nobody has waited for, living or dead.
+pub fn has_children() -> bool {
+    // SAFETY: an all-zero siginfo is a valid value of the type.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    // SAFETY: the pointer is valid for the call.
+    let result = unsafe { libc::waitid(libc::P_ALL, 0, &mut info, options) };
+    result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ECHILD)
 }
 
 /// Whether this is a child of this process that nobody has waited for, living or dead.
