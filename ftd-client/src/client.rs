@@ -263,6 +263,17 @@ impl Client {
     /// any of these cases.
     pub fn restore(&mut self) -> Result<u64, Error> {
         self.own_process()?;
+        let result = self.take_back();
+        // The agent tells people of it, whatever the program makes of the code. When it cannot be told, that is the smaller error.
+        if let (Err(error), Some(job)) = (&result, &mut self.job)
+            && !matches!(error, Error::Nothing)
+        {
+            let _ = job.tell(&ToAgent::NotRestored { reason: error.to_string() }, "telling it of a restore");
+        }
+        result
+    }
+
+    fn take_back(&mut self) -> Result<u64, Error> {
         if self.regions.is_empty() {
             return Err(Error::Order("ft_restore before ft_protect: there is no region to restore into"));
         }
@@ -271,16 +282,10 @@ impl Client {
         }
         let Some(job) = &mut self.job else { return Err(Error::Nothing) };
         let Some((version, place)) = job.choice()? else { return Err(Error::Nothing) };
-        let result = restore(&mut job.arena, &self.regions, version, place, self.rank);
-        // The agent wants to know of the first restore, and of memory that is not what it vouched for. A program that
-        // protects other sizes is no fault of the memory.
-        let ok = result.is_ok();
-        if (ok && !job.reported) || matches!(result, Err(Error::Arena(_))) {
-            job.reported |= ok;
-            let told = job.tell(&ToAgent::Restored { version, ok }, "telling it of a restore");
-            result.and(told)?;
-        } else {
-            result?;
+        restore(&mut job.arena, &self.regions, version, place, self.rank)?;
+        // The agent wants to know of the first restore.
+        if !std::mem::replace(&mut job.reported, true) {
+            job.tell(&ToAgent::Restored { version }, "telling it of a restore")?;
         }
         self.last = Some(version);
         Ok(version)

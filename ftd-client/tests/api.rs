@@ -144,8 +144,7 @@ fn what_was_checkpointed_comes_back_in_the_next_process() {
         ]
     );
     assert!(err.contains("version 20 is not greater than version 20"), "{err}");
-    let restored =
-        agent.messages().into_iter().filter(|m| matches!(m, ToAgent::Restored { version: 20, ok: true })).count();
+    let restored = agent.messages().into_iter().filter(|m| matches!(m, ToAgent::Restored { version: 20 })).count();
     assert_eq!(restored, 1);
 }
 
@@ -166,7 +165,13 @@ fn sizes_that_do_not_match_restore_nothing() {
         "ftd: rank 0: version 1 holds 200 bytes of region 2, but 199 bytes are protected now: nothing was restored\n\
          ftd: rank 0: version 1 does not hold region 3, which is protected now: nothing was restored\n"
     );
-    assert!(!agent.messages().iter().any(|m| matches!(m, ToAgent::Restored { ok: false, .. })));
+    let reasons = |m: ToAgent| match m {
+        ToAgent::NotRestored { reason } => Some(reason),
+        _ => None,
+    };
+    let reasons: Vec<String> = agent.messages().into_iter().filter_map(reasons).collect();
+    assert_eq!(reasons.len(), 2);
+    assert!(reasons[0].starts_with("version 1 holds 200 bytes of region 2"), "{reasons:?}");
 }
 
 #[test]

@@ -321,7 +321,7 @@ fn history_lines(record: &EpochRecord, entry: &HistoryEntry) -> Vec<String> {
         0 => format!("{}, {seconds}.{tenth} s after the start: {sentence}; restored before: {restored}", entry.epoch),
         _ => format!("  together with that: {sentence}"),
     };
-    sentences(record, &entry.failures).into_iter().enumerate().map(line).collect()
+    sentences(&record.placement, &entry.failures).into_iter().enumerate().map(line).collect()
 }
 
 fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {
@@ -404,10 +404,10 @@ fn place(next: &mut EpochRecord, record: &EpochRecord, failures: &FailureSet) ->
     Ok(())
 }
 
-/// One sentence per failure and collateral end, for the report.
-pub fn sentences(record: &EpochRecord, failures: &FailureSet) -> Vec<String> {
+/// One sentence per failure and collateral end, for the report. `placement`: where the ranks were that failed.
+pub fn sentences(placement: &Placement, failures: &FailureSet) -> Vec<String> {
     let of_failure = |failure: &Failure| match failure.subject {
-        Subject::Slot(slot) => match record.placement.rank(slot) {
+        Subject::Slot(slot) => match placement.rank(slot) {
             Some(rank) => format!("{rank} on {} {}", failure.node, failure.cause),
             None => failure.to_string(),
         },

@@ -1,8 +1,9 @@
 //! What people are told. Structured here; the launcher's block and the log lines are made from it.
 
 use crate::failure::FailureSet;
-use crate::ids::{EpochId, Micros, Process, SlotId, WorldId};
+use crate::ids::{EpochId, Micros, Process, Rank, SlotId, WorldId};
 use crate::inventory::Choice;
+use crate::placement::Placement;
 
 /// When each step of a recovery was reached, on this agent's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -28,6 +29,8 @@ pub struct Episode {
     pub epoch: EpochId,
     /// What had failed, with the causes as far as they are known by now.
     pub failures: FailureSet,
+    /// Where the ranks were before it.
+    pub placement: Placement,
 }
 
 /// A recovery that is over.
@@ -50,6 +53,12 @@ pub struct Recovery {
     pub stuck: bool,
     /// A rank has taken it back.
     pub taken: bool,
+    /// Ranks of this node that asked for it last in vain, and why.
+    pub refused: Vec<(Rank, String)>,
+    /// Ranks of this node that were not seen past `MPI_Init`; empty when the program was never seen to use MPI.
+    pub before_init: Vec<Rank>,
+    /// Ranks of this node that have not taken back what there is for them.
+    pub without_state: Vec<Rank>,
     /// All ranks were seen initialised, and restored if there was something to restore. Otherwise the report was given
     /// after [`Policy::report_patience`](crate::Policy::report_patience) without a further sign, or because the next
     /// failure or the job's end came first.

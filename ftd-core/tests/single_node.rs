@@ -255,7 +255,7 @@ fn a_failure_during_a_recovery_supersedes_it() {
     node.tell(Event::Drained(WorldId(2)));
     node.tell(Event::Initialized(process(3, 0)));
     let said = node.tell(Event::Initialized(process(3, 1)));
-    let done = "done: rank 0 on node 0 was killed by SIGKILL; slot 1 on node 0 was lost (its shepherd died)";
+    let done = "done: rank 0 on node 0 was killed by SIGKILL; rank 1 on node 0 was lost (its shepherd died)";
     assert_eq!(said, [done], "one block for both: world 2 never ran");
 }
 
@@ -461,6 +461,30 @@ fn a_lost_slot_is_replaced_and_its_rank_moves() {
     let said = node.tell(Event::SlotUp(SlotId(2)));
     assert_eq!(said, ["agree epoch 2 world 2", "drain world 1", "inventory epoch 2 world 1"]);
     assert_eq!(node.tell(Event::Drained(WorldId(1))), ["launch world 2 0@0 1@2", "release world 2"]);
+}
+
+#[test]
+fn the_death_of_a_shepherd_is_one_failure_though_its_rank_is_seen_dying_first() {
+    let mut node = running();
+    node.tell(Event::SlotDying(SlotId(1)));
+    node.tell(Event::Dying(process(1, 1)));
+    assert!(node.wait(4_000 * MS).is_empty(), "the launcher's word is on its way");
+    let said = node.tell(Event::SlotLost(SlotId(1)));
+    assert_eq!(said, ["WaitingForSlot { lost: SlotId(1) }", "need slot", "stop world 1"]);
+    node.tell(Event::Dying(process(1, 1)));
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(node.tell(Event::SlotUp(SlotId(2)))[0], "agree epoch 2 world 2");
+    node.tell(Event::Drained(WorldId(1)));
+    node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
+    node.tell(Event::Initialized(process(2, 0)));
+    let said = node.tell(Event::Initialized(process(2, 1)));
+    assert_eq!(said, ["done: rank 1 on node 0 was lost (its shepherd died)"]);
+
+    // A launcher that says nothing is not waited for.
+    let mut node = running();
+    node.tell(Event::SlotDying(SlotId(1)));
+    node.tell(Event::Dying(process(1, 1)));
+    assert_eq!(node.wait(5_000 * MS), ["agree epoch 2 world 2", "stop world 1"]);
 }
 
 #[test]

@@ -5,6 +5,8 @@
  *   spin             rank 1 takes all the processor time that it is allowed; the others wait for it
  *   never-restores   checkpoints in world 1, then gate app.compute; later worlds end well without ft_restore
  *   abort-restored   likewise, but rank 1 of a later world calls MPI_Abort(3) once it has its state back, before the others
+ *   wrong-size       likewise, but every rank of a later world protects another size, and goes on without its state
+ *   wrong-size-one   likewise, but only rank 2 does, and aborts with 4
  *   own-files        writes restart files of its own to $FT_CHECKPOINT_DIR, then gate app.compute; later worlds read them */
 #include "gate.h"
 #include <ft.h>
@@ -32,6 +34,19 @@ static void with_checkpoints(const char *how) {
         MPI_Abort(MPI_COMM_WORLD, 71);
     if (world == 1 && ft_checkpoint(1))
         MPI_Abort(MPI_COMM_WORLD, 72);
+    if (world > 1 && strncmp(how, "wrong-size", 10) == 0) {
+        int one = strcmp(how, "wrong-size-one") == 0;
+        if (!one || rank == 2)
+            ft_protect(0, &step, sizeof step / 2);
+        if (one && rank == 2)
+            MPI_Barrier(MPI_COMM_WORLD);
+        int code = ft_restore(&version);
+        if (one && rank != 2)
+            MPI_Barrier(MPI_COMM_WORLD);
+        if (one && rank == 2)
+            MPI_Abort(MPI_COMM_WORLD, code);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
     if (world > 1 && strcmp(how, "abort-restored") == 0) {
         if (rank == 1) {
             ft_restore(&version);
@@ -59,7 +74,7 @@ int main(int argc, char **argv) {
             ;
     if (strcmp(how, "own-files") == 0)
         own_files();
-    if (strcmp(how, "never-restores") == 0 || strcmp(how, "abort-restored") == 0)
+    if (strcmp(how, "never-restores") == 0 || strcmp(how, "abort-restored") == 0 || strncmp(how, "wrong-size", 10) == 0)
         with_checkpoints(how);
     MPI_Barrier(MPI_COMM_WORLD);
     gate_reach("app.compute", rank);

@@ -66,21 +66,44 @@ def cpu_limit(context, how):
     check(len(re.findall(r"after the start: rank 1 on node 0 was killed because its limit of CPU time was used up", job.err)) == 2, job.err)
 
 
-@scenario("block-for-every-recovery", each=[{"how": "never-restores"}, {"how": "abort-restored"}])
+@scenario("block-for-every-recovery", each=[
+    {"how": how} for how in ("never-restores", "abort-restored", "wrong-size", "wrong-size-one")
+])
 def block_for_every_recovery(context, how):
     """The block comes although the program never asks for its state, or aborts while others still have to get theirs; it
     stands above what ended the job, and says what was taken back."""
     mpi = context.mpi("mpich4")
     job = context.ftrun(mpi, 3, context.program(mpi, "blame.c"), how, gates=["app.compute:2"])
     job.kill(job.at_gate("app.compute", 2))
-    job.expect(0 if how == "never-restores" else 3)
+    job.expect({"abort-restored": 3, "wrong-size-one": 4}.get(how, 0))
     check(len(re.findall(r"^ftd: recovery, epoch 2, world 2$", job.err, re.M)) == 1, job.err)
     check(re.search(r"failed +rank 2 on node 0 was killed by SIGKILL", job.err), job.err)
     if how == "never-restores":
         check("restored  nothing: no rank has asked for version 1 (ft_restore)" in job.err, job.err)
+    elif how.startswith("wrong-size"):
+        one = how == "wrong-size-one"
+        check(("restored  version 1 from" if one else "restored  nothing of version 1\n") in job.err, job.err)
+        who = "rank 2" if one else r"rank \d \(and in ranks? [\d, -]+\)"
+        why = "version 1 holds 8 bytes of region 0, but 4 bytes are protected now: nothing was restored"
+        check(re.search(rf"^ftd: +ft_restore failed in {who}: {why}$", job.err, re.M), job.err)
+        check("no rank has asked" not in job.err, job.err)
     else:
         check(job.restored == [1], f"restored {job.restored}: {job.err}")
         check(job.err.index("recovery, epoch 2") < job.err.index("called MPI_Abort with code 3"), job.err)
+
+
+@scenario("shepherd-once", each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
+def shepherd_once(context, mpi):
+    """The death of a shepherd costs one epoch, and its block says whose it was: its rank, which dies of it, is seen first."""
+    mpi = context.mpi(mpi)
+    for victim in (0, 1, 2):
+        job = context.ftrun(mpi, 3, context.program(mpi, "blame.c"), "compute", "0", gates=[f"app.compute:{victim}"])
+        job.kill(job.shepherd_of(job.at_gate("app.compute", victim)))
+        job.expect(0)
+        blocks = re.findall(r"^ftd: recovery, epoch (\d+), world (\d+)$", job.err, re.M)
+        check(blocks == [("2", "2")], f"blocks of epoch and world {blocks}: {job.err}")
+        failed = re.findall(r"^ftd:   (?:failed|      )    (\S.*)$", job.err, re.M)
+        check(failed == [f"rank {victim} on node 0 was lost (its shepherd died)"], f"{failed}: {job.err}")
 
 
 @scenario("block-own-files")

@@ -140,7 +140,8 @@ impl Agent {
         if let Some(progress) = &mut self.progress {
             progress.times.agreed = Some(self.now);
             progress.last_sign = self.now;
-            progress.episodes.push(Episode { epoch: record.epoch, failures });
+            let placement = old.map_or_else(|| record.placement.clone(), |old| old.placement);
+            progress.episodes.push(Episode { epoch: record.epoch, failures, placement });
         }
         self.stop_worlds(Some(record.world));
         self.enter(Stage::Emptying);
@@ -285,7 +286,7 @@ impl Agent {
 
     fn propose_next(&mut self, record: &EpochRecord) {
         let Some(batch) = &self.batch else { return };
-        if self.now < self.batch_due(batch) || !batch.surveyed {
+        if self.now < self.batch_due(batch) || !batch.surveyed || self.await_lost_slots() {
             return;
         }
         let mut failures = batch.failures.clone();
@@ -316,6 +317,11 @@ impl Agent {
             Err(_) if self.await_causes(&failures) => {}
             Err(error) => self.conclude_now(&error, record),
         }
+    }
+
+    /// A slot is about to be lost: the epoch that is proposed without that ends with the launcher's word on it.
+    fn await_lost_slots(&self) -> bool {
+        self.dying_slots.values().any(|since| !self.due(*since, self.config.policy.exit_timeout))
     }
 
     fn conclude_now(&mut self, error: &Unrecoverable, record: &EpochRecord) {

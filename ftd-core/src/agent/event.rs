@@ -65,6 +65,8 @@ pub enum Event {
     SlotAdded(SlotId),
     /// A slot's shepherd dialled in, and nothing runs below it.
     SlotUp(SlotId),
+    /// A slot's shepherd is dying or dead. Its rank dies of that, and [`SlotLost`](Self::SlotLost) follows.
+    SlotDying(SlotId),
     /// A slot's shepherd is gone, and every process that stood below it.
     SlotLost(SlotId),
     /// The shepherds of these slots do not answer, and of no others. The launcher gets them to, or ends them: until then
@@ -137,6 +139,13 @@ pub enum Event {
         process: Process,
         /// Which version.
         version: Version,
+    },
+    /// The process asked for its state and did not get it.
+    NotRestored {
+        /// Whose.
+        process: Process,
+        /// Why, one sentence.
+        reason: String,
     },
     /// Answer to [`Effect::ReadStore`]; may also come unasked (a watch fired).
     StoreRead {

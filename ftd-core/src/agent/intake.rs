@@ -16,6 +16,7 @@ impl Agent {
             Event::Start { slots } => self.take_start(slots),
             Event::SlotAdded(slot) => self.take_slot_added(slot),
             Event::SlotUp(slot) => self.take_slot_up(slot),
+            Event::SlotDying(slot) => self.take_slot_dying(slot),
             Event::SlotLost(slot) => self.take_slot_lost(slot),
             Event::SlotsSilent(slots) => self.take_silent(slots),
             Event::Started(process) => self.sign(process),
@@ -39,6 +40,13 @@ impl Agent {
             Event::Restored { process, version: _ } => {
                 if let Some(local) = self.locals.get_mut(&process) {
                     local.restored = true;
+                    local.refused = None;
+                    self.sign(process);
+                }
+            }
+            Event::NotRestored { process, reason } => {
+                if let Some(local) = self.locals.get_mut(&process).filter(|local| !local.restored) {
+                    local.refused = Some(reason);
                     self.sign(process);
                 }
             }
@@ -85,10 +93,27 @@ impl Agent {
         }
     }
 
+    /// Its rank is seen dying before the launcher says that the slot is lost. One death is one failure: what is known is not
+    /// proposed before both are.
+    fn take_slot_dying(&mut self, slot: SlotId) {
+        if self.slots.contains_key(&slot) {
+            self.dying_slots.entry(slot).or_insert(self.now);
+        }
+    }
+
     fn take_slot_lost(&mut self, slot: SlotId) {
         self.slots.remove(&slot);
+        self.dying_slots.remove(&slot);
         if !self.lost_slots.insert(slot) || self.left_with_slot(slot) {
             return;
+        }
+        // Its rank has died of that, and nobody is left who could say more.
+        let rank = self.record.as_ref().and_then(|record| record.placement.rank(slot));
+        if let Some(batch) = &mut self.batch {
+            batch.failures.retain(|failure| match failure.subject {
+                Subject::Process(process) => failure.cause != Cause::Unknown || Some(process.rank) != rank,
+                _ => true,
+            });
         }
         self.fail(Subject::Slot(slot), Cause::SlotLost);
     }
@@ -118,6 +143,7 @@ impl Agent {
     fn take_phase(&mut self, process: Process, phase: Phase) {
         if let Some(local) = self.locals.get_mut(&process) {
             local.phase = local.phase.max(phase);
+            self.speaks_mpi = true;
             // A process whose futex fired before it was known to be past `MPI_Init` was past it after all.
             let died = local.dying && local.end.is_none() && local.phase == Phase::Initialized;
             self.sign(process);
@@ -137,6 +163,10 @@ impl Agent {
         local.dying = true;
         if local.phase == Phase::Initialized {
             local.end = Some(LocalEnd::Failed);
+            let slot = self.record.as_ref().and_then(|record| record.placement.slot(process.rank));
+            if slot.is_some_and(|slot| self.lost_slots.contains(&slot)) {
+                return;
+            }
             self.fail(Subject::Process(process), Cause::Unknown);
         }
     }

@@ -68,7 +68,7 @@ struct Slot {
 }
 
 /// A local process of the record's world.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Local {
     phase: Phase,
     /// Its futex fired before `MPI_Init` was over or after `MPI_Finalize`: its exit will say what that was.
@@ -79,6 +79,8 @@ struct Local {
     /// Its exit was told, or its slot is gone.
     gone: bool,
     restored: bool,
+    /// Why it did not get its state back when it asked for it last.
+    refused: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,6 +158,8 @@ pub struct Agent {
     record: Option<EpochRecord>,
     slots: BTreeMap<SlotId, Slot>,
     lost_slots: BTreeSet<SlotId>,
+    /// Slots whose shepherds are dying, since when that is known: they are lost in a moment.
+    dying_slots: BTreeMap<SlotId, Micros>,
     /// Slots that this node has from the start of the job on, whoever of them dies.
     slots_promised: u32,
     /// Slots that were asked for and do not exist yet; when one was asked for last.
@@ -167,6 +171,8 @@ pub struct Agent {
     /// Worlds with processes on this node; the ones being killed since when.
     worlds: BTreeMap<WorldId, Option<Micros>>,
     locals: BTreeMap<Process, Local>,
+    /// A process has been seen past `MPI_Init`: the program is none that does without.
+    speaks_mpi: bool,
     batch: Option<Batch>,
     holds: Vec<Hold>,
     /// A hold or a question began at this time; dying processes are waited for from then on.
@@ -228,6 +234,7 @@ impl Agent {
             record: None,
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
+            dying_slots: BTreeMap::new(),
             slots_promised: 0,
             slots_asked: 0,
             slots_since: Micros(0),
@@ -235,6 +242,7 @@ impl Agent {
             silent_at: Micros(0),
             worlds: BTreeMap::new(),
             locals: BTreeMap::new(),
+            speaks_mpi: false,
             batch: None,
             holds: Vec::new(),
             uncertain_since: Micros(0),
@@ -383,6 +391,7 @@ impl Agent {
         if let Some(batch) = &self.batch {
             at.extend([self.batch_due(batch), batch.since.after(policy.exit_timeout)]);
             at.push(self.slots_since.after(policy.slot_timeout));
+            at.extend(self.dying_slots.values().map(|since| since.after(policy.exit_timeout)));
         }
         if !self.holds.is_empty() || !self.askers.is_empty() {
             at.push(self.uncertain_since.after(policy.exit_timeout));

@@ -1,8 +1,8 @@
 //! Telling peers how far this agent is, and people what happened.
 
-use super::{Agent, Effect, Stage};
+use super::{Agent, Effect, Local, Stage};
 use crate::blame::Phase;
-use crate::ids::NodeId;
+use crate::ids::{NodeId, Rank};
 use crate::message::{PeerMessage, Status};
 use crate::plan::sentences;
 use crate::report::{Recovery, Report};
@@ -65,11 +65,23 @@ impl Agent {
 
     /// All ranks of this node that have something to restore have restored it.
     fn restored(&self) -> bool {
-        let Some(choice) = &self.choice else { return false };
+        self.choice.is_some() && self.initialized() && self.without_state().is_empty()
+    }
+
+    /// Ranks of this node that have something to restore, and have not.
+    fn without_state(&self) -> Vec<Rank> {
+        let Some(choice) = &self.choice else { return Vec::new() };
         let groups = &self.config.groups;
         let waits = |rank| choice.get(&groups.of(rank)).is_some_and(Option::is_some);
-        self.initialized()
-            && self.locals.iter().all(|(process, local)| local.end.is_some() || local.restored || !waits(process.rank))
+        let without =
+            self.locals.iter().filter(|(process, local)| local.end.is_none() && !local.restored && waits(process.rank));
+        without.map(|(process, _)| process.rank).collect()
+    }
+
+    /// Ranks of this node that were not seen past `MPI_Init`; of a program that was never seen to use MPI that says nothing.
+    fn before_init(&self) -> Vec<Rank> {
+        let before = |local: &Local| self.speaks_mpi && local.end.is_none() && local.phase < Phase::Initialized;
+        self.locals.iter().filter(|(_, local)| before(local)).map(|(process, _)| process.rank).collect()
     }
 
     /// Reports a recovery when all ranks compute again, or when there has been no sign of it for a while.
@@ -93,11 +105,17 @@ impl Agent {
         }
     }
 
+    fn refused(&self) -> Vec<(Rank, String)> {
+        let refused = self.locals.iter().filter_map(|(process, local)| Some((process.rank, local.refused.clone()?)));
+        refused.collect()
+    }
+
     /// Reports the recovery that is on its way, if one is agreed: now, or before what ends it.
     pub(super) fn report_recovery(&mut self, complete: bool) {
         let Some(record) = &self.record else { return };
         let Some(progress) = self.progress.take_if(|progress| !progress.episodes.is_empty()) else { return };
-        let blame = progress.episodes.iter().flat_map(|episode| sentences(record, &episode.failures)).collect();
+        let blame =
+            progress.episodes.iter().flat_map(|episode| sentences(&episode.placement, &episode.failures)).collect();
         let recovery = Recovery {
             epoch: record.epoch,
             world: record.world,
@@ -107,6 +125,9 @@ impl Agent {
             times: progress.times,
             stuck: progress.stuck,
             taken: self.locals.values().any(|local| local.restored),
+            refused: self.refused(),
+            before_init: self.before_init(),
+            without_state: self.without_state(),
             complete,
         };
         // One agent speaks for all.

@@ -108,6 +108,7 @@ enum Act {
     Inventory { node: usize, generation: u64, epoch: EpochId },
     StartAgent { node: usize, generation: u64 },
     NewSlot { node: usize, generation: u64 },
+    SlotGone { node: usize, slot: SlotId, process: Option<Process> },
     Leave { node: usize, process: Process, code: i32 },
     Resume { node: usize },
     Fault(Fault),
@@ -405,6 +406,7 @@ impl Cluster {
             | Act::Hash { node, .. }
             | Act::Inventory { node, .. }
             | Act::NewSlot { node, .. }
+            | Act::SlotGone { node, .. }
             | Act::Leave { node, .. }
             | Act::StartAgent { node, .. } => Some(*node),
             Act::Store { .. } | Act::Resume { .. } | Act::Fault(_) => None,
@@ -439,6 +441,7 @@ impl Cluster {
             Act::Load { node, process } => self.load(node, process),
             Act::Step { node, process } => self.step(node, process),
             Act::Reap { node, process } => self.reap(node, process),
+            Act::SlotGone { node, slot, process } => self.slot_gone(node, slot, process),
             Act::Empty { node, generation, world } => {
                 // A slot is empty when nothing runs there any more; how it ended may be told much later.
                 let reaped = self.rng.chance(300);
@@ -1231,7 +1234,23 @@ impl Cluster {
     fn lose_slot(&mut self, slot: SlotId) {
         let Some(node) = self.nodes.iter().position(|node| node.alive && node.slots.contains(&slot)) else { return };
         self.nodes[node].slots.remove(&slot);
-        let process = self.nodes[node].procs.iter().find(|(_, proc)| proc.slot == slot).map(|(process, _)| *process);
+        let found = self.nodes[node].procs.iter_mut().find(|(_, proc)| proc.slot == slot);
+        let dies =
+            found.map(|(process, proc)| (*process, proc.initialized, proc.dead.replace(Exit::Signal(9)).is_some()));
+        // The rank dies of its shepherd's death, and that is seen, as a rule, long before the launcher has swept behind them.
+        if let Some((process, true, false)) = dies
+            && self.rng.chance(900)
+        {
+            let (generation, delay) = (self.nodes[node].generation, self.rng.range(1, 300));
+            for event in [Event::SlotDying(slot), Event::Dying(process)] {
+                self.push(delay, Act::Tell { node, generation, event });
+            }
+        }
+        let delay = self.rng.range(300, 8000);
+        self.push(delay, Act::SlotGone { node, slot, process: dies.map(|(process, ..)| process) });
+    }
+
+    fn slot_gone(&mut self, node: usize, slot: SlotId, process: Option<Process>) {
         if let Some(process) = process {
             self.nodes[node].procs.remove(&process);
         }

@@ -1,7 +1,7 @@
 //! What people read about a recovery: one block on the job's stderr.
 
 use crate::restart_files::RestartFiles;
-use ftd_core::{Micros, Notice, Recovery, Report};
+use ftd_core::{Micros, Notice, Rank, Recovery, Report};
 use std::fmt::Write;
 
 /// What a report becomes.
@@ -72,9 +72,26 @@ fn block(recovery: &Recovery, files: RestartFiles) -> String {
         "ftd:   took      {} ms from the notice on: {}{}",
         milliseconds(times.noticed, last),
         parts.join(", "),
-        if recovery.complete || recovery.stuck { "" } else { "; not all ranks were seen past MPI_Init or ft_restore" }
+        unfinished(recovery)
     );
     out
+}
+
+/// What had not come about when the block was written.
+fn unfinished(recovery: &Recovery) -> String {
+    if recovery.complete || recovery.stuck {
+        String::new()
+    } else if !recovery.before_init.is_empty() {
+        format!("; not seen past MPI_Init: {}", named(&recovery.before_init))
+    } else if recovery.taken && !recovery.without_state.is_empty() {
+        format!("; without their state: {}", named(&recovery.without_state))
+    } else {
+        String::new()
+    }
+}
+
+fn named(ranks: &[Rank]) -> String {
+    crate::versions::named(&ranks.iter().map(|rank| rank.0).collect::<Vec<_>>())
 }
 
 /// What the ranks went on from, as far as ftd can know it: which of its own files a program reads it does not tell.
@@ -90,17 +107,27 @@ fn restored(recovery: &Recovery, files: RestartFiles) -> String {
             Some(stamp) if recovery.taken => {
                 writeln!(out, "ftd:   restored  {group}version {} from the memory of this node", stamp.version.0)
             }
-            Some(stamp) => {
+            Some(stamp) if recovery.refused.is_empty() => {
                 let version = stamp.version.0;
                 writeln!(out, "ftd:   restored  {group}nothing: no rank has asked for version {version} (ft_restore)")
             }
+            Some(stamp) => writeln!(out, "ftd:   restored  {group}nothing of version {}", stamp.version.0),
             None if files.is_empty() => {
                 writeln!(out, "ftd:   restarted {group}from the beginning: no complete checkpoint")
             }
             None => writeln!(out, "ftd:   restarted {group}without a checkpoint of the API, with {files}"),
         };
     }
+    out.push_str(&refused(&recovery.refused));
     out
+}
+
+/// The restores that failed: which rank's, and why. Of many one is enough; the others are named.
+fn refused(refused: &[(Rank, String)]) -> String {
+    let Some((rank, reason)) = refused.first() else { return String::new() };
+    let others: Vec<Rank> = refused.iter().skip(1).map(|(rank, _)| *rank).collect();
+    let others = if others.is_empty() { String::new() } else { format!(" (and in {})", named(&others)) };
+    format!("ftd:             ft_restore failed in {rank}{others}: {reason}\n")
 }
 
 fn milliseconds(from: Micros, to: Micros) -> String {
@@ -127,6 +154,9 @@ mod tests {
             times: ftd_core::report::PhaseTimes::default(),
             stuck,
             taken,
+            refused: Vec::new(),
+            before_init: Vec::new(),
+            without_state: Vec::new(),
             complete: false,
         };
         block(&recovery, files).lines().nth(1).unwrap_or_default().to_string()
@@ -141,5 +171,31 @@ mod tests {
         assert!(said_of(None, false, RestartFiles(0), true).ends_with("nothing: the ranks cannot be started again"));
         let own = said(None, false, RestartFiles(1));
         assert!(own.ends_with("without a checkpoint of the API, with 1 file in $FT_CHECKPOINT_DIR"), "{own}");
+    }
+
+    #[test]
+    fn the_block_names_what_failed_and_what_has_not_come_about() {
+        let (one, two) = (Rank(1), Rank(2));
+        let said = refused(&[(one, "the sizes differ".into()), (two, "the sizes differ".into())]);
+        assert_eq!(said, "ftd:             ft_restore failed in rank 1 (and in rank 2): the sizes differ\n");
+        let mut recovery = Recovery {
+            epoch: EpochId(2),
+            world: WorldId(2),
+            episodes: Vec::new(),
+            blame: Vec::new(),
+            restored: None,
+            times: ftd_core::report::PhaseTimes::default(),
+            stuck: false,
+            taken: false,
+            refused: Vec::new(),
+            before_init: Vec::new(),
+            without_state: vec![one],
+            complete: false,
+        };
+        assert_eq!(unfinished(&recovery), "", "the line before says that no rank has asked");
+        recovery.taken = true;
+        assert_eq!(unfinished(&recovery), "; without their state: rank 1");
+        recovery.before_init = vec![one, two];
+        assert_eq!(unfinished(&recovery), "; not seen past MPI_Init: ranks 1-2");
     }
 }

@@ -103,7 +103,7 @@ impl Versions {
 }
 
 /// Ranks as people write them: `rank 3`, `ranks 0-2, 5`.
-fn named(ranks: &[Rank]) -> String {
+pub(crate) fn named(ranks: &[Rank]) -> String {
     let mut runs: Vec<(Rank, Rank)> = Vec::new();
     for rank in ranks {
         match runs.last_mut() {

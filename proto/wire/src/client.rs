@@ -26,12 +26,15 @@ pub enum ToAgent {
     },
     /// Which version is to be restored? Answered by [`ToClient::Restore`], once every agent's inventory is in.
     Restore,
-    /// The restored data is back in the application's memory (`ok`) or did not match (`!ok`). Not answered.
+    /// The restored data is back in the application's memory. Not answered.
     Restored {
         /// The version.
         version: Version,
-        /// Whether the restore succeeded.
-        ok: bool,
+    },
+    /// `ft_restore` failed: nothing was restored. Not answered.
+    NotRestored {
+        /// One sentence.
+        reason: String,
     },
     /// Is a checkpoint due (Young/Daly)? Answered by [`ToClient::Due`].
     Due,

@@ -39,13 +39,10 @@ impl Driver {
                 ft_sys::gate::reach("agent.restore", Some(rank));
                 self.answer_restore(number, rank);
             }
-            ToAgent::Restored { version, ok } => {
-                if ok {
-                    self.report(Event::Restored { process, version: ftd_core::Version(version) });
-                } else {
-                    tracing::warn!(rank, version, "a rank could not take its state back");
-                }
+            ToAgent::Restored { version } => {
+                self.report(Event::Restored { process, version: ftd_core::Version(version) });
             }
+            ToAgent::NotRestored { reason } => self.report(Event::NotRestored { process, reason }),
             ToAgent::Due => {
                 if let Some(cost) = self.arenas.fresh_cost(rank) {
                     world.due.checkpoint(cost, since);

@@ -294,17 +294,19 @@ impl Driver {
         for number in dead {
             self.report(Event::WorldServerLost(WorldId(number)));
         }
-        let (mut dying, mut leaving) = (Vec::new(), Vec::new());
+        let (mut dying, mut leaving, mut bereft) = (Vec::new(), Vec::new(), Vec::new());
         for member in self.worlds.values_mut().flat_map(|w| w.members.values_mut()).filter(|m| !m.ended) {
             match member.vitals() {
                 Vitals::Alive => {}
                 Vitals::Killed => {
                     member.note_death(None);
                     dying.push(member.process);
+                    bereft.push(member.slot);
                 }
                 Vitals::Leaving => leaving.push(member.process),
             }
         }
+        bereft.into_iter().for_each(|slot| self.look_at_shepherd(slot));
         self.report(Event::Surveyed { dying, leaving });
     }
 

@@ -161,9 +161,18 @@ impl Driver {
             && !member.ended
             && !member.exits_by_itself()
         {
-            let process = member.process;
+            let (process, slot) = (member.process, member.slot);
             member.note_death(status);
+            self.look_at_shepherd(slot);
             self.report(Event::Dying(process));
+        }
+    }
+
+    /// A rank that dies with its shepherd dies of that.
+    pub(super) fn look_at_shepherd(&mut self, slot: Slot) {
+        let dying = |pid: &i32| ft_sys::death::is_dying(*pid).unwrap_or(false);
+        if self.slots.get(&slot).is_some_and(dying) {
+            self.report(Event::SlotDying(SlotId(slot)));
         }
     }
 
@@ -175,8 +184,9 @@ impl Driver {
                 self.files.ended_well(pid);
             }
         } else if !member.ended {
-            let process = member.process;
+            let (process, slot) = (member.process, member.slot);
             member.note_death(None);
+            self.look_at_shepherd(slot);
             self.report(Event::Dying(process));
         }
     }
