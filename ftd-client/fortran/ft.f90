@@ -94,7 +94,7 @@ module ft
       protect_integer_64, &
       protect_logical_default
   end interface
-  ! Versions are default or 64-bit integers.
+  ! Versions are integers of 32 or 64 bits. A version that was restored and does not fit is FT_ERR_ARGUMENT, and -1.
   interface ft_checkpoint
     module procedure checkpoint_32, checkpoint_64
   end interface
@@ -140,16 +140,19 @@ contains
   subroutine checkpoint_32(version, ierr)
     integer(c_int32_t), intent(in) :: version
     integer(c_int), intent(out), optional :: ierr
-    integer(c_int) :: ignored
-    ! Where a C part of the program called ft_init, nobody has said so yet.
-    ignored = c_on_checkpoint(c_funloc(empty_output_unit), c_null_ptr)
-    call give(c_checkpoint(int(version, c_int64_t)), ierr)
+    call checkpoint_64(int(version, c_int64_t), ierr)
   end subroutine
 
   subroutine checkpoint_64(version, ierr)
     integer(c_int64_t), intent(in) :: version
     integer(c_int), intent(out), optional :: ierr
     integer(c_int) :: ignored
+    ! C's versions have no sign: as one of them this would be greater than all others.
+    if (version < 0) then
+      write (0, '(a,i0,a)') 'ftd: version ', version, ' is negative: versions begin at 0. Nothing was written'
+      call give(FT_ERR_ARGUMENT, ierr)
+      return
+    end if
     ! Where a C part of the program called ft_init, nobody has said so yet.
     ignored = c_on_checkpoint(c_funloc(empty_output_unit), c_null_ptr)
     call give(c_checkpoint(version), ierr)
@@ -159,9 +162,18 @@ contains
     integer(c_int32_t), intent(out) :: version
     integer(c_int), intent(out), optional :: ierr
     integer(c_int64_t) :: found
+    integer(c_int) :: code
     found = 0
-    call give(c_restore(found), ierr)
-    version = int(found, c_int32_t)
+    code = c_restore(found)
+    version = -1
+    if (found >= 0 .and. found <= huge(version)) then
+      version = int(found, c_int32_t)
+    else if (code == FT_OK) then
+      write (0, '(a,i0,a)') 'ftd: version ', found, ' does not fit into the integer of 32 bits that ft_restore was given: declare &
+        &it as integer(int64). The regions are restored'
+      code = FT_ERR_ARGUMENT
+    end if
+    call give(code, ierr)
   end subroutine
 
   subroutine restore_64(version, ierr)

@@ -67,7 +67,8 @@ int ft_protect(int id, void *pointer, size_t bytes);
 
 /* Copies all protected regions and returns; the rest goes on behind. Versions increase. Waits only while all three
  * places hold versions that must be kept (at most FT_CHECKPOINT_TIMEOUT seconds, 60). A restarted process calls
- * ft_restore first. Whatever the error, older versions stay whole.
+ * ft_restore first. When another rank has called ft_finalize, or has ended, versions after its last one are FT_ERR_ORDER at
+ * once: no version counts without every rank. Whatever the error, older versions stay whole.
  * What the program printed before the call is out when the version counts: stdout is emptied, in C++ std::cout and
  * std::wcout (see below), in Fortran output_unit, and all that ft_on_checkpoint was told of. */
 int ft_checkpoint(uint64_t version);
@@ -88,7 +89,8 @@ int ft_restore(uint64_t *version);
 /* Whether a checkpoint is worth its cost now (Young/Daly, from the measured cost and failure rate). 0 without ftd. */
 int ft_checkpoint_due(int *yes);
 
-/* Ends the use of the library. The checkpoints stay: if another rank fails later, this one is restored from them too. */
+/* Ends the use of the library, when this rank has taken its last checkpoint: no version counts without every rank, so that later
+ * ones of the other ranks are refused. The checkpoints stay: if another rank fails later, this one is restored from them too. */
 int ft_finalize(void);
 
 /* One sentence for a code; never NULL. */

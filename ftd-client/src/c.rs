@@ -69,10 +69,14 @@ fn call(body: impl FnOnce(&mut Library) -> Result<(), Error>) -> c_int {
     }
 }
 
-fn with_client(what: &'static str, body: impl FnOnce(&mut Client) -> Result<(), Error>) -> c_int {
+/// What a call before `ft_init` and one after `ft_finalize` are told.
+type OutOfTurn = [&'static str; 2];
+
+fn with_client(out_of_turn: OutOfTurn, body: impl FnOnce(&mut Client) -> Result<(), Error>) -> c_int {
     call(|library| match library {
         Library::Active(client) => body(client),
-        _ => Err(Error::Order(what)),
+        Library::Unused => Err(Error::Order(out_of_turn[0])),
+        Library::Finalized => Err(Error::Order(out_of_turn[1])),
     })
 }
 
@@ -118,7 +122,7 @@ pub unsafe extern "C" fn ft_init(state: *mut c_int) -> c_int {
 /// `pointer` is valid for `bytes` bytes as long as the region is protected.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ft_protect(id: c_int, pointer: *mut c_void, bytes: usize) -> c_int {
-    with_client("ft_protect outside of ft_init and ft_finalize", |client| {
+    with_client(["ft_protect before ft_init", "ft_protect after ft_finalize"], |client| {
         // SAFETY: the caller's promise.
         unsafe { client.protect(id, pointer.cast(), bytes) }
     })
@@ -127,7 +131,10 @@ pub unsafe extern "C" fn ft_protect(id: c_int, pointer: *mut c_void, bytes: usiz
 /// See `ft.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ft_checkpoint(version: u64) -> c_int {
-    const WHAT: &str = "ft_checkpoint outside of ft_init and ft_finalize";
+    const WHAT: OutOfTurn = [
+        "ft_checkpoint before ft_init: nothing was written",
+        "ft_checkpoint after ft_finalize: nothing was written, and this process takes no more checkpoints",
+    ];
     let code = with_client(WHAT, |_| Ok(()));
     if code != 0 {
         return code;
@@ -165,7 +172,7 @@ pub extern "C" fn ft_on_checkpoint(on: Option<extern "C" fn(*mut c_void)>, argum
 /// `version` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ft_restore(version: *mut u64) -> c_int {
-    with_client("ft_restore outside of ft_init and ft_finalize", |client| {
+    with_client(["ft_restore before ft_init", "ft_restore after ft_finalize"], |client| {
         if version.is_null() {
             return Err(Error::Argument("ft_restore: version is a null pointer".into()));
         }
@@ -182,7 +189,7 @@ pub unsafe extern "C" fn ft_restore(version: *mut u64) -> c_int {
 /// `yes` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ft_checkpoint_due(yes: *mut c_int) -> c_int {
-    with_client("ft_checkpoint_due outside of ft_init and ft_finalize", |client| {
+    with_client(["ft_checkpoint_due before ft_init", "ft_checkpoint_due after ft_finalize"], |client| {
         if yes.is_null() {
             return Err(Error::Argument("ft_checkpoint_due: yes is a null pointer".into()));
         }

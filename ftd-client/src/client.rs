@@ -50,6 +50,16 @@ struct Job {
     /// The version that the agent named, and its place; asked for once.
     chosen: Option<Option<(u64, u32)>>,
     reported: bool,
+    /// Of the ranks that take no more checkpoints the one with the oldest last version.
+    left: Option<Left>,
+}
+
+/// A rank that takes no more checkpoints.
+#[derive(Debug)]
+struct Left {
+    last: Option<u64>,
+    /// What it did: `rank 2 has called ft_finalize after version 7`.
+    words: String,
 }
 
 /// The library's state. One per process.
@@ -138,7 +148,7 @@ impl Client {
         let descriptor = descriptors.into_iter().next().ok_or(Error::Confused { doing })?;
         let arena = Arena::open(descriptor, rank, world_size)?;
         self.state = if restarted { State::Restarted } else { State::New };
-        self.job = Some(Job { channel: Some(channel), arena, epoch, chosen: None, reported: false });
+        self.job = Some(Job { channel: Some(channel), arena, epoch, chosen: None, reported: false, left: None });
         Ok(())
     }
 
@@ -211,12 +221,16 @@ impl Client {
     /// places of the arena hold versions that must be kept.
     ///
     /// # Errors
-    /// [`Error::Version`], [`Error::Memory`], [`Error::Timeout`], [`Error::Agent`], [`Error::Order`] in a restarted process
-    /// that has not called [`Client::restore`]. The versions before are untouched in each case.
+    /// [`Error::Version`], [`Error::Memory`], [`Error::Timeout`], [`Error::Agent`], [`Error::Left`], [`Error::Order`] in a
+    /// restarted process that has not called [`Client::restore`]. The versions before are untouched in each case.
     pub fn checkpoint(&mut self, version: u64) -> Result<(), Error> {
         self.own_process()?;
         if let Some(last) = self.last.filter(|&last| version <= last) {
             return Err(Error::Version { version, last });
+        }
+        if let Some(job) = &mut self.job {
+            job.listen();
+            job.refuse_alone(version)?;
         }
         self.calls.run();
         output::empty_stdout(self.rank);
@@ -305,8 +319,22 @@ impl Client {
         }
     }
 
-    /// Ends the use of the library. The checkpoints stay: a failure after this call still restores them.
+    /// Ends the use of the library, as dropping the client does. The checkpoints stay: a failure after this call still restores
+    /// them. The other ranks' later checkpoints are refused: no version counts without this rank.
     pub fn finalize(self) {}
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // A panic is an end that nobody chose, and a child's copy says nothing for its parent.
+        if std::thread::panicking() || self.own_process().is_err() {
+            return;
+        }
+        let last = self.last;
+        if let Some(job) = &mut self.job {
+            let _ = job.tell(&ToAgent::Finalized { last }, "leaving the job");
+        }
+    }
 }
 
 impl Job {
@@ -328,10 +356,41 @@ impl Job {
     }
 
     fn ask(&mut self, question: &ToAgent, doing: &'static str) -> Result<ToClient, Error> {
-        self.with(doing, |channel| {
-            channel.send(question, &[])?;
-            channel.receive(Some(ANSWER)).map(|(answer, _)| answer)
-        })
+        self.with(doing, |channel| channel.send(question, &[]))?;
+        loop {
+            let answer = self.with(doing, |channel| channel.receive(Some(ANSWER)).map(|(answer, _)| answer))?;
+            if let Some(answer) = self.heard(answer) {
+                return Ok(answer);
+            }
+        }
+    }
+
+    /// Takes what comes unasked out of what the agent says.
+    fn heard(&mut self, message: ToClient) -> Option<ToClient> {
+        let ToClient::Left { rank, last, how } = message else { return Some(message) };
+        if self.left.as_ref().is_none_or(|known| last < known.last) {
+            let after = last.map_or_else(|| "without a checkpoint".into(), |last| format!("after version {last}"));
+            self.left = Some(Left { last, words: format!("rank {rank} {how} {after}") });
+        }
+        None
+    }
+
+    /// Hears what the agent has said unasked. A connection that is gone is for those who need it.
+    fn listen(&mut self) {
+        while let Some(Ok(Some((message, _)))) = self.channel.as_mut().map(Channel::try_receive::<ToClient>) {
+            if self.heard(message).is_some() {
+                // Nobody has asked: it is not known any more to what question the next answer belongs.
+                self.channel = None;
+            }
+        }
+    }
+
+    /// A version that not every rank can take is refused at once: it would wait, with all later ones, for nothing.
+    fn refuse_alone(&self, version: u64) -> Result<(), Error> {
+        match &self.left {
+            Some(left) if left.last < Some(version) => Err(Error::Left { version, left: left.words.clone() }),
+            _ => Ok(()),
+        }
     }
 
     /// Sees to it that the places hold regions of these lengths, and not much more.
@@ -380,8 +439,11 @@ impl Job {
                 return Err(Error::Timeout { version, waited });
             }
             let doing = "waiting for a free place in the arena";
-            if self.with(doing, |channel| channel.try_receive::<ToClient>())?.is_some() {
-                return Err(Error::Confused { doing });
+            while let Some((message, _)) = self.with(doing, |channel| channel.try_receive::<ToClient>())? {
+                if self.heard(message).is_some() {
+                    return Err(Error::Confused { doing });
+                }
+                self.refuse_alone(version)?;
             }
         }
     }

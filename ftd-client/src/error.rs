@@ -66,6 +66,16 @@ pub enum Error {
         /// How long the rank waited.
         waited: Duration,
     },
+    /// A rank takes no more versions, and none counts without it.
+    #[error(
+        "version {version} was not written: {left} and takes no more checkpoints, and no version counts before every rank has it"
+    )]
+    Left {
+        /// The version.
+        version: u64,
+        /// Who, and what it did: `rank 2 has called ft_finalize after version 7`.
+        left: String,
+    },
     /// The agent does not answer.
     #[error("the agent of this job does not answer while {doing}: {source}")]
     Agent {
@@ -115,7 +125,7 @@ impl Error {
     pub fn code(&self) -> i32 {
         match self {
             Error::Nothing => 1,
-            Error::Order(_) => 2,
+            Error::Order(_) | Error::Left { .. } => 2,
             Error::Argument(_) => 3,
             Error::Size { .. } | Error::Missing { .. } => 4,
             Error::Version { .. } => 5,

@@ -364,6 +364,7 @@ fn header_and_library_agree() {
     let errors = [
         (ftd_client::Error::Nothing, "FT_ERR_NONE"),
         (ftd_client::Error::Order(""), "FT_ERR_ORDER"),
+        (ftd_client::Error::Left { version: 0, left: String::new() }, "FT_ERR_ORDER"),
         (ftd_client::Error::Argument(String::new()), "FT_ERR_ARGUMENT"),
         (ftd_client::Error::Missing { version: 0, id: 0 }, "FT_ERR_SIZE"),
         (ftd_client::Error::Version { version: 0, last: 0 }, "FT_ERR_VERSION"),
@@ -404,12 +405,18 @@ fn the_fortran_module_takes_scalars_and_arrays() {
     let options = [&strict[..3], &["-Wno-compare-reals", &modules, module.to_str().unwrap()]].concat();
     let program = build("gfortran", "c/fortran.f90", &options, directory.path());
     let agent = FakeAgent::new();
-    for mode in ["write", "read"] {
+    for (mode, said) in [
+        ("write", "version -1 is negative"),
+        ("read", ""),
+        ("long", ""),
+        ("short", "version 3000000000 does not fit into the integer of 32 bits"),
+    ] {
         let mut command = Command::new(&program);
         command.arg(mode);
         clean(&mut command, Some(&agent));
         let (lines, err) = run_command(command);
-        assert_eq!(lines, ["fine"], "{err}");
+        assert_eq!(lines, ["fine"], "{mode}: {err}");
+        assert!(err.contains(said), "{mode}: {err}");
         agent.restart();
     }
 }

@@ -2,6 +2,7 @@
  *   same      all take 1 to 12, rank 1 much later than the others
  *   differ    rank 3 takes 11, all others 10
  *   missing   rank 2 takes none; the others take 1 to 4
+ *   finalized rank 2 takes 1 and 2, calls ft_finalize, and tries 3; then the others take 3 to 12
  *   back      every rank takes 5, 5 and 4
  * A checkpoint that fails is told on stderr, and the program goes on. */
 #include "gate.h"
@@ -35,6 +36,17 @@ int main(int argc, char **argv) {
     if (strcmp(how, "missing") == 0)
         for (int version = 1; version <= 4 && rank != 2; version++)
             take(version);
+    if (strcmp(how, "finalized") == 0) {
+        take(1);
+        take(2);
+        if (rank == 2) {
+            ft_finalize();
+            take(3);
+        }
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (int version = 3; version <= 12 && rank != 2; version++)
+            take(version);
+    }
     if (strcmp(how, "back") == 0) {
         take(5);
         take(5);

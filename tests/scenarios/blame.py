@@ -120,14 +120,17 @@ def block_own_files(context):
     check("from the beginning" not in job.err, job.err)
 
 
-@scenario("versions", each=[{"how": "same"}, {"how": "differ"}, {"how": "missing"}, {"how": "back"}])
+@scenario("versions", each=[{"how": how} for how in ("same", "differ", "missing", "back", "finalized")])
 def versions(context, how):
     """Ranks whose versions differ, or of which one takes none, are named at once, or when the others have no place left; a
-    rank that is merely late is not; a version that repeats or goes back is refused."""
+    rank that is merely late is not; a version that repeats or goes back is refused, and so is, at once, one that a rank cannot
+    take because it has called ft_finalize."""
     mpi = context.mpi("mpich4")
     gates = ["app.compute:0"] if how == "differ" else []
+    patience = "60" if how == "finalized" else "4"
     job = context.ftrun(
-        mpi, 4, context.program(mpi, "versions.c"), how, gates=gates, hurry=10, env={"FT_CHECKPOINT_TIMEOUT": "4"},
+        mpi, 4, context.program(mpi, "versions.c"), how, gates=gates, hurry=10,
+        env={"FT_CHECKPOINT_TIMEOUT": patience},
     )
     if how == "differ":
         job.at_gate("app.compute", 0)
@@ -140,8 +143,23 @@ def versions(context, how):
     else:
         check("has not checkpointed" not in job.err, job.err)
     check(("without version" in job.err) == (how == "differ"), job.err)
+    if how == "finalized":
+        assert_left(job)
     refused = sorted(re.findall(r"rank (\d) version (\d): ", job.err)) if how == "back" else []
     check(len(refused) == (8 if how == "back" else 0), job.err)
+
+
+def assert_left(job):
+    """Rank 2 is named by each version of the others that is refused, once by the job at most; nobody has waited."""
+    left = "rank 2 has called ft_finalize after version 2"
+    for rank in (0, 1, 3):
+        refused = re.findall(rf"^ftd: rank {rank}: version (\d+) was not written: {left} and takes no more", job.err, re.M)
+        # What was on its way when the word came has a place: there are three.
+        check(set(map(str, range(6, 13))) <= set(refused), f"rank {rank} was refused {refused}: {job.err}")
+    named = re.findall(rf"^ftd: {left}, and ranks? [\d, -]+ checkpointed version \d", job.err, re.M)
+    check(len(named) <= 1, f"named {len(named)} times: {job.err}")
+    check("ftd: rank 2: ft_checkpoint after ft_finalize: nothing was written" in job.err, job.err)
+    check("released none" not in job.err, job.err)
 
 
 @scenario("spawn-refused", each=[{"mpi": m, "ft": ft} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5")

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 
+from harness import peer
 from harness.job import check
 from harness.registry import scenario
 
@@ -285,9 +286,9 @@ def mixed_client_newer(context):
     check("panicked" not in job.err, job.err)
 
 
-STRANGER = r"""
-import os, socket
-for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100000, b"ftdwire\n\1\0\0\0\3\0\0\0" + b"\xff" * 64, b""):
+STRANGER = f"VERSION = {peer.VERSION}\n" + r"""
+import os, socket, struct
+for data in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100000, b"ftdwire\n" + struct.pack("<II", VERSION, 3) + b"\xff" * 64, b""):
     s = socket.socket(socket.AF_UNIX)
     s.connect(os.environ["FT_SOCKET"])
     try:

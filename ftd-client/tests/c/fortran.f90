@@ -11,6 +11,7 @@ program fortran
   logical, target :: flags(3)
   real(real64), allocatable, target :: field(:, :), none(:)
   integer(int64) :: version
+  integer(int32) :: short
   integer :: state, ierr
   character(len=8) :: mode
 
@@ -45,6 +46,17 @@ program fortran
     call ft_checkpoint(42_int64, ierr); call check
     call ft_checkpoint(42, ierr)
     if (ierr /= FT_ERR_VERSION) error stop 'a version was accepted twice'
+    call ft_checkpoint(-1, ierr)
+    if (ierr /= FT_ERR_ARGUMENT) error stop 'a negative version was accepted'
+  else if (mode == 'long') then
+    call ft_restore(short, ierr); call check
+    if (short /= 42) error stop 'another version'
+    call ft_checkpoint(3000000000_int64, ierr); call check
+  else if (mode == 'short') then
+    call ft_restore(short, ierr)
+    if (ierr /= FT_ERR_ARGUMENT .or. short /= -1) error stop 'a version was cut'
+    call ft_restore(version, ierr); call check
+    if (version /= 3000000000_int64) error stop 'another version'
   else
     if (state /= FT_STATE_RESTARTED) error stop 'not restarted'
     call ft_restore(version, ierr); call check

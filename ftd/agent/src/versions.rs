@@ -14,6 +14,8 @@ pub struct Versions {
     epoch: Epoch,
     held: BTreeMap<Rank, BTreeSet<Version>>,
     complete: Version,
+    /// Ranks that take no more checkpoints: their last version, and what they did.
+    left: BTreeMap<Rank, (Option<Version>, &'static str)>,
     said_skipped: bool,
     said_waiting: bool,
 }
@@ -22,15 +24,30 @@ impl Versions {
     /// `rank` has these versions of `epoch` in its places. Returns a sentence when it is certain now that ranks differ; one
     /// is enough for an epoch.
     pub fn note(&mut self, epoch: Epoch, rank: Rank, held: BTreeSet<Version>) -> Option<String> {
+        self.begin(epoch);
+        let fresh = held.into_iter().filter(|version| *version > self.complete).collect();
+        self.held.insert(rank, fresh);
+        self.certain()
+    }
+
+    /// `rank` takes no more checkpoints in `epoch`: `how` says why, behind its name. A sentence as in [`note`](Self::note).
+    pub fn leave(&mut self, epoch: Epoch, rank: Rank, last: Option<Version>, how: &'static str) -> Option<String> {
+        self.begin(epoch);
+        self.left.entry(rank).or_insert((last, how));
+        self.certain()
+    }
+
+    fn begin(&mut self, epoch: Epoch) {
         if epoch != self.epoch {
             *self = Versions { epoch, ..Versions::default() };
         }
-        let fresh = held.into_iter().filter(|version| *version > self.complete).collect();
-        self.held.insert(rank, fresh);
+    }
+
+    fn certain(&mut self) -> Option<String> {
         if self.said_skipped {
             return None;
         }
-        let sentence = self.skipped();
+        let sentence = self.skipped().or_else(|| self.left_behind());
         self.said_skipped = sentence.is_some();
         sentence
     }
@@ -78,6 +95,20 @@ impl Versions {
 
     fn has(&self, rank: Rank, version: Version) -> bool {
         self.held.get(&rank).is_some_and(|held| held.contains(&version))
+    }
+
+    /// A version after the last one of a rank that takes no more.
+    fn left_behind(&self) -> Option<String> {
+        let (rank, (last, how)) = self.left.iter().min_by_key(|(_, (last, _))| *last)?;
+        let after = |version: &&Version| Some(**version) > *last;
+        let version = *self.held.values().flatten().filter(after).min()?;
+        let having: Vec<Rank> = self.held.keys().copied().filter(|rank| self.has(*rank, version)).collect();
+        let after = last.map_or_else(|| "without a checkpoint".into(), |last| format!("after version {last}"));
+        Some(format!(
+            "rank {rank} {how} {after}, and {} checkpointed version {version}: a version counts only when every rank \
+             checkpoints it",
+            named(&having)
+        ))
     }
 
     fn skipped(&self) -> Option<String> {
@@ -152,6 +183,25 @@ mod tests {
         assert_eq!(versions.note(1, 1, set(&[1, 2, 3])), None);
         versions.completed(3);
         assert_eq!(versions.note(1, 1, set(&[4, 5])), None);
+    }
+
+    #[test]
+    fn a_rank_that_has_left_is_named_with_the_first_version_after_its_last() {
+        let mut versions = Versions::default();
+        versions.note(1, 0, set(&[1]));
+        versions.note(1, 1, set(&[1]));
+        assert_eq!(versions.leave(1, 1, Some(1), "has called ft_finalize"), None);
+        versions.completed(1);
+        let said = versions.note(1, 0, set(&[2])).unwrap();
+        assert!(
+            said.starts_with("rank 1 has called ft_finalize after version 1, and rank 0 checkpointed version 2"),
+            "{said}"
+        );
+        assert_eq!(versions.note(1, 0, set(&[2, 3])), None);
+        // Known after the version is.
+        assert_eq!(versions.note(2, 0, set(&[7])), None);
+        let said = versions.leave(2, 1, None, "has ended").unwrap();
+        assert!(said.starts_with("rank 1 has ended without a checkpoint, and rank 0 checkpointed version 7"), "{said}");
     }
 
     #[test]

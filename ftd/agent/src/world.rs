@@ -6,7 +6,7 @@ use crate::pmix_host::PmixHost;
 use crate::published::Published;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
-use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
+use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
 use ftd_core::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -154,6 +154,8 @@ pub struct World {
     pub since: std::time::Instant,
     /// When a checkpoint is due.
     pub due: crate::due::Due,
+    /// Ranks that take no more checkpoints: their last version, and what they did.
+    pub left: BTreeMap<Rank, (Option<Version>, &'static str)>,
     /// Starts that wait for the PMIx environment (static programs).
     pub deferred: Vec<(Slot, ft_wire::shepherd::Start)>,
     /// All local ranks have been inside a fence.
@@ -178,6 +180,7 @@ impl World {
             published: Published::default(),
             since: std::time::Instant::now(),
             due: crate::due::Due::default(),
+            left: BTreeMap::new(),
             deferred: Vec::new(),
             aborts: BTreeMap::new(),
             fenced: false,

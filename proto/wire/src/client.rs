@@ -36,6 +36,11 @@ pub enum ToAgent {
         /// One sentence.
         reason: String,
     },
+    /// Last message: this rank takes no more checkpoints. Not answered.
+    Finalized {
+        /// The newest version that it has taken, or taken back.
+        last: Option<Version>,
+    },
     /// Is a checkpoint due (Young/Daly)? Answered by [`ToClient::Due`].
     Due,
 }
@@ -68,6 +73,15 @@ pub enum ToClient {
     Restore {
         /// Version and place in this rank's arena; `None` when there is nothing complete.
         found: Option<(Version, u32)>,
+    },
+    /// Comes unasked: another rank takes no more checkpoints, so that no version after its last one can become complete.
+    Left {
+        /// Which.
+        rank: Rank,
+        /// The newest version that it has taken.
+        last: Option<Version>,
+        /// What it did, to stand behind its name: `has called ft_finalize`.
+        how: String,
     },
     /// Answer to `Due`.
     Due {

@@ -43,6 +43,7 @@ impl Driver {
                 self.report(Event::Restored { process, version: ftd_core::Version(version) });
             }
             ToAgent::NotRestored { reason } => self.report(Event::NotRestored { process, reason }),
+            ToAgent::Finalized { last } => self.rank_leaves(number, rank, last, "has called ft_finalize"),
             ToAgent::Due => {
                 if let Some(cost) = self.arenas.fresh_cost(rank) {
                     world.due.checkpoint(cost, since);
@@ -88,8 +89,33 @@ impl Driver {
         member.client = Some(link.clone());
         self.diallers.insert(connection, Dialler::Client(number, rank));
         link.send_with(&ToClient::Welcome { restarted: epoch > 1, world_size: self.spec.world_size, epoch }, vec![fd]);
+        for (other, (last, how)) in &world.left {
+            link.send(&ToClient::Left { rank: *other, last: *last, how: (*how).into() });
+        }
         self.spread_arenas();
         Ok(())
+    }
+
+    /// A rank takes no more checkpoints, and the others' later ones are in vain: they are told, and people, once it is so.
+    pub(super) fn rank_leaves(&mut self, number: WorldNumber, rank: Rank, last: Option<Version>, how: &'static str) {
+        let Some(world) = self.worlds.get_mut(&number).filter(|w| !w.stopping && !w.left.contains_key(&rank)) else {
+            return;
+        };
+        world.left.insert(rank, (last, how));
+        let others = world.members.iter().filter(|(other, _)| **other != rank);
+        for link in others.filter_map(|(_, member)| member.client.as_ref()) {
+            link.send(&ToClient::Left { rank, last, how: how.into() });
+        }
+        if let Some(sentence) = self.versions.leave(world.epoch, rank, last, how) {
+            self.notice(sentence);
+        }
+    }
+
+    /// A rank has ended well, with or without `ft_finalize`.
+    pub(super) fn rank_ended_well(&mut self, number: WorldNumber, rank: Rank) {
+        let Some(epoch) = self.worlds.get(&number).map(|world| world.epoch) else { return };
+        let last = self.arenas.versions(rank, epoch).last().copied();
+        self.rank_leaves(number, rank, last, "has ended");
     }
 
     /// Sees to it that enough shepherds keep duplicates of the arenas; each rank's go to the slots from its own number on.

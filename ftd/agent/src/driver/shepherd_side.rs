@@ -143,6 +143,7 @@ impl Driver {
         tracing::debug!(world, rank, status, "child ended");
         if status == 0 {
             self.files.ended_well(pid);
+            self.rank_ended_well(world, rank);
         }
         let (exit, limit) = match below {
             Some(mut below) => below.exit(status, limit),
