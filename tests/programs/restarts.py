@@ -5,6 +5,7 @@ import mmap
 import os
 import pathlib
 import shutil
+import signal
 import struct
 import sys
 import time
@@ -185,6 +186,120 @@ def inherited(path, step):
     os.wait()
 
 
+def other(number):
+    """A file of the rank's own; when it is known to be whole, ftd has looked at the processes as well."""
+    path = DIRECTORY / f"other.{number}"
+    path.write_text("another")
+    wait_whole(path)
+
+
+def kill_alone(path, step, write_half, signal_number=signal.SIGKILL):
+    """A child writes the first half, and is killed alone."""
+    (done, tell), pid = os.pipe(), os.fork()
+    if pid == 0:
+        write_half(path, step)
+        os.write(tell, b"x")
+        time.sleep(600)
+    os.read(done, 1)
+    other(1)
+    os.kill(pid, signal_number)
+    os.waitpid(pid, 0)
+    other(2)
+
+
+def first_half(path, step, flags=os.O_WRONLY | os.O_CREAT):
+    descriptor = os.open(path, flags, 0o644)
+    os.write(descriptor, content(step)[: BYTES // 2])
+    return descriptor
+
+
+def by_child(path, step, write_half=first_half, signal_number=signal.SIGKILL):
+    """As Redis writes its snapshots; but the child ends without closing."""
+    if step == 2 and not DONE:
+        kill_alone(path, step, write_half, signal_number)
+        reach("writer.half")
+    if (pid := os.fork()) == 0:
+        os.write(os.open(path, os.O_WRONLY | os.O_CREAT, 0o644), content(step))
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def by_child_aborted(path, step):
+    by_child(path, step, signal_number=signal.SIGABRT)
+
+
+def by_child_renamed(path, step):
+    """A name that the file has got already says nothing."""
+
+    def write_half(path, step):
+        first_half(path.with_suffix(".part"), step)
+        os.rename(path.with_suffix(".part"), path)
+
+    by_child(path, step, write_half)
+
+
+def by_child_mapped(path, step):
+    def write_half(path, step):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        os.truncate(descriptor, BYTES)
+        kept.append(mmap.mmap(descriptor, BYTES))
+        os.close(descriptor)
+        kept[-1][: BYTES // 2] = content(step)[: BYTES // 2]
+
+    kept = []
+    by_child(path, step, write_half)
+
+
+def by_child_in_place(path, step):
+    """A file that is whole is written again."""
+    if step == 2 and not DONE:
+        path.write_bytes(b"an older one")
+        wait_whole(path)
+    by_child(path, step)
+
+
+def by_child_of_open_file(path, step):
+    """The descriptor is the parent's, too, which closes it after the child's end."""
+
+    def write_half(path, step):
+        os.write(file.fileno(), content(step)[: BYTES // 2])
+
+    with open(path, "wb", buffering=0) as file:
+        if step == 2 and not DONE:
+            kill_alone(path, step, write_half)
+        elif (pid := os.fork()) == 0:
+            file.write(content(step))
+            os._exit(0)
+        else:
+            os.waitpid(pid, 0)
+    if step == 2 and not DONE:
+        other(3)
+        reach("writer.half")
+
+
+def by_daemon(path, step):
+    """A helper in a session of its own, whose parent has ended, writes and is killed."""
+    done, tell = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.setsid()
+        if os.fork() == 0:
+            if step == 2 and not DONE:
+                first_half(path, step)
+                os.write(tell, str(os.getpid()).encode())
+                time.sleep(600)
+            path.write_bytes(content(step))
+            os.write(tell, b"0")
+        os._exit(0)
+    os.waitpid(pid, 0)
+    if helper := int(os.read(done, 16)):
+        other(1)
+        os.kill(helper, signal.SIGKILL)
+        while os.path.exists(f"/proc/{helper}"):
+            time.sleep(0.001)
+        other(2)
+        reach("writer.half")
+
+
 def by_script(path, step):
     """By programs of their own, as scripts do."""
     if step == 2 and not DONE:
@@ -194,7 +309,8 @@ def by_script(path, step):
 
 WAYS = {way.__name__.replace("_", "-"): way for way in
         (plain, rename, rename_directory, rename_directory_from_outside, copy2, copytree, move, link, name_taken, tmpfile, truncate,
-         mapped, inherited, by_script)}
+         mapped, inherited, by_script, by_child, by_child_aborted, by_child_renamed, by_child_mapped, by_child_in_place,
+         by_child_of_open_file, by_daemon)}
 
 
 def first_world():
@@ -205,7 +321,7 @@ def first_world():
 
 def next_world():
     for path in sorted(DIRECTORY.rglob("*")):
-        if path.is_file() and path.stem != "taken":
+        if path.is_file() and path.stem not in ("taken", "other"):
             held = path.read_bytes()
             steps = [step for step in (1, 2) if held == content(step)]
             print("found", *steps or [f"{path}, which is torn"], flush=True)

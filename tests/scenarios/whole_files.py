@@ -66,7 +66,8 @@ def odd_paths(context, mpi):
 
 
 PYTHON = ("plain", "rename", "rename-directory", "rename-directory-from-outside", "copy2", "copytree", "move", "link", "name-taken", "tmpfile",
-          "truncate", "mapped", "inherited", "by-script")
+          "truncate", "mapped", "inherited", "by-script", "by-child", "by-child-aborted", "by-child-renamed", "by-child-mapped",
+          "by-child-in-place", "by-child-of-open-file", "by-daemon")
 PLACES = ("half", "done")
 
 
@@ -101,7 +102,7 @@ def survive(context, mpi, size, command, place, victim=0, env=None):
     job.expect(0)
     found = re.findall("^found (.*)$", job.output.text, re.M)
     check(found == [str(n + 1) for n in range(len(written))], f"found {found}, of {len(written)} that were whole: {job.err}")
-    said = re.search(r"^ftd: .* in \$FT_CHECKPOINT_DIR is set aside: it was (?:open for writing|written so shortly).*$", job.err, re.M)
+    said = re.search(r"^ftd: .* in \$FT_CHECKPOINT_DIR is set aside: (?:it was (?:open for writing|written so shortly)|process \d+, which may have written it, was ended by signal \d).*$", job.err, re.M)
     check(bool(said) == (place == "half" and command[-1] != "rename-directory-from-outside"), f"what was set aside is not said: {job.err}")
     if said:
         check(re.search(r"^ftd: what is set aside lies in \S+/ckpt.aside until", job.err, re.M), job.err)

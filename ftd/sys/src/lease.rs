@@ -6,13 +6,16 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Whether nobody on this machine has the file open for writing, or mapped so, at this instant. Says it by a lease for
 /// reading, which the kernel gives only then, and which is given back at once: who opens the file for writing meanwhile
 /// waits for these microseconds. `file` is open for reading only, and its owner is this process's user. SIGIO must be
-/// ignored: it is how the kernel asks for a lease back.
+/// ignored: it is how the kernel asks for a lease back. `meanwhile` is done before it is given back.
 ///
 /// # Errors
 /// What the kernel says where it gives no leases.
-pub fn nobody_writes(file: BorrowedFd<'_>) -> io::Result<bool> {
+pub fn nobody_writes(file: BorrowedFd<'_>, meanwhile: impl FnOnce()) -> io::Result<bool> {
     match set(file, libc::F_RDLCK) {
-        Ok(()) => set(file, libc::F_UNLCK).map(|()| true),
+        Ok(()) => {
+            meanwhile();
+            set(file, libc::F_UNLCK).map(|()| true)
+        }
         Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
         Err(error) => Err(error),
     }
@@ -37,7 +40,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, [0; 4096]).unwrap();
-        let free = || nobody_writes(File::open(&path).unwrap().as_fd()).unwrap();
+        let free = || nobody_writes(File::open(&path).unwrap().as_fd(), || ()).unwrap();
         assert!(free());
         let reader = File::open(&path).unwrap();
         assert!(free());

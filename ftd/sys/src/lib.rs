@@ -16,6 +16,7 @@ pub mod made;
 pub mod memory;
 pub mod notes;
 pub mod oom;
+pub mod open_files;
 pub mod patience;
 pub mod peer;
 pub mod post_mortem;

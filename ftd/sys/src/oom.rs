@@ -63,6 +63,12 @@ pub fn oom_kill_count() -> Option<u64> {
     OWN.get_or_init(Memory::of_self).as_ref()?.kills()
 }
 
+/// How often the out-of-memory killer struck on this machine, in whichever group; `None` before Linux 4.13.
+pub fn kills_on_machine() -> Option<u64> {
+    let counters = fs::read_to_string("/proc/vmstat").ok()?;
+    counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
+}
+
 /// Bytes that this process may still take: what the machine has available, or what its cgroups leave if that is less.
 ///
 /// # Errors

@@ -7,6 +7,7 @@ use crate::death::is_dying;
 use crate::individual::Held;
 use crate::proc;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 
 /// What a descriptor tells of the process.
 enum Kept {
@@ -29,6 +30,43 @@ pub fn status(of: &Held) -> Option<i32> {
         // It was there all the time: the number was its own.
         Kept::Nothing => told,
         Kept::Unknown => told.filter(|_| of.identity.exists()),
+    }
+}
+
+/// How a process ended that runs no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Its raw wait status.
+    Status(i32),
+    /// It has not been waited for, and whether it is status 0 is known when it has.
+    NotYet,
+    /// It has been waited for, and this kernel is too old to tell.
+    Unknown,
+}
+
+/// How it ended; `None` while it has not.
+pub fn end(of: &Held) -> Option<End> {
+    if of.lives() {
+        return None;
+    }
+    if let Some(status) = status(of) {
+        return Some(End::Status(status));
+    }
+    match kept(of.as_fd()) {
+        Kept::Status(status) => Some(End::Status(status)),
+        _ => Some(zombie(of.identity.pid).filter(|_| of.identity.exists()).unwrap_or(End::Unknown)),
+    }
+}
+
+/// The same of one that has not been waited for, by its number.
+pub fn zombie(pid: i32) -> Option<End> {
+    let stat = proc::stat(&proc::of(pid)).ok()??;
+    let own = || std::fs::metadata(proc::of(pid)).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw());
+    match stat.exit_code {
+        _ if stat.state != 'Z' => None,
+        // Also what is not shown to this process is a 0.
+        Some(0) | None if !own() => Some(End::NotYet),
+        status => Some(End::Status(status.unwrap_or(0))),
     }
 }
 

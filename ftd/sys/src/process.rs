@@ -5,6 +5,7 @@ use rustix::process::{Pid, PidfdFlags};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -95,6 +96,18 @@ pub fn condition(pid: i32) -> Option<Condition> {
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let state = value("State:")?.chars().next()?;
     Some(Condition { state, tracer: value("TracerPid:")?.parse().ok()? })
+}
+
+/// The number that was last given to a process or thread: while it stays the same nobody has forked. `None` when `/proc` does
+/// not tell.
+pub fn last_number() -> Option<i32> {
+    let load = crate::proc::read(Path::new("/proc/loadavg")).ok()??;
+    std::str::from_utf8(&load).ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+/// The parent of a process; `None` when it is gone.
+pub fn parent_of(pid: i32) -> Option<i32> {
+    parent(pid).filter(|parent| *parent > 0)
 }
 
 /// All descendants of a process, parents before children. A snapshot: more may be forked while it is taken.

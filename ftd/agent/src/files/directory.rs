@@ -1,6 +1,7 @@
 //! What is known of each file in the directory.
 
 use super::aside::{self, Torn};
+use super::helpers::{Death, Survey};
 use super::journal::Journal;
 use super::queue::{Notice, Queue, WatchId};
 use nix::fcntl::OFlag;
@@ -11,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// So many files are looked at between two questions whether everybody lives, and between two rests.
 const AT_ONCE: usize = 64;
@@ -31,6 +33,13 @@ pub enum State {
     OpenAtLast,
     /// It was closed, and not looked at since.
     Closed,
+    /// Who had it open for writing has died, for this reason.
+    Torn {
+        /// For people.
+        why: Arc<str>,
+        /// Whether nobody had it open after that. Who opens it then answers for it.
+        free: bool,
+    },
     /// Notices were lost, and it has not been looked at since.
     Lost,
     /// It cannot be looked at.
@@ -45,6 +54,15 @@ struct Known {
     state: State,
 }
 
+/// What is to be looked at.
+#[derive(Debug, Default)]
+struct Awaited {
+    /// The file that is expected there.
+    inode: Option<u64>,
+    /// Somebody died who may have closed it.
+    doubt: Option<Arc<str>>,
+}
+
 /// The watched directory.
 #[derive(Debug)]
 pub struct CheckpointDir {
@@ -56,8 +74,9 @@ pub struct CheckpointDir {
     /// By inode; all lie in one file system.
     files: HashMap<u64, Known>,
     inodes: HashMap<WatchId, u64>,
-    /// To be looked at, and the file that is expected there.
-    pending: BTreeMap<PathBuf, Option<u64>>,
+    pending: BTreeMap<PathBuf, Awaited>,
+    /// Inodes that somebody had open for writing when they were looked at.
+    open: BTreeSet<u64>,
     /// Names that were to be looked at and are no more, or are another file's by now; what they named may have another one (a
     /// hard link).
     gone: BTreeSet<PathBuf>,
@@ -80,6 +99,7 @@ impl CheckpointDir {
             inodes: whole.iter().map(|(inode, watch)| (*watch, *inode)).collect(),
             files: whole.into_iter().map(known).collect(),
             pending: BTreeMap::new(),
+            open: BTreeSet::new(),
             gone: BTreeSet::new(),
         };
         directory.make()?;
@@ -127,42 +147,84 @@ impl CheckpointDir {
     }
 
     /// Takes in what happened since the last call, and looks at some of the files that it concerns. Returns whether there are
-    /// more to be looked at now. `all_alive` says whether up to now no process of the world has been closing files because it
-    /// died.
-    pub fn absorb(&mut self, all_alive: impl Fn() -> bool) -> bool {
+    /// more to be looked at now. `survey` looks at the processes, also at what they have open if it is told so.
+    pub fn absorb(&mut self, mut survey: impl FnMut(bool) -> Survey) -> bool {
+        // In this order: whoever is found dead has closed what it had, and the notices of that are there.
+        let before = survey(self.is_open());
         self.drain();
-        let alive = !self.pending.is_empty() && self.look_at_some(all_alive);
+        self.doubt(before.deaths);
+        let alive = before.all_alive && !self.pending.is_empty() && self.look_at_some(survey);
         self.shorten_journal();
         alive && !self.pending.is_empty()
     }
 
+    /// Whether somebody was writing when this was last looked at.
+    pub fn is_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.pending.is_empty() && !self.queue.is_ready()
+    }
+
     /// Returns whether everybody was alive: a death makes these looks worth nothing.
-    fn look_at_some(&mut self, all_alive: impl Fn() -> bool) -> bool {
-        if !all_alive() {
-            return false;
-        }
+    fn look_at_some(&mut self, mut survey: impl FnMut(bool) -> Survey) -> bool {
         let batch: Vec<_> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
         let looked: Vec<(u64, PathBuf)> =
-            batch.into_iter().filter_map(|(path, expected)| Some((self.look(&path, expected)?, path))).collect();
-        let alive = all_alive();
+            batch.into_iter().filter_map(|(path, awaited)| Some((self.look(&path, &awaited)?, path))).collect();
+        let after = survey(self.is_open());
+        let calm = after.all_alive && after.deaths.is_empty();
         // A closing of which there is a notice only now may have been that of a writer who came after the look.
         self.drain();
         for (inode, path) in looked {
             let Some(file) = self.files.get_mut(&inode).filter(|file| file.state == State::Looked) else {
                 continue;
             };
-            if !alive {
+            if !calm {
                 file.state = State::Closed;
-                self.pending.insert(path, Some(inode));
+                self.await_look(path, Some(inode));
             } else if let Some(watch) = file.watch {
                 file.state = State::Whole;
                 self.journal.whole(inode, watch);
             }
         }
+        self.doubt(after.deaths);
         if self.pending.is_empty() {
             self.find_other_names();
         }
-        alive
+        after.all_alive
+    }
+
+    fn await_look(&mut self, path: PathBuf, inode: Option<u64>) {
+        let awaited = self.pending.entry(path).or_default();
+        awaited.inode = inode.or(awaited.inode);
+    }
+
+    /// Works in deaths of which all notices have been taken out of the queue.
+    fn doubt(&mut self, deaths: Vec<Death>) {
+        for Death { why, files, sudden } in deaths {
+            let mut found = false;
+            for inode in files {
+                let open = self.open.contains(&inode);
+                let Some(file) = self.files.get_mut(&inode).filter(|file| open || file.state != State::Whole) else {
+                    continue;
+                };
+                found = true;
+                let torn = State::Torn { why: why.clone(), free: false };
+                match (std::mem::replace(&mut file.state, torn), file.watch) {
+                    (before @ State::Torn { .. }, _) => file.state = before,
+                    (State::Whole, Some(watch)) => self.journal.unknown(inode, watch),
+                    _ => {}
+                }
+                let path = file.path.clone();
+                self.await_look(path, Some(inode));
+            }
+            // One that was seen writing has left that; of any other it is not known what it has closed.
+            for awaited in self.pending.values_mut().filter(|_| sudden && !found) {
+                awaited.doubt.get_or_insert_with(|| why.clone());
+            }
+        }
     }
 
     /// Files that are not known to be whole, and whose names are gone, are looked for under others.
@@ -184,14 +246,14 @@ impl CheckpointDir {
     }
 
     /// Looks at the file with that name, unless it is known to be whole; the inode if nobody has it open for writing. Where
-    /// another file was `expected`, that one is to be found.
-    fn look(&mut self, path: &Path, expected: Option<u64>) -> Option<u64> {
+    /// another file was expected, that one is to be found.
+    fn look(&mut self, path: &Path, awaited: &Awaited) -> Option<u64> {
         let Some(handle) = handle(path) else {
             self.gone.insert(path.to_path_buf());
             return None;
         };
         let inode = handle.metadata().ok()?.ino();
-        if expected.is_some_and(|expected| expected != inode) {
+        if awaited.inode.is_some_and(|expected| expected != inode) {
             self.gone.insert(path.to_path_buf());
         }
         if let Some(file) = self.files.get_mut(&inode) {
@@ -200,15 +262,22 @@ impl CheckpointDir {
                 return None;
             }
         }
-        let state = match self.watch_file(&handle, inode, path).and_then(|()| is_free(&handle)) {
-            Ok(true) => State::Looked,
-            Ok(false) => State::Open,
-            Err(error) => State::Unseen(reason(&error)),
-        };
+        let free = self.watch_file(&handle, inode, path).and_then(|()| self.is_free(&handle));
         let file =
             self.files.entry(inode).or_insert(Known { watch: None, path: path.to_path_buf(), state: State::Closed });
-        file.state = state;
+        file.state = state(&file.state, free, awaited.doubt.as_ref());
+        match file.state {
+            State::Open | State::Torn { free: false, .. } => self.open.insert(inode),
+            _ => self.open.remove(&inode),
+        };
         (file.state == State::Looked).then_some(inode)
+    }
+
+    /// Whether nobody has the file open for writing. Whoever changes it after that is told of.
+    fn is_free(&self, handle: &File) -> io::Result<bool> {
+        let mut watched = Ok(0);
+        let free = is_free(handle, || watched = self.queue.watch_change(&of_handle(handle)))?;
+        watched.map(|_| free)
     }
 
     fn watch_file(&mut self, handle: &File, inode: u64, path: &Path) -> io::Result<()> {
@@ -240,24 +309,28 @@ impl CheckpointDir {
                     // Why not stands in the log.
                     let _ = self.watch_tree(path);
                 } else {
-                    self.pending.entry(path).or_default();
+                    self.await_look(path, None);
                 }
             }
+            Notice::Changed(watch) => self.changed(watch),
             Notice::Closed(watch) => {
                 let Some(inode) = self.inodes.get(&watch) else { return };
                 let Some(file) = self.files.get_mut(inode) else { return };
                 if file.state == State::Whole {
                     self.journal.unknown(*inode, watch);
                 }
-                file.state = match file.state {
+                file.state = match std::mem::replace(&mut file.state, State::Closed) {
                     State::Open | State::OpenAtLast => State::OpenAtLast,
+                    torn @ State::Torn { free: false, .. } => torn,
                     _ => State::Closed,
                 };
-                self.pending.insert(file.path.clone(), Some(*inode));
+                let (path, inode) = (file.path.clone(), *inode);
+                self.await_look(path, Some(inode));
             }
             Notice::Ended(watch) => {
                 self.directories.remove(&watch);
                 if let Some(inode) = self.inodes.remove(&watch)
+                    && let _ = self.open.remove(&inode)
                     && let Some(file) = self.files.remove(&inode)
                     && file.state == State::Whole
                 {
@@ -268,11 +341,26 @@ impl CheckpointDir {
         }
     }
 
+    /// A whole file stays one while its writer lives; but from now on it matters who has it open.
+    fn changed(&mut self, watch: WatchId) {
+        let Some(inode) = self.inodes.get(&watch) else { return };
+        let Some(file) = self.files.get(inode) else { return };
+        let Some(handle) = handle(&file.path).filter(|handle| handle.metadata().is_ok_and(|meta| meta.ino() == *inode))
+        else {
+            return;
+        };
+        // It has a watch already, so there is room for it. One that was only cut by its name is free.
+        let watched = self.queue.watch_file(&of_handle(&handle));
+        if watched.is_ok() && !self.is_free(&handle).unwrap_or(false) {
+            self.open.insert(*inode);
+        }
+    }
+
     /// Notices were lost: nothing is known any more before everything has been looked at.
     fn start_anew(&mut self) {
         tracing::warn!("too much happened at once in $FT_CHECKPOINT_DIR: all of it is looked at again");
         self.journal.nothing();
-        for file in self.files.values_mut() {
+        for file in self.files.values_mut().filter(|file| !matches!(file.state, State::Torn { .. })) {
             file.state = State::Lost;
         }
         if let Err(error) = self.make() {
@@ -320,12 +408,13 @@ impl CheckpointDir {
         let state = handle.metadata().ok().and_then(|meta| self.files.get(&meta.ino())).map(|file| &file.state);
         let why = match state {
             // One that died may not have closed it yet.
-            Some(State::Whole) => match is_free(&handle) {
+            Some(State::Whole) => match is_free(&handle, || ()) {
                 Ok(true) => return None,
                 Ok(false) => OPEN.to_string(),
                 Err(error) => reason(&error),
             },
             Some(State::Open | State::OpenAtLast) => OPEN.to_string(),
+            Some(State::Torn { why, .. }) => why.to_string(),
             Some(State::Looked | State::Closed) | None => {
                 "it was written so shortly before the failure that nobody can tell whether it is whole".to_string()
             }
@@ -341,6 +430,7 @@ impl CheckpointDir {
     fn forget_all_but_whole(&mut self) {
         self.pending.clear();
         self.gone.clear();
+        self.open.clear();
         for (watch, directory) in std::mem::take(&mut self.directories) {
             if directory.is_dir() {
                 self.directories.insert(watch, directory);
@@ -372,10 +462,24 @@ fn of_handle(handle: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
 }
 
-/// Whether nobody has the file open for writing.
-fn is_free(handle: &File) -> io::Result<bool> {
+/// What a look tells of a file that was in this state.
+fn state(before: &State, free: io::Result<bool>, doubt: Option<&Arc<str>>) -> State {
+    match (before, free) {
+        (_, Err(error)) => State::Unseen(reason(&error)),
+        (State::Torn { why, .. }, Ok(true)) => State::Torn { why: why.clone(), free: true },
+        (State::Torn { why, free: false }, Ok(false)) => State::Torn { why: why.clone(), free: false },
+        (_, Ok(free)) => match doubt {
+            Some(why) if free || *before == State::OpenAtLast => State::Torn { why: why.clone(), free },
+            _ if free => State::Looked,
+            _ => State::Open,
+        },
+    }
+}
+
+/// Whether nobody has the file open for writing; `meanwhile` nobody can.
+fn is_free(handle: &File, meanwhile: impl FnOnce()) -> io::Result<bool> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(of_handle(handle))?;
-    ft_sys::lease::nobody_writes(file.as_fd())
+    ft_sys::lease::nobody_writes(file.as_fd(), meanwhile)
 }
 
 fn reason(error: &io::Error) -> String {
@@ -418,7 +522,8 @@ mod tests {
 
     /// Step by step; returns how many it took.
     fn absorb(dir: &mut CheckpointDir, all_alive: impl Fn() -> bool) -> usize {
-        1 + std::iter::from_fn(|| dir.absorb(&all_alive).then_some(())).count()
+        let survey = |_| Survey { all_alive: all_alive(), deaths: Vec::new() };
+        1 + std::iter::from_fn(|| dir.absorb(survey).then_some(())).count()
     }
 
     fn names(dir: &CheckpointDir) -> Vec<String> {
@@ -530,6 +635,73 @@ mod tests {
         drop(dir);
         let mut dir = open(&job, &notices);
         assert!(dir.set_aside().is_empty());
+    }
+
+    /// A step in which this death is noticed.
+    fn dies(dir: &mut CheckpointDir, files: &[&File], sudden: bool) {
+        let files = files.iter().map(|file| file.metadata().unwrap().ino()).collect();
+        let mut deaths = vec![Death { why: "somebody died".into(), files, sudden }];
+        while dir.absorb(|_| Survey { all_alive: true, deaths: std::mem::take(&mut deaths) }) {}
+    }
+
+    #[test]
+    fn what_a_dead_process_had_open_is_torn_and_what_others_wrote_is_not() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        std::fs::write(dir.root.join("whole"), "abc").unwrap();
+        let [torn, shared, other] = ["torn", "shared", "other"].map(|name| File::create(dir.root.join(name)).unwrap());
+        absorb(&mut dir, || true);
+        let inode = torn.metadata().unwrap().ino();
+        drop(torn);
+        std::fs::write(dir.root.join("later"), "abc").unwrap();
+        let torn = OpenOptions::new().read(true).open(dir.root.join("torn")).unwrap();
+        dies(&mut dir, &[&torn, &shared], false);
+        assert!(matches!(dir.files[&inode].state, State::Torn { free: true, .. }));
+        drop((shared, other));
+        std::fs::rename(dir.root.join("torn"), dir.root.join("renamed")).unwrap();
+        absorb(&mut dir, || true);
+        let said = dir.set_aside().join("\n");
+        assert_eq!(names(&dir), ["later", "other", "whole"], "{said}");
+        assert!(said.contains("renamed in $FT_CHECKPOINT_DIR is set aside: somebody died"), "{said}");
+    }
+
+    #[test]
+    fn what_was_closed_when_somebody_died_may_be_his() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        std::fs::write(dir.root.join("before"), "abc").unwrap();
+        absorb(&mut dir, || true);
+        for name in ["a", "b"] {
+            std::fs::write(dir.root.join(name), "abc").unwrap();
+        }
+        dies(&mut dir, &[], true);
+        // A living process opens one of them again, and answers for it.
+        drop(OpenOptions::new().append(true).open(dir.root.join("b")).unwrap());
+        absorb(&mut dir, || true);
+        dir.set_aside();
+        assert_eq!(names(&dir), ["b", "before"]);
+    }
+
+    #[test]
+    fn a_whole_file_is_watched_while_it_is_changed() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        for name in ["cut", "changed"] {
+            std::fs::write(dir.root.join(name), "abc").unwrap();
+        }
+        absorb(&mut dir, || true);
+        nix::unistd::truncate(&dir.root.join("cut"), 1).unwrap();
+        absorb(&mut dir, || true);
+        assert!(!dir.is_open());
+        let mut writer = OpenOptions::new().write(true).open(dir.root.join("changed")).unwrap();
+        writer.write_all(b"x").unwrap();
+        absorb(&mut dir, || true);
+        assert!(dir.is_open());
+        dies(&mut dir, &[&writer], true);
+        drop(writer);
+        absorb(&mut dir, || true);
+        dir.set_aside();
+        assert_eq!(names(&dir), ["cut"]);
     }
 
     #[test]

@@ -7,22 +7,32 @@
 
 mod aside;
 mod directory;
+mod helpers;
 mod journal;
 mod queue;
 mod writers;
 
 use directory::CheckpointDir;
 use ft_sys::process::processor_time;
+use helpers::{Helpers, Survey};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use writers::Writers;
 
 /// Name of the directory within the job's.
 pub const NAME: &str = "ckpt";
+
+/// How often the processes are looked at while one of them is writing, or has ended and nobody knows how.
+const WHILE_OPEN: Duration = Duration::from_millis(50);
+/// The same while there are files. Who was killed before a file was made must be known for it then.
+const WHILE_QUIET: Duration = Duration::from_secs(1);
+/// Of a processor's time such a look takes this part at most.
+const PART: u32 = 20;
 
 /// The directory with a thread that takes in what happens there at once: the shorter the time between the closing of a
 /// file and the look at it, the fewer whole files are set aside with the torn ones.
@@ -30,6 +40,7 @@ pub const NAME: &str = "ckpt";
 pub struct Watch {
     directory: Arc<Mutex<CheckpointDir>>,
     writers: Arc<Mutex<Writers>>,
+    helpers: Arc<Mutex<Helpers>>,
     /// Something was learnt about the writers.
     news: Arc<EventFd>,
 }
@@ -52,6 +63,7 @@ impl Watch {
         let watch = Watch {
             directory: Arc::new(Mutex::new(CheckpointDir::open(job_dir, notices)?)),
             writers: Arc::default(),
+            helpers: Arc::default(),
             news: Arc::new(news),
         };
         let theirs = watch.clone();
@@ -61,20 +73,44 @@ impl Watch {
 
     /// Takes in what happens, for ever.
     fn attend(&self, events: &OwnedFd) {
-        let mut more = false;
+        let mut timeout = PollTimeout::NONE;
         loop {
-            let mut waited = [&events.as_fd(), &self.news.as_fd()].map(|fd| PollFd::new(*fd, PollFlags::POLLIN));
-            match poll(&mut waited, if more { PollTimeout::ZERO } else { PollTimeout::NONE }) {
+            let helpers = lock(&self.helpers).descriptors();
+            let mut waited: Vec<_> =
+                [events.as_fd(), self.news.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into();
+            waited.extend(helpers.iter().map(|helper| PollFd::new(helper.as_fd(), PollFlags::POLLIN)));
+            match poll(&mut waited, timeout) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return tracing::error!(%errno, "nobody watches the restart files any more"),
             }
             let _ = self.news.read();
             let begun = processor_time();
-            more = lock(&self.directory).absorb(|| lock(&self.writers).all_alive());
+            let mut directory = lock(&self.directory);
+            if directory.is_empty() && helpers.is_empty() {
+                timeout = PollTimeout::NONE;
+                continue;
+            }
+            let more = directory.absorb(|with_files| self.survey(with_files));
+            let often = directory.is_open() || lock(&self.helpers).is_undecided();
+            drop(directory);
+            let took = processor_time().saturating_sub(begun);
+            let pause = if often { WHILE_OPEN } else { WHILE_QUIET }.max(took * PART);
+            timeout = if more { PollTimeout::ZERO } else { PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX) };
             // However many files there are, and however often they are opened and closed, this costs half of a processor at
             // most: the steps are short, and after each the thread rests for as long as it has worked.
-            std::thread::sleep(processor_time().saturating_sub(begun));
+            std::thread::sleep(took);
         }
+    }
+
+    /// Looks at the processes: first at those that the ranks have started, then at the ranks.
+    fn survey(&self, with_files: bool) -> Survey {
+        let (roots, ranks) = {
+            let writers = lock(&self.writers);
+            (writers.roots(), writers.pids())
+        };
+        let mut survey = lock(&self.helpers).survey(&roots, &ranks, with_files);
+        survey.all_alive &= lock(&self.writers).all_alive();
+        survey
     }
 
     fn tell(&self, news: impl FnOnce(&mut Writers)) {
@@ -105,6 +141,7 @@ impl Watch {
     /// Before the next world, which has so many processes, starts: sets aside what is not whole. Returns what is to be said.
     pub fn next_world(&self, processes: usize) -> Vec<String> {
         let notices = lock(&self.directory).set_aside();
+        *lock(&self.helpers) = Helpers::default();
         *lock(&self.writers) = Writers::of_world(processes);
         notices
     }

@@ -26,6 +26,8 @@ pub enum Notice {
     },
     /// A descriptor or mapping with which this file could be written is gone, whichever name it was opened by.
     Closed(WatchId),
+    /// This file was written to or cut, first of all.
+    Changed(WatchId),
     /// The watch is gone with what was watched.
     Ended(WatchId),
     /// Notices were lost.
@@ -56,6 +58,15 @@ impl Queue {
     /// When there are too many watches.
     pub fn watch_file(&self, path: &Path) -> io::Result<WatchId> {
         Ok(inotify::add_watch(&self.0, path, WatchFlags::CLOSE_WRITE)?)
+    }
+
+    /// Watches a file also for its next change. Each change would be a notice, so it is to be [`watch_file`](Self::watch_file)d
+    /// without after the first.
+    ///
+    /// # Errors
+    /// As [`watch_file`](Self::watch_file).
+    pub fn watch_change(&self, path: &Path) -> io::Result<WatchId> {
+        Ok(inotify::add_watch(&self.0, path, WatchFlags::CLOSE_WRITE | WatchFlags::MODIFY)?)
     }
 
     /// Watches no longer.
@@ -99,6 +110,8 @@ fn notice(event: &inotify::Event<'_>) -> Option<Notice> {
         Some(Notice::Ended(event.wd()))
     } else if kind.contains(ReadFlags::CLOSE_WRITE) {
         Some(Notice::Closed(event.wd()))
+    } else if kind.contains(ReadFlags::MODIFY) {
+        Some(Notice::Changed(event.wd()))
     } else {
         let name = OsStr::from_bytes(event.file_name()?.to_bytes()).to_os_string();
         let is_directory = kind.contains(ReadFlags::ISDIR);

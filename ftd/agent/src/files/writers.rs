@@ -1,7 +1,7 @@
 //! The processes of the world that is released, as far as files are concerned.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Who may have files open.
@@ -13,12 +13,14 @@ pub struct Writers {
     awaited: usize,
     /// They are being killed.
     ending: bool,
+    /// The shepherds: what the processes start stays below these, whoever of them ends first.
+    roots: BTreeSet<i32>,
 }
 
 /// Nothing can be said before a world was launched by this agent: that of the one before it is being killed.
 impl Default for Writers {
     fn default() -> Self {
-        Writers { known: BTreeMap::new(), awaited: 0, ending: true }
+        Writers { known: BTreeMap::new(), awaited: 0, ending: true, roots: BTreeSet::new() }
     }
 }
 
@@ -31,6 +33,7 @@ impl Writers {
     /// One of them runs.
     pub fn started(&mut self, pid: i32) {
         self.awaited = self.awaited.saturating_sub(1);
+        self.roots.extend(ft_sys::process::parent_of(pid).filter(|parent| *parent > 1));
         self.joined(pid);
     }
 
@@ -42,6 +45,16 @@ impl Writers {
     /// A process ended with status 0.
     pub fn ended_well(&mut self, pid: i32) {
         self.known.remove(&pid);
+    }
+
+    /// The processes below which all others are.
+    pub fn roots(&self) -> BTreeSet<i32> {
+        self.roots.clone()
+    }
+
+    /// Those whose end the agent is told of.
+    pub fn pids(&self) -> BTreeSet<i32> {
+        self.known.keys().copied().collect()
     }
 
     /// They are about to be killed.

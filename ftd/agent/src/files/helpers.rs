@@ -1,0 +1,237 @@
+//! Processes that the ranks have started: they write restart files as well (a forked child, `cp` in a script), and die by
+//! themselves. Nobody tells the agent of them: it looks for them below the shepherds, and holds each by a descriptor.
+
+use ft_sys::death::is_past_user_code;
+use ft_sys::individual::{Held, Individual};
+use ft_sys::open_files::{descriptors_for_writing, open_for_writing};
+use ft_sys::post_mortem::{self, End};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// So many are held by a descriptor; a job with more on one node has none left for anything else.
+const MOST: usize = 4096;
+
+/// Of a kill since a look longer ago than this nothing follows for the files of today.
+const RECENT: Duration = Duration::from_secs(2);
+
+/// The end of a process that may have left a file torn.
+#[derive(Debug, Clone)]
+pub struct Death {
+    /// Why a file of its is not known to be whole, for people.
+    pub why: Arc<str>,
+    /// The inodes that it had open for writing when it was last looked at.
+    pub files: BTreeSet<u64>,
+    /// Whether it closed nothing by its own will: it may have opened more since.
+    pub sudden: bool,
+}
+
+/// What a look at the processes told.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// Whether up to now no process closed files because it died, but for these.
+    pub all_alive: bool,
+    /// Those that have ended since the last look.
+    pub deaths: Vec<Death>,
+}
+
+#[derive(Debug)]
+struct Helper {
+    held: Arc<Held>,
+    /// What it had open for writing when it was last looked at; `None` before that.
+    files: Option<BTreeSet<u64>>,
+}
+
+impl Helper {
+    /// Whether it may be closing files because it ends. The memory of a large one takes a second to go, and its descriptors
+    /// are closed after that; mappings go with the memory.
+    fn is_closing(&self) -> bool {
+        let pid = self.held.identity.pid;
+        let open = || descriptors_for_writing(pid).zip(self.files.as_ref());
+        is_past_user_code(pid).unwrap_or(true) && !open().is_some_and(|(open, files)| files.is_subset(&open))
+    }
+}
+
+/// The processes below the ranks and beside them.
+#[derive(Debug, Default)]
+pub struct Helpers {
+    held: BTreeMap<i32, Helper>,
+    /// Seen for the first time when they had ended, and not waited for yet.
+    buried: BTreeSet<Individual>,
+    /// The newest process on the machine at the last two looks.
+    newest: [Option<i32>; 2],
+    /// Kills for lack of memory so far, and when they were counted.
+    kills: Option<(Instant, u64)>,
+    /// More than can be held.
+    too_many: bool,
+}
+
+impl Helpers {
+    /// Looks for new ones below the `roots`, `ranks` excepted, and at how those that are known fare; when `with_files` is set
+    /// also at what they have open.
+    pub fn survey(&mut self, roots: &BTreeSet<i32>, ranks: &BTreeSet<i32>, with_files: bool) -> Survey {
+        let mut survey = Survey { all_alive: true, deaths: self.killed_for_memory() };
+        // First those that are known: what has a number of theirs after that is another one.
+        self.held.retain(|pid, _| !ranks.contains(pid));
+        self.note_ends(&mut survey);
+        self.find_new(roots, ranks, &mut survey);
+        if with_files {
+            for (pid, helper) in &mut self.held {
+                // Of one that is closing its files the last look counts.
+                let files = open_for_writing(*pid);
+                if !is_past_user_code(*pid).unwrap_or(true) {
+                    helper.files = Some(files);
+                }
+            }
+        }
+        survey.all_alive &= !self.too_many;
+        survey
+    }
+
+    /// Whoever it was, when nobody knew of it.
+    fn killed_for_memory(&mut self) -> Vec<Death> {
+        let kills = ft_sys::oom::kills_on_machine().map(|kills| (Instant::now(), kills));
+        let before = std::mem::replace(&mut self.kills, kills);
+        let killed = before.zip(kills).is_some_and(|((at, before), (_, now))| before != now && at.elapsed() < RECENT);
+        let why = "the kernel killed a process for lack of memory while it was written";
+        let death = Death { why: why.into(), files: BTreeSet::new(), sudden: true };
+        if killed { vec![death] } else { Vec::new() }
+    }
+
+    fn note_ends(&mut self, survey: &mut Survey) {
+        self.held.retain(|pid, helper| {
+            let end = match post_mortem::end(&helper.held) {
+                None if helper.is_closing() => Some(End::NotYet),
+                end => end,
+            };
+            survey.all_alive &= end != Some(End::NotYet);
+            if let Some(end) = end
+                && end != End::NotYet
+            {
+                survey.deaths.extend(death(*pid, end, helper.files.take().unwrap_or_default()));
+            }
+            matches!(end, None | Some(End::NotYet))
+        });
+        self.buried.retain(|one| one.exists());
+    }
+
+    fn find_new(&mut self, roots: &BTreeSet<i32>, ranks: &BTreeSet<i32>, survey: &mut Survey) {
+        // A number is taken a moment before its process is seen below its parent: so two looks after each change.
+        let newest = ft_sys::process::last_number();
+        if newest.is_some() && self.newest == [newest; 2] {
+            return;
+        }
+        self.newest = [newest, self.newest[0]];
+        self.too_many = false;
+        let below = roots.iter().flat_map(|root| ft_sys::process::descendants(*root));
+        for pid in below.filter(|pid| !ranks.contains(pid)).collect::<Vec<_>>() {
+            if self.held.contains_key(&pid) {
+                continue;
+            }
+            if self.held.len() >= MOST {
+                self.too_many = true;
+            } else if let Some(held) = Held::of(pid) {
+                self.held.insert(pid, Helper { held: Arc::new(held), files: None });
+            } else if let Some(one) = Individual::of(pid)
+                && let Some(end) = post_mortem::zombie(pid)
+                && self.buried.insert(one)
+            {
+                survey.deaths.extend(death(pid, end, BTreeSet::new()));
+            }
+        }
+    }
+
+    /// Descriptors that tell when one ends.
+    pub fn descriptors(&self) -> Vec<Arc<Held>> {
+        self.held.values().map(|helper| helper.held.clone()).filter(|held| held.lives()).collect()
+    }
+
+    /// Whether one has ended of which more will be known soon.
+    pub fn is_undecided(&self) -> bool {
+        self.held.values().any(|helper| !helper.held.lives())
+    }
+}
+
+/// What its end means for files; nothing when it ended well, or when it had time to see to them and had none open.
+fn death(pid: i32, end: End, files: BTreeSet<u64>) -> Option<Death> {
+    let (how, sudden) = match end {
+        End::Status(0) => return None,
+        End::Status(status) if status & 0x7f == 0 => (format!("ended with status {}", status >> 8 & 0xff), false),
+        End::Status(status) => (format!("was ended by signal {}", status & 0x7f), true),
+        End::NotYet | End::Unknown => ("ended, how is not known (Linux 6.15 and later tell it)".to_string(), true),
+    };
+    if !sudden && files.is_empty() {
+        return None;
+    }
+    Some(Death { why: format!("process {pid}, which may have written it, {how}").into(), files, sudden })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Child, Command, Stdio};
+
+    fn shell(script: &str) -> Child {
+        let mut command = Command::new("bash");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let forks = crate::forks::one();
+        let child = command.spawn().unwrap();
+        drop(forks);
+        child
+    }
+
+    /// Looks until the processes are as expected, for a while.
+    fn until(helpers: &mut Helpers, root: &Child, done: impl Fn(&Helpers, &[Death]) -> bool) -> Vec<Death> {
+        let roots = BTreeSet::from([root.id() as i32]);
+        let mut deaths = Vec::new();
+        for _ in 0..2000 {
+            deaths.extend(helpers.survey(&roots, &BTreeSet::new(), true).deaths);
+            if done(helpers, &deaths) {
+                return deaths;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("{deaths:?} {helpers:?}");
+    }
+
+    /// A shell whose child writes a file and ends like this; the deaths, and the file's inode.
+    fn deaths_of(how: &str, path: &std::path::Path) -> (Vec<Death>, u64) {
+        let script = format!("exec 2> /dev/null; (read; {how}) > '{}'; sleep 60", path.display());
+        let mut root = shell(&script);
+        let mut helpers = Helpers::default();
+        let writes = |helper: &Helper| {
+            let inode = std::fs::metadata(path).map_or(0, |meta| meta.ino());
+            helper.files.as_ref().is_some_and(|files| files.contains(&inode))
+        };
+        until(&mut helpers, &root, |helpers, _| helpers.held.values().any(writes));
+        drop(root.stdin.take());
+        let deaths = until(&mut helpers, &root, |helpers, _| !helpers.held.values().any(writes));
+        for pid in helpers.held.keys() {
+            ft_sys::process::kill(*pid, nix::libc::SIGKILL);
+        }
+        root.kill().unwrap();
+        root.wait().unwrap();
+        (deaths, std::fs::metadata(path).unwrap().ino())
+    }
+
+    #[test]
+    fn the_end_of_a_process_of_which_nobody_tells_is_seen() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        assert!(deaths_of("true", &path).0.is_empty(), "closed by a living one");
+        let (deaths, inode) = deaths_of("kill -9 $BASHPID", &path);
+        assert!(deaths.iter().any(|death| death.sudden && death.files.contains(&inode)), "{deaths:?}");
+        assert!(deaths.iter().any(|death| death.why.ends_with("was ended by signal 9")), "{deaths:?}");
+    }
+
+    #[test]
+    fn only_who_ended_well_or_had_nothing_open_leaves_no_doubt() {
+        let files = || BTreeSet::from([7]);
+        assert!(death(1, End::Status(0), files()).is_none());
+        assert!(death(1, End::Status(3 << 8), BTreeSet::new()).is_none());
+        assert!(death(1, End::Status(3 << 8), files()).is_some_and(|death| !death.sudden));
+        assert!(death(1, End::Status(6), BTreeSet::new()).is_some_and(|death| death.sudden));
+        assert!(death(1, End::Unknown, BTreeSet::new()).is_some_and(|death| death.sudden), "an older kernel");
+    }
+}
