@@ -1,5 +1,6 @@
 /* ending: programs that end in their own way. `ending HOW [RANK] [STATUS]`:
  *   ok          a few barriers and a clean end
+ *   slow        likewise, after three seconds
  *   abort       RANK calls MPI_Abort(STATUS)
  *   exit        RANK calls exit(STATUS) without MPI_Finalize
  *   return      RANK returns STATUS from main without MPI_Finalize (0 is wrong as well)
@@ -25,6 +26,8 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Barrier(MPI_COMM_WORLD);
+    if (strcmp(how, "slow") == 0)
+        sleep(3);
     size_t length = strlen(how);
     int once = length > 5 && strcmp(how + length - 5, "-once") == 0;
     if (rank == who && (!once || first_time())) {

@@ -206,6 +206,12 @@ def refused_as_job_of_one(context, mpi, command, what, **how):
           f"{what}: no sentence: {job.err}")
 
 
+def sweep(context):
+    """Where nothing is preloaded nobody notes what an MPI makes, and a process that is ended in MPI_Init leaves it (guide: Memory)."""
+    for path, _ in proc.shared_files() - context.shared_before:
+        pathlib.Path(path).unlink()
+
+
 def kept(mpi):
     """What a cleared environment needs for its MPI to run at all."""
     return " ".join(f'{name}="${name}"' for name in ("PATH", "HOME", *mpi.env))
@@ -227,6 +233,82 @@ def jobs_of_one_cleared(context, mpi):
     job = context.ftrun(mpi, 2, "bash", "-c", 'exec env -u PMIX_NAMESPACE -u PMI_FD -u JSM_JSRUN_PORT "$0" ok', program)
     job.expect(0)
     check(job.output.results == ["of ending"], f"{job.output.text}{job.err}")
+
+
+def linked_statically(context, mpi):
+    """A program that has MPICH linked in."""
+    program = context.work / "static"
+    subprocess.run(
+        [mpi.cc, "-o", program, next((context.scratch / "src").rglob("ending.c")),
+         *"-Wl,--as-needed -Wl,-Bstatic -lmpich -Wl,-Bdynamic -lpthread -lhwloc -lucp -lucs -lm".split()],
+        env=context.env(mpi, {}), check=True,
+    )
+    linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    check("mpi" not in linked, linked)
+    return program
+
+
+@scenario("jobs-of-one-linked-in")
+def jobs_of_one_linked_in(context):
+    """A program with its MPI linked in, with its symbols and without, to which a wrapper gives a cleared environment."""
+    mpi = context.mpi("mpich4")
+    program, stripped = linked_statically(context, mpi), context.work / "stripped"
+    subprocess.run(["strip", "-o", stripped, program], check=True)
+    for wrapper, after, file, options in (
+        ("exec env -i", "", program, []), ("env -i", "; true", stripped, []), ("env -i", "; true", program, ["--ft-mpi=mpich"]),
+        ('env -i LD_PRELOAD="$LD_PRELOAD"', "; true", program, []),
+    ):
+        command = ["bash", "-c", f'{wrapper} "$0" slow{after}', file]
+        refused_as_job_of_one(context, mpi, command, f"{wrapper} {options}", options=options)
+    # Its shepherd's own child, and what is named to it.
+    refused_as_job_of_one(context, mpi, ["env", "-i", program, "slow"], "env -i")
+    sweep(context)
+    job = context.ftrun(mpi, 2, "bash", "-c", '"$0" ok; exit $?', program, options=["--ft-mpi=mpich"])
+    job.expect(0)
+    check(job.output.results == ["of ending"] and job.err == "", f"{job.output.text}{job.err}")
+
+
+@scenario("jobs-of-one-bare", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def jobs_of_one_bare(context, mpi):
+    """A wrapper that clears the whole environment, the preload too: seen at the processes, whatever the wrapper's end says. A second
+    program of a script is seen as well, after all ranks have joined and ended, and long after the job's start."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "ending.c")
+    bare = f"env -i {kept(mpi)}"
+    for script in (f'exec {bare} "$0" slow', f'{bare} "$0" slow; true', f'sleep 0.6; {bare} bash -c "$0 slow; true"; true'):
+        refused_as_job_of_one(context, mpi, ["bash", "-c", script, program], script)
+    for second in (f"{bare}", f'{bare} LD_PRELOAD="$LD_PRELOAD"'):
+        job = context.ftrun(mpi, 2, "bash", "-c", f'"$0" ok && {second} "$0" slow; true', program)
+        status = job.wait(30)
+        check(status not in (0, None) and job.output.results == ["of ending"], f"{second}: {status} {job.output.text}{job.err}")
+        check(re.search(r"^ftrun: rank \d cannot be started: process \d+ .*job of its own", job.err, re.M), job.err)
+    sweep(context)
+
+
+IDLE = """
+import mpi4py, sys, time
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+with open("/proc/self/maps") as maps:
+    assert "/libmpi" in maps.read()
+time.sleep(0.4)
+print("just runs")
+"""
+
+
+@scenario("no-job-of-one-tools")
+def no_job_of_one_tools(context):
+    """What comes with an MPI and initialises none just runs: the MPI's own tools, and a script that has only imported it; in the
+    ranks' environment, without the preload, and in a cleared one."""
+    mpi = context.mpi("openmpi4")
+    for wrapper in ("", "env -u LD_PRELOAD", "env -i HOME=/tmp", 'env -i LD_PRELOAD="$LD_PRELOAD"'):
+        for _ in range(3):
+            tool = context.ftrun(mpi, 2, "bash", "-c", f"{wrapper} /usr/bin/ompi_info --all | grep -c 'Open MPI: 4'")
+            tool.expect(0)
+            check(tool.output.text == "1\n1\n" and tool.err == "", f"{wrapper}: {tool.output.text}{tool.err}")
+        job = context.ftrun(mpi, 2, "bash", "-c", f'{wrapper} /usr/bin/python3 -c "$0"', IDLE)
+        job.expect(0)
+        check(job.output.text == "just runs\n" * 2 and job.err == "", f"{wrapper}: {job.output.text}{job.err}")
 
 
 FORGETFUL = r"""

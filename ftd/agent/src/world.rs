@@ -83,6 +83,13 @@ impl Member {
         killed(self.pid) || (!self.outlives_its_wrapper() && killed(self.child))
     }
 
+    /// Whether there may be a process here that starts an MPI alone: nobody has joined, or who did has ended and its wrapper
+    /// goes on.
+    pub fn may_be_alone(&self) -> bool {
+        let over = || self.below.as_ref().is_some_and(Below::is_gone);
+        !self.ended && !self.served && (self.pid.is_none() || over())
+    }
+
     /// The death of a wrapper alone is not its rank's.
     fn outlives_its_wrapper(&self) -> bool {
         let below = self.pid.filter(|pid| self.child != Some(*pid));
@@ -158,6 +165,8 @@ pub struct World {
     pub left: BTreeMap<Rank, (Option<Version>, &'static str)>,
     /// Starts that wait for the PMIx environment (static programs).
     pub deferred: Vec<(Slot, ft_wire::shepherd::Start)>,
+    /// Its processes are being looked at.
+    pub searched: bool,
     /// All local ranks have been inside a fence.
     pub fenced: bool,
     /// `PMIx_Abort` calls that wait for an answer, by rank.
@@ -184,6 +193,7 @@ impl World {
             deferred: Vec::new(),
             aborts: BTreeMap::new(),
             fenced: false,
+            searched: false,
         }
     }
 }

@@ -51,9 +51,9 @@ pub enum Input {
     /// A rank that is no shepherd's direct child is gone.
     RankGone(WorldNumber, Rank),
     /// It is time to look whether ranks of this world are alone.
-    LookForLoners(WorldNumber, Search),
+    LookForLoners(WorldNumber, Box<Search>),
     /// That was done, and perhaps one was found.
-    LookedForLoners(WorldNumber, Search, Option<Loner>),
+    LookedForLoners(WorldNumber, Box<Search>, Option<Loner>),
     /// It is time to look whether ranks whose places were full still wait.
     PlacesFull,
     /// The checksum of a place was computed.

@@ -3,32 +3,43 @@
 use super::*;
 
 impl Driver {
+    /// Begins to look at a world's processes, unless that goes on already.
+    pub(super) fn seek_loners(&mut self, number: WorldNumber) {
+        // What was found in the program's file is so.
+        let certain = self.spec.linked_in.is_some() && self.spec.mpi == "auto";
+        let Some(world) = self.worlds.get_mut(&number).filter(|world| !certain && !world.stopping) else { return };
+        if !std::mem::replace(&mut world.searched, true) {
+            self.rest_before_loners(number, Search::default());
+        }
+    }
+
     /// The next look comes when the last one has ended, and its rest is over.
-    pub(super) fn rest_before_loners(&self, number: WorldNumber, search: Search) {
-        let Some(world) = self.worlds.get(&number) else { return };
-        let (inputs, rest) = (self.inputs.clone(), search.rest(world.since.elapsed()));
+    fn rest_before_loners(&self, number: WorldNumber, search: Search) {
+        let (inputs, rest) = (self.inputs.clone(), search.rest());
         tokio::spawn(async move {
             tokio::time::sleep(rest).await;
-            let _ = inputs.send(Input::LookForLoners(number, search));
+            let _ = inputs.send(Input::LookForLoners(number, Box::new(search)));
         });
     }
 
-    /// Has ranks looked at that have not joined; when all have, there is nothing to look for any more.
+    /// Has ranks looked at that have not joined, or whose joined process has ended and left others; when there are none, there
+    /// is nothing to look for until one of these ends.
     pub(super) fn look_for_loners(&mut self, number: WorldNumber, mut search: Search) {
-        let Some(world) = self.worlds.get(&number).filter(|w| !w.stopping) else { return };
-        let waits = |member: &Member| member.pid.is_none() && !member.served && !member.ended;
-        let waiting = || world.members.iter().filter(|(_, member)| waits(member));
-        let certain = self.spec.linked_in.is_some() && self.spec.mpi == "auto";
-        if certain || waiting().next().is_none() {
+        let Some(world) = self.worlds.get_mut(&number).filter(|w| !w.stopping) else { return };
+        let waiting = || world.members.iter().filter(|(_, member)| member.may_be_alone());
+        if waiting().next().is_none() {
+            world.searched = false;
             return;
         }
-        let ranks: Vec<(Rank, i32)> = waiting().filter_map(|(rank, member)| Some((*rank, member.child?))).collect();
-        let (age, inputs) = (world.since.elapsed(), self.inputs.clone());
-        let (preload, served) = (self.spec.preload.clone(), self.spec.linked_in);
+        let below = |(rank, member): (&Rank, &Member)| {
+            Some(crate::loners::Below { rank: *rank, child: member.child?, joined: member.pid })
+        };
+        let ranks: Vec<_> = waiting().filter_map(below).collect();
+        let (inputs, preload, served) = (self.inputs.clone(), self.spec.preload.clone(), self.spec.linked_in);
         tokio::task::spawn_blocking(move || {
             let _behind = ft_sys::behind::Behind::begin();
-            let loner = search.look(&ranks, age, &preload, served);
-            let _ = inputs.send(Input::LookedForLoners(number, search, loner));
+            let loner = search.look(&ranks, &preload, served);
+            let _ = inputs.send(Input::LookedForLoners(number, Box::new(search), loner));
         });
     }
 
@@ -58,18 +69,11 @@ impl Driver {
 
     /// One rank alone would mean as many jobs of one as there are ranks.
     fn refuse_loner(&mut self, number: WorldNumber, loner: &Loner) {
-        let Some(member) = self.member(number, loner.rank).filter(|m| m.pid.is_none()) else { return };
-        let process = member.process;
-        let why = match loner.other {
-            Some(family) => {
-                format!("; that is {}, and --ft-mpi={} is wrong", crate::loners::name(family), self.spec.mpi)
-            }
-            None => "; something between ftrun and the program takes LD_PRELOAD away".to_string(),
-        };
-        let reason = format!(
-            "process {} has loaded {} without ftd's libft_preload.so and would be a job of its own{why}",
-            loner.pid, loner.library
-        );
-        self.report(Event::StartFailed { process, reason, status: 1 });
+        let is_rank = |member: &Member| member.pid == Some(loner.pid);
+        let found = self.member(number, loner.rank).filter(|member| member.may_be_alone() && !is_rank(member));
+        if let Some(process) = found.map(|member| member.process) {
+            let reason = loner.sentence(&self.spec.mpi);
+            self.report(Event::StartFailed { process, reason, status: 1 });
+        }
     }
 }

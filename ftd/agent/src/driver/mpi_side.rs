@@ -163,6 +163,14 @@ impl Driver {
         }
     }
 
+    /// It has hung up. What may come after it in a script will not be served.
+    pub(super) fn is_served_no_more(&mut self, number: WorldNumber, rank: Rank) {
+        if let Some(member) = self.member(number, rank) {
+            member.served = false;
+            self.seek_loners(number);
+        }
+    }
+
     /// A rank's MPI says through its PMI that it has finalized. Ranks with a preload tell more exactly themselves.
     pub(super) fn finalized_without_preload(&mut self, number: WorldNumber, rank: Rank) {
         if let Some(process) = self.without_preload(number, rank) {

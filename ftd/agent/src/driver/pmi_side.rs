@@ -59,7 +59,7 @@ impl Driver {
             if let Some(member) = world.members.get_mut(&rank) {
                 member.pmi = None;
             }
-            return;
+            return self.is_served_no_more(number, rank);
         }
         let Some(server) = &mut world.pmi1 else { return };
         match server.receive(rank, bytes) {

@@ -138,6 +138,7 @@ impl Driver {
                     member.note_death(None);
                     self.report(Event::Dying(process));
                 }
+                self.is_served_no_more(number, rank);
             }
             ToAgent::Abort { token, rank, status, message } => {
                 tracing::info!(rank, status, message, "PMIx_Abort");

@@ -32,7 +32,7 @@ impl Driver {
                     self.report(Event::Started(process));
                     self.world_started(world);
                     if rank == 0 {
-                        self.rest_before_loners(world, Search::default());
+                        self.seek_loners(world);
                     }
                 }
             }
@@ -180,6 +180,7 @@ impl Driver {
     /// A rank below a wrapper died; ftd is not who waits for it.
     pub(super) fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
         let Some(member) = self.member(world, rank) else { return };
+        member.served = false;
         if member.exits_by_itself() {
             if let Some(pid) = member.pid.filter(|_| member.exits_well()) {
                 self.files.ended_well(pid);
@@ -190,6 +191,8 @@ impl Driver {
             self.look_at_shepherd(slot);
             self.report(Event::Dying(process));
         }
+        // A script may start the next program.
+        self.seek_loners(world);
     }
 
     /// Nothing is left on `slot` of the world that occupied it.
