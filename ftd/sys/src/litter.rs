@@ -71,15 +71,23 @@ impl Litter {
 
     /// What is noted of one world.
     pub fn of_world(job_dir: &Path, world: World) -> Litter {
-        let mut litter = Litter::of_job(job_dir);
-        litter.notebooks.retain(|_, (of, _)| *of == world);
+        let mut litter = Litter::default();
+        litter.read_world(job_dir, world);
+        litter.read_processes(job_dir);
         litter
     }
 
     /// Takes in what has been noted since; what was read before counts if the directory is gone meanwhile.
     pub fn read(&mut self, job_dir: &Path) {
-        let found = made::read(job_dir).into_iter().map(|(path, world, notes)| (path, (world, notes)));
-        self.notebooks.extend(found);
+        made::worlds(job_dir).for_each(|world| self.read_world(job_dir, world));
+        self.read_processes(job_dir);
+    }
+
+    fn read_world(&mut self, job_dir: &Path, world: World) {
+        self.notebooks.extend(made::read(job_dir, world).map(|(path, notes)| (path, (world, notes))));
+    }
+
+    fn read_processes(&mut self, job_dir: &Path) {
         // Whoever has a notebook, `<rank>.<pid>`, was about to make something, whether anybody else noted it or not.
         let of_notebook = |path: &PathBuf| path.extension()?.to_str()?.parse::<i32>().ok();
         self.processes.extend(self.notebooks.keys().filter_map(of_notebook));
@@ -90,18 +98,25 @@ impl Litter {
     /// Removes what the MPI of these processes made. Call it when they have ended.
     pub fn sweep(&self, end: End) -> Left {
         let until = Instant::now() + DETACH;
+        let is_over = || Instant::now() >= until || self.processes.iter().all(|pid| segments::has_let_go(*pid));
+        let mut last = false;
         loop {
             let (left, attached) = self.round(end);
-            if !attached || Instant::now() >= until || self.processes.iter().all(|pid| segments::has_let_go(*pid)) {
+            if attached.is_empty() || last {
                 return left;
             }
-            std::thread::sleep(LOOK_AGAIN);
+            // Whoever let go meanwhile left something for one more round.
+            last = is_over();
+            while !last && attached.iter().any(|id| segments::is_attached(*id)) {
+                std::thread::sleep(LOOK_AGAIN);
+                last = is_over();
+            }
         }
     }
 
-    /// One look; also whether somebody is attached to a segment.
-    fn round(&self, end: End) -> (Left, bool) {
-        let (mut left, mut attached) = (Left::default(), false);
+    /// One look; also the segments to which somebody is attached.
+    fn round(&self, end: End) -> (Left, Vec<i32>) {
+        let (mut left, mut attached) = (Left::default(), Vec::new());
         let mut incomplete = Vec::new();
         let existing = segments::existing();
         for (path, (world, notes)) in &self.notebooks {
@@ -112,7 +127,7 @@ impl Litter {
                     Note::File { path, identity, of_mpi: true } => left.0.extend(remove_file(path, *identity)),
                     Note::Segment { segment, of_mpi: true } => {
                         for verdict in segments::remove(segment, &existing, &besides) {
-                            attached |= matches!(verdict, Verdict::Attached(_));
+                            attached.extend(if let Verdict::Attached(id) = verdict { Some(id) } else { None });
                             left.0.extend(name_segment(verdict));
                         }
                     }

@@ -16,6 +16,7 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// In a job's directory: the notebooks, by world.
 const MADE: &str = "made";
@@ -74,9 +75,11 @@ impl Segment {
         Some(Segment { id: Some(id), at: status(id)?.shm_ctime as u64, ..self })
     }
 
-    /// Whether the numbers are of this process's name spaces: of the segments', of the pids'.
+    /// Whether the numbers are of this process's name spaces: of the segments', of the pids'. For those who read notes: they
+    /// stay in the name spaces in which they began.
     pub fn is_from_here(&self) -> (bool, bool) {
-        let (ipc, pids) = name_spaces();
+        static OWN: OnceLock<(u64, u64)> = OnceLock::new();
+        let (ipc, pids) = *OWN.get_or_init(name_spaces);
         (self.ipc == ipc, self.pids == pids)
     }
 
@@ -409,19 +412,24 @@ pub fn directory(job_dir: &Path, world: World) -> PathBuf {
     job_dir.join(MADE).join(world.to_string())
 }
 
-/// All notebooks of a job: file, world, notes.
-pub fn read(job_dir: &Path) -> Vec<(PathBuf, World, Vec<Note>)> {
-    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
-    let worlds = entries(&job_dir.join(MADE)).filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let files = worlds.flat_map(|world| entries(&directory(job_dir, world)).map(move |entry| (entry.path(), world)));
-    files
-        .map(|(path, world)| {
-            let mut notes = notes(&std::fs::read(&path).unwrap_or_default());
-            let is_incomplete = |found: std::fs::Metadata| found.permissions().mode() & INCOMPLETE == INCOMPLETE;
-            notes.extend(std::fs::metadata(&path).is_ok_and(is_incomplete).then_some(Note::Incomplete));
-            (path, world, notes)
-        })
-        .collect()
+/// The worlds of which there are notebooks.
+pub fn worlds(job_dir: &Path) -> impl Iterator<Item = World> {
+    entries(&job_dir.join(MADE)).filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// All notebooks of a world, by file.
+pub fn read(job_dir: &Path, world: World) -> impl Iterator<Item = (PathBuf, Vec<Note>)> {
+    entries(&directory(job_dir, world)).map(|entry| {
+        let path = entry.path();
+        let mut notes = notes(&std::fs::read(&path).unwrap_or_default());
+        let is_incomplete = |found: std::fs::Metadata| found.permissions().mode() & INCOMPLETE == INCOMPLETE;
+        notes.extend(std::fs::metadata(&path).is_ok_and(is_incomplete).then_some(Note::Incomplete));
+        (path, notes)
+    })
+}
+
+fn entries(directory: &Path) -> impl Iterator<Item = std::fs::DirEntry> + use<> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten()
 }
 
 fn notes(bytes: &[u8]) -> Vec<Note> {

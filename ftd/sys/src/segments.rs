@@ -98,6 +98,11 @@ fn has_ended(maker: Individual, announced: bool) -> bool {
     }
 }
 
+/// Whether somebody is attached to a segment.
+pub fn is_attached(id: i32) -> bool {
+    made::status(id).is_some_and(|now| now.shm_nattch > 0)
+}
+
 /// Whether a process has ended so far that it is attached to nothing.
 pub fn has_let_go(pid: i32) -> bool {
     let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { return true };
