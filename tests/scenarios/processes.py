@@ -301,7 +301,7 @@ def own_group_nested(context, end):
         "own=/mnt$(sed -n s/^0:://p /proc/self/cgroup); mkdir -p $own/one/two/three $own/one/four; "
         "(echo $BASHPID > $own/one/two/three/cgroup.procs; exec setsid env -i /usr/bin/sleep 600) & exec "
     )
-    job = context.ftrun(mpi, 2, "bash", "-c", inside + program, gates=["app.compute:1"])
+    job = context.ftrun(mpi, 2, "bash", "-c", inside + program, gates=["app.compute:1"], hurry=10)
     rank = job.at_gate("app.compute", 1)
     found = eventually(lambda: len(pids := [p for p in sleepers() if "600" in proc.command(p)]) == 2 and pids, "the daemons")
     check(all(proc.group(pid).endswith("/one/two/three") for pid in found), f"{[proc.group(pid) for pid in found]}")

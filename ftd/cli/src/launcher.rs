@@ -10,6 +10,7 @@ use crate::held::Held;
 use crate::helpers::Helpers;
 use crate::job_dir::{JobDir, JobDirError};
 use crate::options::Options;
+use crate::orphans::Orphans;
 use crate::output::{Key, Output};
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
@@ -155,7 +156,7 @@ pub struct Launcher {
     shepherds: BTreeMap<Slot, Shepherd>,
     next_slot: Slot,
     /// Orphans of helpers that died are being killed; then the agent hears of these slots, or a new agent is started.
-    sweep: Option<Sweep>,
+    orphans: Option<Orphans>,
     lost: Vec<Slot>,
     /// Shepherds that died since every one of them was known to the agent, of those that may have kept something.
     died: usize,
@@ -222,7 +223,7 @@ impl Launcher {
             agent: None,
             shepherds: BTreeMap::new(),
             next_slot: 0,
-            sweep: None,
+            orphans: None,
             lost: Vec::new(),
             died: 0,
             beat: Beat::new(Instant::now()),
@@ -444,7 +445,7 @@ impl Launcher {
             self.output_until,
             self.cancelled.filter(|_| self.ending.is_none()).map(|cancelled| cancelled.deadline()),
             self.ending.as_ref().filter(|_| self.has_children()).map(|ending| ending.until),
-            self.sweep.as_ref().map(|_| now + LOOK_AGAIN),
+            self.orphans.as_ref().map(|_| now + LOOK_AGAIN),
             self.agent.as_ref().and_then(|agent| agent.until),
             self.ending.is_none().then(|| self.beat.next()),
             (self.ending.is_none() && self.input.waits_for_room()).then(|| now + ROOM_AGAIN),
@@ -610,7 +611,7 @@ impl Launcher {
         }
         self.agent = None;
         self.shepherds.clear();
-        self.sweep = None;
+        self.orphans = None;
         self.ending = Some(Ending { status, reason: Some(sentence.to_string()), until: Instant::now() });
     }
 
@@ -652,7 +653,7 @@ impl Launcher {
             return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
         }
         self.output.say(&format!("ftrun: the agent died ({}) and was started again", end.words()));
-        self.sweep = Some(Sweep::default());
+        self.orphans = Some(Orphans::default());
         self.sweep_step();
     }
 
@@ -669,7 +670,7 @@ impl Launcher {
         if let Some(agent) = &mut self.agent {
             agent.heard = false;
         }
-        self.sweep = Some(Sweep::default());
+        self.orphans = Some(Orphans::default());
         self.sweep_step();
     }
 
@@ -677,10 +678,14 @@ impl Launcher {
     fn sweep_step(&mut self) {
         let own: Vec<i32> =
             self.shepherds.values().map(|s| s.pid).chain(self.agent.as_ref().map(|agent| agent.pid)).collect();
-        let Some(sweep) = self.sweep.as_mut() else { return };
-        if !sweep.round(&own) {
-            if sweep.age() > ft_sys::timescale::scaled(UNKILLABLE) {
-                self.sweep = None;
+        let Some(orphans) = self.orphans.as_mut() else { return };
+        let (age, (gone, late)) = (orphans.age(), orphans.round(&own));
+        if let Some(sentence) = late {
+            self.output.say(&format!("ftrun: {sentence}"));
+        }
+        if !gone {
+            if age > ft_sys::timescale::scaled(UNKILLABLE) {
+                self.orphans = None;
                 if self.ending.is_none() {
                     self.give_up(
                         1,
@@ -690,7 +695,7 @@ impl Launcher {
             }
             return;
         }
-        self.sweep = None;
+        self.orphans = None;
         let lost = std::mem::take(&mut self.lost);
         if self.ending.is_some() {
             return;

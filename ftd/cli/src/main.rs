@@ -12,6 +12,7 @@ mod keepers;
 mod launcher;
 mod mpirun;
 mod options;
+mod orphans;
 mod output;
 mod program;
 mod signals;

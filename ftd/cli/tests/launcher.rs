@@ -123,7 +123,7 @@ impl Agent {
     }
 
     fn stop(&mut self, world: u64, slot: Slot) {
-        self.order(slot, &ToShepherd::Stop { world });
+        self.order(slot, &ToShepherd::Stop { world, over: false });
         self.wait_empty(slot);
     }
 

@@ -3,6 +3,7 @@
 
 mod feeder;
 mod held;
+mod leaving;
 mod options;
 mod output;
 mod slot;
@@ -29,10 +30,9 @@ const REMOVING: Duration = Duration::from_secs(2);
 /// Pause between attempts to dial.
 const REDIAL: Duration = Duration::from_millis(5);
 /// How often what was killed is looked at again until it is gone.
-const LOOK_AGAIN_MS: u16 = 1;
-
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How often a program that somebody writes is tried again.
-const TRY_AGAIN_MS: u16 = 20;
+const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args_os().skip(1)) {
@@ -210,12 +210,10 @@ impl Shepherd {
         if let Some(pipe) = self.slot.feeding() {
             waited.push(PollFd::new(pipe, PollFlags::POLLOUT));
         }
-        let patience = match () {
-            () if self.slot.is_emptying() => PollTimeout::from(LOOK_AGAIN_MS),
-            () if self.slot.waits_for_program() => PollTimeout::from(TRY_AGAIN_MS),
-            () => ft_sys::patience::at_most(self.slot.until_noted()),
-        };
-        match poll(&mut waited, patience) {
+        waited.extend(self.slot.watched().map(|pipe| PollFd::new(pipe, PollFlags::empty())));
+        let tried = if self.slot.waits_for_program() { TRY_AGAIN } else { Duration::MAX };
+        let patience = tried.min(self.slot.until_looked()).min(self.slot.until_noted());
+        match poll(&mut waited, ft_sys::patience::at_most(patience)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -226,10 +224,7 @@ impl Shepherd {
         let mut agent_gone = false;
         while let Some(agent) = &mut self.agent {
             match agent.try_receive::<ToShepherd>() {
-                Ok(Some((ToShepherd::Exit, _))) => {
-                    self.slot.stop(0);
-                    exit = true;
-                }
+                Ok(Some((ToShepherd::Exit, _))) => exit = true,
                 Ok(Some((message, fds))) => reports.extend(self.slot.obey(message, fds)),
                 Ok(None) => break,
                 Err(error) => {
@@ -250,9 +245,8 @@ impl Shepherd {
             agent_gone |= reports.iter().any(|report| agent.send(report, &[]).is_err());
         }
         if agent_gone {
-            // Without an agent nothing is agreed: what runs here belongs to no epoch any more.
             self.agent = None;
-            self.slot.empty_now();
+            self.leave_epoch();
         }
         self.slot.note();
         if exit {
@@ -260,5 +254,22 @@ impl Shepherd {
             return Ok(Turn::Exit);
         }
         Ok(Turn::Again)
+    }
+
+    /// Without an agent nothing is agreed: what runs here belongs to no epoch any more. The next agent finds an empty slot.
+    fn leave_epoch(&mut self) {
+        self.slot.stop(0, false);
+        loop {
+            for report in self.slot.emptied() {
+                if let ToAgent::Notice(sentence) = report {
+                    ft_sys::standard::say(format_args!("ftd: {sentence}"));
+                }
+            }
+            if !self.slot.waits_for_filters() || !self.launcher_lives() {
+                return self.slot.empty_now();
+            }
+            std::thread::sleep(LOOK_AGAIN);
+            self.slot.reap();
+        }
     }
 }

@@ -3,6 +3,7 @@
 use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::shepherd::Pipes;
 use ft_wire::{Rank, World};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::stat::{SFlag, fstat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,12 +18,14 @@ type Variable = (Vec<u8>, Vec<u8>);
 #[derive(Debug)]
 pub struct Output {
     launcher: Option<Channel>,
+    /// The reading ends, which tell whether anybody can write still. Nothing is read here.
+    held: Vec<OwnedFd>,
 }
 
 impl Output {
     /// Pipes go to the launcher through this socket, if there is one.
     pub fn new(launcher: Option<UnixStream>) -> Output {
-        Output { launcher: launcher.map(Channel::from_stream) }
+        Output { launcher: launcher.map(Channel::from_stream), held: Vec::new() }
     }
 
     /// What a process is to write to, if not this process's own streams, and the variable that tells it so.
@@ -40,7 +43,33 @@ impl Output {
             error => io::Error::other(error),
         })?;
         let variable = identity(out_end.as_fd());
+        self.held = vec![out, err];
         Ok((Some((out_end, err_end)), variable))
+    }
+
+    /// What hangs up when nobody can write any more; only those for which somebody can.
+    pub fn held(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let hung_up = |fd: BorrowedFd<'_>| {
+            let mut asked = [PollFd::new(fd, PollFlags::empty())];
+            poll(&mut asked, PollTimeout::ZERO) != Ok(0)
+        };
+        self.held.iter().map(AsFd::as_fd).filter(move |fd| !hung_up(*fd))
+    }
+
+    /// Whether somebody can write.
+    pub fn is_held(&self) -> bool {
+        self.held().next().is_some()
+    }
+
+    /// Whether this process can.
+    pub fn is_held_by(&self, pid: i32) -> bool {
+        let pipes: Vec<u64> = self.held.iter().filter_map(|fd| fstat(fd).ok()).map(|stat| stat.st_ino).collect();
+        ft_sys::filters::has_open(pid, &pipes)
+    }
+
+    /// Nobody is left who could write.
+    pub fn leave(&mut self) {
+        self.held.clear();
     }
 }
 

@@ -2,14 +2,15 @@
 
 use crate::feeder::{self, Feeder};
 use crate::held::{Held, Way};
+use crate::leaving::{Leaving, Left};
 use crate::options::{Options, Stdin};
 use crate::output::Output;
 use ft_sys::cgroup::Group;
+use ft_sys::filters;
 use ft_sys::individual;
 use ft_sys::job_dir::Proven;
 use ft_sys::notes::Notes;
 use ft_sys::spawn::{Spawn, Step};
-use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
@@ -24,8 +25,6 @@ use std::time::{Duration, Instant};
 const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
-/// What is below needs no more than this to end, unless it cannot be killed one by one.
-const ITSELF: Duration = Duration::from_millis(50);
 
 /// A start that waits until nobody writes the program any more.
 #[derive(Debug)]
@@ -62,6 +61,8 @@ pub struct Slot {
     number: ft_wire::Slot,
     job_dir: PathBuf,
     stdin: Stdin,
+    /// The pipe that is the standard input of rank 0.
+    stdin_pipe: Option<u64>,
     held: Option<Held>,
     waiting: Option<Waiting>,
     child: Option<Child>,
@@ -71,10 +72,8 @@ pub struct Slot {
     feeder: Option<Feeder>,
     output: Output,
     arenas: BTreeMap<Rank, OwnedFd>,
-    /// Everything below is being killed, for this world.
-    emptying: Option<World>,
-    emptying_since: Instant,
-    sweep: Sweep,
+    /// The slot is being left, by the child's own end or because its world is over.
+    leaving: Option<Leaving>,
     /// What was seen below, for those that clean up when nobody is left who saw it.
     notes: Notes,
     groups: Groups,
@@ -119,6 +118,7 @@ impl Slot {
             number: options.slot,
             job_dir: options.job_dir.clone(),
             stdin,
+            stdin_pipe: None,
             held: options.held.take(),
             waiting: None,
             child: None,
@@ -127,11 +127,9 @@ impl Slot {
             feeder: None,
             output: Output::new(options.pipes.take()),
             arenas: BTreeMap::new(),
-            emptying: None,
-            sweep: Sweep::default(),
+            leaving: None,
             notes: Notes::new(&options.job_dir, options.slot),
             groups: Groups::default(),
-            emptying_since: Instant::now(),
         }
     }
 
@@ -184,18 +182,34 @@ impl Slot {
         }
     }
 
-    /// Whether something was killed and is not gone yet.
-    pub fn is_emptying(&self) -> bool {
-        self.emptying.is_some()
+    /// Whether something is being killed and is not gone yet.
+    fn is_emptying(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| !leaving.lingers())
+    }
+
+    /// How soon [`emptied`](Self::emptied) is to be asked again, whatever happens.
+    pub fn until_looked(&self) -> Duration {
+        self.leaving.as_ref().map_or(Duration::MAX, |leaving| leaving.pause(self.output.is_held()))
+    }
+
+    /// What tells by a hang-up that nobody writes any more, while that is of interest.
+    pub fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let lingers = self.leaving.as_ref().is_some_and(Leaving::lingers);
+        self.output.held().filter(move |_| lingers)
+    }
+
+    /// Whether filters have time.
+    pub fn waits_for_filters(&self) -> bool {
+        self.leaving.as_ref().is_some_and(|leaving| matches!(leaving.left, Left::Filters(_)))
     }
 
     /// Does what the agent says.
     pub fn obey(&mut self, message: ToShepherd, mut fds: Vec<OwnedFd>) -> Vec<ToAgent> {
         match message {
             ToShepherd::Start(start) => self.start(start, fds.pop(), Instant::now() + scaled(BUSY)),
-            ToShepherd::Stop { world } => {
+            ToShepherd::Stop { world, over } => {
                 ft_sys::gate::reach("shepherd.stop", Some(self.number));
-                self.stop(world);
+                self.stop(world, over);
                 Vec::new()
             }
             // A terminal's stop means the rank below a wrapper as well.
@@ -353,23 +367,27 @@ impl Slot {
             cpu_limit: None,
             wrapper: None,
         });
-        self.joined = None;
+        (self.joined, self.leaving) = (None, None);
+        self.stdin_pipe = feeder.as_ref().and_then(Feeder::inode);
         self.feeder = feeder;
-        self.emptying = None;
         self.notes.started(pid);
         Ok((pid, notes))
     }
 
-    /// Kills everything below; [`emptied`](Self::emptied) tells when it is gone.
-    pub fn stop(&mut self, world: World) {
-        self.feeder = None;
-        self.waiting = None;
-        self.emptying = Some(world);
-        self.emptying_since = Instant::now();
-        self.sweep = Sweep::default();
+    /// Kills everything below but filters, which have a while; [`emptied`](Self::emptied) tells when it is gone. `over`: it is
+    /// the job that is over.
+    pub fn stop(&mut self, world: World, over: bool) {
+        let leaving = Leaving::stop(self.leaving.take(), world, over);
+        self.leave(leaving);
     }
 
-    /// Collects the dead. The direct child's end is reported, and what it left behind is killed.
+    fn leave(&mut self, leaving: Leaving) {
+        self.feeder = None;
+        self.waiting = None;
+        self.leaving = Some(leaving);
+    }
+
+    /// Collects the dead. The direct child's end is reported; what it left behind may print still.
     pub fn reap(&mut self) -> Vec<ToAgent> {
         let mut reports = Vec::new();
         loop {
@@ -387,7 +405,7 @@ impl Slot {
             }
             let is_it = |child: &Child| child.pid == pid;
             let current = self.child.take_if(|child| is_it(child));
-            let left_alone = current.is_some() && self.emptying.is_none();
+            let left_alone = current.is_some() && self.leaving.is_none();
             if let Some(child) = current.as_ref().filter(|_| left_alone)
                 && let Some(heir) = self.heir(child, status)
             {
@@ -415,7 +433,7 @@ impl Slot {
                     (status.as_raw(), killed && at_limit && body.is_some_and(|body| body.pid == pid));
                 reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit });
                 if left_alone {
-                    self.stop(child.world);
+                    self.leave(Leaving::new(child.world, Left::All(None)));
                 }
             }
         }
@@ -430,31 +448,80 @@ impl Slot {
     }
 
     /// Tells once when nothing below runs user code any more. The kernel may still be tearing down memory of the dead.
-    pub fn emptied(&mut self) -> Option<ToAgent> {
-        let world = self.emptying?;
-        if !self.sweep.round(&[]) {
-            // Parents first, as the sweep does it; then whatever it may not kill, or does not see.
-            if self.emptying_since.elapsed() > ITSELF {
-                self.groups.kill();
-            }
-            return None;
+    pub fn emptied(&mut self) -> Vec<ToAgent> {
+        let Some(mut leaving) = self.leaving.take() else { return Vec::new() };
+        let (mut reports, slot) = (Vec::new(), self.for_filters());
+        if leaving.is_late() {
+            reports.extend(self.late(&leaving, &slot).map(ToAgent::Notice));
+            leaving.end();
         }
-        self.emptying = None;
-        self.departed.extend(self.child.take());
-        Some(ToAgent::Emptied { world })
+        let left = leaving.left;
+        let mut spared = 0;
+        let gone = leaving.sweep.round_sparing(&[], |found| {
+            let spare = self.spare(left, found, &slot);
+            spared = spare.len();
+            spare
+        });
+        leaving.spares(spared);
+        if gone && spared == 0 {
+            self.output.leave();
+            self.departed.extend(self.child.take());
+            reports.push(ToAgent::Emptied { world: leaving.world });
+            return reports;
+        }
+        // Parents first, as the sweep does it; then whatever it may not kill, or does not see.
+        if leaving.is_stubborn() {
+            self.groups.kill();
+        }
+        self.leaving = Some(leaving);
+        reports
+    }
+
+    /// Who of those below is not killed.
+    fn spare(&self, left: Left, found: &[i32], slot: &filters::Slot) -> Vec<i32> {
+        // A rank that is alone has no filters.
+        let alone = matches!(found, [only] if slot.ranks.contains(only));
+        if alone || found.is_empty() || left == Left::Nobody {
+            return Vec::new();
+        }
+        let filters = || filters::filters(found, slot);
+        match left {
+            Left::All(_) if self.output.is_held() || !filters().is_empty() => found.to_vec(),
+            Left::All(_) | Left::Nobody => Vec::new(),
+            Left::Filters(_) => filters(),
+        }
+    }
+
+    fn for_filters(&self) -> filters::Slot {
+        let ranks = self.child.iter().map(|child| child.pid).chain(self.joined.iter().map(|joined| joined.pid));
+        filters::Slot { ranks: ranks.collect(), stdin: self.stdin_pipe }
+    }
+
+    /// What is to be said of those whose time is over.
+    fn late(&self, leaving: &Leaving, slot: &filters::Slot) -> Option<String> {
+        let found = ft_sys::process::own_descendants();
+        let filters = filters::filters(&found, slot);
+        let prints = |pid: &i32| filters.contains(pid) || self.output.is_held_by(*pid);
+        let late: Vec<i32> = found.iter().copied().filter(prints).collect();
+        (!late.is_empty()).then(|| {
+            let (slot, since, late) = (self.number, leaving.since(), filters::named(&late));
+            format!("slot {slot}: killed {since}, and what they had not printed is lost: {late}")
+        })
     }
 
     /// Kills everything below and waits until it is gone. Nothing is reported.
     pub fn empty_now(&mut self) {
-        self.stop(0);
+        self.stop(0, false);
+        self.leaving.iter_mut().for_each(Leaving::end);
         let until = Instant::now() + STUBBORN;
-        while self.emptied().is_none() && !self.sweep.is_refused() && Instant::now() < until {
+        let refused = |slot: &Slot| slot.leaving.as_ref().is_some_and(|leaving| leaving.sweep.is_refused());
+        while self.emptied().is_empty() && !refused(self) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             self.reap();
         }
         self.reap();
         self.departed.clear();
         self.child = None;
-        self.emptying = None;
+        self.leaving = None;
     }
 }

@@ -153,7 +153,7 @@ impl Job {
     }
 
     fn stop(&mut self, world: u64) -> Vec<ToAgent> {
-        self.say(&ToShepherd::Stop { world });
+        self.say(&ToShepherd::Stop { world, over: false });
         let mut heard = Vec::new();
         loop {
             heard.push(self.hear());

@@ -5,6 +5,7 @@ pub mod cgroup;
 pub mod channel;
 pub mod death;
 pub mod divide;
+pub mod filters;
 pub mod gate;
 pub mod helper;
 pub mod identity;

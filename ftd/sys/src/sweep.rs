@@ -45,8 +45,23 @@ impl Sweep {
     /// the others can execute another instruction of its program; the kernel may still be taking their memory apart. To be
     /// called again until then.
     pub fn round(&mut self, keep: &[i32]) -> bool {
+        self.look_and_kill(|| below(keep))
+    }
+
+    /// As [`round`](Self::round), but that `spare` says which of those that do not stay, parents before children, are left
+    /// alone for now.
+    pub fn round_sparing(&mut self, keep: &[i32], mut spare: impl FnMut(&[i32]) -> Vec<i32>) -> bool {
+        self.look_and_kill(|| {
+            let mut found = below(keep);
+            let spared = spare(&found);
+            found.retain(|pid| !spared.contains(pid));
+            found
+        })
+    }
+
+    fn look_and_kill(&mut self, mut below: impl FnMut() -> Vec<i32>) -> bool {
         for _ in 0..LOOKS {
-            let found = below(keep);
+            let found = below();
             if found.is_empty() {
                 return true;
             }

@@ -59,10 +59,13 @@ pub struct Start {
 pub enum ToShepherd {
     /// Start a process. Answered by [`ToAgent::Started`] or [`ToAgent::StartFailed`]. Only after the slot is empty.
     Start(Start),
-    /// SIGKILL everything below the slot; answered by [`ToAgent::Emptied`] when no descendant is left.
+    /// SIGKILL everything below the slot, but for filters (`tee`, `grep`), which have a while to pass on what the rank has
+    /// printed; answered by [`ToAgent::Emptied`] when no descendant is left.
     Stop {
         /// The world that ends; echoed.
         world: World,
+        /// The job is over, and nobody waits for the slot.
+        over: bool,
     },
     /// Send this signal to the rank: the process that called `MPI_Init`; until that is known, or when it is gone, the slot's
     /// direct child. Job control's (stop, continue) goes to every descendant.
@@ -132,7 +135,7 @@ pub enum ToAgent {
         /// The slot's direct child from now on: the rank, or another wrapper above it.
         heir: i32,
     },
-    /// The slot's direct child ended, or the rank that outlived it. Sent before its remaining descendants are killed.
+    /// The slot's direct child ended, or the rank that outlived it. What it left below may print still, until [`ToShepherd::Stop`] comes.
     Exited {
         /// World of the process.
         world: World,

@@ -245,9 +245,10 @@ impl Driver {
             return;
         }
         self.files.world_ends();
+        let over = self.core.stage() == ftd_core::agent::Stage::Ending;
         for slot in world.occupied.clone() {
             if let Some(shepherd) = self.shepherds.get(&slot) {
-                shepherd.link.send(&shepherd::ToShepherd::Stop { world: number });
+                shepherd.link.send(&shepherd::ToShepherd::Stop { world: number, over });
             }
         }
         if self.worlds.get(&number).is_some_and(|w| w.occupied.is_empty()) {

@@ -108,7 +108,7 @@ impl Launcher {
         if self.pulses().any(|pulse| pulse.outlives_its_end(now)) {
             return self.give_up(1, "a process of ftd's does not answer and cannot be killed: the job cannot go on");
         }
-        if self.sweep.is_some() || self.pulses().any(Pulse::is_ended) {
+        if self.orphans.is_some() || self.pulses().any(Pulse::is_ended) {
             return;
         }
         let found = overdue.iter().find(|(who, _)| self.may_end(*who)).copied();

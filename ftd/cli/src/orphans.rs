@@ -1,0 +1,44 @@
+//! What helpers that died have left: it is killed, and what the ranks of a dead shepherd had printed through filters of their
+//! own is not lost for that.
+
+use ft_sys::filters;
+use ft_sys::sweep::Sweep;
+use ft_sys::timescale::scaled;
+use std::time::Duration;
+
+/// Filters have so long to pass on what they have, as in any recovery.
+const FILTERS: Duration = Duration::from_secs(2);
+
+/// The orphans, until they are gone.
+#[derive(Debug, Default)]
+pub struct Orphans {
+    sweep: Sweep,
+    spared: Vec<i32>,
+}
+
+impl Orphans {
+    /// How long it has been going on.
+    pub fn age(&self) -> Duration {
+        self.sweep.age()
+    }
+
+    /// Kills what it may; true when nobody is left but `own` and what is below those. And a sentence, once, when the time of
+    /// filters is over.
+    pub fn round(&mut self, own: &[i32]) -> (bool, Option<String>) {
+        let mut sentence = None;
+        let has_time = self.age() < scaled(FILTERS);
+        if !has_time && !self.spared.is_empty() {
+            let named = filters::named(&std::mem::take(&mut self.spared));
+            let seconds = scaled(FILTERS).as_secs_f32();
+            sentence = Some(format!(
+                "killed {seconds} s after the death of their shepherd, and what they had not printed is lost: {named}"
+            ));
+        }
+        let spared = &mut self.spared;
+        let gone = self.sweep.round_sparing(own, |found| {
+            *spared = if has_time { filters::filters(found, &filters::Slot::default()) } else { Vec::new() };
+            spared.clone()
+        });
+        (gone && self.spared.is_empty(), sentence)
+    }
+}

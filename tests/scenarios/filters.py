@@ -1,0 +1,155 @@
+"""What a rank prints through a filter of its own, and what it leaves behind."""
+
+import os
+import re
+import signal
+
+from harness import proc
+from harness.job import check
+from harness.registry import scenario
+
+from .output import check_printed, printed, until
+
+# Nothing comes through before the test says so: then the rank is dead.
+LATE = 'while [ ! -e "$HERE/go" ]; do sleep 0.01; done; exec cat'
+HOWS = {
+    # A child of the rank itself, and one that shows nothing itself before it.
+    "loop": f'exec "$@" > >({LATE} | while read -r line; do echo "$line"; done)',
+    # The first line of many scripts. tee has the log besides.
+    "tee": f'exec > >({LATE} | tee -a "$HERE/log.$FT_RANK"); "$@"; exit $?',
+    "pipeline": f'set -o pipefail; "$@" | {{ {LATE}; }} | grep "" | sed -e "s/^/ /" | cut -c2-',
+    # In a session of its own, by a pipe with a name.
+    "session": f'mkfifo "$HERE/p.$$"; setsid bash -c \'{LATE}\' <"$HERE/p.$$" & exec "$@" >"$HERE/p.$$"',
+}
+# It stands above the rank, which has a terminal of its own.
+SCRIPT = 'exec script -qefc "stty -opost; exec $*" /dev/null'
+
+
+def hear(context, job, path):
+    """The process whose number the rank has written there, once it has ended."""
+    pid = int(until(lambda: path.exists() and path.read_text(), "the rank does not print"))
+    until(lambda: not proc.alive(pid), "the rank does not end")
+    check(not job.output.text, f"the filter did not wait: {job.output.text[:100]!r}")
+    (context.work / "go").touch()
+
+
+@scenario("filter-at-the-end", each=[{"how": how} for how in HOWS])
+def filter_at_the_end(context, how):
+    """What a rank has printed comes out whole though its filter begins to read when the rank is dead; the status is the rank's."""
+    rank = 'seq 6000; echo $$ >"$HERE/rank.new"; mv "$HERE/rank.new" "$HERE/rank"; exit 3'
+    job = context.ftrun(None, 1, "bash", "-c", HOWS[how], "bash", "bash", "-c", rank, env={"HERE": context.work})
+    hear(context, job, context.work / "rank")
+    job.expect(3)
+    check(job.output.text.split() == [str(n) for n in range(1, 6001)], f"not whole: {job.output.text[-100:]!r}")
+    if how == "tee":
+        check((context.work / "log.0").read_text() == job.output.text, "the log is another")
+    check("had not printed" not in job.err, job.err)
+
+
+# Rank 0 ends the job when rank 1 has printed.
+ENDS = """
+if [ "$FT_RANK" = 0 ]; then while [ ! -e "$HERE/rank" ]; do sleep 0.01; done; exit 3; fi
+seq 6000; echo $$ >"$HERE/rank.new"; mv "$HERE/rank.new" "$HERE/rank"; exec sleep 1000
+"""
+
+
+@scenario("filter-of-the-killed")
+def filter_of_the_killed(context):
+    """One rank ends the job by itself: what another one, which is killed for that, has printed comes out of its filter."""
+    job = context.ftrun(None, 2, "bash", "-c", HOWS["loop"], "bash", "bash", "-c", ENDS, env={"HERE": context.work})
+    hear(context, job, context.work / "rank")
+    job.expect(3)
+    check(job.output.text.split() == [str(n) for n in range(1, 6001)], f"not whole: {job.output.text[-100:]!r}")
+
+
+@scenario(
+    "filter-in-a-recovery",
+    each=[{"mpi": "openmpi4", "how": how} for how in [*HOWS, "script"]]
+    + [{"mpi": "mpich4", "how": "tee"}, {"mpi": "openmpi4", "how": "agent"}, {"mpi": "openmpi4", "how": "wrapper"},
+       {"mpi": "openmpi4", "how": "shepherd"}],
+)
+def filter_in_a_recovery(context, mpi, how):
+    """A rank is killed, or the agent, a shepherd, or the rank and its wrapper in one: every line that a rank had handed to its filter comes out,
+    above the recovery block and before the next world's; the job ends with its right result."""
+    mpi, size, steps = context.mpi(mpi), 2, 15
+    wrapper = SCRIPT if how == "script" else HOWS[{"agent": "tee", "wrapper": "pipeline", "shepherd": "tee"}.get(how, how)]
+    command = [context.program(mpi, "lines.c"), str(steps), "4", "p"]
+    stopping = [] if how in ("agent", "shepherd") else range(size)
+    job = context.ftrun(
+        mpi, size, "bash", "-c", wrapper, "bash", *command, env={"HERE": context.work},
+        gates=["client.copied:0:3", "client.copied:1:3", *(f"shepherd.stop:{slot}" for slot in stopping)],
+    )
+    ranks = {rank: job.at_gate("client.copied", rank) for rank in range(size)}
+    terminals = job.below("script")
+    for pid in terminals:
+        os.kill(pid, signal.SIGSTOP)
+    if how == "agent":
+        job.kill(job.one("ft-agent"))
+    elif how == "shepherd":
+        job.kill(job.shepherd_of(ranks[1]))
+    elif how == "wrapper":
+        job.kill_all({"rank": ranks[1], "wrapper": proc.stat(ranks[1])[1]})
+    else:
+        job.kill(ranks[1])
+    for slot in stopping:
+        job.at_gate("shepherd.stop", slot)
+        job.go("shepherd.stop", slot)
+    # The other ranks live on until the filters of a dead shepherd have ended.
+    dead = [ranks[1]] if how == "shepherd" else ranks.values()
+    until(lambda: not any(map(proc.alive, dead)), "the old world's ranks are not killed")
+    for pid in terminals:
+        os.kill(pid, signal.SIGCONT)
+    (context.work / "go").touch()
+    job.expect(0)
+    check_printed(job, size, steps, 8)
+    for rank in range(size):
+        check(printed(job.output.text, rank)[:12] == [*range(1, 13)], f"rank {rank}'s lines were lost: {job.output.text}")
+    check(job.restored == [8] and "had not printed" not in job.err, job.err)
+
+
+# Neither reads, nor ends, nor cares about signals that it can care about.
+NEVER = """trap '' HUP TERM PIPE; while :; do sleep 1; done"""
+
+
+@scenario("filter-that-never-ends", each=[{"when": "end"}, {"when": "recovery"}, {"when": "cancelled"}])
+def filter_that_never_ends(context, when):
+    """It has its time and no more, and a sentence names it; the job goes on, or ends with its own status."""
+    rank = {
+        "end": "exit 3",
+        "recovery": 'if [ "$FT_WORLD" = 1 ]; then kill -9 $$; fi; exit 3',
+        "cancelled": 'trap "exit 3" TERM; touch "$HERE/up"; while :; do sleep 0.01; done',
+    }[when]
+    job = context.ftrun(
+        None, 1, "bash", "-c", f'exec "$@" > >({NEVER})', "bash", "bash", "-c", rank, env={"HERE": context.work}, hurry=4
+    )
+    if when == "cancelled":
+        until((context.work / "up").exists, "the rank does not run")
+        job.interrupt(signal.SIGTERM)
+    job.expect(3, patience=20)
+    said = re.findall(r"ftd: slot 0: killed ([\d.]+) s after the end of the (\w+), and .* lost: process \d+ \(bash\)", job.err)
+    wanted = {"end": [("2.5", "job")], "recovery": [("0.5", "rank"), ("2.5", "job")], "cancelled": [("0.5", "rank")]}
+    check(said == wanted[when], f"{said}: {job.err}")
+
+
+@scenario("filter-and-shepherd")
+def filter_and_shepherd(context):
+    """The shepherd is killed while it waits for a filter: the job goes on as after any such death, and nothing is left."""
+    rank = 'seq 10; echo $$ >"$HERE/rank.$FT_WORLD"'
+    command = ["bash", "-c", HOWS["loop"], "bash", "bash", "-c", rank]
+    job = context.ftrun(None, 1, *command, env={"HERE": context.work})
+    pid = int(until(lambda: (path := context.work / "rank.1").exists() and path.read_text(), "the rank does not print"))
+    until(lambda: not proc.alive(pid), "the rank does not end")
+    job.kill(job.one("ft-shepherd"))
+    (context.work / "go").touch()
+    job.expect(0)
+    check(job.output.text.split()[-10:] == [str(n) for n in range(1, 11)], job.output.text)
+
+
+@scenario("left-behind", each=[{"what": "prints"}, {"what": "is-silent"}])
+def left_behind(context, what):
+    """What a rank leaves in the background: while it can print the job waits for it as under mpirun; else it ends with the rank."""
+    background = {"prints": "'sleep 0.3; echo late'", "is-silent": "'sleep 1000' >/dev/null 2>&1"}[what]
+    job = context.ftrun(None, 2, "bash", "-c", f"nohup bash -c {background} & echo now")
+    job.expect(0, patience=8)
+    words = ["late", "late", "now", "now"] if what == "prints" else ["now", "now"]
+    check(sorted(job.output.text.split()) == words and "had not printed" not in job.err, f"{job.output.text!r} {job.err}")
