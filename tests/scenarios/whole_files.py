@@ -206,3 +206,95 @@ def many_files(context):
     job.kill(rank)
     job.expect(0)
     check(job.output.text == f"{number + 1} 0\n", f"files and torn ones: {job.output.text}, of {number + 1} that are whole")
+
+
+LOCKED = """
+import os, pathlib, stat, sys, time
+directory, gates, mode = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], int(sys.argv[1], 8)
+locked, deep = directory / "locked", directory / "locked" / "deep"
+def reach(name):
+    with open(f"{gates}/{name}.draft", "w") as file:
+        print(os.getpid(), file=file)
+    os.rename(f"{gates}/{name}.draft", f"{gates}/{name}.0")
+    while not os.path.exists(f"{gates}/{name}.0.go"):
+        time.sleep(0.001)
+if os.environ["FT_WORLD"] == "1":
+    deep.mkdir(parents=True)
+    for path in (locked / "whole", deep / "whole"):
+        path.write_text("whole")
+    files = [open(path / "torn", "wb", buffering=0) for path in (locked, deep)]
+    for file in files:
+        file.write(b"half")
+    reach("locked.written")
+    for path in (deep, locked, directory):
+        path.chmod(mode)
+    reach("locked.done")
+for path in (directory, locked, deep):
+    print(path.name, oct(stat.S_IMODE(path.stat().st_mode)), end=" ")
+    path.chmod(0o755)
+print(*sorted(f"{path.relative_to(directory)}" for path in directory.rglob("*") if path.is_file()))
+for path in (deep, locked, directory):
+    path.chmod(mode)
+"""
+
+
+@scenario("locked-directories", each=[{"mode": "555"}, {"mode": "000"}], public=True)
+def locked_directories(context, mode):
+    """Torn files in directories in which nobody may write (or look) any more are set aside all the same, whole ones stay, the
+    permissions are what they were, and nothing of the directory outlives the job."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", LOCKED, mode, gates=["locked.written:0", "locked.done:0"])
+    rank = job.at_gate("locked.written", 0)
+    directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+    for name in ("locked/whole", "locked/deep/whole"):
+        job.wait_whole(directory / name)
+    job.go("locked.written", 0)
+    job.at_gate("locked.done", 0)
+    job.kill(rank)
+    job.expect(0)
+    octal = oct(int(mode, 8))
+    check(job.output.text == f"ckpt {octal} locked {octal} deep {octal} locked/deep/whole locked/whole\n", job.output.text + job.err)
+    for name in ("locked/torn", "locked/deep/torn"):
+        check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: it was open" in job.err, job.err)
+
+
+READ_ONLY = """
+import os, pathlib, subprocess, sys, time
+directory, gates = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"]
+fixed = directory / sys.argv[1]
+if os.environ["FT_WORLD"] == "1":
+    fixed.mkdir(parents=True)
+    (directory / "beside").mkdir()
+    for path in (directory / "whole", directory / "beside" / "whole"):
+        path.write_text("whole")
+    file = open(fixed / "torn", "wb", buffering=0)
+    file.write(b"half")
+    subprocess.run(["mount", "--bind", fixed, fixed], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", fixed], check=True)
+    with open(f"{gates}/fixed.draft", "w") as file_of_gate:
+        print(os.getpid(), file=file_of_gate)
+    os.rename(f"{gates}/fixed.draft", f"{gates}/fixed.0")
+    time.sleep(600)
+print(*sorted(f"{path.relative_to(directory)}" for path in directory.rglob("*") if path.is_file()))
+with open("/proc/self/mounts") as mounts:
+    for line in mounts:
+        if str(directory.parent) in line:
+            subprocess.run(["umount", line.split()[1]], check=True)
+"""
+
+
+@scenario("read-only-directory", each=[{"where": "sub/fixed"}, {"where": "fixed"}])
+def read_only_directory(context, where):
+    """A torn file that can neither be moved nor removed, for it lies on a mount that is read-only, does not stay: what it stands in
+    is set aside with it, and this is said. The rest stays."""
+    job = context.script('exec unshare --user --map-root-user --mount "$FTRUN" -n 1 --ft=reinit /usr/bin/python3 -c "$READ_ONLY" "$1"', where,
+                         env={"READ_ONLY": READ_ONLY}, gates=["fixed:0"])
+    rank = job.at_gate("fixed", 0)
+    directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+    for name in ("whole", "beside/whole"):
+        job.wait_whole(directory / name)
+    job.kill(rank)
+    job.expect(0)
+    check(job.output.text == "beside/whole whole\n", job.output.text + job.err)
+    top = where.partition("/")[0]
+    said = rf"^ftd: {top} in \$FT_CHECKPOINT_DIR is set aside with all that is in it, for {where}/torn cannot be taken out of it \(.*\): it was open"
+    check(re.search(said, job.err, re.M), job.err)

@@ -8,6 +8,7 @@
 use crate::cgroup::Group;
 use crate::gate;
 use crate::identity::Identity;
+use crate::unlocked::Unlocked;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
@@ -263,7 +264,7 @@ impl Proven {
             let path = self.inside(&name);
             // What cannot be removed keeps the directory from being removed, and is tried again.
             let _ = match fs::symlink_metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(&path),
+                Ok(metadata) if metadata.is_dir() => remove_tree(&path),
                 _ => fs::remove_file(&path),
             };
         }
@@ -277,6 +278,19 @@ impl Proven {
         // Empty, or nothing is removed.
         fs::remove_dir(self.path()).is_ok() || !is_here()
     }
+}
+
+/// Removes a directory with all that is in it, also when a program has left directories there in which nobody may write.
+///
+/// # Errors
+/// As `remove_dir_all`.
+pub fn remove_tree(path: &Path) -> io::Result<()> {
+    fs::remove_dir_all(path).or_else(|_| {
+        let mut unlocked = Unlocked::default();
+        unlocked.permit_all(path);
+        unlocked.for_good();
+        fs::remove_dir_all(path)
+    })
 }
 
 /// Removes the directory that its launcher has named, if it is a job's, and whatever that launcher had come to make of it.

@@ -32,4 +32,5 @@ pub mod stray;
 pub mod sweep;
 pub mod timescale;
 pub mod unkillable;
+pub mod unlocked;
 pub mod wait;

@@ -108,8 +108,14 @@ impl Driver {
     }
 
     fn launch(&mut self, number: WorldNumber, epoch: Epoch, processes: Vec<(Process, SlotId)>) {
-        for sentence in self.files.next_world(processes.len()) {
-            self.notice(sentence);
+        match self.files.next_world(processes.len()) {
+            Ok(sentences) => sentences.into_iter().for_each(|sentence| self.notice(sentence)),
+            Err(reason) => {
+                let first = processes.into_iter().map(|(process, _)| process).min();
+                return first.into_iter().for_each(|process| {
+                    self.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
+                });
+            }
         }
         if number > 1 {
             self.restart_files = RestartFiles::below(&Path::new(&self.spec.job_dir).join("ckpt"));

@@ -16,42 +16,108 @@ pub struct Torn {
 }
 
 /// Moves them from `root` to `aside`, where they lie until the next time. Returns what is to be said.
-pub fn move_out(root: &Path, aside: &Path, torn: &[Torn]) -> Vec<String> {
+///
+/// # Errors
+/// When a file that may be torn can neither be moved nor removed, nor any directory above it be moved: it would be served.
+pub fn move_out(root: &Path, aside: &Path, torn: &[Torn]) -> Result<Vec<String>, String> {
     if torn.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    // They are in memory, and as large as the program's state: only the last failure's are kept.
-    if let Err(error) = std::fs::remove_dir_all(aside)
-        && error.kind() != io::ErrorKind::NotFound
-    {
-        tracing::warn!(path = %aside.display(), %error, "older files that were set aside stay");
-    }
+    empty(aside);
     let mut notices = Vec::new();
-    for Torn { path, why } in torn {
-        let name = path.strip_prefix(root).unwrap_or(path);
-        let target = aside.join(name);
-        let moved =
-            target.parent().map_or(Ok(()), std::fs::create_dir_all).and_then(|()| std::fs::rename(path, &target));
-        match moved {
-            Ok(()) if notices.len() < MOST_NAMED => {
-                notices.push(format!("{} in $FT_CHECKPOINT_DIR is set aside: {why}", one_line(name)));
+    let mut named = 0;
+    for each @ Torn { path, why } in torn {
+        match move_one(root, aside, path) {
+            Ok(()) if named < MOST_NAMED => {
+                named += 1;
+                let name = one_line(path.strip_prefix(root).unwrap_or(path));
+                notices.push(format!("{name} in $FT_CHECKPOINT_DIR is set aside: {why}"));
             }
             Ok(()) => {}
-            Err(error) => {
-                let gone = std::fs::remove_file(path);
-                let end = if gone.is_ok() { "removed" } else { "still there, and may be torn" };
-                notices.push(format!(
-                    "{} in $FT_CHECKPOINT_DIR cannot be set aside ({error}): it is {end}",
-                    one_line(name)
-                ));
-            }
+            // It went with what another one stands in.
+            Err(_) if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {}
+            Err(error) => notices.push(by_force(root, aside, each, &error)?),
         }
     }
     if torn.len() > MOST_NAMED {
         notices.push(format!("… and {} more", torn.len() - MOST_NAMED));
     }
-    notices.push(format!("what is set aside lies in {} until the next failure or the end of the job", one_line(aside)));
-    notices
+    if aside.exists() {
+        let aside = one_line(aside);
+        notices.push(format!("what is set aside lies in {aside} until the next failure or the end of the job"));
+    }
+    Ok(notices)
+}
+
+/// What is there is in memory, and as large as the program's state: only the last failure's is kept.
+fn empty(aside: &Path) {
+    match ft_sys::job_dir::remove_tree(aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let old = unused(aside);
+            tracing::warn!(path = %old.display(), %error, "older files that were set aside stay");
+            let _ = std::fs::rename(aside, old);
+        }
+        _ => {}
+    }
+}
+
+fn move_one(root: &Path, aside: &Path, path: &Path) -> io::Result<()> {
+    let target = aside.join(path.strip_prefix(root).unwrap_or(path));
+    target.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    std::fs::rename(path, target)
+}
+
+/// The file cannot be moved: it is removed, or something that it stands in is moved. Returns what is to be said.
+fn by_force(root: &Path, aside: &Path, Torn { path, why }: &Torn, error: &io::Error) -> Result<String, String> {
+    let name = one_line(path.strip_prefix(root).unwrap_or(path));
+    if std::fs::remove_file(path).is_ok() {
+        return Ok(format!("{name} in $FT_CHECKPOINT_DIR is removed, for it cannot be set aside ({error}): {why}"));
+    }
+    let said = |moved: &Path| {
+        let moved = one_line(moved.strip_prefix(root).unwrap_or(moved));
+        format!(
+            "{moved} in $FT_CHECKPOINT_DIR is set aside with all that is in it, for {name} cannot be taken out of it ({error}): {why}"
+        )
+    };
+    let above = path.ancestors().skip(1).take_while(|above| *above != root);
+    let mut top = path.as_path();
+    for directory in above {
+        if move_one(root, aside, directory).is_ok() {
+            return Ok(said(directory));
+        }
+        top = directory;
+    }
+    match exchange(root, top) {
+        Ok(old) => Ok(format!("{}; it lies in {}", said(top), one_line(&old))),
+        Err(second) => Err(format!(
+            "{name} in $FT_CHECKPOINT_DIR cannot be set aside ({error}; {second}), and the program would read it as a whole one: {why}"
+        )),
+    }
+}
+
+/// Puts a new directory in the place of `root`, with all that was in it but `top`. Returns where the old one is.
+fn exchange(root: &Path, top: &Path) -> io::Result<PathBuf> {
+    let old = unused(&root.with_extension("stuck"));
+    let permissions = root.metadata()?.permissions();
+    std::fs::rename(root, &old)?;
+    std::fs::create_dir(root)?;
+    for entry in std::fs::read_dir(&old)?.flatten().filter(|entry| Some(&*entry.file_name()) != top.file_name()) {
+        if let Err(error) = std::fs::rename(entry.path(), root.join(entry.file_name())) {
+            tracing::warn!(path = %entry.path().display(), %error, "a part of $FT_CHECKPOINT_DIR is set aside as well");
+        }
+    }
+    std::fs::set_permissions(root, permissions)?;
+    Ok(old)
+}
+
+/// A name beside this one that nothing has.
+fn unused(path: &Path) -> PathBuf {
+    let numbered = |number: u32| {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    };
+    (1..).map(numbered).find(|path| path.symlink_metadata().is_err()).unwrap_or_else(|| path.to_path_buf())
 }
 
 /// A path for people: one line, whatever it holds.
@@ -75,7 +141,7 @@ mod tests {
             for each in &torn {
                 std::fs::write(&each.path, "x").unwrap();
             }
-            move_out(&root, &aside, &torn)
+            move_out(&root, &aside, &torn).unwrap()
         };
         assert_eq!(set_aside(&[]).len(), 0);
         let said = set_aside(&["sub/a\nb"]);

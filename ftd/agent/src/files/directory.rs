@@ -4,6 +4,7 @@ use super::aside::{self, Torn};
 use super::helpers::{Death, Survey};
 use super::journal::Journal;
 use super::queue::{Notice, Queue, WatchId};
+use ft_sys::unlocked::Unlocked;
 use nix::fcntl::OFlag;
 use nix::libc;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -369,11 +370,29 @@ impl CheckpointDir {
     }
 
     /// The world has ended: moves every file that is not known to be whole out of the directory. Returns what is to be said.
-    pub fn set_aside(&mut self) -> Vec<String> {
+    ///
+    /// # Errors
+    /// When a file that may be torn stays, with a sentence that says which and why.
+    pub fn set_aside(&mut self) -> Result<Vec<String>, String> {
         self.drain();
+        // Until all is done.
+        let mut unlocked = Unlocked::default();
+        let torn = self.find_torn(&mut unlocked);
+        let notices = aside::move_out(&self.root, &self.aside, &torn)?;
+        self.forget_all_but_whole();
+        if let Err(error) = self.make() {
+            tracing::warn!(%error, "$FT_CHECKPOINT_DIR cannot be watched");
+        }
+        self.drain();
+        Ok(notices)
+    }
+
+    fn find_torn(&self, unlocked: &mut Unlocked) -> Vec<Torn> {
         let mut torn = Vec::new();
         let mut directories = vec![self.root.clone()];
         while let Some(directory) = directories.pop() {
+            // Files are looked at in it, and moved out of it.
+            unlocked.permit(&directory, 0o700);
             let entries = match std::fs::read_dir(&directory) {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -386,6 +405,7 @@ impl CheckpointDir {
                 match entry.file_type() {
                     Ok(kind) if kind.is_dir() => directories.push(entry.path()),
                     Ok(kind) if kind.is_file() => {
+                        unlocked.permit(&entry.path(), 0o400);
                         let why = self.judge(&entry.path());
                         torn.extend(why.map(|why| Torn { path: entry.path(), why }));
                     }
@@ -393,13 +413,7 @@ impl CheckpointDir {
                 }
             }
         }
-        let notices = aside::move_out(&self.root, &self.aside, &torn);
-        self.forget_all_but_whole();
-        if let Err(error) = self.make() {
-            tracing::warn!(%error, "$FT_CHECKPOINT_DIR cannot be watched");
-        }
-        self.drain();
-        notices
+        torn
     }
 
     /// Why the file is not known to be whole; `None` when it is.
@@ -553,11 +567,11 @@ mod tests {
         std::fs::write(dir.root.join("late"), "abc").unwrap();
         drop(torn);
         absorb(&mut dir, || false);
-        let said = dir.set_aside().join("\n");
+        let said = dir.set_aside().unwrap().join("\n");
         assert_eq!(names(&dir), ["whole"]);
         assert!(said.contains("torn") && said.contains("late") && said.contains("ckpt.aside"), "{said}");
         assert_eq!(std::fs::read(job.path().join("ckpt.aside/torn")).unwrap(), b"ab");
-        assert!(dir.set_aside().is_empty());
+        assert!(dir.set_aside().unwrap().is_empty());
     }
 
     #[test]
@@ -577,7 +591,7 @@ mod tests {
         let path = CString::new(paths[4].as_os_str().as_bytes()).unwrap();
         nix::unistd::truncate(path.as_c_str(), 1).unwrap();
         File::open(&paths[3]).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
-        assert!(dir.set_aside().is_empty());
+        assert!(dir.set_aside().unwrap().is_empty());
         assert_eq!(names(&dir), ["final/b", "final/deep/a", "long", "second", "third"]);
     }
 
@@ -592,7 +606,7 @@ mod tests {
         let mut writer = OpenOptions::new().write(true).open(job.path().join("elsewhere")).unwrap();
         writer.write_all(b"t").unwrap();
         drop(writer);
-        assert_eq!(dir.set_aside().len(), 2);
+        assert_eq!(dir.set_aside().unwrap().len(), 2);
         assert!(names(&dir).is_empty());
     }
 
@@ -612,7 +626,7 @@ mod tests {
         absorb(&mut dir, || true);
         drop(writer);
         absorb(&mut dir, || true);
-        assert_eq!(dir.set_aside(), [] as [String; 0]);
+        assert_eq!(dir.set_aside().unwrap(), [] as [String; 0]);
         assert_eq!(names(&dir), ["restart.old", "restart.zzz"]);
     }
 
@@ -630,11 +644,11 @@ mod tests {
         std::fs::write(root.join("rewritten"), "abd").unwrap();
         std::fs::rename(root.join("moved"), root.join("final")).unwrap();
         let mut dir = open(&job, &notices);
-        dir.set_aside();
+        dir.set_aside().unwrap();
         assert_eq!(names(&dir), ["final", "whole"]);
         drop(dir);
         let mut dir = open(&job, &notices);
-        assert!(dir.set_aside().is_empty());
+        assert!(dir.set_aside().unwrap().is_empty());
     }
 
     /// A step in which this death is noticed.
@@ -660,7 +674,7 @@ mod tests {
         drop((shared, other));
         std::fs::rename(dir.root.join("torn"), dir.root.join("renamed")).unwrap();
         absorb(&mut dir, || true);
-        let said = dir.set_aside().join("\n");
+        let said = dir.set_aside().unwrap().join("\n");
         assert_eq!(names(&dir), ["later", "other", "whole"], "{said}");
         assert!(said.contains("renamed in $FT_CHECKPOINT_DIR is set aside: somebody died"), "{said}");
     }
@@ -678,7 +692,7 @@ mod tests {
         // A living process opens one of them again, and answers for it.
         drop(OpenOptions::new().append(true).open(dir.root.join("b")).unwrap());
         absorb(&mut dir, || true);
-        dir.set_aside();
+        dir.set_aside().unwrap();
         assert_eq!(names(&dir), ["b", "before"]);
     }
 
@@ -700,7 +714,7 @@ mod tests {
         dies(&mut dir, &[&writer], true);
         drop(writer);
         absorb(&mut dir, || true);
-        dir.set_aside();
+        dir.set_aside().unwrap();
         assert_eq!(names(&dir), ["cut"]);
     }
 
@@ -718,13 +732,13 @@ mod tests {
         let torn = File::create(dir.root.join("torn")).unwrap();
         assert!(absorb(&mut dir, || true) >= most / AT_ONCE, "many files, in many short steps");
         drop(torn);
-        dir.set_aside();
+        dir.set_aside().unwrap();
         assert_eq!(names(&dir).len(), most + 11);
         for number in 0..most + 10 {
             std::fs::remove_file(dir.root.join(format!("{number}"))).unwrap();
         }
         std::fs::write(dir.root.join("after"), "abc").unwrap();
-        let said = dir.set_aside().join("\n");
+        let said = dir.set_aside().unwrap().join("\n");
         assert!(names(&dir).is_empty() && said.contains("so much was written"), "{said}");
     }
 }

@@ -139,7 +139,10 @@ impl Watch {
     }
 
     /// Before the next world, which has so many processes, starts: sets aside what is not whole. Returns what is to be said.
-    pub fn next_world(&self, processes: usize) -> Vec<String> {
+    ///
+    /// # Errors
+    /// When a file that may be torn stays, with a sentence that says which and why: the world must not start.
+    pub fn next_world(&self, processes: usize) -> Result<Vec<String>, String> {
         let notices = lock(&self.directory).set_aside();
         *lock(&self.helpers) = Helpers::default();
         *lock(&self.writers) = Writers::of_world(processes);
