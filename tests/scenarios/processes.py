@@ -619,3 +619,35 @@ def unkillable_plain(context, end):
 def unkillable_hidden(context, end):
     """The same where `/proc` does not show it (`hidepid=2`): what cannot be seen is not taken for gone."""
     check(unkillable(context, end), "/proc shows it")
+
+
+@scenario("leaves-early", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def leaves_early(context, mpi):
+    """What ftrun has started leaves well before its program joins, as setsid does: the program is the rank all the same, as under
+    mpirun, is recovered, and its end is the rank's."""
+    mpi = context.mpi(mpi)
+    ending, places = context.program(mpi, "ending.c"), context.program(mpi, "places.c")
+    for wrapper in (["setsid"], ["bash", "-c", '"$@" & exit 0', "-"], ["bash", "-c", 'setsid bash -c \'"$@"; exit $?\' - "$@"', "-"]):
+        job = context.ftrun(mpi, 2, *wrapper, ending, "ok")
+        job.expect(0)
+        check(job.output.results == ["of ending"] and job.err == "", f"{wrapper}: {job.output.text}{job.err}")
+    # So late that its wrapper's end has counted.
+    job = context.ftrun(mpi, 2, "bash", "-c", '(sleep 1.5; "$0" ok) & exit 0', ending, hurry=4)
+    check(job.wait(30) == 1 and job.output.results == [], f"{job.output.text}{job.err}")
+    check(re.search(r"^ftrun: .*process \d+ of rank \d calls MPI_Init after what ftrun started for it has ended", job.err, re.M), job.err)
+    job = context.ftrun(mpi, 2, "setsid", ending, "exit", "1", "7")
+    check(job.wait(30) == 7, f"{job.err}")
+    job = context.ftrun(mpi, 3, "setsid", places, gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0, context.reference(mpi, 3, places))
+    check(job.restored == [5], f"restored {job.restored}")
+
+
+@scenario("leaves-others")
+def leaves_others(context):
+    """What is left behind and has no MPI does not hold up the job's end, and its own end says nothing."""
+    job = context.ftrun(None, 2, "bash", "-c", "sleep 1000 >/dev/null 2>&1 & (sleep 0.05; exit 5) & echo done; exit 0", hurry=10)
+    job.expect(0)
+    check(job.output.text == "done\n" * 2 and job.err == "", f"{job.output.text}{job.err}")
+    job = context.ftrun(None, 2, "bash", "-c", "sleep 1000 >/dev/null 2>&1 & exit 3")
+    check(job.wait(10) == 3, job.err)

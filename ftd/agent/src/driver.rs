@@ -78,6 +78,8 @@ pub struct Driver {
     /// Released, and not all of its processes are known to have started.
     releasing: Option<WorldNumber>,
     ended: Option<(i32, Option<String>)>,
+    /// A process of this world called MPI_Init when its rank had ended.
+    late: Option<(WorldNumber, String)>,
     /// What shepherds wanted said, once.
     noticed: BTreeSet<String>,
     /// What was said of processes that do not belong to the job.
@@ -140,6 +142,7 @@ impl Driver {
             timer: None,
             releasing: None,
             ended: None,
+            late: None,
             noticed: BTreeSet::new(),
             strangers: BTreeSet::new(),
             spec,

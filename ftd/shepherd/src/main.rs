@@ -31,7 +31,7 @@ const REMOVING: Duration = Duration::from_secs(2);
 const REDIAL: Duration = Duration::from_millis(5);
 /// How often what was killed is looked at again until it is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// How often a program that somebody writes is tried again.
+/// How often a program that somebody writes is tried again, and what a child has left behind is looked at.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
 
 fn main() -> ExitCode {
@@ -211,7 +211,7 @@ impl Shepherd {
             waited.push(PollFd::new(pipe, PollFlags::POLLOUT));
         }
         waited.extend(self.slot.watched().map(|pipe| PollFd::new(pipe, PollFlags::empty())));
-        let tried = if self.slot.waits_for_program() { TRY_AGAIN } else { Duration::MAX };
+        let tried = if self.slot.waits_for_program() || self.slot.is_undecided() { TRY_AGAIN } else { Duration::MAX };
         let patience = tried.min(self.slot.until_looked()).min(self.slot.until_noted());
         match poll(&mut waited, ft_sys::patience::at_most(patience)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
@@ -240,6 +240,7 @@ impl Shepherd {
             }
         }
         reports.extend(self.slot.start_again());
+        reports.extend(self.slot.decide());
         reports.extend(self.slot.emptied());
         if let Some(agent) = &mut self.agent {
             agent_gone |= reports.iter().any(|report| agent.send(report, &[]).is_err());

@@ -12,6 +12,7 @@ use ft_sys::job_dir::Proven;
 use ft_sys::notes::Notes;
 use ft_sys::spawn::{Spawn, Step};
 use ft_sys::timescale::scaled;
+use ft_sys::wait::Status;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::{Rank, World};
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+mod heir;
 
 /// How long a program that somebody has open for writing is tried again.
 const BUSY: Duration = Duration::from_secs(10);
@@ -42,8 +45,28 @@ struct Child {
     oom_kills: Option<u64>,
     /// The limit of CPU time of the rank below it.
     cpu_limit: Option<u64>,
-    /// How the wrapper ended whose heir this is, when the rank had ended before that.
-    wrapper: Option<ft_sys::wait::Status>,
+    /// How the wrapper ended whose heir this is, when the rank had ended before that, or has not joined yet.
+    wrapper: Option<Status>,
+    /// It has joined itself.
+    is_rank: bool,
+    /// It stands for a wrapper that left before a rank joined; until then it is not known whether one comes.
+    early: Option<Instant>,
+}
+
+impl Child {
+    /// Has just been started.
+    fn new(start: &Start, pid: i32) -> Child {
+        Child {
+            world: start.world,
+            rank: start.rank,
+            pid,
+            oom_kills: ft_sys::oom::oom_kill_count(),
+            cpu_limit: None,
+            wrapper: None,
+            is_rank: false,
+            early: None,
+        }
+    }
 }
 
 /// The rank, where that is not the direct child.
@@ -52,7 +75,7 @@ struct Joined {
     pid: i32,
     held: individual::Held,
     /// How it ended, when it was waited for here.
-    status: Option<ft_sys::wait::Status>,
+    status: Option<Status>,
 }
 
 /// The slot: at most one direct child, and whatever it started.
@@ -252,8 +275,11 @@ impl Slot {
     }
 
     fn join(&mut self, world: World, rank: Rank, pid: i32) {
-        let is_below = |child: &Child| child.world == world && child.rank == rank && child.pid != pid;
-        if !self.child.as_ref().is_some_and(is_below) {
+        let Some(child) = self.child.as_mut().filter(|child| child.world == world && child.rank == rank) else {
+            return;
+        };
+        if child.pid == pid {
+            (child.is_rank, child.early) = (true, None);
             return;
         }
         if let Some(held) = individual::Held::of(pid).filter(|held| held.is_below(std::process::id() as i32)) {
@@ -263,7 +289,7 @@ impl Slot {
     }
 
     /// The rank outlives this direct child, who was its wrapper: whoever stands above it now is the direct child.
-    fn heir(&mut self, child: &Child, status: ft_sys::wait::Status) -> Option<Child> {
+    fn heir(&mut self, child: &Child, status: Status) -> Option<Child> {
         let joined = self.joined.as_ref().filter(|joined| joined.status.is_none())?;
         let pid = ft_sys::process::child_above(joined.pid)?;
         let ended = !joined.held.lives();
@@ -274,7 +300,7 @@ impl Slot {
         if pid == joined.pid {
             self.joined = None;
         }
-        Some(Child { pid, wrapper: ended.then_some(status), ..*child })
+        Some(Child { pid, wrapper: ended.then_some(status), early: None, ..*child })
     }
 
     /// Whether a start is to be tried again.
@@ -359,14 +385,7 @@ impl Slot {
             (what, errno(&error.error))
         })?;
         ft_sys::litter::note_process(&self.job_dir, pid);
-        self.child = Some(Child {
-            world: start.world,
-            rank: start.rank,
-            pid,
-            oom_kills: ft_sys::oom::oom_kill_count(),
-            cpu_limit: None,
-            wrapper: None,
-        });
+        self.child = Some(Child::new(start, pid));
         (self.joined, self.leaving) = (None, None);
         self.stdin_pipe = feeder.as_ref().and_then(Feeder::inode);
         self.feeder = feeder;
@@ -407,7 +426,7 @@ impl Slot {
             let current = self.child.take_if(|child| is_it(child));
             let left_alone = current.is_some() && self.leaving.is_none();
             if let Some(child) = current.as_ref().filter(|_| left_alone)
-                && let Some(heir) = self.heir(child, status)
+                && let Some(heir) = self.heir(child, status).or_else(|| self.early_heir(child, status))
             {
                 let (world, rank, pid) = (child.world, child.rank, child.pid);
                 reports.push(ToAgent::Orphaned { world, rank, pid, heir: heir.pid });
@@ -419,7 +438,9 @@ impl Slot {
             let of_rank = self.joined.as_mut().filter(|_| left_alone).and_then(|joined| joined.status.take());
             let wrapper = current.as_ref().and_then(|child| child.wrapper);
             let (of_rank, wrapper) = of_rank.map_or((status, wrapper), |of_rank| (of_rank, Some(status)));
-            let status = wrapper.filter(|_| of_rank.as_raw() == 0).unwrap_or(of_rank);
+            // Who only might have been a rank says nothing.
+            let undecided = current.as_ref().is_some_and(|child| child.early.is_some());
+            let status = wrapper.filter(|_| undecided || of_rank.as_raw() == 0).unwrap_or(of_rank);
             let departed = self.departed.iter().position(is_it).map(|at| self.departed.swap_remove(at));
             if let Some(child) = current.or(departed) {
                 // The killed may also be below a wrapper, which then ends as it likes.
@@ -428,9 +449,11 @@ impl Slot {
                 // … as a shell does, which tells of the signal.
                 let killed =
                     status.signal() == Some(nix::libc::SIGKILL) || status.code() == Some(ft_sys::wait::KILLED_BELOW);
-                let Child { world, rank, pid, .. } = child;
+                let Child { world, rank, .. } = child;
+                // Who ended well was named before.
+                let pid = if undecided { 0 } else { child.pid };
                 let (status, cpu_limit) =
-                    (status.as_raw(), killed && at_limit && body.is_some_and(|body| body.pid == pid));
+                    (status.as_raw(), killed && at_limit && body.is_some_and(|body| body.pid == child.pid));
                 reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit });
                 if left_alone {
                     self.leave(Leaving::new(child.world, Left::All(None)));

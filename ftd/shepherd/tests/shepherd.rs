@@ -298,8 +298,8 @@ fn stop_outruns_processes_that_fork_and_leave() {
 #[test]
 fn what_a_rank_leaves_behind_ends_with_it() {
     let mut job = Job::start(Input::Null);
-    let pid = job.run(1, "setsid sleep 100 & sleep 100 & sleep 0.05; exit 0");
-    let ended = ToAgent::Exited { world: 1, rank: 3, pid, status: 0, oom: false, cpu_limit: false };
+    let pid = job.run(1, "setsid sleep 100 & sleep 100 & sleep 0.05; exit 3");
+    let ended = ToAgent::Exited { world: 1, rank: 3, pid, status: 3 << 8, oom: false, cpu_limit: false };
     assert_eq!((job.hear(), job.hear()), (ended, ToAgent::Emptied { world: 1 }));
     assert_eq!(job.alive(), [0; 0]);
 }

@@ -70,7 +70,7 @@ pub enum ToShepherd {
     /// Send this signal to the rank: the process that called `MPI_Init`; until that is known, or when it is gone, the slot's
     /// direct child. Job control's (stop, continue) goes to every descendant.
     Signal(i32),
-    /// A process below the slot's direct child is the rank: the slot is not empty as long as it lives.
+    /// A process below the slot's direct child, or that child, is the rank: the slot is not empty as long as it lives.
     Joined {
         /// Its world.
         world: World,

@@ -38,7 +38,7 @@ impl Driver {
             Effect::Signal { signal } => self.signal_ranks(signal),
             Effect::NeedSlot => self.launcher.send(&launcher::ToLauncher::NeedSlot),
             Effect::Report(report) => self.tell(report),
-            Effect::End { status, reason } => self.ended = Some((status, reason)),
+            Effect::End { status, reason } => self.ended = Some(self.unless_late(status, reason)),
         }
     }
 

@@ -59,6 +59,9 @@ impl Driver {
         link: Link,
     ) -> Result<(), String> {
         let pid = peer.pid;
+        if let Some(reason) = self.comes_late(number, rank, &peer) {
+            return Err(reason);
+        }
         let held = self.may_join(number, rank, peer)?;
         let (map, page) = shared_page().map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
         self.joined(number, rank, pid, held);
@@ -127,17 +130,38 @@ impl Driver {
         }
     }
 
+    /// What ftrun started left well, and its end has counted as the rank's. A job of which nothing has run has not gone well.
+    fn comes_late(&mut self, number: WorldNumber, rank: Rank, peer: &Peer) -> Option<String> {
+        let member = self.worlds.get(&number)?.members.get(&rank).filter(|m| m.ended && m.pid.is_none())?;
+        let (process, shepherd) = (member.process, *self.slots.get(&member.slot)?);
+        peer.held.as_ref().filter(|held| held.is_below(shepherd))?;
+        let reason =
+            format!("process {} of rank {rank} calls MPI_Init after what ftrun started for it has ended", peer.pid);
+        self.late = Some((number, reason.clone()));
+        self.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
+        Some(reason)
+    }
+
+    /// The job's end, or what it is when a rank of its last world came too late.
+    pub(super) fn unless_late(&mut self, status: i32, reason: Option<String>) -> (i32, Option<String>) {
+        let newest = self.worlds.keys().next_back().copied();
+        match self.late.take() {
+            Some((world, late)) if status == 0 && newest == Some(world) => (1, Some(late)),
+            _ => (status, reason),
+        }
+    }
+
     /// This process is the rank from now on; it may be another one than its shepherd started.
     fn joined(&mut self, number: WorldNumber, rank: Rank, pid: i32, held: Held) {
         let Some(member) = self.member(number, rank) else { return };
         member.pid = Some(pid);
         member.joins += 1;
-        let slot = member.slot;
-        if member.child == Some(pid) {
-            return;
-        }
+        let (slot, is_child) = (member.slot, member.child == Some(pid));
         if let Some(shepherd) = self.shepherds.get(&slot) {
             shepherd.link.send(&shepherd::ToShepherd::Joined { world: number, rank, pid });
+        }
+        if is_child {
+            return;
         }
         ft_sys::litter::note_process(Path::new(&self.spec.job_dir), pid);
         self.files.joined(pid);

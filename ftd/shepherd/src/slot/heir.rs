@@ -1,0 +1,57 @@
+//! A direct child that leaves well before its rank has joined: `setsid ./app`, `./app & exit`.
+//!
+//! Under `mpirun` the program runs on. Here it is killed with its slot, unless what the child has left behind is to be a rank:
+//! that is known when it has loaded an MPI, or joins.
+
+use super::*;
+
+/// What is left behind has so long to load an MPI. Most programs do at once; what has none is not to hold up the job's end.
+const EARLY: Duration = Duration::from_secs(2);
+
+impl Slot {
+    /// Who stands for the direct child that ended well and left somebody behind, while it may be that a rank is among them.
+    pub(super) fn early_heir(&self, child: &Child, status: Status) -> Option<Child> {
+        let undecided = child.early.is_some();
+        let first = child.wrapper.unwrap_or(status);
+        if child.is_rank || self.joined.is_some() || first.as_raw() != 0 || (status.as_raw() != 0 && !undecided) {
+            return None;
+        }
+        let left = ft_sys::process::children(std::process::id() as i32);
+        let pid = left.into_iter().find(|pid| !ft_sys::death::is_past_user_code(*pid).unwrap_or(true))?;
+        let early = child.early.or_else(|| Some(Instant::now() + scaled(EARLY)));
+        Some(Child { pid, wrapper: Some(first), early, ..*child })
+    }
+
+    /// Whether it is not known yet if a rank comes.
+    pub fn is_undecided(&self) -> bool {
+        self.child.as_ref().is_some_and(|child| child.early.is_some())
+    }
+
+    /// Decides that, when it can be decided: the slot is the rank's, or its child has ended as it said.
+    pub fn decide(&mut self) -> Option<ToAgent> {
+        let until = self.child.as_ref()?.early?;
+        if self.joined.is_some() || descendants().into_iter().any(has_mpi) {
+            self.child.iter_mut().for_each(|child| child.early = None);
+            return None;
+        }
+        let child = self.child.take_if(|_| Instant::now() >= until)?;
+        let Child { world, rank, wrapper, .. } = child;
+        if self.leaving.is_none() {
+            self.leave(Leaving::new(world, Left::All(None)));
+        }
+        let status = wrapper.map_or(0, Status::as_raw);
+        // The one who ended was named before; the other one did not end well.
+        Some(ToAgent::Exited { world, rank, pid: 0, status, oom: false, cpu_limit: false })
+    }
+}
+
+fn descendants() -> Vec<i32> {
+    ft_sys::process::descendants(std::process::id() as i32)
+}
+
+/// Whether a process has loaded an MPI.
+fn has_mpi(pid: i32) -> bool {
+    const LIBRARY: &[u8] = b"/libmpi";
+    let map = ft_sys::proc::read(&ft_sys::proc::of(pid).join("maps"));
+    map.ok().flatten().is_some_and(|map| map.windows(LIBRARY.len()).any(|piece| piece == LIBRARY))
+}
