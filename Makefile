@@ -70,6 +70,12 @@ bench:
 
 # Installs what `make` built; builds nothing itself, so that it can run as root after an ordinary user's build.
 install:
+	@for file in ftrun ft-agent ft-shepherd ft-pmix libft_preload.so libftd_client.so libftd_client.a; do \
+		if [ ! -e "$(release)/$$file" ]; then \
+			echo "make install: $(release)/$$file is not there: this installs what \`make\` has built, so run \`make\` first" >&2; \
+			exit 1; \
+		fi; \
+	done
 	install -d $(bindir) $(libdir)/pkgconfig $(libexecdir) $(includedir) $(mandir)/man1 $(mandir)/man3
 	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo $(docdir)/examples/walk
 	install -m 755 $(release)/ftrun $(bindir)/

@@ -64,7 +64,8 @@ def prepare(options):
     shutil.copytree(HERE / "programs", scratch / "src" / "programs")
     shutil.copytree(HERE.parent / "examples", scratch / "src" / "examples")
     shutil.copytree(HERE.parent / "docs", scratch / "src" / "docs")
-    shutil.copy(HERE.parent / "README.md", scratch / "src")
+    for name in ("README.md", "Makefile", "Cargo.toml"):
+        shutil.copy(HERE.parent / name, scratch / "src")
     (scratch / "src" / "scripts").mkdir()
     shutil.copy(HERE.parent / "scripts" / "demo.py", scratch / "src" / "scripts")
     prefix = options.prefix

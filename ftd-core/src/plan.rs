@@ -4,7 +4,7 @@
 //! Of a world in which some ranks had ended cleanly before another died, *all* ranks run again in the next world: the
 //! ended ones took part in communication that will be repeated. (When all have ended cleanly, the job is complete.)
 
-use crate::failure::{Cause, Failure, FailureSet, Subject, signal_name};
+use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject, signal_name};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::placement::Placement;
 use crate::policy::{Mode, Policy};
@@ -306,13 +306,13 @@ fn crash_loop(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Res
         suspect: worst.suspect,
         deaths: worst.deaths,
         progress_after: policy.progress_after,
-        history: next.history[from..].iter().flat_map(|entry| history_lines(next, entry)).collect(),
+        history: next.history[from..].iter().flat_map(|entry| history_lines(next, entry, policy)).collect(),
         last: failures.failures().iter().find(of_suspect).map_or(Cause::Unknown, |failure| failure.cause),
     })
 }
 
 /// One line per death: when, who, of what, and what the ranks had taken back before. Deaths of one failure stand below its first.
-fn history_lines(record: &EpochRecord, entry: &HistoryEntry) -> Vec<String> {
+fn history_lines(record: &EpochRecord, entry: &HistoryEntry, policy: &Policy) -> Vec<String> {
     let tenths = entry.at.since(record.began).0 / 100_000;
     let restored: Vec<String> = entry.restored.values().map(|version| format!("version {}", version.0)).collect();
     let restored = if restored.is_empty() { "nothing".to_string() } else { restored.join(", ") };
@@ -321,7 +321,7 @@ fn history_lines(record: &EpochRecord, entry: &HistoryEntry) -> Vec<String> {
         0 => format!("{}, {seconds}.{tenth} s after the start: {sentence}; restored before: {restored}", entry.epoch),
         _ => format!("  together with that: {sentence}"),
     };
-    sentences(&record.placement, &entry.failures).into_iter().enumerate().map(line).collect()
+    sentences(&record.placement, &entry.failures, policy).into_iter().enumerate().map(line).collect()
 }
 
 fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {
@@ -405,7 +405,7 @@ fn place(next: &mut EpochRecord, record: &EpochRecord, failures: &FailureSet) ->
 }
 
 /// One sentence per failure and collateral end, for the report. `placement`: where the ranks were that failed.
-pub fn sentences(placement: &Placement, failures: &FailureSet) -> Vec<String> {
+pub fn sentences(placement: &Placement, failures: &FailureSet, policy: &Policy) -> Vec<String> {
     let of_failure = |failure: &Failure| match failure.subject {
         Subject::Slot(slot) => match placement.rank(slot) {
             Some(rank) => format!("{rank} on {} {}", failure.node, failure.cause),
@@ -414,9 +414,10 @@ pub fn sentences(placement: &Placement, failures: &FailureSet) -> Vec<String> {
         _ => failure.to_string(),
     };
     let mut lines: Vec<String> = failures.failures().iter().map(of_failure).collect();
-    lines.extend(failures.collateral().iter().map(|collateral| {
-        format!("{} {} because of that death; it is not blamed", collateral.process.rank, collateral.end)
-    }));
+    // Where a program's own ends are recovered from nobody asks whose they are.
+    let why = if policy.recover_aborts { "at the same time" } else { "because of that death; it is not blamed" };
+    let of_collateral = |collateral: &Collateral| format!("{} {} {why}", collateral.process.rank, collateral.end);
+    lines.extend(failures.collateral().iter().map(of_collateral));
     lines
 }
 

@@ -106,6 +106,18 @@ def shepherd_once(context, mpi):
         check(failed == [f"rank {victim} on node 0 was lost (its shepherd died)"], f"{failed}: {job.err}")
 
 
+@scenario("block-without-mpi")
+def block_without_mpi(context):
+    """Of a program that never calls MPI the block does not say that it did not come past MPI_Init; and where a program's own ends
+    are recovered from, nobody is said not to be blamed."""
+    script = 'if [ $FT_WORLD = 1 ]; then [ $FT_RANK = 0 ] && kill -9 $$; exec sleep 60; fi; [ $FT_WORLD = 2 ] && exit 7; exit 0'
+    job = context.ftrun(None, 3, "bash", "-c", script, options=["--ft-on-abort=recover"])
+    job.expect(0)
+    check(len(re.findall(r"^ftd: recovery, epoch", job.err, re.M)) == 2, job.err)
+    check("exited with code 7" in job.err and "not blamed" not in job.err, job.err)
+    check("MPI_Init" not in job.err and "ft_restore" not in job.err, job.err)
+
+
 @scenario("block-own-files")
 def block_own_files(context):
     """A program that goes on from its own restart files is not said to start from the beginning."""

@@ -76,6 +76,9 @@ MISPLACED = {
     "host": (["-n", "2", "-host", "other", "echo"], ["--host", "this machine"]),
     "ppn": (["-n", "2", "-ppn", "1", "echo"], ["--ppn", "-n"]),
     "bind-to": (["-n", "2", "--bind-to", "core", "echo"], ["--bind-to", "taskset"]),
+    "ranks": (["./a", "-n", "4"], ["-n stands after the program ./a", "options of ftrun go before the program"]),
+    "misspelt": (["-n", "2", "--ft-grce=3", "./a"], ["--ft-grce (did you mean --ft-grace?)"]),
+    "misspelt-mode": (["-n", "2", "--ft=reinti", "./a"], ["'reinti'", "(did you mean reinit?)"]),
     "genv": (["-genv", "A", "b", "-n", "2", "echo"], ["--genv", "-x NAME=VALUE"]),
 }
 
@@ -101,6 +104,19 @@ def refused(context, argv, *words, env=None):
         check(word in lines[0], f"'{word}' is not in the sentence: {lines[0]}")
     check(job.output.text == "", f"something ran: {job.output.text}")
     return lines[0]
+
+
+@scenario("install-unbuilt")
+def install_unbuilt(context):
+    """`make install` without a build says what to do, and installs nothing."""
+    target, prefix = context.work / "target", context.work / "prefix"
+    job = context.start(
+        ["make", "-C", context.scratch / "src", "install", f"PREFIX={prefix}", f"CARGO_TARGET_DIR={target}"],
+    )
+    check(job.wait(20) != 0, "it ended with 0")
+    said = [line for line in job.err.splitlines() if not line.startswith("make: ***")]
+    check(len(said) == 1 and "run `make` first" in said[0] and str(target) in said[0], f"{said}")
+    check(not prefix.exists(), "something was installed")
 
 
 @scenario("two-dashes")

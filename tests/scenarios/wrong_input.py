@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import socket
 import struct
 import subprocess
@@ -60,6 +61,111 @@ def not_executable(context):
     plain.chmod(0o755)
     plain.write_bytes(b"\x7fELF" + b"\0" * 100)
     _refused(context, ["-n", "2", "--ft=reinit", str(plain)], str(plain))
+
+
+@scenario("no-interpreter", each=[{"how": "missing"}, {"how": "dos"}, {"how": "not-executable"}, {"how": "in-recovery"}])
+def no_interpreter(context, how):
+    """A script without its interpreter: that is named, with the statuses of a shell."""
+    script, tool = context.work / "script", context.work / "tool"
+    shutil.copy("/bin/sh", tool)
+    first = {"missing": "/no/such", "dos": "/bin/sh\r"}.get(how, str(tool))
+    script.write_bytes(f"#!{first}\necho ran; exec kill -9 $$\n".encode())
+    script.chmod(0o755)
+    tool.chmod(0o755 if how == "in-recovery" else 0o644)
+    if how == "in-recovery":
+        script.write_text(f"#!{tool}\n[ $FT_WORLD = 1 ] || exit\n[ $FT_RANK = 1 ] || exec sleep 60\nrm {tool}; kill -9 $$\n")
+    shown = first.replace("\r", "\\r")
+    words = [f"cannot execute {script}: its interpreter '{shown}', which its first line names, "]
+    words += {"dos": ["as in DOS"], "not-executable": ["may not be executed"]}.get(how, ["is not there (No such file"])
+    if how != "in-recovery":
+        _refused(context, ["-n", "2", "--ft=reinit", str(script)], *words)
+    status = context.jobs[-1].process.returncode if how != "in-recovery" else context.ftrun(None, 2, script).wait(20)
+    check(status == (126 if how == "not-executable" else 127), f"exit status {status}: {context.jobs[-1].err}")
+    sentence = context.jobs[-1].err.splitlines()[-1]
+    check(all(word in sentence for word in words) and "ran" not in context.jobs[-1].output.text, sentence)
+
+
+@scenario("no-entry")
+def no_entry(context):
+    """A working directory that may not be entered: as one that is not there."""
+    closed = context.work / "closed"
+    closed.mkdir(mode=0o600)
+    _refused(context, ["-n", "2", "--chdir", str(closed), "true"], f"--chdir: {closed}: Permission denied")
+    check(context.jobs[-1].process.returncode == 1, f"exit status {context.jobs[-1].process.returncode}")
+
+
+def other_build(path):
+    """Makes a copy of ftd's file one of other sources."""
+    data = path.read_bytes()
+    check(data.count(b" (messages ") >= 1, f"{path} does not say its build")
+    path.unlink()
+    path.write_bytes(data.replace(b" (messages ", b" (Messages "))
+    path.chmod(0o755)
+
+
+@scenario("other-build", each=[{"part": part} for part in ("ft-agent", "ft-shepherd", "libft_preload.so", "unmarked", "in-recovery")])
+def builds_differ(context, part):
+    """A part of ftd from another build, also one that replaces a dead one: one sentence with both builds and their paths."""
+    libexec = context.work / "libexec"
+    shutil.copytree(context.prefix / "libexec/ftd", libexec)
+    env = {"FT_LIBEXEC": libexec}
+    words = ["is of another build of ftd, ", f"{context.prefix}/bin/ftrun, ", "install all of ftd again"]
+    if part == "in-recovery":
+        mpi = context.mpi("mpich4")
+        job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "compute", "0", gates=["app.compute:1"], env=env)
+        victim = job.at_gate("app.compute", 1)
+        other_build(libexec / "ft-shepherd")
+        job.kill(job.shepherd_of(victim))
+        check(job.wait(20) == 1, f"exit status {job.process.returncode}: {job.err}")
+        sentence = job.err.splitlines()[-1]
+        check(all(word in sentence for word in [*words, f"{libexec}/ft-shepherd"]), sentence)
+        return
+    if part == "unmarked":
+        part = "ft-agent"
+        (libexec / part).write_text("#!/bin/sh\n")
+        words.append("which does not say its version")
+    else:
+        other_build(libexec / part)
+        words.append(" (Messages ")
+    _refused(context, ["-n", "2", "--ft=reinit", "true"], f"{libexec}/{part} ", *words, env=env)
+
+
+@scenario("preload-unreadable", each=[{"when": "start"}, {"when": "recovery"}])
+def preload_unreadable(context, when):
+    """libft_preload.so cannot be read: at the start nothing runs, in a recovery the job ends; the sentence names the file."""
+    libexec = context.work / "libexec"
+    shutil.copytree(context.prefix / "libexec/ftd", libexec)
+    preload, env = libexec / "libft_preload.so", {"FT_LIBEXEC": libexec}
+    if when == "start":
+        preload.chmod(0)
+        return _refused(context, ["-n", "2", "true"], f"{preload} is a part of ftd and cannot be read: Permission", env=env)
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "compute", "2000", gates=["app.compute:1"], env=env)
+    victim = job.at_gate("app.compute", 1)
+    preload.unlink()
+    job.kill(victim)
+    check(job.wait(30) == 1, f"exit status {job.process.returncode}: {job.err}")
+    check(f"because {preload} cannot be read any more (No such file" in job.err, job.err)
+    check("takes LD_PRELOAD away" not in job.err, job.err)
+
+
+@scenario("low-limits", each=[{"limit": limit} for limit in ("files", "processes", "soft")])
+def low_limits(context, limit):
+    """Limits that are too low for the job: one sentence, before anything runs. A soft limit that is low is raised for ftd's own
+    processes, and the ranks have it as it was."""
+    set_limit = {"files": "ulimit -n 40", "processes": "ulimit -u 5", "soft": "ulimit -Sn 48; ulimit -Su $(($(ulimit -Hu) - 1))"}[limit]
+    if limit == "soft":
+        set_limit = "ulimit -Sn 48"
+    job = context.script(f"{set_limit}; exec $FTRUN -n 6 --ft=reinit bash -c 'echo limit $(ulimit -Sn)'")
+    if limit == "soft":
+        job.expect(0)
+        check(job.output.text == "limit 48\n" * 6, job.output.text)
+        return
+    check(job.wait(20) == 1, f"exit status {job.process.returncode}: {job.err}")
+    lines = job.err.splitlines()
+    check(len(lines) == 1 and job.output.text == "", f"{lines} {job.output.text}")
+    words = "(ulimit -Hn) is 40, and a job of 6 ranks needs 72" if limit == "files" else "ulimit -"
+    check(words in lines[0] and "have it raised" in lines[0], lines[0])
 
 
 @scenario("memory-directory")

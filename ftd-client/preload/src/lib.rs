@@ -29,3 +29,7 @@ pub use mpi::{
     PMPI_Finalize, PMPI_Init, PMPI_Init_thread, PMPI_Session_finalize, PMPI_Session_init,
 };
 pub use probe::interposed_dlsym;
+
+/// ftrun reads in this file which build it is of.
+#[used]
+static BUILD: fn() = ft_sys::build::keep;

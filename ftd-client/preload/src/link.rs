@@ -86,7 +86,8 @@ fn flavour(library: &str) -> Flavour {
         (None, Some("openmpi")) => Flavour::OpenMpi,
         (None, Some("mpich")) => Flavour::Mpich,
         (None, _) => refuse(&format!(
-            "the loaded MPI library (\"{library}\") is of an unknown kind: say --ft-mpi=openmpi or --ft-mpi=mpich if it speaks like one of them"
+            "the loaded MPI library (\"{}\") is of an unknown kind: say --ft-mpi=openmpi or --ft-mpi=mpich if it speaks like one of them",
+            library.split_whitespace().collect::<Vec<_>>().join(" ")
         )),
     }
 }

@@ -94,7 +94,8 @@ impl Agent {
         let now = self.now;
         let patience = self.config.policy.report_patience;
         let Some(progress) = &mut self.progress else { return };
-        if initialized {
+        // Who has ended without it counts as past it, and there may be nobody else.
+        if initialized && self.speaks_mpi {
             progress.times.initialized.get_or_insert(now);
         }
         if restored {
@@ -114,8 +115,11 @@ impl Agent {
     pub(super) fn report_recovery(&mut self, complete: bool) {
         let Some(record) = &self.record else { return };
         let Some(progress) = self.progress.take_if(|progress| !progress.episodes.is_empty()) else { return };
-        let blame =
-            progress.episodes.iter().flat_map(|episode| sentences(&episode.placement, &episode.failures)).collect();
+        let blame = progress
+            .episodes
+            .iter()
+            .flat_map(|episode| sentences(&episode.placement, &episode.failures, &self.config.policy))
+            .collect();
         let recovery = Recovery {
             epoch: record.epoch,
             world: record.world,

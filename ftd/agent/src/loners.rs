@@ -59,14 +59,22 @@ pub enum Fault {
 }
 
 impl Loner {
-    /// One sentence.
-    pub fn sentence(&self, told: &str) -> String {
+    /// One sentence. `told`: what `--ft-mpi` says; `preload`: the file that was to be preloaded.
+    pub fn sentence(&self, told: &str, preload: &Path) -> String {
         let Loner { pid, what, fault, .. } = self;
         match fault {
-            Fault::Preload => format!(
-                "process {pid} has loaded {what} without ftd's libft_preload.so and would be a job of its own; something between \
-                 ftrun and the program takes LD_PRELOAD away"
-            ),
+            Fault::Preload => {
+                let why = match std::fs::File::open(preload) {
+                    Ok(_) => "; something between ftrun and the program takes LD_PRELOAD away".to_string(),
+                    Err(error) => format!(
+                        ", because {} cannot be read any more ({error}): install ftd again, and start the job again",
+                        preload.display()
+                    ),
+                };
+                format!(
+                    "process {pid} has loaded {what} without ftd's libft_preload.so and would be a job of its own{why}"
+                )
+            }
             Fault::Told(family) => format!(
                 "process {pid} has loaded {what} without ftd's libft_preload.so and would be a job of its own; that is {}, and \
                  --ft-mpi={told} is wrong",
@@ -90,6 +98,12 @@ pub fn name(family: Flavour) -> &'static str {
         Flavour::OpenMpi => "Open MPI",
         Flavour::Mpich => "MPICH or a relative of it",
     }
+}
+
+/// What an MPI says of itself, in short: MPICH's is a page with tabs.
+pub fn in_short(library: &str) -> String {
+    let line = library.split(['\n', ',']).next().unwrap_or_default();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The looks take one part of so many of a processor at the most, however many ranks there are and however slow `/proc` is.

@@ -64,6 +64,10 @@ pub enum AgentError {
     Io(std::io::Error),
 }
 
+/// ftrun reads in this file which build it is of.
+#[used]
+static BUILD: fn() = ft_sys::build::keep;
+
 fn main() -> ExitCode {
     ft_sys::process::one_heap();
     ft_sys::process::lift_file_size_limit();

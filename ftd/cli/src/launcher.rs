@@ -9,6 +9,7 @@ use crate::front::Front;
 use crate::held::Held;
 use crate::helpers::Helpers;
 use crate::job_dir::{JobDir, JobDirError};
+use crate::limits::Soft;
 use crate::options::Options;
 use crate::orphans::Orphans;
 use crate::output::{Key, Output};
@@ -53,8 +54,11 @@ pub enum LaunchError {
     /// The job's directory.
     #[error(transparent)]
     JobDir(#[from] JobDirError),
+    /// One of ftd's own programs is not what it was, or should be.
+    #[error(transparent)]
+    Build(#[from] crate::build::BuildError),
     /// One of ftd's own programs does not start.
-    #[error("{} cannot be started: {error}", program.display())]
+    #[error("{} cannot be started: {error}{}", program.display(), crate::limits::hint(error))]
     Start {
         /// Which.
         program: PathBuf,
@@ -62,7 +66,7 @@ pub enum LaunchError {
         error: io::Error,
     },
     /// Something that every process needs.
-    #[error("{what}: {error}")]
+    #[error("{what}: {error}{}", crate::limits::hint(error))]
     System {
         /// What was tried.
         what: &'static str,
@@ -142,6 +146,8 @@ pub struct Launcher {
     spec: JobSpec,
     helpers: Helpers,
     held: Held,
+    /// For the ranks.
+    soft: Soft,
     directory: JobDir,
     /// The agents' socket, which outlives every agent.
     listener: Option<UnixListener>,
@@ -201,8 +207,13 @@ impl Launcher {
     ///
     /// # Errors
     /// One sentence; nothing is left behind.
-    pub fn start(options: Options, mut spec: JobSpec, helpers: Helpers, held: Held) -> Result<Launcher, LaunchError> {
-        raise_descriptor_limit(options.ranks);
+    pub fn start(
+        options: Options,
+        mut spec: JobSpec,
+        helpers: Helpers,
+        held: Held,
+        soft: Soft,
+    ) -> Result<Launcher, LaunchError> {
         ft_sys::process::set_subreaper().map_err(system("orphans cannot be adopted"))?;
         let signals = Signals::open().map_err(system("signals cannot be read"))?;
         let directory = JobDir::choose()?;
@@ -217,6 +228,7 @@ impl Launcher {
             spec,
             helpers,
             held,
+            soft,
             directory,
             listener: None,
             signals,
@@ -272,6 +284,7 @@ impl Launcher {
     fn start_agent(&mut self) -> Result<(), LaunchError> {
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
         let Some(listener) = &self.listener else { return Ok(()) };
+        crate::build::check(&self.helpers.agent)?;
         let helper = Helper {
             program: &self.helpers.agent,
             arguments: Vec::new(),
@@ -335,6 +348,9 @@ impl Launcher {
             theirs.as_raw_fd().to_string().into(),
             "--pipes".into(),
             pipes_end.as_raw_fd().to_string().into(),
+            "--soft-limits".into(),
+            self.soft.files.to_string().into(),
+            self.soft.tasks.to_string().into(),
         ];
         descriptors.extend(self.held.descriptors());
         arguments.extend(self.held.arguments().map(OsString::from));
@@ -344,6 +360,7 @@ impl Launcher {
             arguments.extend(offset.map(|offset| offset.to_string().into()));
         }
         let program = &self.helpers.shepherd;
+        crate::build::check(program)?;
         let helper = Helper {
             program,
             arguments,
@@ -786,17 +803,5 @@ impl Launcher {
             self.output.tick(Instant::now());
         }
         Ok(())
-    }
-}
-
-/// Three descriptors per rank are held here, and more in the agent, which inherits the limit.
-fn raise_descriptor_limit(ranks: u32) {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let wanted = 256 + 16 * u64::from(ranks);
-    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
-        && soft < wanted
-    {
-        // What cannot be had is missed when the descriptors run out, with a sentence that says so.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted.min(hard), hard);
     }
 }

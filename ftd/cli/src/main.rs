@@ -1,5 +1,6 @@
 //! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
 
+mod build;
 mod cancel;
 mod deaths;
 mod family;
@@ -10,6 +11,7 @@ mod helpers;
 mod job_dir;
 mod keepers;
 mod launcher;
+mod limits;
 mod mpirun;
 mod options;
 mod orphans;
@@ -53,6 +55,10 @@ enum Refusal {
     #[error(transparent)]
     Helpers(#[from] helpers::Missing),
     #[error(transparent)]
+    Build(#[from] build::BuildError),
+    #[error(transparent)]
+    Limit(#[from] limits::LimitError),
+    #[error(transparent)]
     Launch(#[from] LaunchError),
 }
 
@@ -65,6 +71,8 @@ impl Refusal {
             | Refusal::Here(_)
             | Refusal::Output(_)
             | Refusal::Helpers(_)
+            | Refusal::Build(_)
+            | Refusal::Limit(_)
             | Refusal::Launch(_) => 1,
         }
     }
@@ -80,7 +88,7 @@ fn main() -> ExitCode {
         Ok(Some(status)) => return status,
         Ok(None) => {}
         Err(error) => {
-            say(&format!("the launcher cannot be started: {error}"));
+            say(&format!("the launcher cannot be started: {error}{}", limits::hint(&error)));
             return ExitCode::FAILURE;
         }
     }
@@ -115,8 +123,10 @@ fn launch() -> Result<i32, Refusal> {
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
     let helpers = helpers::Helpers::find()?;
+    [&helpers.agent, &helpers.shepherd, &helpers.preload].into_iter().try_for_each(|file| build::check(file))?;
     let (spec, held) = describe(&options, &helpers)?;
-    Ok(Launcher::start(options, spec, helpers, held)?.run())
+    let soft = limits::raise(options.ranks)?;
+    Ok(Launcher::start(options, spec, helpers, held, soft)?.run())
 }
 
 fn print(text: &str) -> Result<i32, Refusal> {
@@ -196,7 +206,10 @@ fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {
     let directory = program::plain(&directory);
     let refuse = |error| Refusal::Directory { path: directory.clone(), error };
     match std::fs::metadata(&directory) {
-        Ok(metadata) if metadata.is_dir() => Ok(directory),
+        Ok(metadata) if metadata.is_dir() => match nix::unistd::access(&directory, nix::unistd::AccessFlags::X_OK) {
+            Ok(()) => Ok(directory),
+            Err(errno) => Err(refuse(errno.into())),
+        },
         Ok(_) => Err(refuse(std::io::ErrorKind::NotADirectory.into())),
         Err(error) => Err(refuse(error)),
     }

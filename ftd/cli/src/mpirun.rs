@@ -34,6 +34,32 @@ pub fn instead(option: &str) -> Option<&'static str> {
     WORDS.iter().find(|(names, _)| names.contains(&name)).map(|(_, sentence)| *sentence)
 }
 
+/// What of these was probably meant by a word that is none of them: the one with the fewest slips of a finger between.
+pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let slips = |known: &str| distance(&word.to_lowercase(), known);
+    let near = known.into_iter().map(|known| (slips(known), known));
+    near.filter(|(slips, known)| *slips <= known.trim_start_matches('-').len().min(9) / 3).min().map(|(_, known)| known)
+}
+
+/// How many letters are to be put in, left out, replaced, or exchanged with the next one.
+fn distance(one: &str, other: &str) -> usize {
+    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
+    for (i, letter) in one.iter().enumerate() {
+        let mut row = vec![i + 1];
+        for (j, meant) in other.iter().enumerate() {
+            let replaced = rows[i][j] + usize::from(letter != meant);
+            let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
+            if i > 0 && j > 0 && *letter == other[j - 1] && one[i - 1] == *meant {
+                least = least.min(rows[i - 1][j - 1] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[one.len()][other.len()]
+}
+
 /// Why words of the program are probably not meant for it; one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misplaced {
@@ -56,9 +82,9 @@ pub enum Misplaced {
     },
 }
 
-/// Looks for words among the program's that ftrun was to read: a lone `:`, and options whose names (`own`) nobody else has.
-/// Not beyond a `--`.
-pub fn misplaced(command: &[OsString], own: &[String]) -> Option<Misplaced> {
+/// Looks for words among the program's that ftrun was to read: a lone `:`, options whose names (`own`), or nearly these, nobody
+/// else has, and a number of ranks when there is none yet (`no_ranks`). Not beyond a `--`.
+pub fn misplaced(command: &[OsString], own: &[String], no_ranks: bool) -> Option<Misplaced> {
     let (program, arguments) = command.split_first()?;
     let program = program.to_string_lossy().into_owned();
     let arguments = arguments.iter().take_while(|word| *word != OsStr::new("--"));
@@ -67,7 +93,12 @@ pub fn misplaced(command: &[OsString], own: &[String]) -> Option<Misplaced> {
         if word == ":" {
             return Some(Misplaced::Colon(program));
         }
-        if own.iter().any(|own| own.as_bytes() == name) {
+        let ranks = no_ranks && matches!(name, b"-n" | b"-np" | b"--np" | [b'-', b'n', b'0'..=b'9', ..]);
+        let misspelt = || {
+            name.starts_with(b"--ft-")
+                && nearest(&String::from_utf8_lossy(name), own.iter().map(String::as_str)).is_some()
+        };
+        if ranks || own.iter().any(|own| own.as_bytes() == name) || misspelt() {
             return Some(Misplaced::Option { option: word.to_string_lossy().into_owned(), program });
         }
     }

@@ -29,7 +29,7 @@ pub enum OptionError {
     #[error("there is no program to start: name it after the options")]
     NoProgram,
     /// A mode that cannot be had.
-    #[error("{option}: {error}")]
+    #[error("{option}: {error}{}", near(near_mode(error)))]
     Mode {
         /// The option, or the variable that was read in its place.
         option: &'static str,
@@ -53,7 +53,7 @@ pub enum OptionError {
         instead: &'static str,
     },
     /// A value that means nothing.
-    #[error("{option}: '{value}' is not {expected}")]
+    #[error("{option}: '{value}' is not {expected}{}", near(near_value(value, expected)))]
     Value {
         /// The option, or the variable that was read in its place.
         option: &'static str,
@@ -293,10 +293,11 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, Optio
         .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
     match parsed {
         Ok((arguments, matches)) => {
-            let options = check(arguments, &Blamed(&matches))?;
-            match mpirun::misplaced(&options.command, &names_of_ftd()).filter(|_| !marked) {
+            // Before what is missing: it may be what stands in the wrong place.
+            let misplaced = mpirun::misplaced(&arguments.command, &names_of_ftd(), arguments.ranks.is_none());
+            match misplaced.filter(|_| !marked) {
                 Some(misplaced) => Err(misplaced.into()),
-                None => Ok(Request::Run(Box::new(options))),
+                None => Ok(Request::Run(Box::new(check(arguments, &Blamed(&matches))?))),
             }
         }
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -311,6 +312,24 @@ fn names_of_ftd() -> Vec<String> {
     let command = command();
     let names = command.get_arguments().filter_map(|argument| argument.get_long());
     names.filter(|name| *name == "ft" || name.starts_with("ft-")).map(|name| format!("--{name}")).collect()
+}
+
+/// A question behind a refusal.
+fn near(meant: Option<&str>) -> String {
+    meant.map(|meant| format!(" (did you mean {meant}?)")).unwrap_or_default()
+}
+
+/// One of the words that an option takes.
+fn near_value<'a>(value: &str, expected: &'a str) -> Option<&'a str> {
+    let is_word = |word: &&str| word.len() > 2 && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    mpirun::nearest(value, expected.split([' ', ',']).filter(is_word))
+}
+
+fn near_mode(error: &ftd_core::policy::ModeError) -> Option<&'static str> {
+    match error {
+        ftd_core::policy::ModeError::Unknown(word) => mpirun::nearest(word, ["none", "reinit"]),
+        ftd_core::policy::ModeError::NotBuilt(_) => None,
+    }
 }
 
 /// clap does not say which text is not UTF-8.
@@ -382,7 +401,14 @@ fn sentence(error: &clap::Error) -> String {
     let argument = context(ContextKind::InvalidArg).unwrap_or_default();
     match error.kind() {
         ErrorKind::UnknownArgument => {
-            let instead = mpirun::instead(&argument).map(|words| format!(": {words}")).unwrap_or_default();
+            let command = command();
+            let names: Vec<String> =
+                command.get_arguments().filter_map(|a| Some(format!("--{}", a.get_long()?))).collect();
+            let meant = mpirun::nearest(&argument, names.iter().map(String::as_str));
+            let instead = match mpirun::instead(&argument) {
+                Some(words) => format!(": {words}"),
+                None => near(meant),
+            };
             format!("there is no option {argument}{instead}")
         }
         ErrorKind::ArgumentConflict => format!("{argument} was given twice"),
@@ -674,6 +700,17 @@ mod tests {
             ("-n 2 -n 3 app", "twice"),
             ("-n 2 --ft=wonder app", "'wonder'"),
             ("-n 2 --ft-nothing app", "--ft-nothing"),
+            ("-n 2 --ft-grce=3 app", "--ft-grce (did you mean --ft-grace?)"),
+            ("-n 2 --ftgrace 3 app", "(did you mean --ft-grace?)"),
+            ("-n 2 --tag-ouput app", "(did you mean --tag-output?)"),
+            ("-n 2 --ft=reinti app", "'reinti' is no mode: choose none or reinit (did you mean reinit?)"),
+            ("-n 2 --ft=Reinit app", "(did you mean reinit?)"),
+            ("-n 2 --ft-mpi=openmp app", "(did you mean openmpi?)"),
+            ("-n 2 --ft-on-abort=recove app", "(did you mean recover?)"),
+            ("app -n 4", "-n stands after the program app"),
+            ("app -np 4", "-np stands after the program app"),
+            ("app -n4 --ft=reinit", "-n4 stands after the program app"),
+            ("-n 2 app --ft-grce=3", "--ft-grce=3 stands after the program app"),
             ("-n 2 -q app", "-q"),
             ("-n 2 -host here app", "no option --host: ftrun starts all ranks on this machine"),
             ("-n 2 --bind-to core app", "no option --bind-to: ftrun binds ranks to no cores"),

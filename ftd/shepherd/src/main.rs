@@ -3,10 +3,12 @@
 
 mod feeder;
 mod held;
+mod interpreter;
 mod leaving;
 mod options;
 mod output;
 mod slot;
+mod start_error;
 
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::job_dir::{self, Proven};
@@ -33,6 +35,10 @@ const REDIAL: Duration = Duration::from_millis(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How often a program that somebody writes is tried again, and what a child has left behind is looked at.
 const TRY_AGAIN: Duration = Duration::from_millis(20);
+
+/// ftrun reads in this file which build it is of.
+#[used]
+static BUILD: fn() = ft_sys::build::keep;
 
 fn main() -> ExitCode {
     let options = match Options::parse(std::env::args_os().skip(1)) {

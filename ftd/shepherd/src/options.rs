@@ -35,6 +35,8 @@ pub struct Options {
     /// Where the launcher wants the pipes that processes write to. Without, they have this process's standard output and
     /// error, as under a resource manager.
     pub pipes: Option<UnixStream>,
+    /// The user's soft limits of open files and of processes; ftd's own may be higher.
+    pub soft_limits: Option<(u64, u64)>,
 }
 
 impl Options {
@@ -44,7 +46,7 @@ impl Options {
     /// One sentence.
     pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, String> {
         let (mut slot, mut socket, mut lifeline, mut stdin) = (None, None, None, Stdin::Null);
-        let (mut held, mut pipes) = (None, None);
+        let (mut held, mut pipes, mut soft_limits) = (None, None, None);
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy().into_owned();
             let mut value = || arguments.next().ok_or(format!("{name} needs a value; ft-shepherd is started by ftrun"));
@@ -55,6 +57,7 @@ impl Options {
                 "--pipes" => pipes = Some(UnixStream::from(descriptor(&name, value()?)?)),
                 "--stdin-spool" => stdin = Stdin::Spool(descriptor(&name, value()?)?),
                 "--stdin-file" => stdin = Stdin::File(descriptor(&name, value()?)?, number(&name, value()?)?),
+                "--soft-limits" => soft_limits = Some((number(&name, value()?)?, number(&name, value()?)?)),
                 "--held" => {
                     let (program, directory) = (descriptor(&name, value()?)?, descriptor(&name, value()?)?);
                     let (identity, is_binary) = (number(&name, value()?)?, number(&name, value()?)?);
@@ -76,6 +79,7 @@ impl Options {
             held,
             stdin,
             pipes,
+            soft_limits,
         })
     }
 }

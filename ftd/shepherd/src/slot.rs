@@ -5,12 +5,13 @@ use crate::held::{Held, Way};
 use crate::leaving::{Leaving, Left};
 use crate::options::{Options, Stdin};
 use crate::output::Output;
+use crate::start_error::StartError;
 use ft_sys::cgroup::Group;
 use ft_sys::filters;
 use ft_sys::individual;
 use ft_sys::job_dir::Proven;
 use ft_sys::notes::Notes;
-use ft_sys::spawn::{Spawn, Step};
+use ft_sys::spawn::Spawn;
 use ft_sys::timescale::scaled;
 use ft_sys::wait::Status;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 mod heir;
 
 /// How long a program that somebody has open for writing is tried again.
-const BUSY: Duration = Duration::from_secs(10);
+pub const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
 
@@ -87,6 +88,7 @@ pub struct Slot {
     /// The pipe that is the standard input of rank 0.
     stdin_pipe: Option<u64>,
     held: Option<Held>,
+    soft_limits: Option<(u64, u64)>,
     waiting: Option<Waiting>,
     child: Option<Child>,
     joined: Option<Joined>,
@@ -143,6 +145,7 @@ impl Slot {
             stdin,
             stdin_pipe: None,
             held: options.held.take(),
+            soft_limits: options.soft_limits,
             waiting: None,
             child: None,
             joined: None,
@@ -321,37 +324,32 @@ impl Slot {
                 let notes = notes.into_iter().map(ToAgent::Notice);
                 notes.chain([ToAgent::Started { world, rank, pid }]).collect()
             }
-            Err((_, nix::libc::ETXTBSY)) if Instant::now() < until => {
+            Err(error) if error.errno == nix::libc::ETXTBSY && Instant::now() < until => {
                 self.waiting = Some(Waiting { start, extra, until });
                 Vec::new()
             }
-            Err((what, errno)) => {
-                let busy = if errno == nix::libc::ETXTBSY {
-                    format!(" for {} s, because somebody has it open for writing", BUSY.as_secs())
-                } else {
-                    String::new()
-                };
-                vec![ToAgent::StartFailed { world, rank, errno, what: what + &busy }]
+            Err(error) => {
+                let (what, status) = error.words();
+                vec![ToAgent::StartFailed { world, rank, what, status }]
             }
         }
     }
 
-    /// The pid, and what is to be said of the start; or what failed, and `errno`.
-    fn try_start(&mut self, start: &Start, extra: Option<&OwnedFd>) -> Result<(i32, Vec<String>), (String, i32)> {
-        let errno = |error: &std::io::Error| error.raw_os_error().unwrap_or(nix::libc::EIO);
+    /// The pid, and what is to be said of the start.
+    fn try_start(&mut self, start: &Start, extra: Option<&OwnedFd>) -> Result<(i32, Vec<String>), StartError> {
         let program = Path::new(OsStr::from_bytes(start.argv.first().map_or(&[], |a| a)));
         let directory = Path::new(OsStr::from_bytes(&start.cwd));
         if let Some(child) = &self.child {
             let what = format!("slot {} still runs rank {} of world {}", self.number, child.rank, child.world);
-            return Err((what, nix::libc::EBUSY));
+            return Err(StartError { what, errno: nix::libc::EBUSY, status: 1 });
         }
         let (stdin, feeder) = match start.stdin.then(|| feeder::open(&self.stdin)).transpose() {
             Ok(opened) => opened.unwrap_or((None, None)),
-            Err(error) => return Err(("cannot open standard input".into(), errno(&error))),
+            Err(error) => return Err(StartError::of_system("cannot open standard input".into(), &error)),
         };
         let opened = self.output.open(start.world, start.rank);
         let (output, live) =
-            opened.map_err(|error| ("cannot open a pipe for its output".to_string(), errno(&error)))?;
+            opened.map_err(|error| StartError::of_system("cannot open a pipe for its output".into(), &error))?;
         let env: Vec<_> = start.env.iter().cloned().chain(live).collect();
         let group = self.groups.current(self.number).and_then(Group::descriptor);
         let mut notes = Vec::new();
@@ -369,21 +367,15 @@ impl Slot {
             stdin,
             output,
             group: group.as_ref().map(AsFd::as_fd),
+            soft_limits: self.soft_limits,
             extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
             directory: self.held.as_ref().map(|held| held.directory(directory)).and_then(&mut by),
             image: match &self.held {
-                Some(held) => by(held.program(program).map_err(|sentence| (sentence, 0))?),
+                Some(held) => by(held.program(program).map_err(StartError::of_program)?),
                 None => None,
             },
         };
-        let pid = spawn.start().map_err(|error| {
-            let what = match error.step {
-                Step::Directory => format!("cannot change to directory {}", directory.display()),
-                Step::Exec => format!("cannot execute {}", program.display()),
-                Step::Prepare => format!("cannot start {}", program.display()),
-            };
-            (what, errno(&error.error))
-        })?;
+        let pid = spawn.start().map_err(|error| StartError::of_spawn(&error, program, directory))?;
         ft_sys::litter::note_process(&self.job_dir, pid);
         self.child = Some(Child::new(start, pid));
         (self.joined, self.leaving) = (None, None);

@@ -22,6 +22,8 @@ pub struct Spawn<'a> {
     pub group: Option<BorrowedFd<'a>>,
     /// A descriptor to be had at a given number, 3 or more.
     pub extra: Option<(BorrowedFd<'a>, RawFd)>,
+    /// Soft limits of open files and of processes; those of this process without.
+    pub soft_limits: Option<(u64, u64)>,
     /// The program, where it is not to be looked up by its path. No script: that needs a name.
     pub image: Option<BorrowedFd<'a>>,
     /// The working directory, where it is not to be looked up by its path.
@@ -90,6 +92,7 @@ impl Spawn<'_> {
             stdin: stdin.as_raw_fd(),
             output: self.output.as_ref().map(|(out, err)| (out.as_raw_fd(), err.as_raw_fd())),
             extra: self.extra.map(|(fd, number)| (fd.as_raw_fd(), number)),
+            soft_limits: self.soft_limits,
             image: self.image.map(|fd| fd.as_raw_fd()),
             directory: self.directory.map(|fd| fd.as_raw_fd()),
             // SAFETY: takes nothing.
@@ -134,6 +137,7 @@ struct Image<'a> {
     stdin: RawFd,
     output: Option<(RawFd, RawFd)>,
     extra: Option<(RawFd, RawFd)>,
+    soft_limits: Option<(u64, u64)>,
     image: Option<RawFd>,
     directory: Option<RawFd>,
     parent: i32,
@@ -180,6 +184,11 @@ impl Image<'_> {
             {
                 fail(report, Step::Prepare);
             }
+            // Descriptors above the limit stay what they are.
+            if let Some((files, tasks)) = self.soft_limits {
+                soften(libc::RLIMIT_NOFILE, files);
+                soften(libc::RLIMIT_NPROC, tasks);
+            }
             if let Some(image) = image {
                 let (argv, env) = (self.argv.as_ptr(), self.env.as_ptr());
                 libc::syscall(libc::SYS_execveat, image, c"".as_ptr(), argv, env, libc::AT_EMPTY_PATH);
@@ -202,6 +211,18 @@ pub(crate) fn default_signals() {
             libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null::<u8>(), 8usize);
         }
         libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, std::ptr::null::<u8>(), 8usize);
+    }
+}
+
+/// Lowers a soft limit; the hard one stays. Safe between `fork` and `exec`.
+fn soften(resource: libc::__rlimit_resource_t, soft: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is as the kernel expects it.
+    unsafe {
+        if libc::getrlimit(resource, &raw mut limit) == 0 {
+            limit.rlim_cur = soft.min(limit.rlim_max);
+            libc::setrlimit(resource, &raw const limit);
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub enum ToAgent {
         /// The version.
         version: Version,
     },
+    /// Is a checkpoint due (Young/Daly)? Answered by [`ToClient::Due`].
+    Due,
     /// `ft_restore` failed: nothing was restored. Not answered.
     NotRestored {
         /// One sentence.
@@ -41,8 +43,6 @@ pub enum ToAgent {
         /// The newest version that it has taken, or taken back.
         last: Option<Version>,
     },
-    /// Is a checkpoint due (Young/Daly)? Answered by [`ToClient::Due`].
-    Due,
 }
 
 /// Agent → client.
@@ -74,6 +74,11 @@ pub enum ToClient {
         /// Version and place in this rank's arena; `None` when there is nothing complete.
         found: Option<(Version, u32)>,
     },
+    /// Answer to `Due`.
+    Due {
+        /// Whether a checkpoint is due.
+        yes: bool,
+    },
     /// Comes unasked: another rank takes no more checkpoints, so that no version after its last one can become complete.
     Left {
         /// Which.
@@ -82,10 +87,5 @@ pub enum ToClient {
         last: Option<Version>,
         /// What it did, to stand behind its name: `has called ft_finalize`.
         how: String,
-    },
-    /// Answer to `Due`.
-    Due {
-        /// Whether a checkpoint is due.
-        yes: bool,
     },
 }

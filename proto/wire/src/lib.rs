@@ -24,6 +24,32 @@ pub use frame::{
     FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode,
 };
 
+/// A number of all that is said here, by the sources: who has another one may mean something else with the same bytes,
+/// [`VERSION`] or not. For ftd's own programs, which are built together; a client library may be older than they are.
+pub const MESSAGES: u32 = {
+    let sources = [
+        include_str!("client.rs"),
+        include_str!("frame.rs"),
+        include_str!("launcher.rs"),
+        include_str!("lib.rs"),
+        include_str!("path.rs"),
+        include_str!("pmix.rs"),
+        include_str!("rank.rs"),
+        include_str!("shepherd.rs"),
+    ];
+    // FNV-1a.
+    let (mut hash, mut at) = (0x811c_9dc5u32, 0);
+    while at < sources.len() {
+        let (bytes, mut i) = (sources[at].as_bytes(), 0);
+        while i < bytes.len() {
+            hash = (hash ^ bytes[i] as u32).wrapping_mul(0x0100_0193);
+            i += 1;
+        }
+        at += 1;
+    }
+    hash
+};
+
 /// The socket in a job's directory on which its agent listens; `FT_SOCKET` gives ranks its path.
 pub const AGENT_SOCKET: &str = "agent.sock";
 

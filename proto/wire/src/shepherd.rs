@@ -117,10 +117,10 @@ pub enum ToAgent {
         world: World,
         /// Rank of the process.
         rank: Rank,
-        /// `errno` of the failed call; 0 when there was none and `what` says it all.
-        errno: i32,
-        /// What failed, for people ("cannot execute /x/y", "cannot change to directory /z").
+        /// What failed, for people, one sentence.
         what: String,
+        /// The job's exit status: a shell's for a program that is not there (127) or cannot be executed (126), else 1.
+        status: i32,
     },
     /// A sentence for the user, the same from every shepherd that it is about.
     Notice(String),

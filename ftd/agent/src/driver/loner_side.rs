@@ -72,7 +72,7 @@ impl Driver {
         let is_rank = |member: &Member| member.pid == Some(loner.pid);
         let found = self.member(number, loner.rank).filter(|member| member.may_be_alone() && !is_rank(member));
         if let Some(process) = found.map(|member| member.process) {
-            let reason = loner.sentence(&self.spec.mpi);
+            let reason = loner.sentence(&self.spec.mpi, &self.spec.preload);
             self.report(Event::StartFailed { process, reason, status: 1 });
         }
     }

@@ -98,7 +98,7 @@ impl Driver {
         if self.spec.mpi == "auto" || self.spec.linked_in == Some(flavour) {
             return;
         }
-        let library = library.split(',').next().unwrap_or_default();
+        let library = crate::loners::in_short(library);
         let sentence = format!(
             "--ft-mpi={} (FT_MPI) is wrong: the program has loaded {library}, which is {}, and is served as that",
             self.spec.mpi,

@@ -36,15 +36,10 @@ impl Driver {
                     }
                 }
             }
-            shepherd::ToAgent::StartFailed { world, rank, errno, what } => {
-                let reason = match errno {
-                    0 => what,
-                    _ => format!("{what}: {}", std::io::Error::from_raw_os_error(errno)),
-                };
+            shepherd::ToAgent::StartFailed { world, rank, what: reason, status } => {
                 if let Some(member) = self.member(world, rank) {
                     member.ended = true;
                     let process = member.process;
-                    let status = if errno == nix::libc::ENOENT { 127 } else { 126 };
                     self.report(Event::StartFailed { process, reason, status });
                 }
             }
