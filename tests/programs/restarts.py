@@ -1,6 +1,7 @@
 """As restarts.c, with Python's ways of writing restart files. The first argument is the way; with a second one the world is
 killed when step 2 is done, without it in the middle of it. A file of a step holds its number, many times."""
 
+import gzip
 import mmap
 import os
 import pathlib
@@ -9,6 +10,7 @@ import signal
 import struct
 import sys
 import time
+import zipfile
 
 HOW, DONE = sys.argv[1], len(sys.argv) > 2
 DIRECTORY = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"])
@@ -172,6 +174,67 @@ def mapped(path, step):
     memory.close()
 
 
+def in_pieces(path, step):
+    """Room first, then the second half before the first, by the kernel's own copying."""
+    # Within one file system the kernel copies by itself.
+    other = DIRECTORY / "other.source"
+    other.write_bytes(content(step))
+    with open(other, "rb") as old, open(path, "wb", buffering=0) as new:
+        os.posix_fallocate(new.fileno(), 0, BYTES)
+        os.copy_file_range(old.fileno(), new.fileno(), BYTES // 2, BYTES // 2, BYTES // 2)
+        half(step)
+        os.sendfile(new.fileno(), old.fileno(), 0, BYTES // 2)
+
+
+def archive(path, step):
+    """As numpy's savez and gzip do it: a member whose head is written when its length is known."""
+    with zipfile.ZipFile(path, "w") as file, gzip.open(path.with_suffix(".gz"), "wb") as stream:
+        for target in (file.open("field.npy", "w"), stream):
+            with target:
+                target.write(content(step)[: BYTES // 2])
+                half(step)
+                target.write(content(step)[BYTES // 2 :])
+    for packed in (path, path.with_suffix(".gz")):
+        os.replace(packed, DIRECTORY / "other.packed")
+    path.write_bytes(content(step))
+
+
+def through_link(path, step):
+    """Into a directory by a link to it, which is another directory's at the next step."""
+    latest = DIRECTORY / "latest"
+    path.mkdir()
+    (DIRECTORY / "link").symlink_to(path.name)
+    os.replace(DIRECTORY / "link", latest)
+    write(latest / "field", step)
+
+
+def filled_at_once(path, step):
+    """Directories that are filled and renamed before anybody can look."""
+    for number in range(50):
+        deep = DIRECTORY / f"part.{number}" / "a" / "b" / "c"
+        deep.mkdir(parents=True)
+        (deep / "other").write_text("another")
+        os.rename(DIRECTORY / f"part.{number}", DIRECTORY / f"directory.{step}.{number}")
+    deep = DIRECTORY / "part" / "a" / "b"
+    deep.mkdir(parents=True)
+    write(deep / "field", step)
+    os.rename(DIRECTORY / "part", path)
+
+
+def moved_out_and_in(path, step):
+    """A directory that is moved out and, while its file is written again, moved in."""
+    inside, outside = path, DIRECTORY.parent / path.name
+    inside.mkdir()
+    (inside / "field").write_bytes(b"an older one")
+    wait_whole(inside / "field")
+    os.rename(inside, outside)
+    with open(outside / "field", "wb", buffering=0) as file:
+        file.write(content(step)[: BYTES // 2])
+        os.rename(outside, inside)
+        half(step)
+        file.write(content(step)[BYTES // 2 :])
+
+
 def inherited(path, step):
     """By a child, whose parent has the file open for as long."""
     with open(path, "wb", buffering=0) as file:
@@ -309,8 +372,8 @@ def by_script(path, step):
 
 WAYS = {way.__name__.replace("_", "-"): way for way in
         (plain, rename, rename_directory, rename_directory_from_outside, copy2, copytree, move, link, name_taken, tmpfile, truncate,
-         mapped, inherited, by_script, by_child, by_child_aborted, by_child_renamed, by_child_mapped, by_child_in_place,
-         by_child_of_open_file, by_daemon)}
+         mapped, in_pieces, archive, through_link, filled_at_once, moved_out_and_in, inherited, by_script, by_child, by_child_aborted,
+         by_child_renamed, by_child_mapped, by_child_in_place, by_child_of_open_file, by_daemon)}
 
 
 def first_world():

@@ -66,7 +66,7 @@ def odd_paths(context, mpi):
 
 
 PYTHON = ("plain", "rename", "rename-directory", "rename-directory-from-outside", "copy2", "copytree", "move", "link", "name-taken", "tmpfile",
-          "truncate", "mapped", "inherited", "by-script", "by-child", "by-child-aborted", "by-child-renamed", "by-child-mapped",
+          "truncate", "mapped", "in-pieces", "archive", "through-link", "filled-at-once", "moved-out-and-in", "inherited", "by-script", "by-child", "by-child-aborted", "by-child-renamed", "by-child-mapped",
           "by-child-in-place", "by-child-of-open-file", "by-daemon")
 PLACES = ("half", "done")
 
@@ -111,7 +111,8 @@ def survive(context, mpi, size, command, place, victim=0, env=None):
 @scenario("restart-files", each=[{"how": how, "place": place} for how in PYTHON for place in PLACES])
 def restart_files(context, how, place):
     """Python's ways of writing files: plain, renamed into place, a directory that is renamed into place, shutil's copies with
-    their times, links, a name that another file takes, O_TMPFILE, truncated, mapped, written by a child or by programs of a script."""
+    their times, links, a name that another file takes, O_TMPFILE, truncated, mapped, archives, the kernel's copying, directories that
+    are filled faster than anybody can look, or moved out and in; written by a child or by programs of a script, which die alone."""
     outside = context.work / "outside"
     outside.mkdir()
     program = context.scratch / "src/programs/restarts.py"
@@ -126,6 +127,40 @@ def restart_libraries(context, mpi, how, place):
     mpi = context.mpi(mpi)
     shared = how == "mpi-io"
     survive(context, mpi, 3, compiled(context, mpi, how), place, victim=1 if shared else 0)
+
+
+PIPELINES = """
+if [ "$FT_WORLD" -gt 1 ]; then ls "$FT_CHECKPOINT_DIR" | wc -l; exit; fi
+cd "$FT_CHECKPOINT_DIR"
+for step in {1..20}; do
+    cp "$SOURCE" part; mv part copy.$step
+    head -c 1000 "$SOURCE" > small.$step
+    gzip -c "$SOURCE" > packed.$step
+    seq 100000 | head -1 > first.$step
+    sleep 60 & kill $!; wait $!
+    cp "$SOURCE" after.$step
+    grep -q x /dev/null
+done
+echo $$ > "$FT_GATE_DIR/draft"
+mv "$FT_GATE_DIR/draft" "$FT_GATE_DIR/script.done.0"
+sleep 600
+"""
+
+
+@scenario("script-files")
+def script_files(context):
+    """What the programs of a script have written is whole, though others that it starts end by signals and with other statuses
+    at the same moments: a pipeline that breaks, a monitor that is killed."""
+    source = context.work / "source"
+    source.write_bytes(os.urandom(1_000_000))
+    job = context.ftrun(None, 1, "bash", "-c", PIPELINES, env={"SOURCE": source}, gates=["script.done:0"])
+    rank = job.at_gate("script.done", 0)
+    directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+    for path in directory.iterdir():
+        job.wait_whole(path)
+    job.kill(rank)
+    job.expect(0)
+    check(job.output.text == "100\n" and "set aside" not in job.err, f"files: {job.output.text} {job.err}")
 
 
 REWRITE = """

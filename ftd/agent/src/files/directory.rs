@@ -78,6 +78,8 @@ pub struct CheckpointDir {
     pending: BTreeMap<PathBuf, Awaited>,
     /// Inodes that somebody had open for writing when they were looked at.
     open: BTreeSet<u64>,
+    /// Those of which a process is known that has, or had, the file open.
+    explained: BTreeSet<u64>,
     /// Names that were to be looked at and are no more, or are another file's by now; what they named may have another one (a
     /// hard link).
     gone: BTreeSet<PathBuf>,
@@ -101,6 +103,7 @@ impl CheckpointDir {
             files: whole.into_iter().map(known).collect(),
             pending: BTreeMap::new(),
             open: BTreeSet::new(),
+            explained: BTreeSet::new(),
             gone: BTreeSet::new(),
         };
         directory.make()?;
@@ -148,10 +151,10 @@ impl CheckpointDir {
     }
 
     /// Takes in what happened since the last call, and looks at some of the files that it concerns. Returns whether there are
-    /// more to be looked at now. `survey` looks at the processes, also at what they have open if it is told so.
-    pub fn absorb(&mut self, mut survey: impl FnMut(bool) -> Survey) -> bool {
+    /// more to be looked at now. `survey` looks at the processes.
+    pub fn absorb(&mut self, mut survey: impl FnMut() -> Survey) -> bool {
         // In this order: whoever is found dead has closed what it had, and the notices of that are there.
-        let before = survey(self.is_open());
+        let before = survey();
         self.drain();
         self.doubt(before.deaths);
         let alive = before.all_alive && !self.pending.is_empty() && self.look_at_some(survey);
@@ -170,11 +173,11 @@ impl CheckpointDir {
     }
 
     /// Returns whether everybody was alive: a death makes these looks worth nothing.
-    fn look_at_some(&mut self, mut survey: impl FnMut(bool) -> Survey) -> bool {
+    fn look_at_some(&mut self, mut survey: impl FnMut() -> Survey) -> bool {
         let batch: Vec<_> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
         let looked: Vec<(u64, PathBuf)> =
             batch.into_iter().filter_map(|(path, awaited)| Some((self.look(&path, &awaited)?, path))).collect();
-        let after = survey(self.is_open());
+        let after = survey();
         let calm = after.all_alive && after.deaths.is_empty();
         // A closing of which there is a notice only now may have been that of a writer who came after the look.
         self.drain();
@@ -190,6 +193,7 @@ impl CheckpointDir {
                 self.journal.whole(inode, watch);
             }
         }
+        self.explained.extend(self.open.intersection(&after.writing));
         self.doubt(after.deaths);
         if self.pending.is_empty() {
             self.find_other_names();
@@ -205,27 +209,33 @@ impl CheckpointDir {
     /// Works in deaths of which all notices have been taken out of the queue.
     fn doubt(&mut self, deaths: Vec<Death>) {
         for Death { why, files, sudden } in deaths {
-            let mut found = false;
-            for inode in files {
-                let open = self.open.contains(&inode);
-                let Some(file) = self.files.get_mut(&inode).filter(|file| open || file.state != State::Whole) else {
-                    continue;
-                };
-                found = true;
-                let torn = State::Torn { why: why.clone(), free: false };
-                match (std::mem::replace(&mut file.state, torn), file.watch) {
-                    (before @ State::Torn { .. }, _) => file.state = before,
-                    (State::Whole, Some(watch)) => self.journal.unknown(inode, watch),
-                    _ => {}
+            let found = files.iter().filter(|inode| self.is_torn(**inode, &why)).count();
+            let unknown = |path: &Path| path.symlink_metadata().is_ok_and(|meta| files.contains(&meta.ino()));
+            for (path, awaited) in &mut self.pending {
+                let other = awaited.inode.is_some_and(|inode| self.explained.contains(&inode));
+                // One that was seen writing has left that; of any other it is not known what it has closed.
+                if sudden && found == 0 && !other || awaited.inode.is_none() && !files.is_empty() && unknown(path) {
+                    awaited.doubt.get_or_insert_with(|| why.clone());
                 }
-                let path = file.path.clone();
-                self.await_look(path, Some(inode));
-            }
-            // One that was seen writing has left that; of any other it is not known what it has closed.
-            for awaited in self.pending.values_mut().filter(|_| sudden && !found) {
-                awaited.doubt.get_or_insert_with(|| why.clone());
             }
         }
+    }
+
+    /// Who had this file open for writing has died. Returns whether it is one of those here, and was not whole.
+    fn is_torn(&mut self, inode: u64, why: &Arc<str>) -> bool {
+        let open = self.open.contains(&inode);
+        let Some(file) = self.files.get_mut(&inode).filter(|file| open || file.state != State::Whole) else {
+            return false;
+        };
+        let torn = State::Torn { why: why.clone(), free: false };
+        match (std::mem::replace(&mut file.state, torn), file.watch) {
+            (before @ State::Torn { .. }, _) => file.state = before,
+            (State::Whole, Some(watch)) => self.journal.unknown(inode, watch),
+            _ => {}
+        }
+        let path = file.path.clone();
+        self.await_look(path, Some(inode));
+        true
     }
 
     /// Files that are not known to be whole, and whose names are gone, are looked for under others.
@@ -263,6 +273,7 @@ impl CheckpointDir {
                 return None;
             }
         }
+        self.explained.remove(&inode);
         let free = self.watch_file(&handle, inode, path).and_then(|()| self.is_free(&handle));
         let file =
             self.files.entry(inode).or_insert(Known { watch: None, path: path.to_path_buf(), state: State::Closed });
@@ -331,7 +342,7 @@ impl CheckpointDir {
             Notice::Ended(watch) => {
                 self.directories.remove(&watch);
                 if let Some(inode) = self.inodes.remove(&watch)
-                    && let _ = self.open.remove(&inode)
+                    && let _ = (self.open.remove(&inode), self.explained.remove(&inode))
                     && let Some(file) = self.files.remove(&inode)
                     && file.state == State::Whole
                 {
@@ -445,6 +456,7 @@ impl CheckpointDir {
         self.pending.clear();
         self.gone.clear();
         self.open.clear();
+        self.explained.clear();
         for (watch, directory) in std::mem::take(&mut self.directories) {
             if directory.is_dir() {
                 self.directories.insert(watch, directory);
@@ -536,7 +548,7 @@ mod tests {
 
     /// Step by step; returns how many it took.
     fn absorb(dir: &mut CheckpointDir, all_alive: impl Fn() -> bool) -> usize {
-        let survey = |_| Survey { all_alive: all_alive(), deaths: Vec::new() };
+        let survey = || Survey { all_alive: all_alive(), ..Survey::default() };
         1 + std::iter::from_fn(|| dir.absorb(survey).then_some(())).count()
     }
 
@@ -655,7 +667,7 @@ mod tests {
     fn dies(dir: &mut CheckpointDir, files: &[&File], sudden: bool) {
         let files = files.iter().map(|file| file.metadata().unwrap().ino()).collect();
         let mut deaths = vec![Death { why: "somebody died".into(), files, sudden }];
-        while dir.absorb(|_| Survey { all_alive: true, deaths: std::mem::take(&mut deaths) }) {}
+        while dir.absorb(|| Survey { all_alive: true, deaths: std::mem::take(&mut deaths), ..Survey::default() }) {}
     }
 
     #[test]
@@ -694,6 +706,19 @@ mod tests {
         absorb(&mut dir, || true);
         dir.set_aside().unwrap();
         assert_eq!(names(&dir), ["b", "before"]);
+    }
+
+    #[test]
+    fn what_is_known_to_be_anothers_is_not_doubted() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        let [known, unknown] = ["known", "unknown"].map(|name| File::create(dir.root.join(name)).unwrap());
+        let writing = BTreeSet::from([known.metadata().unwrap().ino()]);
+        while dir.absorb(|| Survey { all_alive: true, writing: writing.clone(), ..Survey::default() }) {}
+        drop((known, unknown));
+        dies(&mut dir, &[], true);
+        dir.set_aside().unwrap();
+        assert_eq!(names(&dir), ["known"]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use ft_sys::death::is_past_user_code;
 use ft_sys::individual::{Held, Individual};
 use ft_sys::open_files::{descriptors_for_writing, open_for_writing};
 use ft_sys::post_mortem::{self, End};
+use nix::libc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,6 +16,10 @@ const MOST: usize = 4096;
 /// Of a kill since a look longer ago than this nothing follows for the files of today.
 const RECENT: Duration = Duration::from_secs(2);
 
+/// Ends that are a part of ordinary scripts (`seq | head`, `kill $monitor`): nothing follows for files that others may have
+/// closed at that moment.
+const ORDINARY: [i32; 4] = [libc::SIGPIPE, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+
 /// The end of a process that may have left a file torn.
 #[derive(Debug, Clone)]
 pub struct Death {
@@ -22,7 +27,7 @@ pub struct Death {
     pub why: Arc<str>,
     /// The inodes that it had open for writing when it was last looked at.
     pub files: BTreeSet<u64>,
-    /// Whether it closed nothing by its own will: it may have opened more since.
+    /// Whether it may have been about anything: it may have opened more since.
     pub sudden: bool,
 }
 
@@ -33,6 +38,8 @@ pub struct Survey {
     pub all_alive: bool,
     /// Those that have ended since the last look.
     pub deaths: Vec<Death>,
+    /// The inodes that those who live have open for writing, as far as that is known.
+    pub writing: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -64,28 +71,38 @@ pub struct Helpers {
     kills: Option<(Instant, u64)>,
     /// More than can be held.
     too_many: bool,
+    /// When it was last looked at what they have open, and how long that took.
+    files_seen: Option<(Instant, Duration)>,
 }
 
 impl Helpers {
-    /// Looks for new ones below the `roots`, `ranks` excepted, and at how those that are known fare; when `with_files` is set
-    /// also at what they have open.
-    pub fn survey(&mut self, roots: &BTreeSet<i32>, ranks: &BTreeSet<i32>, with_files: bool) -> Survey {
-        let mut survey = Survey { all_alive: true, deaths: self.killed_for_memory() };
+    /// Looks for new ones below the `roots`, `ranks` excepted, at how those that are known fare, and at what they have open.
+    pub fn survey(&mut self, roots: &BTreeSet<i32>, ranks: &BTreeSet<i32>) -> Survey {
+        let mut survey = Survey { all_alive: true, deaths: self.killed_for_memory(), writing: BTreeSet::new() };
         // First those that are known: what has a number of theirs after that is another one.
         self.held.retain(|pid, _| !ranks.contains(pid));
         self.note_ends(&mut survey);
         self.find_new(roots, ranks, &mut survey);
-        if with_files {
-            for (pid, helper) in &mut self.held {
-                // Of one that is closing its files the last look counts.
-                let files = open_for_writing(*pid);
-                if !is_past_user_code(*pid).unwrap_or(true) {
-                    helper.files = Some(files);
-                }
-            }
-        }
+        self.see_files();
+        survey.writing = self.held.values().flat_map(|helper| helper.files.iter().flatten().copied()).collect();
         survey.all_alive &= !self.too_many;
         survey
+    }
+
+    /// Many processes with many descriptors cost a fifth of the time; each is looked at at least once.
+    fn see_files(&mut self) {
+        let begun = Instant::now();
+        let all = self.files_seen.is_none_or(|(at, took)| at.elapsed() >= 4 * took);
+        for (pid, helper) in self.held.iter_mut().filter(|(_, helper)| all || helper.files.is_none()) {
+            // Of one that is closing its files the last look counts.
+            let files = open_for_writing(*pid);
+            if !is_past_user_code(*pid).unwrap_or(true) {
+                helper.files = Some(files);
+            }
+        }
+        if all {
+            self.files_seen = Some((Instant::now(), begun.elapsed()));
+        }
     }
 
     /// Whoever it was, when nobody knew of it.
@@ -157,7 +174,10 @@ fn death(pid: i32, end: End, files: BTreeSet<u64>) -> Option<Death> {
     let (how, sudden) = match end {
         End::Status(0) => return None,
         End::Status(status) if status & 0x7f == 0 => (format!("ended with status {}", status >> 8 & 0xff), false),
-        End::Status(status) => (format!("was ended by signal {}", status & 0x7f), true),
+        End::Status(status) => {
+            let signal = status & 0x7f;
+            (format!("was ended by signal {signal}"), !ORDINARY.contains(&signal))
+        }
         End::NotYet | End::Unknown => ("ended, how is not known (Linux 6.15 and later tell it)".to_string(), true),
     };
     if !sudden && files.is_empty() {
@@ -186,7 +206,7 @@ mod tests {
         let roots = BTreeSet::from([root.id() as i32]);
         let mut deaths = Vec::new();
         for _ in 0..2000 {
-            deaths.extend(helpers.survey(&roots, &BTreeSet::new(), true).deaths);
+            deaths.extend(helpers.survey(&roots, &BTreeSet::new()).deaths);
             if done(helpers, &deaths) {
                 return deaths;
             }
@@ -208,7 +228,7 @@ mod tests {
         drop(root.stdin.take());
         let deaths = until(&mut helpers, &root, |helpers, _| !helpers.held.values().any(writes));
         for pid in helpers.held.keys() {
-            ft_sys::process::kill(*pid, nix::libc::SIGKILL);
+            ft_sys::process::kill(*pid, libc::SIGKILL);
         }
         root.kill().unwrap();
         root.wait().unwrap();
@@ -232,6 +252,8 @@ mod tests {
         assert!(death(1, End::Status(3 << 8), BTreeSet::new()).is_none());
         assert!(death(1, End::Status(3 << 8), files()).is_some_and(|death| !death.sudden));
         assert!(death(1, End::Status(6), BTreeSet::new()).is_some_and(|death| death.sudden));
+        assert!(death(1, End::Status(libc::SIGPIPE), BTreeSet::new()).is_none());
+        assert!(death(1, End::Status(libc::SIGPIPE), files()).is_some_and(|death| !death.sudden));
         assert!(death(1, End::Unknown, BTreeSet::new()).is_some_and(|death| death.sudden), "an older kernel");
     }
 }

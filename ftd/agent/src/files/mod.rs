@@ -90,7 +90,7 @@ impl Watch {
                 timeout = PollTimeout::NONE;
                 continue;
             }
-            let more = directory.absorb(|with_files| self.survey(with_files));
+            let more = directory.absorb(|| self.survey());
             let often = directory.is_open() || lock(&self.helpers).is_undecided();
             drop(directory);
             let took = processor_time().saturating_sub(begun);
@@ -103,12 +103,12 @@ impl Watch {
     }
 
     /// Looks at the processes: first at those that the ranks have started, then at the ranks.
-    fn survey(&self, with_files: bool) -> Survey {
+    fn survey(&self) -> Survey {
         let (roots, ranks) = {
             let writers = lock(&self.writers);
             (writers.roots(), writers.pids())
         };
-        let mut survey = lock(&self.helpers).survey(&roots, &ranks, with_files);
+        let mut survey = lock(&self.helpers).survey(&roots, &ranks);
         survey.all_alive &= lock(&self.writers).all_alive();
         survey
     }
