@@ -275,9 +275,10 @@ def jobs_of_one_linked_in(context):
     # Its shepherd's own child, and what is named to it.
     refused_as_job_of_one(context, mpi, ["env", "-i", program, "slow"], "env -i")
     sweep(context)
-    job = context.ftrun(mpi, 2, "bash", "-c", '"$0" ok; exit $?', program, options=["--ft-mpi=mpich"])
-    job.expect(0)
-    check(job.output.results == ["of ending"] and job.err == "", f"{job.output.text}{job.err}")
+    for command in (["bash", "-c", '"$0" ok; exit $?', program], ["setsid", program, "ok"]):
+        job = context.ftrun(mpi, 2, *command, options=["--ft-mpi=mpich"])
+        job.expect(0)
+        check(job.output.results == ["of ending"] and job.err == "", f"{command}: {job.output.text}{job.err}")
 
 
 @scenario("jobs-of-one-bare", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])

@@ -184,6 +184,16 @@ impl Driver {
     pub(super) fn is_served(&mut self, number: WorldNumber, rank: Rank) {
         if let Some(member) = self.member(number, rank) {
             member.served = true;
+            self.tell_served(number, rank);
+        }
+    }
+
+    /// Which process it is nobody says where nothing is preloaded: its shepherd's child counts as the rank.
+    pub(super) fn tell_served(&self, number: WorldNumber, rank: Rank) {
+        let member = self.worlds.get(&number).and_then(|world| world.members.get(&rank));
+        let Some(member) = member.filter(|member| member.served && member.pid.is_none()) else { return };
+        if let Some((shepherd, pid)) = self.shepherds.get(&member.slot).zip(member.child) {
+            shepherd.link.send(&shepherd::ToShepherd::Joined { world: number, rank, pid });
         }
     }
 

@@ -52,6 +52,7 @@ impl Driver {
                 tracing::info!(world, rank, pid, "a wrapper ended and its rank lives on");
                 if let Some(member) = self.member(world, rank) {
                     member.child = Some(heir);
+                    self.tell_served(world, rank);
                 }
                 self.files.ended_well(pid);
             }

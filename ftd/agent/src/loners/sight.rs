@@ -38,7 +38,7 @@ pub(super) fn look(rank: Rank, pid: i32, around: Surroundings<'_>, programs: &mu
     let guarded = is_guarded(&environment);
     let Some(map) = read(pid, "maps") else { return Sight::Innocent };
     let preloaded = names(&map).any(|name| name.starts_with(around.preload.as_bytes()));
-    if guarded && preloaded {
+    if preloaded && (guarded || has(&environment, "FT_SOCKET")) {
         return Sight::Served;
     }
     let alone = |what: String, fault| Sight::Alone(Loner { rank, pid, what, fault });
@@ -75,6 +75,11 @@ fn read(pid: i32, file: &str) -> Option<Vec<u8>> {
 fn is_guarded(environment: &[u8]) -> bool {
     let Some(variables) = variables(environment) else { return true };
     FORLORN.iter().all(|(_, (name, _))| variables.contains(&name.as_bytes()))
+}
+
+/// Whether an environment has this variable.
+fn has(environment: &[u8], name: &str) -> bool {
+    variables(environment).is_some_and(|variables| variables.contains(&name.as_bytes()))
 }
 
 /// The names in an environment, if it is one.
@@ -150,6 +155,7 @@ mod tests {
             assert!(!is_guarded(whole.replace(name, "OTHER").as_bytes()), "{name}");
         }
         assert!(!is_guarded(b"") && !is_guarded(b"PATH=/bin\0X=\0"));
+        assert!(has(whole.as_bytes(), "A") && !has(whole.as_bytes(), "B") && !has(b"A", "A"));
         for overwritten in [&b"app: worker 3\0\0\0\0\0"[..], b"\0\0\0\0", b"A=1\0er\0", b"A=1"] {
             assert!(is_guarded(overwritten), "{overwritten:?} is no environment");
         }
