@@ -103,7 +103,7 @@ def other_build(path):
     path.chmod(0o755)
 
 
-@scenario("other-build", each=[{"part": part} for part in ("ft-agent", "ft-shepherd", "libft_preload.so", "unmarked", "in-recovery")])
+@scenario("other-build", each=[{"part": part} for part in ("ft-agent", "ft-shepherd", "ft-pmix", "libft_preload.so", "unmarked", "in-recovery")])
 def builds_differ(context, part):
     """A part of ftd from another build, also one that replaces a dead one: one sentence with both builds and their paths."""
     libexec = context.work / "libexec"
@@ -149,13 +149,20 @@ def preload_unreadable(context, when):
     check("takes LD_PRELOAD away" not in job.err, job.err)
 
 
-@scenario("low-limits", each=[{"limit": limit} for limit in ("files", "processes", "soft")])
+@scenario("low-limits", each=[{"limit": limit} for limit in ("files", "processes", "soft", "enough-mpich4", "enough-openmpi4")])
 def low_limits(context, limit):
     """Limits that are too low for the job: one sentence, before anything runs. A soft limit that is low is raised for ftd's own
-    processes, and the ranks have it as it was."""
-    set_limit = {"files": "ulimit -n 40", "processes": "ulimit -u 5", "soft": "ulimit -Sn 48; ulimit -Su $(($(ulimit -Hu) - 1))"}[limit]
-    if limit == "soft":
-        set_limit = "ulimit -Sn 48"
+    processes, and the ranks have it as it was. The lowest that is accepted is enough."""
+    if limit.startswith("enough"):
+        # As low as is accepted: a recovery works as well.
+        mpi = context.mpi(limit.partition("-")[2])
+        program = context.program(mpi, "places.c")
+        job = context.script(f"ulimit -n 60; exec $FTRUN -n 6 --ft=reinit {program}", mpi=mpi, gates=["app.compute:1"])
+        job.kill(job.at_gate("app.compute", 1))
+        job.expect(0, context.reference(mpi, 6, program))
+        check(job.restored == [5] and "open files" not in job.err, job.err)
+        return
+    set_limit = {"files": "ulimit -n 40", "processes": "ulimit -u 5", "soft": "ulimit -Sn 48"}[limit]
     job = context.script(f"{set_limit}; exec $FTRUN -n 6 --ft=reinit bash -c 'echo limit $(ulimit -Sn)'")
     if limit == "soft":
         job.expect(0)
@@ -164,7 +171,7 @@ def low_limits(context, limit):
     check(job.wait(20) == 1, f"exit status {job.process.returncode}: {job.err}")
     lines = job.err.splitlines()
     check(len(lines) == 1 and job.output.text == "", f"{lines} {job.output.text}")
-    words = "(ulimit -Hn) is 40, and a job of 6 ranks needs 72" if limit == "files" else "ulimit -"
+    words = "(ulimit -Hn) is 40, and a job of 6 ranks needs 60" if limit == "files" else "ulimit -"
     check(words in lines[0] and "have it raised" in lines[0], lines[0])
 
 

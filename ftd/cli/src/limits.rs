@@ -5,7 +5,7 @@ use nix::unistd::Uid;
 use std::os::unix::fs::MetadataExt;
 
 /// What the agent, which needs most, holds open at least: for itself, and for each rank.
-const FILES: (u64, u64) = (24, 8);
+const FILES: (u64, u64) = (24, 6);
 /// What is plenty, also in a recovery.
 const MANY_FILES: (u64, u64) = (256, 16);
 /// Processes and threads of the agent, and a rank with its shepherd and one thread of its MPI's or the agent's.
@@ -124,9 +124,9 @@ mod tests {
 
     #[test]
     fn what_a_job_needs_is_known_beforehand() {
-        assert_eq!(check_files(56, 4), Ok(()));
-        let sentence = check_files(55, 4).unwrap_err().to_string();
-        assert!(sentence.contains("(ulimit -Hn) is 55, and a job of 4 ranks needs 56"), "{sentence}");
+        assert_eq!(check_files(48, 4), Ok(()));
+        let sentence = check_files(47, 4).unwrap_err().to_string();
+        assert!(sentence.contains("(ulimit -Hn) is 47, and a job of 4 ranks needs 48"), "{sentence}");
         assert_eq!(check_tasks(100, 82, 4), Ok(()));
         let sentence = check_tasks(100, 83, 4).unwrap_err().to_string();
         assert!(

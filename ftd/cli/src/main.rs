@@ -123,7 +123,8 @@ fn launch() -> Result<i32, Refusal> {
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
     let helpers = helpers::Helpers::find()?;
-    [&helpers.agent, &helpers.shepherd, &helpers.preload].into_iter().try_for_each(|file| build::check(file))?;
+    let parts = [&helpers.agent, &helpers.shepherd, &helpers.pmix, &helpers.preload];
+    parts.into_iter().try_for_each(|file| build::check(file))?;
     let (spec, held) = describe(&options, &helpers)?;
     let soft = limits::raise(options.ranks)?;
     Ok(Launcher::start(options, spec, helpers, held, soft)?.run())

@@ -109,13 +109,20 @@ pub enum Request {
     about = "Starts an MPI job that survives the failure of its processes.",
     override_usage = "ftrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...",
     after_help = "Signals sent to ftrun reach the ranks. Ctrl-C, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU and SIGALRM end the job: \
-                  the ranks have --ft-grace to end by themselves, and a second signal kills them at once. The exit status is the job's: 0 when every rank ended well, the program's own status when it \
-                  ended itself, 128 plus the signal when a signal ended it.",
+                  the ranks have --ft-grace to end by themselves, and a second signal kills them at once.\n\n\
+                  The exit status is the job's: 0 when every rank ended well, the program's own status when it ended itself, \
+                  128 plus the signal when a signal ended it; 127 when there is no such program, 126 when it cannot be \
+                  executed, 2 for a wrong command line, and 1 for all else that keeps a job from starting or going on.\n\n\
+                  Examples:\n  \
+                  ftrun -n 4 --ft=reinit ./app input\n  \
+                  ftrun -n 4 --ft=reinit --tag-output -x OMP_NUM_THREADS=2 python3 -m mpi4py app.py\n  \
+                  ftrun -n 4 --ft=reinit lmp < in.file\n\n\
+                  `man ftrun` has more, and the guide (share/doc/ftd/guide.md) says what happens at a failure.",
     max_term_width = 110,
     disable_help_subcommand = true
 )]
 struct Arguments {
-    /// Number of ranks, at least 1. There may be more of them than processor cores
+    /// Number of ranks, at least 1 [no default]. There may be more of them than processor cores
     #[arg(short = 'n', long = "np", visible_short_alias = 'c', value_name = "N", allow_hyphen_values = true)]
     ranks: Option<String>,
 
@@ -177,7 +184,7 @@ struct Arguments {
     )]
     standby: String,
 
-    /// Spare nodes; on one machine there are none: 0
+    /// Spare nodes; on one machine there are none [default: 0]
     #[arg(
         long = "ft-spares",
         value_name = "NODES",
@@ -187,7 +194,7 @@ struct Arguments {
     )]
     spares: Option<String>,
 
-    /// Share of the ranks that have a replica, for the mode `replicate`, which is not built yet
+    /// Share of the ranks that have a replica, for the mode `replicate`, which is not built yet [default: none has]
     #[arg(
         long = "ft-degree",
         value_name = "PERCENT",
@@ -197,12 +204,12 @@ struct Arguments {
     )]
     degree: Option<String>,
 
-    /// Where checkpoints go besides memory; not built yet
+    /// Where checkpoints go besides memory; not built yet [default: nowhere]
     #[arg(long = "ft-flush", value_name = "DIR|URL", env = "FT_FLUSH", hide_env_values = true)]
     flush: Option<String>,
 
-    /// How often nodes tell that they live, and the silence after which one counts as dead, in milliseconds or with a unit
-    /// (100ms,500ms). On one machine there is nobody to tell
+    /// How often nodes tell that they live, and the silence after which one counts as dead, in milliseconds or
+    /// with a unit (100ms,1s). On one machine there is nobody to tell: the value is only checked [default: 100,500]
     #[arg(long = "ft-heartbeat", value_name = "PERIOD,TIMEOUT", env = "FT_HEARTBEAT", hide_env_values = true)]
     heartbeat: Option<String>,
 
@@ -210,7 +217,7 @@ struct Arguments {
     #[arg(long)]
     tag_output: bool,
 
-    /// Sets a variable for the ranks. Without a value it is that of ftrun's own environment, which the ranks have anyway
+    /// Sets a variable for the ranks; again for another one. Without a value it is that of ftrun's own environment, which the ranks have anyway
     #[arg(short = 'x', value_name = "VAR[=VALUE]", allow_hyphen_values = true)]
     variables: Vec<OsString>,
 
@@ -218,7 +225,7 @@ struct Arguments {
     #[arg(long = "mca", num_args = 2, value_names = ["NAME", "VALUE"], allow_hyphen_values = true)]
     mca: Vec<OsString>,
 
-    /// Working directory of the ranks; relative names of the program are looked up from there
+    /// Working directory of the ranks; relative names of the program are looked up from there [default: that of ftrun]
     #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR")]
     directory: Option<PathBuf>,
 
@@ -750,6 +757,12 @@ mod tests {
         let Ok(Request::Print(help)) = parse(words("--help")) else { panic!("no help") };
         for option in ["--ft-max-failures", "FT_MODE", "--chdir", "-x", "--np"] {
             assert!(help.contains(option), "{option} is not in the help:\n{help}");
+        }
+        for argument in command().get_arguments().filter(|a| a.get_long().is_some() && a.get_action().takes_values()) {
+            let said = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let known =
+                said.contains("default") || !argument.get_default_values().is_empty() || argument.get_id() == "mca";
+            assert!(known, "{}: no default in the help", argument.get_id());
         }
         assert!(matches!(parse(words("--version")), Ok(Request::Print(text)) if text.starts_with("ftrun ")));
     }

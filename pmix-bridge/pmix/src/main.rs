@@ -65,6 +65,10 @@ fn complain(what: &dyn std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "ft-pmix: {what}");
 }
 
+/// ftrun reads in this file which build it is of.
+#[used]
+static BUILD: fn() = ft_sys::build::keep;
+
 fn main() {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("FT_LOG"))
