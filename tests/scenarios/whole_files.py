@@ -143,7 +143,7 @@ for step in {1..20}; do
 done
 echo $$ > "$FT_GATE_DIR/draft"
 mv "$FT_GATE_DIR/draft" "$FT_GATE_DIR/script.done.0"
-sleep 600
+while :; do sleep 1; done
 """
 
 

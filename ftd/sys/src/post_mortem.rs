@@ -52,9 +52,11 @@ pub fn end(of: &Held) -> Option<End> {
     if let Some(status) = status(of) {
         return Some(End::Status(status));
     }
+    // Its body first: it may be waited for between two questions, and then the descriptor tells.
+    let body = zombie(of.identity.pid).filter(|_| of.identity.exists());
     match kept(of.as_fd()) {
         Kept::Status(status) => Some(End::Status(status)),
-        _ => Some(zombie(of.identity.pid).filter(|_| of.identity.exists()).unwrap_or(End::Unknown)),
+        _ => Some(body.unwrap_or(End::Unknown)),
     }
 }
 
@@ -63,7 +65,8 @@ pub fn zombie(pid: i32) -> Option<End> {
     let stat = proc::stat(&proc::of(pid)).ok()??;
     let own = || std::fs::metadata(proc::of(pid)).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw());
     match stat.exit_code {
-        _ if stat.state != 'Z' => None,
+        // While it is being waited for it is an `X`.
+        _ if !matches!(stat.state, 'Z' | 'X') => None,
         // Also what is not shown to this process is a 0.
         Some(0) | None if !own() => Some(End::NotYet),
         status => Some(End::Status(status.unwrap_or(0))),
@@ -100,6 +103,19 @@ mod tests {
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse::<u32>().unwrap_or(0));
         (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+    }
+
+    #[test]
+    fn the_moment_at_which_its_parent_waits_for_it_hides_nothing() {
+        for _ in 0..200 {
+            let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+            let held = Held::of(child.id() as i32).unwrap();
+            drop(child.stdin.take());
+            let parent = std::thread::spawn(move || child.wait().unwrap());
+            let end = std::iter::repeat_with(|| end(&held)).flatten().find(|end| *end != End::NotYet);
+            parent.join().unwrap();
+            assert!(end == Some(End::Status(0)) || !is_kept(), "{end:?}");
+        }
     }
 
     #[test]

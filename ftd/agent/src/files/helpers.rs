@@ -5,6 +5,7 @@ use ft_sys::death::is_past_user_code;
 use ft_sys::individual::{Held, Individual};
 use ft_sys::open_files::{descriptors_for_writing, open_for_writing};
 use ft_sys::post_mortem::{self, End};
+use ft_sys::process::processor_time;
 use nix::libc;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,6 +13,9 @@ use std::time::{Duration, Instant};
 
 /// So many are held by a descriptor; a job with more on one node has none left for anything else.
 const MOST: usize = 4096;
+
+/// A look that takes less is worth it at any time.
+const CHEAP: Duration = Duration::from_millis(1);
 
 /// Of a kill since a look longer ago than this nothing follows for the files of today.
 const RECENT: Duration = Duration::from_secs(2);
@@ -47,6 +51,8 @@ struct Helper {
     held: Arc<Held>,
     /// What it had open for writing when it was last looked at; `None` before that.
     files: Option<BTreeSet<u64>>,
+    /// It has ended, and nobody knows yet how.
+    undecided: bool,
 }
 
 impl Helper {
@@ -71,7 +77,7 @@ pub struct Helpers {
     kills: Option<(Instant, u64)>,
     /// More than can be held.
     too_many: bool,
-    /// When it was last looked at what they have open, and how long that took.
+    /// When it was last looked at what they have open, and how much of a processor's time that took.
     files_seen: Option<(Instant, Duration)>,
 }
 
@@ -89,10 +95,10 @@ impl Helpers {
         survey
     }
 
-    /// Many processes with many descriptors cost a fifth of the time; each is looked at at least once.
+    /// Many processes with many descriptors cost a fifth of a processor; each is looked at at least once.
     fn see_files(&mut self) {
-        let begun = Instant::now();
-        let all = self.files_seen.is_none_or(|(at, took)| at.elapsed() >= 4 * took);
+        let begun = processor_time();
+        let all = self.files_seen.is_none_or(|(at, took)| took < CHEAP || at.elapsed() >= 4 * took);
         for (pid, helper) in self.held.iter_mut().filter(|(_, helper)| all || helper.files.is_none()) {
             // Of one that is closing its files the last look counts.
             let files = open_for_writing(*pid);
@@ -101,7 +107,7 @@ impl Helpers {
             }
         }
         if all {
-            self.files_seen = Some((Instant::now(), begun.elapsed()));
+            self.files_seen = Some((Instant::now(), processor_time().saturating_sub(begun)));
         }
     }
 
@@ -122,6 +128,7 @@ impl Helpers {
                 end => end,
             };
             survey.all_alive &= end != Some(End::NotYet);
+            helper.undecided = end == Some(End::NotYet) && !helper.held.lives();
             if let Some(end) = end
                 && end != End::NotYet
             {
@@ -148,7 +155,7 @@ impl Helpers {
             if self.held.len() >= MOST {
                 self.too_many = true;
             } else if let Some(held) = Held::of(pid) {
-                self.held.insert(pid, Helper { held: Arc::new(held), files: None });
+                self.held.insert(pid, Helper { held: Arc::new(held), files: None, undecided: false });
             } else if let Some(one) = Individual::of(pid)
                 && let Some(end) = post_mortem::zombie(pid)
                 && self.buried.insert(one)
@@ -160,12 +167,12 @@ impl Helpers {
 
     /// Descriptors that tell when one ends.
     pub fn descriptors(&self) -> Vec<Arc<Held>> {
-        self.held.values().map(|helper| helper.held.clone()).filter(|held| held.lives()).collect()
+        self.held.values().filter(|helper| !helper.undecided).map(|helper| helper.held.clone()).collect()
     }
 
     /// Whether one has ended of which more will be known soon.
     pub fn is_undecided(&self) -> bool {
-        self.held.values().any(|helper| !helper.held.lives())
+        self.held.values().any(|helper| helper.undecided)
     }
 }
 
