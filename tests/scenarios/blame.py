@@ -279,6 +279,8 @@ def jobs_of_one_linked_in(context):
         job = context.ftrun(mpi, 2, *command, options=["--ft-mpi=mpich"])
         job.expect(0)
         check(job.output.results == ["of ending"] and job.err == "", f"{command}: {job.output.text}{job.err}")
+    job = context.ftrun(mpi, 2, "setsid", program, "exit", "1", "7", options=["--ft-mpi=mpich"])
+    check(job.wait(30) == 7, job.err)
 
 
 @scenario("jobs-of-one-bare", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
