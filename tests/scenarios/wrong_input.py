@@ -1,6 +1,7 @@
 """Wrong input: answered with one sentence and a non-zero exit."""
 
 import os
+import pathlib
 import re
 import shutil
 import socket
@@ -83,6 +84,17 @@ def no_interpreter(context, how):
     check(status == (126 if how == "not-executable" else 127), f"exit status {status}: {context.jobs[-1].err}")
     sentence = context.jobs[-1].err.splitlines()[-1]
     check(all(word in sentence for word in words) and "ran" not in context.jobs[-1].output.text, sentence)
+
+
+@scenario("no-loader")
+def no_loader(context):
+    """A program whose dynamic linker is not there, one of another C library for example."""
+    program = context.work / "program"
+    found = re.search(rb"/lib[\w/.-]*/ld-[\w.-]+", pathlib.Path("/bin/true").read_bytes())[0]
+    program.write_bytes(pathlib.Path("/bin/true").read_bytes().replace(found, b"/no" + found[3:]))
+    program.chmod(0o755)
+    _refused(context, ["-n", "2", "--ft=reinit", str(program)], f"cannot execute {program}: its program loader '/no", "is not there")
+    check(context.jobs[-1].process.returncode == 127, f"exit status {context.jobs[-1].process.returncode}")
 
 
 @scenario("no-entry")

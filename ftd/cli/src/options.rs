@@ -411,7 +411,8 @@ fn sentence(error: &clap::Error) -> String {
             let command = command();
             let names: Vec<String> =
                 command.get_arguments().filter_map(|a| Some(format!("--{}", a.get_long()?))).collect();
-            let meant = mpirun::nearest(&argument, names.iter().map(String::as_str));
+            let names = names.iter().map(String::as_str).chain(["--help", "--version"]);
+            let meant = mpirun::nearest(&argument, names);
             let instead = match mpirun::instead(&argument) {
                 Some(words) => format!(": {words}"),
                 None => near(meant),
@@ -709,6 +710,7 @@ mod tests {
             ("-n 2 --ft-nothing app", "--ft-nothing"),
             ("-n 2 --ft-grce=3 app", "--ft-grce (did you mean --ft-grace?)"),
             ("-n 2 --ftgrace 3 app", "(did you mean --ft-grace?)"),
+            ("--hlep", "(did you mean --help?)"),
             ("-n 2 --tag-ouput app", "(did you mean --tag-output?)"),
             ("-n 2 --ft=reinti app", "'reinti' is no mode: choose none or reinit (did you mean reinit?)"),
             ("-n 2 --ft=Reinit app", "(did you mean reinit?)"),
