@@ -1,5 +1,6 @@
 """Nothing printed is lost: what the ranks print, on its way through every kind of buffer, pipe, terminal and disk."""
 
+import fcntl
 import os
 import pty
 import re
@@ -292,17 +293,93 @@ def reader_left(context):
 
 @scenario("helpers-unheard", each=[{"where": "left"}, {"where": "full"}])
 def helpers_unheard(context, where):
-    """What helpers say cannot be written: nobody reads standard error any more, or its disk is full. None dies of that."""
+    """What helpers say cannot be written: nobody reads standard error any more, or its disk is full. None dies of that; what
+    a full disk has lost of standard error, ftrun counts."""
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "places.c")
     # The agent says something about every message.
     redirect = {"left": "2> >(exec true)", "full": "2>/dev/full"}[where]
     job = context.script(
         f'FT_LOG=debug "$FTRUN" -n 2 --ft=reinit "$PROGRAM" {redirect}',
-        mpi=mpi, env={"PROGRAM": program, "PLACES_SLEEP": 20},
+        mpi=mpi, env={"PROGRAM": program, "PLACES_SLEEP": 20}, hurry=30,
     )
     status = job.wait(60)
-    check("result " in job.output.text and status == 0, f"status {status}, and {job.output.text!r}")
+    check("result " in job.output.text and status == (1 if where == "full" else 0), f"status {status}, and {job.output.text!r}")
+
+
+@scenario("log-unread", each=[{"who": "rank"}, {"who": "agent"}])
+def log_unread(context, who):
+    """Nobody reads standard error, and agent and ft-pmix log all that they do: a rank's death, or the agent's, is seen and recovered
+    from all the same, and the result is right."""
+    mpi = context.mpi("openmpi4")
+    program = context.program(mpi, "places.c")
+    reference = context.reference(mpi, 2, program)
+    read = unread_pipe(context)
+    job = context.script(
+        'FT_LOG=debug exec "$FTRUN" -n 2 --ft=reinit "$PROGRAM" 2>pipe', mpi=mpi, env={"PROGRAM": program},
+        gates=["app.compute:1"],
+    )
+    rank = job.at_gate("app.compute", 1)
+    job.kill(rank if who == "rank" else job.one("ft-agent"))
+    until(lambda: job.output.results, "no result while nobody reads standard error")
+    check(set(job.output.results) == set(reference.results), f"{job.output.results}, undisturbed {reference.results}")
+    text = rest_of(read)
+    job.expect(0)
+    check(b"ftd: recovery, epoch 2" in text and b"DEBUG ft_agent" in text, f"not in the log: {text[-3000:]}")
+
+
+@scenario("log-dropped")
+def log_dropped(context):
+    """There is no room for a single line of the agent's while a rank dies: the lines are counted, and the count is said where they
+    are missing."""
+    read = unread_pipe(context)
+    rank = 'if [ "$FT_WORLD" = 1 ]; then exec sleep 1000; fi; touch "$HERE/up"; while [ ! -e "$HERE/go" ]; do sleep 0.01; done; echo on'
+    job = context.script(
+        'FT_LOG=debug exec "$FTRUN" -n 1 --ft=reinit bash -c "$RANK" 2>pipe', env={"RANK": rank, "HERE": context.work}
+    )
+    (sleeper,) = until(lambda: job.below("sleep"), "the rank does not run")
+    agents = os.open(f"/proc/{job.one('ft-agent')}/fd/2", os.O_WRONLY | os.O_NONBLOCK)
+    filled = 0
+
+    def fill():
+        nonlocal filled
+        try:
+            while True:
+                filled += os.write(agents, b"filler\n" * 500)
+        except BlockingIOError:
+            return filled > 3 << 19
+
+    until(fill, "ftrun reads nothing")
+    job.kill(sleeper)
+    until(lambda: fill() and (context.work / "up").exists(), "a death was not seen while nobody reads the log")
+    os.close(agents)
+    text = bytearray()
+    os.set_blocking(read, True)
+    while text.count(b"filler\n") * 7 < filled:
+        text += os.read(read, 1 << 16)
+    (context.work / "go").touch()
+    text += rest_of(read)
+    job.expect(0)
+    check(job.output.text == "on\n", job.output.text)
+    check(re.search(rb"^ftd: ft-agent: \d+ lines dropped here", text, re.M), f"not said: {text[-3000:]}")
+
+
+def unread_pipe(context):
+    """A small named pipe that is open for reading, and that nobody reads."""
+    os.mkfifo(context.work / "pipe")
+    read = os.open(context.work / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, 4096)
+    return read
+
+
+def rest_of(read):
+    """All that comes out of a pipe until nobody writes any more."""
+    text = bytearray()
+    os.set_blocking(read, True)
+    while part := os.read(read, 1 << 16):
+        text += part
+    os.close(read)
+    return text
 
 
 # The second world begins a line, waits, and ends it.

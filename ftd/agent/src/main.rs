@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     ft_sys::process::lift_file_size_limit();
     tracing_subscriber::fmt()
         .with_env_filter(what_to_log())
-        .with_writer(std::io::stderr)
+        .with_writer(|| ft_sys::log::Log)
         .with_ansi(false)
         .log_internal_errors(false)
         .init();
@@ -84,6 +84,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(work());
     // Threads that hash or sweep must not hold up the end.
     runtime.shutdown_timeout(std::time::Duration::from_millis(100));
+    ft_sys::log::say_what_was_dropped();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
@@ -95,7 +96,7 @@ fn what_to_log() -> tracing_subscriber::EnvFilter {
     match std::env::var_os("FT_LOG").filter(|text| !text.is_empty()) {
         None => "error".into(),
         Some(text) => tracing_subscriber::EnvFilter::try_new(text.to_string_lossy()).unwrap_or_else(|error| {
-            ft_sys::standard::say(format_args!(
+            ft_sys::log::say(format_args!(
                 "ftd: FT_LOG: '{}' is not what can be logged ({error}): errors only",
                 text.to_string_lossy()
             ));
@@ -105,7 +106,7 @@ fn what_to_log() -> tracing_subscriber::EnvFilter {
 }
 
 fn fail(error: &AgentError) -> ExitCode {
-    ft_sys::standard::say(format_args!("ftd: ft-agent: {error}"));
+    ft_sys::log::say(format_args!("ftd: ft-agent: {error}"));
     ExitCode::FAILURE
 }
 
@@ -140,7 +141,7 @@ async fn work() -> Result<(), AgentError> {
     tokio::spawn(async move {
         match driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(message)).await {
             Err(error) if error.is_trouble() => {
-                ft_sys::standard::say(format_args!("ftd: ft-agent: the link to ftrun: {error}"))
+                ft_sys::log::say(format_args!("ftd: ft-agent: the link to ftrun: {error}"))
             }
             _ => {}
         }

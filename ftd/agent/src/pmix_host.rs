@@ -128,7 +128,7 @@ async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmi
         }
     };
     if error.is_trouble() {
-        ft_sys::standard::say(format_args!("ftd: ft-pmix is cut off: {error}"));
+        ft_sys::log::say(format_args!("ftd: ft-pmix is cut off: {error}"));
     }
     let _ = inputs.send(Input::PmixClosed { host: id, reason: error.to_string() });
 }

@@ -12,7 +12,7 @@ use crate::job_dir::{JobDir, JobDirError};
 use crate::limits::Soft;
 use crate::options::Options;
 use crate::orphans::Orphans;
-use crate::output::{Key, Output};
+use crate::output::{AGENT, Key, Output};
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
 use ft_sys::channel::{Channel, ChannelError};
@@ -283,6 +283,8 @@ impl Launcher {
 
     fn start_agent(&mut self) -> Result<(), LaunchError> {
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
+        let err = self.output.open(AGENT, Instant::now()).map_err(system("no pipe"))?;
+        let out = err.try_clone().map_err(system("no pipe"))?;
         let Some(listener) = &self.listener else { return Ok(()) };
         crate::build::check(&self.helpers.agent)?;
         let helper = Helper {
@@ -293,7 +295,7 @@ impl Launcher {
                 ("FT_LISTEN_FD", listener.as_raw_fd().to_string()),
             ],
             descriptors: &[theirs.as_fd(), listener.as_fd()],
-            output: None,
+            output: Some((out, err)),
             own_session: true,
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: self.helpers.agent.clone(), error })?;

@@ -25,6 +25,8 @@ const HOLD: Duration = Duration::from_secs(3);
 const IDLE: Duration = Duration::from_millis(50);
 /// A line that is longer is passed on in parts.
 const LONGEST: usize = 64 << 10;
+/// What the agent may log while ftrun does not come to read, where the system allows it.
+const ROOM: i32 = 1 << 20;
 /// Read at once.
 const CHUNK: usize = 64 << 10;
 
@@ -37,8 +39,11 @@ pub enum Stream {
     Err,
 }
 
-/// Which pipe. The world 0 is none: there the shepherd of the slot writes.
+/// Which pipe. The world 0 is none: there the shepherd of the slot writes, or the agent.
 pub type Key = (World, Slot, Stream);
+
+/// What the agent has in a slot's place.
+pub const AGENT: Slot = Slot::MAX;
 
 /// One pipe.
 #[derive(Debug)]
@@ -104,13 +109,22 @@ impl Output {
         Ok(Output { sources: BTreeMap::new(), out, err, wake, tag, held: None, block: None })
     }
 
-    /// Makes the pipe of a slot's shepherd and returns its writing end.
+    /// Makes the pipe of a slot's shepherd, or of the agent, and returns its writing end. Those do not wait for a reader.
     ///
     /// # Errors
     /// When no descriptor is left.
     pub fn open(&mut self, slot: Slot, now: Instant) -> io::Result<OwnedFd> {
         let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
-        self.listen((0, slot, Stream::Err), None, read, now)?;
+        fcntl(&write, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        if slot == AGENT {
+            // Where it is refused, less is held for a reader that is late. All of a user's pipes together have a limit.
+            let _ = fcntl(&write, FcntlArg::F_SETPIPE_SZ(ROOM));
+        }
+        let key = (0, slot, Stream::Err);
+        // An agent that died may have said why.
+        self.read_whole(key, now);
+        self.pass_rest(key, true);
+        self.listen(key, None, read, now)?;
         Ok(write)
     }
 

@@ -44,14 +44,14 @@ fn main() -> ExitCode {
     let options = match Options::parse(std::env::args_os().skip(1)) {
         Ok(options) => options,
         Err(sentence) => {
-            ft_sys::standard::say(format_args!("ftd: ft-shepherd: {sentence}"));
+            ft_sys::log::say(format_args!("ftd: ft-shepherd: {sentence}"));
             return ExitCode::from(2);
         }
     };
     match tend(options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            ft_sys::standard::say(format_args!("ftd: ft-shepherd: {error}"));
+            ft_sys::log::say(format_args!("ftd: ft-shepherd: {error}"));
             ExitCode::FAILURE
         }
     }
@@ -235,10 +235,7 @@ impl Shepherd {
                 Ok(None) => break,
                 Err(error) => {
                     if !matches!(error, ChannelError::Closed) {
-                        ft_sys::standard::say(format_args!(
-                            "ftd: slot {}: the agent's words: {error}",
-                            self.slot.number()
-                        ));
+                        ft_sys::log::say(format_args!("ftd: slot {}: the agent's words: {error}", self.slot.number()));
                     }
                     agent_gone = true;
                     break;
@@ -269,7 +266,7 @@ impl Shepherd {
         loop {
             for report in self.slot.emptied() {
                 if let ToAgent::Notice(sentence) = report {
-                    ft_sys::standard::say(format_args!("ftd: {sentence}"));
+                    ft_sys::log::say(format_args!("ftd: {sentence}"));
                 }
             }
             if !self.slot.waits_for_filters() || !self.launcher_lives() {

@@ -14,6 +14,7 @@ pub mod individual;
 pub mod job_dir;
 pub mod lease;
 pub mod litter;
+pub mod log;
 pub mod made;
 pub mod memory;
 pub mod notes;

@@ -4,7 +4,7 @@
 //! So what was closed is noted before that.
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,11 +21,6 @@ extern "C" fn note() {
 #[unsafe(link_section = ".init_array")]
 #[used]
 static BEFORE_MAIN: extern "C" fn() = note;
-
-/// A line on standard error. Where it cannot be written nobody can be told, and nothing else changes: `eprintln!` panics.
-pub fn say(words: impl std::fmt::Display) {
-    let _ = writeln!(io::stderr(), "{words}");
-}
 
 /// One of the three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,6 @@ use ft_pmix::{LookupResponder, ModexResponder, OpResponder, Server, SpawnRespond
 use ft_wire::pmix::{Proc, ToAgent, ToPmix};
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
 use std::collections::{HashMap, HashSet};
-use std::io::Write;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -60,9 +59,8 @@ impl Requests {
     }
 }
 
-/// Where it cannot be written nobody can be told; `eprintln!` would panic.
 fn complain(what: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "ft-pmix: {what}");
+    ft_sys::log::say(format_args!("ft-pmix: {what}"));
 }
 
 /// ftrun reads in this file which build it is of.
@@ -72,7 +70,7 @@ static BUILD: fn() = ft_sys::build::keep;
 fn main() {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("FT_LOG"))
-        .with_writer(std::io::stderr)
+        .with_writer(|| ft_sys::log::Log)
         .with_ansi(false)
         .log_internal_errors(false)
         .init();
