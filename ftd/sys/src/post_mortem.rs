@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn the_moment_at_which_its_parent_waits_for_it_hides_nothing() {
-        for _ in 0..200 {
+        for _ in 0..1500 {
             let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
             let held = Held::of(child.id() as i32).unwrap();
             drop(child.stdin.take());
