@@ -69,8 +69,8 @@ int ft_protect(int id, void *pointer, size_t bytes);
  * places hold versions that must be kept (at most FT_CHECKPOINT_TIMEOUT seconds, 60). A restarted process calls
  * ft_restore first. When another rank has called ft_finalize, or has ended, versions after its last one are FT_ERR_ORDER at
  * once: no version counts without every rank. Whatever the error, older versions stay whole.
- * What the program printed before the call is out when the version counts: stdout is emptied, in C++ std::cout and
- * std::wcout (see below), in Fortran output_unit, and all that ft_on_checkpoint was told of. */
+ * What the program printed before the call is out when the version counts: stdout is emptied, in C++ std::cout,
+ * std::clog and their wide kin (see below), in Fortran output_unit, and all that ft_on_checkpoint was told of. */
 int ft_checkpoint(uint64_t version);
 
 /* Has `call` called with `argument` at the beginning of each ft_checkpoint, in the thread that calls that: it empties the
@@ -100,21 +100,32 @@ const char *ft_strerror(int code);
 }
 #endif
 
-/* C++: whoever includes this header has std::cout and std::wcout emptied in ft_checkpoint, also after
+/* C++: whoever includes this header has std::cout, std::wcout, std::clog and std::wclog emptied in ft_checkpoint, also after
  * std::ios::sync_with_stdio(false). Then, as everywhere, no other thread may use them at that moment; a program that cannot
  * promise that defines FT_NO_IOSTREAM before it includes this header, and registers a function that takes its own lock. */
 #if defined(__cplusplus) && !defined(FT_NO_IOSTREAM)
 namespace ft_detail {
-inline void empty_streams(void *) {
-    /* Streams that are tied to stdio wait for stdout's lock, which another thread may hold for ever. */
-    for (int waited = 0; ftrylockfile(stdout) != 0; waited++) {
+/* Streams that are tied to stdio wait for its lock, which another thread may hold for ever. */
+inline bool lock(FILE *file) {
+    for (int waited = 0; ftrylockfile(file) != 0; waited++) {
         if (waited == 1000)
-            return;
+            return false;
         usleep(1000);
     }
-    std::cout.flush();
-    std::wcout.flush();
-    funlockfile(stdout);
+    return true;
+}
+inline void empty_streams(void *) {
+    if (lock(stdout)) {
+        std::cout.flush();
+        std::wcout.flush();
+        funlockfile(stdout);
+    }
+    /* libstdc++ gives them a buffer after sync_with_stdio(false). */
+    if (lock(stderr)) {
+        std::clog.flush();
+        std::wclog.flush();
+        funlockfile(stderr);
+    }
 }
 struct Registration {
     Registration() { ft_on_checkpoint(empty_streams, 0); }

@@ -8,7 +8,7 @@
  *   b  collects lines in a buffer of its own, which a registered function hands to stdio
  *   r  another thread reads standard input all the time
  *   h  another thread holds stdout for ever, and lines go past stdio
- *   c  C++: std::cout.  u  C++: std::cout, not synchronised with stdio
+ *   c  C++: std::cout.  u  C++: std::cout, not synchronised with stdio.  l  C++: std::clog, not synchronised
  * Places: app.first before the first step; app.step at the end of step LINES_AT (6), after the line. */
 #include "gate.h"
 #include <ft.h>
@@ -46,6 +46,8 @@ static void print_line(char how, int rank, int step) {
 #ifdef __cplusplus
     else if (how == 'c' || how == 'u')
         std::cout << line << '\n';
+    else if (how == 'l')
+        std::clog << line << '\n';
 #endif
     else if (step % 2)
         puts(line);
@@ -69,7 +71,7 @@ int main(int argc, char **argv) {
     if (how == 'o')
         setvbuf(stdout, own, _IOFBF, sizeof own);
 #ifdef __cplusplus
-    if (how == 'u')
+    if (how == 'u' || how == 'l')
         std::ios::sync_with_stdio(false);
 #endif
     MPI_Init(&argc, &argv);

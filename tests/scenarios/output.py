@@ -75,7 +75,7 @@ while step.value < int(sys.argv[1]):
 """
 
 # What prints, and how; each of these but the first two loses lines when ft_checkpoint does not empty that buffer.
-HOWS = {"c": "p", "c-reader": "r", "c-large-buffer": "f", "c-own-buffer": "o", "c-registered": "b", "cplusplus": "c", "cplusplus-unsynced": "u"}
+HOWS = {"c": "p", "c-reader": "r", "c-large-buffer": "f", "c-own-buffer": "o", "c-registered": "b", "cplusplus": "c", "cplusplus-unsynced": "u", "cplusplus-clog": "l"}
 
 
 def lines_program(context, mpi, how):
@@ -95,7 +95,8 @@ def lines_program(context, mpi, how):
          "-I", context.prefix / "include", "-L", context.prefix / "lib", f"-Wl,-rpath,{context.prefix}/lib",
          "-lftd_client"], env=context.env(mpi, {}), check=True,
     )
-    return [str(program)], [HOWS[how]]
+    to_stdout = ["bash", "-c", 'exec "$@" 2>&1', "bash"] if how == "cplusplus-clog" else []
+    return [*to_stdout, str(program)], [HOWS[how]]
 
 
 @scenario("printed", each=[{"how": how} for how in [*HOWS, "fortran", "python"]])
