@@ -96,6 +96,7 @@ fn kept(process: BorrowedFd<'_>) -> Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
     use std::process::Command;
 
     /// Whether this kernel keeps it.
@@ -107,11 +108,21 @@ mod tests {
 
     #[test]
     fn the_moment_at_which_its_parent_waits_for_it_hides_nothing() {
-        for _ in 0..1500 {
-            let mut child = Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-            let held = Held::of(child.id() as i32).unwrap();
-            drop(child.stdin.take());
-            let parent = std::thread::spawn(move || child.wait().unwrap());
+        for _ in 0..2000 {
+            let (wait, mut go) = std::io::pipe().unwrap();
+            // SAFETY: the child calls nothing but these two, and ends.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let mut byte = 0_u8;
+                // SAFETY: a byte is read into one.
+                unsafe { libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1) };
+                // SAFETY: ends the child without running anything of the test's.
+                unsafe { libc::_exit(0) };
+            }
+            let held = Held::of(pid).unwrap();
+            let child = nix::unistd::Pid::from_raw(pid);
+            let parent = std::thread::spawn(move || nix::sys::wait::waitpid(child, None).unwrap());
+            go.write_all(b"x").unwrap();
             let end = std::iter::repeat_with(|| end(&held)).flatten().find(|end| *end != End::NotYet);
             parent.join().unwrap();
             assert!(end == Some(End::Status(0)) || !is_kept(), "{end:?}");
