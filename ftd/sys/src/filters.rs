@@ -125,8 +125,8 @@ fn reads(descriptor: &std::path::Path, stdin: Option<u64>) -> Reads {
     }
 }
 
-/// Whether a process has loaded an MPI, or serves one, or may be a copy of one that has joined a world; so is one that cannot be looked at, but
-/// not one that has ended meanwhile: loops of a shell start and end others all the time.
+/// Whether a process has loaded an MPI, or serves one, or may be a copy of one that has joined a world; so is one that cannot
+/// be looked at, but not one that has ended meanwhile: loops of a shell start and end others all the time.
 fn is_of_a_world(pid: i32) -> bool {
     let Ok(maps) = proc::read(&proc::of(pid).join("maps")) else { return true };
     let maps = maps.unwrap_or_default();

@@ -179,6 +179,16 @@ mod tests {
         existing().iter().any(|found| Some(found.id) == segment.id)
     }
 
+    /// Detaches, and waits for children that other tests forked meanwhile: they are attached to what this process was.
+    fn detach(segment: &made::Segment, place: *mut libc::c_void) {
+        // SAFETY: the caller attached there.
+        unsafe { libc::shmdt(place) };
+        let soon = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while segment.id.is_some_and(is_attached) && std::time::Instant::now() < soon {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
     #[test]
     fn only_the_very_segment_that_was_noted_goes() {
         let made = left_by_a_child();
@@ -205,12 +215,11 @@ mod tests {
     fn one_that_was_announced_goes_and_one_that_is_attached_stays() {
         let made = left_by_a_child();
         let announced = made::Segment { id: None, ..made };
-        // SAFETY: attaches at an address of the kernel's choice, and detaches from there.
+        // SAFETY: attaches at an address of the kernel's choice.
         let place = unsafe { libc::shmat(made.id.unwrap(), std::ptr::null(), 0) };
         assert_eq!(remove(&announced, &existing()), Verdict::Attached(made.id.unwrap()));
         assert!(exists(&made));
-        // SAFETY: as above.
-        unsafe { libc::shmdt(place) };
+        detach(&made, place);
         assert_eq!(remove(&announced, &existing()), Verdict::Gone);
         assert!(!exists(&made));
     }
@@ -224,8 +233,7 @@ mod tests {
         unsafe { libc::shmctl(made.id.unwrap(), libc::IPC_RMID, std::ptr::null_mut()) };
         assert!(exists(&made));
         assert_eq!(remove(&made, &existing()), Verdict::Gone);
-        // SAFETY: detaches from there.
-        unsafe { libc::shmdt(place) };
+        detach(&made, place);
         assert!(!exists(&made));
     }
 
@@ -254,11 +262,10 @@ mod tests {
     fn what_the_list_said_of_a_segment_is_asked_again() {
         let made = left_by_a_child();
         let before = existing();
-        // SAFETY: attaches at an address of the kernel's choice, and detaches from there.
+        // SAFETY: attaches at an address of the kernel's choice.
         let place = unsafe { libc::shmat(made.id.unwrap(), std::ptr::null(), 0) };
         assert_eq!(remove(&made, &before), Verdict::Attached(made.id.unwrap()));
-        // SAFETY: as above.
-        unsafe { libc::shmdt(place) };
+        detach(&made, place);
         let changed: Vec<Existing> =
             before.iter().map(|found| Existing { changed: found.changed - 1, ..*found }).collect();
         assert_eq!(remove(&made::Segment { at: made.at - 1, ..made }, &changed), Verdict::Gone);
