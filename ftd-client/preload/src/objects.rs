@@ -5,6 +5,9 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+#[cfg(target_pointer_width = "64")]
+type Header = libc::Elf64_Phdr;
+
 /// A loaded object, as it was when [`loaded`] looked.
 #[derive(Debug)]
 pub(crate) struct Object {
@@ -51,25 +54,18 @@ unsafe extern "C" fn describe(info: *mut libc::dl_phdr_info, _size: usize, found
     let (path, headers) =
         unsafe { (CStr::from_ptr(info.dlpi_name), std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into())) };
     let base = info.dlpi_addr as usize;
-    let mut range: Option<Range<usize>> = None;
     let (mut dynamic, mut relro) = (None, 0..0);
     for header in headers {
         let start = base.wrapping_add(header.p_vaddr as usize);
         match header.p_type {
-            libc::PT_LOAD => {
-                let end = start + header.p_memsz as usize;
-                let before = range.unwrap_or(start..end);
-                range = Some(before.start.min(start)..before.end.max(end));
-            }
             libc::PT_GNU_RELRO => relro = start..start + header.p_memsz as usize,
             libc::PT_DYNAMIC => dynamic = Some(start as *const Dyn),
             _ => {}
         }
     }
-    let range = range.unwrap_or(0..0);
     let mut object = Object {
         path: path.to_owned(),
-        range,
+        range: range_of(base, headers),
         base,
         relocations: Vec::new(),
         symbols: None,
@@ -83,6 +79,31 @@ unsafe extern "C" fn describe(info: *mut libc::dl_phdr_info, _size: usize, found
     }
     found.push(object);
     0
+}
+
+fn range_of(base: usize, headers: &[Header]) -> Range<usize> {
+    let loads = headers.iter().filter(|header| header.p_type == libc::PT_LOAD);
+    let ranges = loads.map(|header| (base.wrapping_add(header.p_vaddr as usize), header.p_memsz as usize));
+    let both = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
+    ranges.map(|(start, bytes)| start..start + bytes).reduce(both).unwrap_or(0..0)
+}
+
+/// Where the loaded objects lie. Much less work than [`loaded`], for this is asked while an MPI loads a hundred of them.
+fn ranges() -> Vec<Range<usize>> {
+    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+        // SAFETY: dl_iterate_phdr passes a valid description, and the pointer that ranges() gave it.
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<Vec<Range<usize>>>()) };
+        if !info.dlpi_phdr.is_null() {
+            // SAFETY: the program headers are as many as is said, and stay while this runs.
+            let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+            found.push(range_of(info.dlpi_addr as usize, headers));
+        }
+        0
+    }
+    let mut found = Vec::with_capacity(256);
+    // SAFETY: the callback gets a pointer to `found`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
+    found
 }
 
 /// An entry of the dynamic section.
@@ -180,8 +201,8 @@ fn mpi_of(native: *const c_void) -> Vec<(Range<usize>, bool)> {
 
 /// `MPI_Init` has returned. What was loaded meanwhile is the MPI's, what is loaded from now on is the program's.
 pub(crate) fn init_ended() {
-    let ranges = loaded().into_iter().map(|object| (is_of_mpi(object.range.start), object.range)).map(|(m, r)| (r, m));
-    publish(Table { ranges: ranges.collect(), others: false });
+    let ranges = ranges().into_iter().map(|range| (range.clone(), is_of_mpi(range.start))).collect();
+    publish(Table { ranges, others: false });
 }
 
 /// Whether `MPI_Init` has been entered.
@@ -197,7 +218,8 @@ pub(crate) fn is_of_mpi(address: usize) -> bool {
         return native.is_some_and(|native| is_in(&mpi_of(native), address).unwrap_or(false));
     };
     // Code that is in no object, a just-in-time compiler's, is the program's.
-    is_in(&table.ranges, address).unwrap_or_else(|| table.others && loaded().iter().any(|o| o.range.contains(&address)))
+    is_in(&table.ranges, address)
+        .unwrap_or_else(|| table.others && ranges().iter().any(|range| range.contains(&address)))
 }
 
 fn is_in(ranges: &[(Range<usize>, bool)], address: usize) -> Option<bool> {

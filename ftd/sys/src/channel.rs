@@ -148,10 +148,9 @@ impl Channel {
             if let Some(message) = self.buffered()? {
                 return Ok(Some(message));
             }
-            if !self.ready(PollFlags::POLLIN, Some(Duration::ZERO))? {
+            if !self.fill_now()? {
                 return Ok(None);
             }
-            self.fill()?;
         }
     }
 
@@ -167,19 +166,36 @@ impl Channel {
     }
 
     fn fill(&mut self) -> Result<(), ChannelError> {
-        let mut bytes = [0; 16 << 10];
-        let count = self.read(&mut bytes)?;
-        self.frames.push(&bytes[..count]);
+        while !self.fill_now()? {
+            self.wait(PollFlags::POLLIN, None)?;
+        }
         Ok(())
+    }
+
+    /// Takes in what is here; false when nothing is.
+    fn fill_now(&mut self) -> Result<bool, ChannelError> {
+        let mut bytes = [0; 16 << 10];
+        let count = self.read_now(&mut bytes)?;
+        self.frames.push(&bytes[..count.unwrap_or(0)]);
+        Ok(count.is_some())
     }
 
     fn read(&mut self, into: &mut [u8]) -> Result<usize, ChannelError> {
         loop {
+            match self.read_now(into)? {
+                Some(count) => return Ok(count),
+                None => self.wait(PollFlags::POLLIN, None)?,
+            }
+        }
+    }
+
+    fn read_now(&mut self, into: &mut [u8]) -> Result<Option<usize>, ChannelError> {
+        loop {
             match recv_with_fds(self.stream.as_fd(), into, &mut self.fds) {
                 Ok(0) => return Err(ChannelError::Closed),
-                Ok(count) => return Ok(count),
+                Ok(count) => return Ok(Some(count)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLIN, None)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(ChannelError::Closed),
                 Err(error) => return Err(error.into()),
             }
@@ -236,7 +252,8 @@ impl AsFd for Channel {
     }
 }
 
-/// One `recvmsg`: returns the number of bytes, 0 at the end, and appends descriptors that came along (close-on-exec).
+/// One `recvmsg` that does not wait: returns the number of bytes, 0 at the end, and appends descriptors that came along
+/// (close-on-exec).
 ///
 /// # Errors
 /// As `recvmsg`; `ENOBUFS` when descriptors were lost because this process has too many open: those that came are closed.
@@ -245,7 +262,8 @@ pub fn recv_with_fds(socket: BorrowedFd<'_>, into: &mut [u8], fds: &mut VecDeque
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     // Closes what is not taken out of it.
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let message = recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let message =
+        recvmsg(socket, &mut [IoSliceMut::new(into)], &mut control, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT)?;
     if message.flags.contains(ReturnFlags::CTRUNC) {
         return Err(io::Error::from_raw_os_error(libc::ENOBUFS));
     }
