@@ -223,12 +223,17 @@ impl Shepherd {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let _ = self.deaths.read_signal();
+        let happened = |at: usize| waited[at].any().unwrap_or(true);
+        let (said, died) = (happened(0), happened(2));
         self.slot.feed();
-        let mut reports = self.slot.reap();
+        let mut reports = Vec::new();
+        if died {
+            let _ = self.deaths.read_signal();
+            reports = self.slot.reap();
+        }
         let mut exit = false;
         let mut agent_gone = false;
-        while let Some(agent) = &mut self.agent {
+        while let Some(agent) = self.agent.as_mut().filter(|_| said) {
             match agent.try_receive::<ToShepherd>() {
                 Ok(Some((ToShepherd::Exit, _))) => exit = true,
                 Ok(Some((message, fds))) => reports.extend(self.slot.obey(message, fds)),

@@ -220,8 +220,8 @@ impl Slot {
 
     /// What tells by a hang-up that nobody writes any more, while that is of interest.
     pub fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let lingers = self.leaving.as_ref().is_some_and(Leaving::lingers);
-        self.output.held().filter(move |_| lingers)
+        let lingers = self.leaving.as_ref().filter(|leaving| leaving.lingers());
+        lingers.into_iter().flat_map(|_| self.output.held())
     }
 
     /// Whether filters have time.

@@ -15,7 +15,7 @@ struct Memory {
 impl Memory {
     fn of_self() -> Option<Memory> {
         // One path of another program that is not UTF-8 must not hide the rest.
-        let read = |file| fs::read(file).ok().map(|text| String::from_utf8_lossy(&text).into_owned());
+        let read = |file: &str| Some(String::from_utf8_lossy(&crate::proc::read(Path::new(file)).ok()??).into_owned());
         let (cgroups, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mounts")?);
         // v1 first: where both are mounted the memory controller is bound to one of them.
         Memory::find(&cgroups, &mounts, false).or_else(|| Memory::find(&cgroups, &mounts, true))
@@ -51,8 +51,8 @@ impl Memory {
 
     fn kills(&self) -> Option<u64> {
         let file = if self.v2 { "memory.events" } else { "memory.oom_control" };
-        let text = fs::read_to_string(self.directories.first()?.join(file)).ok()?;
-        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        let text = crate::proc::read(&self.directories.first()?.join(file)).ok()??;
+        String::from_utf8_lossy(&text).lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     }
 }
 
