@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -135,6 +135,34 @@ impl Agent {
     }
 }
 
+/// A program of this build, as ftrun wants them, that executes this test's own stand-in for the agent.
+fn stand_in() -> &'static Path {
+    const SOURCE: &str = r#"
+        #include <fcntl.h>
+        #include <unistd.h>
+        __attribute__((section(".note.ftd"), used, aligned(4)))
+        static const struct { unsigned owner_bytes, text_bytes, kind; char owner[4], text[48]; } note =
+            { 4, 48, 1, "ftd", BUILD };
+        int main(void) {
+            dup2(open("/dev/null", O_WRONLY), 1);
+            execl(TEST, TEST, "--exact", "a_stand_in_for_the_agent", (char *)0);
+            return 127;
+        }
+    "#;
+    static MADE: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+    let (_, program) = MADE.get_or_init(|| {
+        let dir = tempfile::tempdir().unwrap();
+        let (source, program) = (dir.path().join("stand_in.c"), dir.path().join("stand_in"));
+        fs::write(&source, SOURCE).unwrap();
+        let define = |name: &str, text: &str| format!("-D{name}={text:?}");
+        let test = std::env::current_exe().unwrap();
+        let defines = [define("BUILD", &ft_sys::build::own()), define("TEST", test.to_str().unwrap())];
+        assert!(Command::new("cc").args(defines).arg(&source).arg("-o").arg(&program).status().unwrap().success());
+        (dir, program)
+    });
+    program
+}
+
 struct Job {
     ftrun: Child,
     control: UnixListener,
@@ -169,12 +197,9 @@ impl Job {
         let (libexec, memory) = (at("libexec"), tempfile::tempdir_in("/dev/shm").unwrap());
         fs::create_dir(&libexec).unwrap();
         std::os::unix::fs::symlink(ft_shepherd(), libexec.join("ft-shepherd")).unwrap();
-        fs::write(libexec.join("ft-pmix"), "").unwrap();
-        fs::write(libexec.join("libft_preload.so"), "").unwrap();
-        let me = std::env::current_exe().unwrap();
-        let script = format!("#!/bin/sh\nexec '{}' --exact a_stand_in_for_the_agent > /dev/null\n", me.display());
-        fs::write(libexec.join("ft-agent"), script).unwrap();
-        fs::set_permissions(libexec.join("ft-agent"), fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["ft-agent", "ft-pmix", "libft_preload.so"] {
+            std::os::unix::fs::symlink(stand_in(), libexec.join(name)).unwrap();
+        }
         let control = UnixListener::bind(at("control")).unwrap();
         let out = File::create(at("out")).unwrap();
         let err = if setup.together { out.try_clone().unwrap() } else { File::create(at("err")).unwrap() };
