@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import time
 
 from harness import proc
 from harness.job import check
@@ -109,6 +110,8 @@ def filter_in_a_recovery(context, mpi, how):
 
 # Neither reads, nor ends, nor cares about signals that it can care about.
 NEVER = """trap '' HUP TERM PIPE; while :; do sleep 1; done"""
+# The shepherd has noted into which pipe the rank prints. It looks seldom at a program that does not call MPI_Init.
+NOTED = 'until od -An -tx8 "${FT_SOCKET%/*}/below.0" | grep -q " 2000000000000000"; do sleep 0.01; done; '
 
 
 @scenario("filter-that-never-ends", each=[{"when": "end"}, {"when": "recovery"}, {"when": "cancelled"}])
@@ -116,8 +119,8 @@ def filter_that_never_ends(context, when):
     """It has its time and no more, and a sentence names it; the job goes on, or ends with its own status."""
     rank = {
         "end": "exit 3",
-        "recovery": 'if [ "$FT_WORLD" = 1 ]; then kill -9 $$; fi; exit 3',
-        "cancelled": 'trap "exit 3" TERM; touch "$HERE/up"; while :; do sleep 0.01; done',
+        "recovery": f'if [ "$FT_WORLD" = 1 ]; then {NOTED} kill -9 $$; fi; exit 3',
+        "cancelled": f'trap "exit 3" TERM; {NOTED} touch "$HERE/up"; while :; do sleep 0.01; done',
     }[when]
     job = context.ftrun(
         None, 1, "bash", "-c", f'exec "$@" > >({NEVER})', "bash", "bash", "-c", rank, env={"HERE": context.work}, hurry=4
@@ -145,10 +148,65 @@ def filter_and_shepherd(context):
     check(job.output.text.split()[-10:] == [str(n) for n in range(1, 11)], job.output.text)
 
 
-@scenario("left-behind", each=[{"what": "prints"}, {"what": "is-silent"}])
+SLOW_READER = """
+$FTRUN -n 1 --ft=reinit bash -c 'exec > >(cat); seq -f "%0999.f" 1240; touch "$HERE/printed"' |
+    { until [ -e room ]; do sleep 0.01; done; cat >whole; }
+exit ${PIPESTATUS[0]}
+"""
+
+
+@scenario("filter-and-slow-reader")
+def filter_and_slow_reader(context):
+    """Nobody reads what ftrun prints for three times as long as filters have at the job's end: nothing is lost."""
+    job = context.script(SLOW_READER, env={"HERE": context.work}, hurry=20)
+    until((context.work / "printed").exists, "the rank does not end")
+    until(lambda: not job.below("seq"), "the rank does not end")
+    time.sleep(1.5)
+    check(job.running(), f"the job did not wait for its reader: {job.err}")
+    (context.work / "room").touch()
+    check(job.wait(20) == 0, f"status {job.process.returncode}: {job.err}")
+    found = [int(line) for line in (context.work / "whole").read_text().split()]
+    check(found == [*range(1, 1241)] and "had not printed" not in job.err, f"{len(found)} lines of 1240: {job.err}")
+
+
+# Rank 1 is the victim; rank 0 has a producer that is far from its end, and somebody who would publish what came of it.
+INNOCENT = """
+if [ "$FT_WORLD" != 1 ]; then exit 0; fi
+if [ "$FT_RANK" = 1 ]; then echo $$ >"$HERE/victim.new"; mv "$HERE/victim.new" "$HERE/victim"; exec sleep 1000; fi
+%s
+"""
+PRODUCERS = {
+    "pipe": '{ echo one; touch "$HERE/begun"; exec sleep 1000; } | { cat >"$HERE/part"; mv "$HERE/part" "$HERE/whole"; }',
+    "words": "bash -c 'words=$(echo one; touch \"$HERE/begun\"; exec sleep 1000); touch \"$HERE/whole\"; true'; true",
+    "monitor": """python3 -c 'import os, time
+pipe = os.pipe(); open(os.environ["HERE"] + "/begun", "w"); time.sleep(1000)' >/dev/null 2>&1 & wait""",
+}
+
+
+@scenario(
+    "no-false-end",
+    each=[{"how": how, "victim": "rank"} for how in PRODUCERS] + [{"how": "pipe", "victim": "shepherd"}],
+)
+def no_false_end(context, how, victim):
+    """Who reads what no rank prints is no filter: nobody takes its producer's death for the end of its input."""
+    script = INNOCENT % PRODUCERS[how]
+    job = context.ftrun(None, 2, "bash", "-c", script, env={"HERE": context.work})
+    until((context.work / "begun").exists, "rank 0 does not run")
+    pid = int(until(lambda: (path := context.work / "victim").exists() and path.read_text(), "rank 1 does not run"))
+    if victim == "shepherd":
+        job.kill(next(other for other in job.below("ft-shepherd") if other != job.shepherd_of(pid)))
+    else:
+        job.kill(pid)
+    job.expect(0)
+    check(not (context.work / "whole").exists(), "what was cut off was published")
+    check("had not printed" not in job.err, job.err)
+
+
+@scenario("left-behind", each=[{"what": "prints"}, {"what": "is-silent"}, {"what": "own-pipe"}])
 def left_behind(context, what):
     """What a rank leaves in the background: while it can print the job waits for it as under mpirun; else it ends with the rank."""
-    background = {"prints": "'sleep 0.3; echo late'", "is-silent": "'sleep 1000' >/dev/null 2>&1"}[what]
+    background = {"prints": "'sleep 0.3; echo late'", "is-silent": "'sleep 1000' >/dev/null 2>&1",
+                  "own-pipe": "'sleep 1000 | cat' >/dev/null 2>&1"}[what]
     job = context.ftrun(None, 2, "bash", "-c", f"nohup bash -c {background} & echo now")
     job.expect(0, patience=8)
     words = ["late", "late", "now", "now"] if what == "prints" else ["now", "now"]

@@ -672,7 +672,7 @@ impl Launcher {
             return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
         }
         self.output.say(&format!("ftrun: the agent died ({}) and was started again", end.words()));
-        self.orphans = Some(Orphans::default());
+        self.orphans = Some(Orphans::of_job(Path::new(&self.spec.job_dir)));
         self.sweep_step();
     }
 
@@ -689,7 +689,7 @@ impl Launcher {
         if let Some(agent) = &mut self.agent {
             agent.heard = false;
         }
-        self.orphans = Some(Orphans::default());
+        self.orphans = Some(Orphans::of_job(Path::new(&self.spec.job_dir)));
         self.sweep_step();
     }
 

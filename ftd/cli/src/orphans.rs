@@ -4,6 +4,7 @@
 use ft_sys::filters;
 use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
+use std::path::Path;
 use std::time::Duration;
 
 /// Filters have so long to pass on what they have, as in any recovery.
@@ -12,11 +13,18 @@ const FILTERS: Duration = Duration::from_secs(2);
 /// The orphans, until they are gone.
 #[derive(Debug, Default)]
 pub struct Orphans {
+    slot: filters::Slot,
     sweep: Sweep,
     spared: Vec<i32>,
 }
 
 impl Orphans {
+    /// Of shepherds that have noted what they knew in the job's directory.
+    pub fn of_job(job_dir: &Path) -> Orphans {
+        let piping = ft_sys::notes::read(job_dir).piping;
+        Orphans { slot: filters::Slot { piping, ..filters::Slot::default() }, ..Orphans::default() }
+    }
+
     /// How long it has been going on.
     pub fn age(&self) -> Duration {
         self.sweep.age()
@@ -34,9 +42,9 @@ impl Orphans {
                 "killed {seconds} s after the death of their shepherd, and what they had not printed is lost: {named}"
             ));
         }
-        let spared = &mut self.spared;
+        let (spared, slot) = (&mut self.spared, &mut self.slot);
         let gone = self.sweep.round_sparing(own, |found| {
-            *spared = if has_time { filters::filters(found, &filters::Slot::default()) } else { Vec::new() };
+            *spared = if has_time { filters::filters(found, slot) } else { Vec::new() };
             spared.clone()
         });
         (gone && self.spared.is_empty(), sentence)

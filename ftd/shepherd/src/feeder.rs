@@ -62,11 +62,6 @@ impl Feeder {
         (!self.waiting).then(|| self.pipe.as_fd())
     }
 
-    /// The pipe's.
-    pub fn inode(&self) -> Option<u64> {
-        nix::sys::stat::fstat(&self.pipe).ok().map(|stat| stat.st_ino)
-    }
-
     /// The launcher has more, or has reached the end.
     pub fn grew(&mut self) {
         self.waiting = false;

@@ -102,6 +102,17 @@ impl Leaving {
         }
     }
 
+    /// What they have printed is not read yet, at the job's end: their time begins anew. ftrun reads no more than its own reader
+    /// does, and somebody may look at it page by page.
+    pub fn waits_for_reader(&mut self) {
+        let (patience, over) = self.told;
+        let until = Instant::now() + patience;
+        match &mut self.left {
+            Left::Filters(end) | Left::All(Some(end)) if over => *end = until,
+            _ => {}
+        }
+    }
+
     /// When they are killed, in words.
     pub fn since(&self) -> String {
         let (patience, over) = self.told;

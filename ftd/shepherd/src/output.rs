@@ -67,6 +67,16 @@ impl Output {
         ft_sys::filters::has_open(pid, &pipes)
     }
 
+    /// Whether something lies in the pipes that the launcher has not read.
+    pub fn is_unread(&self) -> bool {
+        self.held.iter().any(|fd| ft_sys::filters::is_unread(fd.as_fd()))
+    }
+
+    /// What these pipes are called in [`ft_sys::filters::Piping`].
+    pub fn pipes(&self) -> Vec<u64> {
+        self.held.iter().filter_map(|fd| ft_sys::filters::pipe_of(fd.as_fd())).collect()
+    }
+
     /// Nobody is left who could write.
     pub fn leave(&mut self) {
         self.held.clear();

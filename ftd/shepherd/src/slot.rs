@@ -85,8 +85,8 @@ pub struct Slot {
     number: ft_wire::Slot,
     job_dir: PathBuf,
     stdin: Stdin,
-    /// The pipe that is the standard input of rank 0.
-    stdin_pipe: Option<u64>,
+    /// How the rank prints.
+    piping: filters::Piping,
     held: Option<Held>,
     soft_limits: Option<(u64, u64)>,
     waiting: Option<Waiting>,
@@ -143,7 +143,7 @@ impl Slot {
             number: options.slot,
             job_dir: options.job_dir.clone(),
             stdin,
-            stdin_pipe: None,
+            piping: filters::Piping::default(),
             held: options.held.take(),
             soft_limits: options.soft_limits,
             waiting: None,
@@ -176,8 +176,8 @@ impl Slot {
 
     /// Notes what is below when it is time to. What is being killed anyway is not looked at.
     pub fn note(&mut self) {
-        if !self.is_emptying() {
-            self.notes.look_if_due();
+        if !self.is_emptying() && self.notes.look_if_due() {
+            self.note_piping_of_child();
         }
     }
 
@@ -283,11 +283,34 @@ impl Slot {
         };
         if child.pid == pid {
             (child.is_rank, child.early) = (true, None);
-            return;
+            return self.note_piping(pid);
         }
         if let Some(held) = individual::Held::of(pid).filter(|held| held.is_below(std::process::id() as i32)) {
             self.child.iter_mut().for_each(|child| child.cpu_limit = ft_sys::death::cpu_limit(pid));
             self.joined = Some(Joined { pid, held, status: None });
+            self.note_piping(pid);
+        }
+    }
+
+    /// Notes how a rank prints. One that writes to the slot's own pipes has no filters, and nobody is looked for.
+    fn note_piping(&mut self, rank: i32) {
+        let mut slot = self.for_filters();
+        slot.piping.note(rank);
+        slot.piping.outputs.retain(|pipe| !self.output.pipes().contains(pipe));
+        if !slot.piping.outputs.is_empty() {
+            filters::filters(&ft_sys::process::own_descendants(), &mut slot);
+            slot.piping.outputs.retain(|pipe| !self.output.pipes().contains(pipe));
+        }
+        self.piping = slot.piping;
+        if !self.piping.outputs.is_empty() {
+            self.notes.piping(&self.piping);
+        }
+    }
+
+    /// The same of a direct child that may be no rank of MPI's.
+    fn note_piping_of_child(&mut self) {
+        if let Some(child) = self.child.as_ref().filter(|child| !child.is_rank && self.joined.is_none()) {
+            self.note_piping(child.pid);
         }
     }
 
@@ -379,7 +402,7 @@ impl Slot {
         ft_sys::litter::note_process(&self.job_dir, pid);
         self.child = Some(Child::new(start, pid));
         (self.joined, self.leaving) = (None, None);
-        self.stdin_pipe = feeder.as_ref().and_then(Feeder::inode);
+        self.piping = filters::Piping::default();
         self.feeder = feeder;
         self.notes.started(pid);
         Ok((pid, notes))
@@ -388,6 +411,7 @@ impl Slot {
     /// Kills everything below but filters, which have a while; [`emptied`](Self::emptied) tells when it is gone. `over`: it is
     /// the job that is over.
     pub fn stop(&mut self, world: World, over: bool) {
+        self.note_piping_of_child();
         let leaving = Leaving::stop(self.leaving.take(), world, over);
         self.leave(leaving);
     }
@@ -465,18 +489,22 @@ impl Slot {
     /// Tells once when nothing below runs user code any more. The kernel may still be tearing down memory of the dead.
     pub fn emptied(&mut self) -> Vec<ToAgent> {
         let Some(mut leaving) = self.leaving.take() else { return Vec::new() };
-        let (mut reports, slot) = (Vec::new(), self.for_filters());
+        let (mut reports, mut slot) = (Vec::new(), self.for_filters());
+        if self.output.is_unread() {
+            leaving.waits_for_reader();
+        }
         if leaving.is_late() {
-            reports.extend(self.late(&leaving, &slot).map(ToAgent::Notice));
+            reports.extend(self.late(&leaving, &mut slot).map(ToAgent::Notice));
             leaving.end();
         }
         let left = leaving.left;
         let mut spared = 0;
         let gone = leaving.sweep.round_sparing(&[], |found| {
-            let spare = self.spare(left, found, &slot);
+            let spare = self.spare(left, found, &mut slot);
             spared = spare.len();
             spare
         });
+        self.piping = slot.piping;
         leaving.spares(spared);
         if gone && spared == 0 {
             self.output.leave();
@@ -493,13 +521,13 @@ impl Slot {
     }
 
     /// Who of those below is not killed.
-    fn spare(&self, left: Left, found: &[i32], slot: &filters::Slot) -> Vec<i32> {
+    fn spare(&self, left: Left, found: &[i32], slot: &mut filters::Slot) -> Vec<i32> {
         // A rank that is alone has no filters.
         let alone = matches!(found, [only] if slot.ranks.contains(only));
         if alone || found.is_empty() || left == Left::Nobody {
             return Vec::new();
         }
-        let filters = || filters::filters(found, slot);
+        let mut filters = || filters::filters(found, slot);
         match left {
             Left::All(_) if self.output.is_held() || !filters().is_empty() => found.to_vec(),
             Left::All(_) | Left::Nobody => Vec::new(),
@@ -509,11 +537,11 @@ impl Slot {
 
     fn for_filters(&self) -> filters::Slot {
         let ranks = self.child.iter().map(|child| child.pid).chain(self.joined.iter().map(|joined| joined.pid));
-        filters::Slot { ranks: ranks.collect(), stdin: self.stdin_pipe }
+        filters::Slot { ranks: ranks.collect(), piping: self.piping.clone() }
     }
 
     /// What is to be said of those whose time is over.
-    fn late(&self, leaving: &Leaving, slot: &filters::Slot) -> Option<String> {
+    fn late(&self, leaving: &Leaving, slot: &mut filters::Slot) -> Option<String> {
         let found = ft_sys::process::own_descendants();
         let filters = filters::filters(&found, slot);
         let prints = |pid: &i32| filters.contains(pid) || self.output.is_held_by(*pid);

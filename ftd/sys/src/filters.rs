@@ -1,55 +1,95 @@
 //! Who of the processes below this one passes on what others print: `tee`, `grep`, the loop of a shell, `script`. They end by
 //! themselves when those whose output they read have ended, and not before they have passed on all of it.
 
+use crate::individual::Individual;
 use crate::proc;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
+use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+/// How ranks print, as it was seen while they lived: the dead have no descriptors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Piping {
+    /// The pipes into which the ranks, and filters of theirs, write.
+    pub outputs: BTreeSet<u64>,
+    /// Those that stand above a rank: they would go on with their next command.
+    pub above: BTreeSet<Individual>,
+}
+
+impl Piping {
+    /// A rank, or what may be one: its pipes, those of its filters, and who stands above it.
+    pub fn note(&mut self, rank: i32) {
+        self.outputs.extend(outputs(rank));
+        let mut pid = rank;
+        let me = std::process::id() as i32;
+        while let Some(parent) = proc::stat(&proc::of(pid)).ok().flatten().map(|stat| stat.ppid)
+            && parent > 1
+            && parent != me
+        {
+            self.above.extend(Individual::of(parent));
+            pid = parent;
+        }
+    }
+
+    /// Adds what another one has seen.
+    pub fn add(&mut self, other: Piping) {
+        self.outputs.extend(other.outputs);
+        self.above.extend(other.above);
+    }
+}
 
 /// What is known of the slot.
 #[derive(Debug, Clone, Default)]
 pub struct Slot {
     /// The direct child and the rank, while they live.
     pub ranks: Vec<i32>,
-    /// The pipe that the rank's standard input is: what reads this one is no filter.
-    pub stdin: Option<u64>,
-}
-
-/// What a process reads that comes to an end with others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reads {
-    Nothing,
-    Pipe,
-    /// The master's side of a terminal that it made for others.
-    Terminal,
+    /// How they print.
+    pub piping: Piping,
 }
 
 #[derive(Debug)]
 struct Process {
     pid: i32,
     parent: i32,
-    reads: Reads,
+    /// The pipes that it reads.
+    reads: Vec<u64>,
+    /// It has the master's side of a terminal that it made for others.
+    terminal: bool,
 }
 
 /// Those of `found` (parents before children) that are filters, and what filters have started.
 ///
-/// A rank is none, nor is anything that has an MPI, or memory that it shares with others: what a rank forks reads pipes as
-/// well. Nor is what stands above the rank: a script that waits for its program would go on with its next command. Only
-/// `script` and its like, which have made a terminal for it, are filters all the same.
-pub fn filters(found: &[i32], slot: &Slot) -> Vec<i32> {
-    let all: Vec<Process> = found.iter().filter_map(|pid| Process::of(*pid, slot)).collect();
+/// A filter reads what a rank, or another filter, writes to its standard output or error: whatever else reads a pipe would
+/// take its producer's death for the end of its input, and its result for whole. A rank is none, nor is anything that has an
+/// MPI, or memory that it shares with others: what a rank forks reads pipes as well. Nor is what stands above the rank: a
+/// script that waits for its program would go on with its next command. Only `script` and its like, which have made a terminal
+/// for it, are filters all the same. What filters write to is added to what is known.
+pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
+    let all: Vec<Process> = found.iter().filter_map(|pid| Process::of(*pid)).collect();
     let worldly: Vec<i32> = found.iter().copied().filter(|pid| is_of_a_world(*pid)).collect();
-    let above = above(&all, &[&slot.ranks[..], &worldly].concat());
-    let (mut filters, mut readers) = (Vec::new(), Vec::new());
-    for process in all.iter().filter(|process| !worldly.contains(&process.pid)) {
-        let is_above = above.contains(&process.pid);
-        if !is_above && (process.reads == Reads::Pipe || readers.contains(&process.parent)) {
-            readers.push(process.pid);
-        } else if process.reads == Reads::Terminal {
-            filters.push(process.pid);
+    let mut above = above(&all, &[&slot.ranks[..], &worldly].concat());
+    above.extend(slot.piping.above.iter().filter(|one| one.exists()).map(|one| one.pid));
+    let may_read = |process: &&Process| !worldly.contains(&process.pid) && !above.contains(&process.pid);
+    let mut readers: Vec<i32> = Vec::new();
+    loop {
+        let reads = |process: &&Process| {
+            readers.contains(&process.parent) || process.reads.iter().any(|pipe| slot.piping.outputs.contains(pipe))
+        };
+        let unknown = |process: &&Process| !readers.contains(&process.pid);
+        let more: Vec<i32> =
+            all.iter().filter(may_read).filter(unknown).filter(reads).map(|process| process.pid).collect();
+        if more.is_empty() {
+            break;
         }
+        slot.piping.outputs.extend(more.iter().flat_map(|pid| outputs(*pid)));
+        readers.extend(more);
     }
+    let made_terminal = |process: &&Process| process.terminal && !worldly.contains(&process.pid);
+    let terminals = all.iter().filter(made_terminal).map(|process| process.pid);
+    let mut filters: Vec<i32> = terminals.filter(|pid| !readers.contains(pid)).collect();
     filters.extend(readers);
     filters
 }
@@ -94,35 +134,76 @@ fn above(all: &[Process], ranks: &[i32]) -> Vec<i32> {
 }
 
 impl Process {
-    fn of(pid: i32, slot: &Slot) -> Option<Process> {
+    fn of(pid: i32) -> Option<Process> {
         let stat = proc::stat(&proc::of(pid)).ok()??;
-        let descriptors = fs::read_dir(proc::of(pid).join("fd")).ok().into_iter().flatten().flatten();
-        let reads = descriptors.map(|entry| reads(&entry.path(), slot.stdin)).max().unwrap_or(Reads::Nothing);
-        Some(Process { pid, parent: stat.ppid, reads })
+        let (mut reads, mut terminal) = (Vec::new(), false);
+        for entry in fs::read_dir(proc::of(pid).join("fd")).ok().into_iter().flatten().flatten() {
+            match what_it_reads(&entry.path()) {
+                Some(Read::Pipe(pipe)) => reads.push(pipe),
+                Some(Read::Terminal) => terminal = true,
+                None => {}
+            }
+        }
+        Some(Process { pid, parent: stat.ppid, reads, terminal })
     }
 }
 
-/// What a descriptor in `/proc/<pid>/fd` reads.
-fn reads(descriptor: &std::path::Path, stdin: Option<u64>) -> Reads {
+enum Read {
+    Pipe(u64),
+    Terminal,
+}
+
+/// What a descriptor in `/proc/<pid>/fd` reads that comes to an end with others.
+fn what_it_reads(descriptor: &std::path::Path) -> Option<Read> {
     const READABLE: u32 = 0o400;
     let is_readable = |link: Metadata| link.permissions().mode() & READABLE != 0;
-    if !fs::symlink_metadata(descriptor).is_ok_and(is_readable) {
-        return Reads::Nothing;
-    }
-    let Ok(target) = fs::read_link(descriptor) else { return Reads::Nothing };
-    let target = target.as_os_str().as_bytes();
-    if let Some(inode) = pipe(target) {
-        return if stdin == Some(inode) { Reads::Nothing } else { Reads::Pipe };
-    }
+    fs::symlink_metadata(descriptor).ok().filter(|link| is_readable(link.clone()))?;
+    let target = fs::read_link(descriptor).ok()?;
     let is_stdin = descriptor.file_name() == Some(OsStr::new("0"));
-    match target {
-        b"/dev/ptmx" | b"/dev/pts/ptmx" => Reads::Terminal,
+    match target.as_os_str().as_bytes() {
+        b"/dev/ptmx" | b"/dev/pts/ptmx" => Some(Read::Terminal),
+        target if target.starts_with(b"pipe:[") => key(target).map(Read::Pipe),
         // What shells that have no pipes use for them.
-        _ if is_stdin && target.starts_with(b"socket:[") => Reads::Pipe,
+        target if is_stdin && target.starts_with(b"socket:[") => key(target).map(Read::Pipe),
         // Any other file may lie on a server that does not answer, and is not asked what it is.
-        [b'/', ..] if is_stdin && fs::metadata(descriptor).is_ok_and(|file| file.file_type().is_fifo()) => Reads::Pipe,
-        _ => Reads::Nothing,
+        target if is_stdin && target.starts_with(b"/") => {
+            fs::metadata(descriptor).ok().filter(|file| file.file_type().is_fifo())?;
+            key(target).map(Read::Pipe)
+        }
+        _ => None,
     }
+}
+
+/// The pipes that are a process's standard output and error; what else these are names no pipe that anybody reads.
+fn outputs(pid: i32) -> impl Iterator<Item = u64> {
+    let target = move |number: &str| fs::read_link(proc::of(pid).join("fd").join(number)).ok();
+    ["1", "2"].into_iter().filter_map(target).filter_map(|target| key(target.as_os_str().as_bytes()))
+}
+
+/// What the pipe of a descriptor of this process is called in [`Piping`].
+pub fn pipe_of(fd: std::os::fd::BorrowedFd<'_>) -> Option<u64> {
+    let stat = nix::sys::stat::fstat(fd).ok()?;
+    key(format!("pipe:[{}]", stat.st_ino).as_bytes())
+}
+
+/// Whether something lies in the pipe with this reading end.
+pub fn is_unread(pipe: std::os::fd::BorrowedFd<'_>) -> bool {
+    rustix::io::ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 0)
+}
+
+/// What the two ends of a pipe have in common, of the link to it in `/proc/<pid>/fd`. The two of a socket have nothing: any one
+/// is taken for any other.
+fn key(target: &[u8]) -> Option<u64> {
+    let target = match target {
+        _ if target.starts_with(b"socket:[") => b"socket",
+        _ if target.starts_with(b"pipe:[") || target.starts_with(b"/") => {
+            target.strip_suffix(b" (deleted)").unwrap_or(target)
+        }
+        _ => return None,
+    };
+    let mut hasher = DefaultHasher::new();
+    hasher.write(target);
+    Some(hasher.finish())
 }
 
 /// Whether a process has loaded an MPI, or serves one, or may be a copy of one that has joined a world; so is one that cannot
@@ -144,14 +225,11 @@ mod tests {
     use super::*;
     use std::process::{Command, Stdio};
 
-    /// Runs a script and everything below it until these are there, and names those that are filters. `stdin`: the script's
-    /// own standard input is the slot's.
-    fn filters_of(script: &str, there: &[&str], stdin: bool) -> Vec<String> {
+    /// Runs a script and everything below it until these are there, and names those that are filters when a rank is the
+    /// process of this name.
+    fn filters_of(script: &str, there: &[&str], rank: &str) -> Vec<String> {
         let mut child = Command::new("bash").args(["-c", script]).stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id() as i32;
-        let pipe = fs::read_link(format!("/proc/{pid}/fd/0")).unwrap();
-        let inode = pipe.to_str().unwrap().trim_matches(|c: char| !c.is_ascii_digit()).parse().ok();
-        let slot = Slot { ranks: vec![pid], stdin: inode.filter(|_| stdin) };
         // One that has just ended has no name.
         let comm = |pid: &i32| Some(proc::stat(&proc::of(*pid)).ok()??.comm);
         let names = |pids: &[i32]| {
@@ -166,7 +244,9 @@ mod tests {
         });
         let found =
             found.unwrap_or_else(|| panic!("{script}: {:?}", names(&crate::process::with_descendants(vec![pid]))));
-        let filters = names(&filters(&found, &slot));
+        let mut slot = Slot { ranks: vec![pid], ..Slot::default() };
+        found.iter().filter(|pid| comm(pid).as_deref() == Some(rank)).for_each(|pid| slot.piping.note(*pid));
+        let filters = names(&filters(&found, &mut slot));
         found.into_iter().for_each(|pid| crate::process::kill(pid, libc::SIGKILL));
         child.wait().unwrap();
         filters
@@ -175,30 +255,34 @@ mod tests {
     #[test]
     fn filters_are_told_from_the_others() {
         let none: [&str; 0] = [];
-        assert_eq!(filters_of("sleep 60 & wait", &["bash", "sleep"], true), none);
-        assert_eq!(filters_of("sleep 60 | cat; true", &["bash", "cat", "sleep"], true), ["cat"]);
-        assert_eq!(filters_of("exec sleep 60 > >(exec cat)", &["cat", "sleep"], true), ["cat"]);
-        let with_its_own = "sleep 60 | { sleep 61 </dev/null & exec cat; }; true";
-        assert_eq!(filters_of(with_its_own, &["bash", "cat", "sleep", "sleep"], true), ["cat", "sleep"]);
-        let fifo = "d=$(mktemp -d); mkfifo $d/f; cat <$d/f & exec 3>$d/f; rm -r $d; sleep 60; true";
-        assert_eq!(filters_of(fifo, &["bash", "cat", "sleep"], true), ["cat"]);
+        assert_eq!(filters_of("sleep 60 & wait", &["bash", "sleep"], "sleep"), none);
+        assert_eq!(filters_of("sleep 60 | cat; true", &["bash", "cat", "sleep"], "sleep"), ["cat"]);
+        assert_eq!(filters_of("exec sleep 60 > >(exec cat)", &["cat", "sleep"], "sleep"), ["cat"]);
+        let chain = "exec sleep 60 > >(cat | tail -f -); true";
+        assert_eq!(filters_of(chain, &["bash", "cat", "sleep", "tail"], "sleep"), ["bash", "cat", "tail"]);
+        let with_its_own = "exec -a x perl -e 'sleep 60' | { sleep 61 </dev/null & exec cat; }; true";
+        assert_eq!(filters_of(with_its_own, &["bash", "cat", "perl", "sleep"], "perl"), ["cat", "sleep"]);
+        let fifo = "d=$(mktemp -d); mkfifo $d/f; cat <$d/f & exec 3>$d/f; rm -r $d; sleep 60 >&3; true";
+        assert_eq!(filters_of(fifo, &["bash", "cat", "sleep"], "sleep"), ["cat"]);
     }
 
     #[test]
     fn who_only_looks_like_one_is_none() {
         let none: [&str; 0] = [];
-        // It has the slot's standard input, and nothing else.
-        assert_eq!(filters_of("sleep 60 <&0 & wait", &["bash", "sleep"], true), none);
-        assert_eq!(filters_of("sleep 60 <&0 & wait", &["bash", "sleep"], false), ["sleep"]);
+        // It reads what no rank writes: the death of its producer is no end.
+        assert_eq!(filters_of("sleep 60 | cat; true", &["bash", "cat", "sleep"], "bash"), none);
+        // It reads a pipe of its own.
+        let own = "sleep 60 | cat & exec -a rank perl -e 'sleep 60'";
+        assert_eq!(filters_of(own, &["cat", "perl", "sleep"], "perl"), none);
         // The script that waits for its program reads what that prints, and would do more than that.
-        assert_eq!(filters_of("words=$(sleep 60; true)", &["bash", "bash", "sleep"], true), none);
+        assert_eq!(filters_of("words=$(sleep 60; true)", &["bash", "bash", "sleep"], "sleep"), none);
         let shares = "sleep 60 | exec -a shares python3 -c 'import mmap, time; m = mmap.mmap(-1, 4096); open(\"/proc/self/comm\", \"w\").write(\"shares\"); time.sleep(60)'; true";
-        assert_eq!(filters_of(shares, &["bash", "shares", "sleep"], true), none);
+        assert_eq!(filters_of(shares, &["bash", "shares", "sleep"], "sleep"), none);
     }
 
     #[test]
     fn who_made_the_terminal_is_one_though_it_stands_above() {
         let script = "exec script -qc 'exec sleep 60' /dev/null";
-        assert_eq!(filters_of(script, &["script", "sleep"], true), ["script"]);
+        assert_eq!(filters_of(script, &["script", "sleep"], "sleep"), ["script"]);
     }
 }

@@ -1,6 +1,7 @@
 //! What a shepherd has seen below itself, noted in the job's directory: when it and all others that knew are killed at once,
 //! number and start time prove what was theirs.
 
+use crate::filters::Piping;
 use crate::individual::Individual;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
@@ -18,6 +19,10 @@ const KEEPER: u64 = 1 << 63;
 const SOON: Duration = Duration::from_millis(20);
 /// Between looks at a slot on which nothing happens.
 const SELDOM: Duration = Duration::from_secs(5);
+/// Set in the number of one that stands above a rank.
+const ABOVE: u64 = 1 << 62;
+/// A record that says into which pipe ranks print, in place of a number.
+const OUTPUT: u64 = 1 << 61;
 /// How much longer each pause is than the one before. All of a node's ranks start at once, and looks take their processors.
 const GROWTH: u32 = 4;
 
@@ -27,6 +32,7 @@ pub struct Notes {
     path: PathBuf,
     file: Option<File>,
     own: Option<Individual>,
+    piping: Piping,
     noted: BTreeSet<Individual>,
     next: Instant,
     pause: Duration,
@@ -37,7 +43,7 @@ impl Notes {
     pub fn new(job_dir: &Path, slot: u32) -> Notes {
         let path = job_dir.join(format!("{PREFIX}{slot}"));
         let next = Instant::now() + SELDOM;
-        Notes { path, file: None, own: None, noted: BTreeSet::new(), next, pause: SOON }
+        Notes { path, file: None, own: None, piping: Piping::default(), noted: BTreeSet::new(), next, pause: SOON }
     }
 
     /// As if these had been seen.
@@ -68,13 +74,15 @@ impl Notes {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Looks, when it is time to: each time nothing happens the pause grows.
-    pub fn look_if_due(&mut self) {
-        if self.pause().is_zero() {
+    /// Looks, when it is time to: each time nothing happens the pause grows. Whether it did.
+    pub fn look_if_due(&mut self) -> bool {
+        let due = self.pause().is_zero();
+        if due {
             self.look();
             self.pause = (self.pause * GROWTH).min(SELDOM);
             self.next = Instant::now() + self.pause;
         }
+        due
     }
 
     /// Notes what is below this process now.
@@ -85,6 +93,14 @@ impl Notes {
         let missed: Vec<Individual> = self.noted.difference(&now).filter(|old| old.exists()).copied().collect();
         now.extend(missed);
         self.keep(now);
+    }
+
+    /// Notes how ranks print, when that has changed.
+    pub fn piping(&mut self, now: &Piping) {
+        if *now != self.piping {
+            self.piping = now.clone();
+            self.write(&self.noted.clone());
+        }
     }
 
     fn keep(&mut self, now: BTreeSet<Individual>) {
@@ -98,6 +114,8 @@ impl Notes {
         let own = self.own?;
         let mut bytes = record(own.pid as u64 | KEEPER, own.start);
         all.iter().for_each(|one| bytes.append(&mut record(one.pid as u64, one.start)));
+        self.piping.above.iter().for_each(|one| bytes.append(&mut record(one.pid as u64 | ABOVE, one.start)));
+        self.piping.outputs.iter().for_each(|pipe| bytes.append(&mut record(OUTPUT, *pipe)));
         if self.file.is_none() {
             let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path);
             self.file = open.ok();
@@ -120,6 +138,8 @@ pub struct Noted {
     pub keepers: BTreeSet<Individual>,
     /// What they saw below themselves.
     pub below: BTreeSet<Individual>,
+    /// How what was below them prints.
+    pub piping: Piping,
 }
 
 /// Reads the notes in a job's directory.
@@ -133,8 +153,16 @@ pub fn read(job_dir: &Path) -> Noted {
         for record in bytes.chunks_exact(RECORD) {
             let word = |at: usize| record[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
             let (pid, start) = (word(0), word(8));
-            let set = if pid & KEEPER == 0 { &mut noted.below } else { &mut noted.keepers };
-            set.extend(i32::try_from(pid & !KEEPER).ok().map(|pid| Individual { pid, start }));
+            let set = match pid & (KEEPER | ABOVE | OUTPUT) {
+                KEEPER => &mut noted.keepers,
+                ABOVE => &mut noted.piping.above,
+                OUTPUT => {
+                    noted.piping.outputs.insert(start);
+                    continue;
+                }
+                _ => &mut noted.below,
+            };
+            set.extend(i32::try_from(pid & !(KEEPER | ABOVE)).ok().map(|pid| Individual { pid, start }));
         }
     }
     noted
