@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-from harness import proc
+from harness import mpis, proc
 from harness.job import check
 from harness.registry import scenario
 
@@ -311,11 +311,37 @@ print("just runs")
 """
 
 
+ASKING = r"""
+#include <mpi.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+    int initialised = 1;
+    MPI_Initialized(&initialised);
+    usleep(400 * 1000);
+    printf("initialised %d\n", initialised);
+}"""
+
+
+def silent_tools():
+    """Tools of MPIs that open nothing when they are initialised, as far as these are installed: one after the other, for
+    each is over at once."""
+    for name, tool in (("impi", "impi_info"), ("mpich5", "mpichversion")):
+        mpi = mpis.ALL[name]
+        file = pathlib.Path(mpi.launcher).with_name(tool)
+        if file.exists():
+            library = " ".join(f'{name}="${name}"' for name in mpi.env)
+            yield mpi, f"for n in {{1..60}}; do env -i {library} {file} > /dev/null || exit; done; echo $n"
+
+
 @scenario("no-job-of-one-tools")
 def no_job_of_one_tools(context):
-    """What comes with an MPI and initialises none just runs: the MPI's own tools, and a script that has only imported it; in the
-    ranks' environment, without the preload, and in a cleared one."""
+    """What comes with an MPI and initialises none just runs: the MPI's own tools, a script that has only imported it, and a program
+    that only asks whether it is initialised; in the ranks' environment, without the preload, and in a cleared one."""
     mpi = context.mpi("openmpi4")
+    source, asking = context.work / "asking.c", context.work / "asking"
+    source.write_text(ASKING)
+    subprocess.run([mpi.cc, "-o", asking, source], env=context.env(mpi, {}), check=True)
     for wrapper in ("", "env -u LD_PRELOAD", "env -i HOME=/tmp", 'env -i LD_PRELOAD="$LD_PRELOAD"'):
         for _ in range(3):
             tool = context.ftrun(mpi, 2, "bash", "-c", f"{wrapper} /usr/bin/ompi_info --all | grep -c 'Open MPI: 4'")
@@ -324,6 +350,13 @@ def no_job_of_one_tools(context):
         job = context.ftrun(mpi, 2, "bash", "-c", f'{wrapper} /usr/bin/python3 -c "$0"', IDLE)
         job.expect(0)
         check(job.output.text == "just runs\n" * 2 and job.err == "", f"{wrapper}: {job.output.text}{job.err}")
+        job = context.ftrun(mpi, 2, "bash", "-c", f"{wrapper} {asking}")
+        job.expect(0)
+        check(job.output.text == "initialised 0\n" * 2 and job.err == "", f"{wrapper}: {job.output.text}{job.err}")
+    for other, script in silent_tools():
+        job = context.ftrun(other, 2, "bash", "-c", script)
+        job.expect(0)
+        check(job.output.text == "60\n" * 2 and job.err == "", f"{script}: {job.output.text}{job.err}")
 
 
 FORGETFUL = r"""

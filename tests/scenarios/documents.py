@@ -61,7 +61,7 @@ def python_example(context):
     check(lines(job) == lines(undisturbed) and len(lines(job)) == 200, f"{sorted(lines(job) ^ lines(undisturbed))}")
 
 
-@scenario("nested", each=[{"how": "ftrun"}, {"how": "mpirun"}])
+@scenario("nested", each=[{"how": "ftrun"}, {"how": "told"}, {"how": "mpirun"}])
 def nested(context, how):
     """A job within a job: ftrun recovers by itself, in the outer one's mode; mpirun does not work, and it is said what does."""
     mpi = context.mpi("openmpi4")
@@ -72,6 +72,12 @@ def nested(context, how):
         job.kill(job.at_gate("app.compute", 1))
         job.expect(0, context.reference(mpi, 3, program))
         check(job.restored == [5] and "inner status 0" in job.output.text, f"{job.err}{job.output.text}")
+    elif how == "told":
+        # What the outer job would take for a job of one is served by the inner one.
+        inner = f'"$0" -n 2 --ft-mpi=openmpi env -u LD_PRELOAD {context.program(mpi, "ending.c")} slow; echo "inner status $?"'
+        job = context.ftrun(mpi, 1, "bash", "-c", inner, context.prefix / "bin/ftrun")
+        job.expect(0)
+        check(job.output.results == ["of ending"] and "inner status 0" in job.output.text, f"{job.err}{job.output.text}")
     else:
         inner = " ".join(map(str, mpi.mpiexec(2, context.program(mpi, "ending.c"), "ok")))
         job = context.ftrun(mpi, 1, "bash", "-c", f'{inner}; code=$?; echo "inner status $code"; exit $code')

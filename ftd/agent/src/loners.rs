@@ -198,9 +198,9 @@ impl Search {
     }
 
     fn find(&mut self, below: Below, around: Surroundings<'_>) -> Option<Loner> {
-        let all = std::iter::once(below.child).chain(ft_sys::process::descendants(below.child));
-        let strangers = all.filter(|pid| below.joined != Some(*pid));
-        strangers.into_iter().find_map(|pid| self.judge(below.rank, pid, around))
+        let all = ft_sys::process::tree_without(below.child, is_of_ftd);
+        let mut strangers = all.into_iter().filter(|pid| below.joined != Some(*pid));
+        strangers.find_map(|pid| self.judge(below.rank, pid, around))
     }
 
     fn judge(&mut self, rank: Rank, pid: i32, around: Surroundings<'_>) -> Option<Loner> {
@@ -232,6 +232,16 @@ impl Search {
             Sight::Alone(loner) => (!ft_sys::death::is_dying(pid).unwrap_or(true)).then_some(loner),
         }
     }
+}
+
+/// Whether this is a launcher or a shepherd of a job within the job: all below it are that job's, which looks at them itself.
+/// (Also a shepherd of this job that is about to become the rank.)
+fn is_of_ftd(pid: i32) -> bool {
+    let program = std::fs::read_link(ft_sys::proc::of(pid).join("exe")).unwrap_or_default();
+    let name = program.file_name().unwrap_or_default().as_encoded_bytes();
+    // It may have been installed anew meanwhile.
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    name == b"ftrun" || name == b"ft-shepherd"
 }
 
 #[cfg(test)]

@@ -115,6 +115,19 @@ pub fn descendants(pid: i32) -> Vec<i32> {
     with_descendants(children(pid))
 }
 
+/// A process and its descendants, parents before children, but none of which this is true, and nobody below such a one.
+pub fn tree_without(pid: i32, mut skip: impl FnMut(i32) -> bool) -> Vec<i32> {
+    let mut found = vec![pid];
+    found.retain(|pid| !skip(*pid));
+    let mut next = 0;
+    while next < found.len() {
+        let more = children(found[next]);
+        found.extend(more.into_iter().filter(|pid| !skip(*pid)));
+        next += 1;
+    }
+    found
+}
+
 /// These processes and everything below them, parents before children.
 pub(crate) fn with_descendants(mut found: Vec<i32>) -> Vec<i32> {
     let mut next = 0;

@@ -10,8 +10,14 @@ const PIECE: usize = 1 << 20;
 /// Files of which is known what they hold: the programs of a script.
 const KNOWN: usize = 64;
 
-/// How symbols begin with which a program asks a library for MPI, each behind the zero that ends the one before it.
-const CALLS: [&[u8]; 4] = [b"MPI_Init", b"PMPI_Init", b"mpi_init", b"MPI_Session_init"];
+/// How the names of the functions begin with which a program asks a library for MPI, in C and as compilers of Fortran write
+/// them, and all the ways in which they end. Others begin like that as well, and initialise nothing: `MPI_Initialized`.
+const CALLS: [&[u8]; 6] =
+    [b"MPI_Init", b"mpi_init", b"MPI_INIT", b"MPI_Session_init", b"mpi_session_init", b"MPI_SESSION_INIT"];
+const THREAD: [&[u8]; 2] = [b"_thread", b"_THREAD"];
+const ENDINGS: [&[u8]; 5] = [b"", b"_", b"__", b"_f08_", b"_f08ts_"];
+/// More than the longest of these names has, and the zeros around it.
+const LONGEST: usize = 48;
 /// What an MPI that is linked in looks for in its environment, as C strings, and what it calls itself. (Without their zeros
 /// here, lest ftd's own programs hold them.)
 const LINKED_IN: [&[u8]; 2] = [b"PMI_FD", b"PMIX_NAMESPACE"];
@@ -68,25 +74,77 @@ fn search(mut file: impl Read) -> std::io::Result<Contents> {
         let read = file.read(&mut piece[have..])?;
         let bytes = &piece[..have + read];
         let begins = |at: usize| at > 0 && bytes[at - 1] == 0;
+        let initialises = |at: usize, word: &[u8]| {
+            let with_p = at > 0 && bytes[at - 1].eq_ignore_ascii_case(&b'p');
+            begins(at - usize::from(with_p)) && is_rest_of_call(&bytes[at + word.len()..])
+        };
         let ends = |at: usize| bytes.get(at) == Some(&0);
         let find = memchr::memmem::find_iter::<[u8]>;
-        calls = calls || CALLS.iter().any(|word| find(bytes, word).any(begins));
+        calls = calls || CALLS.iter().any(|word| find(bytes, word).any(|at| initialises(at, word)));
         asks = asks || LINKED_IN.iter().any(|word| find(bytes, word).any(|at| begins(at) && ends(at + word.len())));
         itself = itself || find(bytes, ITSELF).next().is_some();
         if read == 0 {
             return Ok(Contents { calls, linked_in: asks && itself });
         }
         // A word may begin in one piece and end in the next.
-        let longest = CALLS.iter().chain(&LINKED_IN).map(|word| word.len()).max().unwrap_or(0);
-        let (all, keep) = (bytes.len(), bytes.len().min(longest + 2));
+        let (all, keep) = (bytes.len(), bytes.len().min(LONGEST));
         piece.copy_within(all - keep..all, 0);
         have = keep;
     }
 }
 
+/// Whether a name that begins as one of [`CALLS`] goes on, and ends, as that of such a function.
+fn is_rest_of_call(rest: &[u8]) -> bool {
+    let Some(end) = rest.iter().take(LONGEST).position(|byte| *byte == 0) else { return false };
+    let rest = &rest[..end];
+    let ending = THREAD.iter().find_map(|thread| rest.strip_prefix(*thread)).unwrap_or(rest);
+    ENDINGS.contains(&ending)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_whole_names_of_functions_that_initialise_count() {
+        let filler = vec![7; PIECE - 30];
+        let calls =
+            |name: &str| search(&[&filler, &b"\0"[..], name.as_bytes(), b"\0", &filler].concat()[..]).unwrap().calls;
+        for name in [
+            "MPI_Init",
+            "PMPI_Init",
+            "MPI_Init_thread",
+            "PMPI_Init_thread",
+            "MPI_Session_init",
+            "PMPI_Session_init",
+            "mpi_init",
+            "mpi_init_",
+            "mpi_init__",
+            "mpi_init_thread_",
+            "pmpi_init_",
+            "mpi_session_init_",
+            "mpi_init_f08_",
+            "mpi_init_thread_f08_",
+            "mpi_session_init_f08ts_",
+            "MPI_INIT",
+            "MPI_INIT_THREAD",
+        ] {
+            assert!(calls(name), "{name}");
+        }
+        for name in [
+            "MPI_Initialized",
+            "PMPI_Initialized",
+            "mpi_initialized_",
+            "mpi_initialized_f08_",
+            "MPI_T_init_thread",
+            "MPI_Init_x",
+            "XMPI_Init",
+            "MPI_INITIALIZED",
+        ] {
+            assert!(!calls(name), "{name}");
+        }
+        assert!(!search(&b"MPI_Init"[..]).unwrap().calls && !search(&b"P\0MPI_Init"[..]).unwrap().calls);
+    }
 
     #[test]
     fn a_program_is_known_by_its_words() {

@@ -9,8 +9,6 @@ use std::path::Path;
 
 /// The names of what starts an MPI's library files.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi.so", b"libmpich.so", b"libmpi_abi.so"];
-/// Parts of MPIs that wait for events by `epoll` as soon as they are initialised. Intel MPI over shared memory opens nothing.
-const WITH_EPOLL: [&[u8]; 4] = [b"libopen-pal.so", b"libopen-rte.so", b"libucp.so", b"libfabric.so"];
 
 /// What a look at a process tells.
 #[derive(Debug)]
@@ -58,8 +56,7 @@ pub(super) fn look(rank: Rank, pid: i32, around: Surroundings<'_>, programs: &mu
     // A library that is loaded may be a mere tool's, but for what calls itself a program for MPI, or what has begun. The
     // preload refuses by itself where it is in front of the call.
     let begun = || waits_for_events(pid);
-    let silent = || !names(&map).any(|name| WITH_EPOLL.iter().any(|start| name.starts_with(start)));
-    let means_it = if preloaded { begun() } else { programs.of(pid).calls || begun() || (!guarded && silent()) };
+    let means_it = begun() || (!preloaded && programs.of(pid).calls);
     // A map is read in pieces: that of one who ends meanwhile, or calls exec, breaks off before the preload.
     let again =
         || read(pid, "maps").is_some_and(|map| mpi(&map).is_some() && preloaded == is_mapped(&map, around.preload));
