@@ -161,29 +161,43 @@ def preload_unreadable(context, when):
     check("takes LD_PRELOAD away" not in job.err, job.err)
 
 
-@scenario("low-limits", each=[{"limit": limit} for limit in ("files", "processes", "soft", "enough-mpich4", "enough-openmpi4")])
+# Sizes of jobs that run with no more open files than are demanded.
+ENOUGH = {"mpich4": (2, 8), "mpich5": (4, 9), "openmpi4": (2, 4, 12), "openmpi5": (4,)}
+
+
+def enough_files(context, mpi, size):
+    """As low as is accepted: checkpoints and a recovery work as well."""
+    program = context.program(mpi, "places.c")
+    job = context.script(f"ulimit -n {48 + 12 * size}; exec $FTRUN -n {size} --ft=reinit {program}", mpi=mpi,
+                         gates=["app.compute:1"])
+    victim = job.at_gate("app.compute", 1)
+    if size > 2:
+        # To the next one every shepherd brings the arenas that it keeps.
+        job.kill(job.one("ft-agent"))
+    job.kill(victim)
+    job.expect(0, context.reference(mpi, size, program))
+    check(job.restored == [5] and "open files" not in job.err, f"{size} ranks: {job.restored} {job.err}")
+
+
+@scenario("low-limits", each=[{"limit": limit} for limit in ("files", "processes", "soft", *(f"enough-{m}" for m in ENOUGH))])
 def low_limits(context, limit):
     """Limits that are too low for the job: one sentence, before anything runs. A soft limit that is low is raised for ftd's own
     processes, and the ranks have it as it was. The lowest that is accepted is enough."""
     if limit.startswith("enough"):
-        # As low as is accepted: a recovery works as well.
-        mpi = context.mpi(limit.partition("-")[2])
-        program = context.program(mpi, "places.c")
-        job = context.script(f"ulimit -n 60; exec $FTRUN -n 6 --ft=reinit {program}", mpi=mpi, gates=["app.compute:1"])
-        job.kill(job.at_gate("app.compute", 1))
-        job.expect(0, context.reference(mpi, 6, program))
-        check(job.restored == [5] and "open files" not in job.err, job.err)
+        name = limit.partition("-")[2]
+        for size in ENOUGH[name]:
+            enough_files(context, context.mpi(name), size)
         return
-    set_limit = {"files": "ulimit -n 40", "processes": "ulimit -u 5", "soft": "ulimit -Sn 48"}[limit]
+    set_limit = {"files": "ulimit -n 40", "processes": "ulimit -u 5", "soft": "ulimit -Sn 100"}[limit]
     job = context.script(f"{set_limit}; exec $FTRUN -n 6 --ft=reinit bash -c 'echo limit $(ulimit -Sn)'")
     if limit == "soft":
         job.expect(0)
-        check(job.output.text == "limit 48\n" * 6, job.output.text)
+        check(job.output.text == "limit 100\n" * 6, job.output.text)
         return
     check(job.wait(20) == 1, f"exit status {job.process.returncode}: {job.err}")
     lines = job.err.splitlines()
     check(len(lines) == 1 and job.output.text == "", f"{lines} {job.output.text}")
-    words = "(ulimit -Hn) is 40, and a job of 6 ranks needs 60" if limit == "files" else "ulimit -"
+    words = "(ulimit -Hn) is 40, and a job of 6 ranks needs 120" if limit == "files" else "ulimit -"
     check(words in lines[0] and "have it raised" in lines[0], lines[0])
 
 
