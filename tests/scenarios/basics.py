@@ -340,6 +340,35 @@ def wrapper_fails(context):
     check("result of ending" in job.output.text and job.restored == [], f"{job.output.text}{job.err}")
 
 
+@scenario("wrapper-killed", each=[{"how": how} for how in ("reinit", "none", "leaves")])
+def wrapper_killed(context, how):
+    """A script that is killed while its rank computes, or that leaves it with a status of its own: what it would have done after
+    the rank is not missing in silence."""
+    mpi, size = context.mpi("mpich4"), 2
+    program = context.program(mpi, "places.c")
+    leaves = 'if [ "$FT_RANK" = 1 ]; then ("$0" &); until [ -e leave ]; do sleep 0.01; done; exit 3; fi; "$0"'
+    script = leaves if how == "leaves" else '"$0"; code=$?; echo done >result.$FT_RANK; exit $code'
+    ft = "none" if how == "none" else "reinit"
+    job = context.ftrun(mpi, size, "bash", "-c", script, program, ft=ft, gates=["app.compute:1"])
+    rank = job.at_gate("app.compute", 1)
+    shepherd = job.shepherd_of(rank)
+    if how == "leaves":
+        (context.work / "leave").touch()
+    else:
+        job.kill(proc.stat(rank)[1])
+    deadline = time.monotonic() + 10
+    while proc.stat(rank)[1] != shepherd:
+        check(time.monotonic() < deadline, "the wrapper does not leave its rank")
+        time.sleep(0.005)
+    job.go("app.compute", 1)
+    if how == "reinit":
+        job.expect(0, context.reference(mpi, size, program))
+        check((context.work / "result.1").exists(), "the script did not come to its end")
+    else:
+        job.expect({"none": 137, "leaves": 3}[how])
+        check("rank 1" in job.err, job.err)
+
+
 PYTHON_PROGRAM = """
 import os, sys
 from mpi4py import MPI

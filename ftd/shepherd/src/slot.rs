@@ -326,7 +326,8 @@ impl Slot {
         if pid == joined.pid {
             self.joined = None;
         }
-        Some(Child { pid, wrapper: ended.then_some(status), early: None, ..*child })
+        let wrapper = Some(status).filter(|status| ended || failed(*status));
+        Some(Child { pid, wrapper: child.wrapper.filter(|first| failed(*first)).or(wrapper), early: None, ..*child })
     }
 
     /// Whether a start is to be tried again.
@@ -567,4 +568,12 @@ impl Slot {
         self.child = None;
         self.leaving = None;
     }
+}
+
+/// Whether a wrapper that left its rank alone has failed, so that what it would have done after it is missing. One that ended by
+/// a signal to the whole job has not: its rank decides.
+fn failed(wrapper: Status) -> bool {
+    use nix::libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSYS};
+    const OWN: [i32; 7] = [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSYS];
+    wrapper.code().is_some_and(|code| code != 0) || wrapper.signal().is_some_and(|signal| OWN.contains(&signal))
 }
