@@ -288,6 +288,7 @@ def locked_directories(context, mode):
     job.expect(0)
     octal = oct(int(mode, 8))
     check(job.output.text == f"ckpt {octal} locked {octal} deep {octal} locked/deep/whole locked/whole\n", job.output.text + job.err)
+    check("with 2 files in $FT_CHECKPOINT_DIR" in job.err, job.err)
     for name in ("locked/torn", "locked/deep/torn"):
         check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: it was open" in job.err, job.err)
 

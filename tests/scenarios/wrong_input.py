@@ -115,13 +115,32 @@ def other_build(path):
     path.chmod(0o755)
 
 
-@scenario("other-build", each=[{"part": part} for part in ("ft-agent", "ft-shepherd", "ft-pmix", "libft_preload.so", "unmarked", "in-recovery")])
+def replaced_by_another_build(context, part, libexec, words, env):
+    """An agent or an ft-pmix that would come in the place of a dead one."""
+    mpi, part = context.mpi("openmpi4"), {"agent": "ft-agent"}.get(part, part)
+    job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "compute", "0", gates=["app.compute:1"], env=env)
+    job.at_gate("app.compute", 1)
+    other_build(libexec / part)
+    for pid in job.below(part):
+        job.kill(pid)
+    check(job.wait(20) == 1, f"exit status {job.process.returncode}: {job.err}")
+    if part == "ft-pmix":
+        words = [words[0], f"{libexec}/ft-agent, ", words[2]]
+    sentence = job.err.splitlines()[-1]
+    check(all(word in sentence for word in [*words, f"{libexec}/{part} is of"]), job.err)
+    check("was started again" not in job.err, job.err)
+
+
+@scenario("other-build", each=[{"part": part} for part in ("ft-agent", "ft-shepherd", "ft-pmix", "libft_preload.so", "unmarked", "in-recovery",
+                                               "agent-again", "ft-pmix-again")])
 def builds_differ(context, part):
     """A part of ftd from another build, also one that replaces a dead one: one sentence with both builds and their paths."""
     libexec = context.work / "libexec"
     shutil.copytree(context.prefix / "libexec/ftd", libexec)
     env = {"FT_LIBEXEC": libexec}
     words = ["is of another build of ftd, ", f"{context.prefix}/bin/ftrun, ", "install all of ftd again"]
+    if part.endswith("-again"):
+        return replaced_by_another_build(context, part.removesuffix("-again"), libexec, words, env)
     if part == "in-recovery":
         mpi = context.mpi("mpich4")
         job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "compute", "0", gates=["app.compute:1"], env=env)

@@ -17,6 +17,22 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 /// Names one `ft-pmix` process of this agent; never reused.
 pub type HostId = u64;
 
+/// Why there is no `ft-pmix`.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The file is not what it was when the job was started.
+    #[error(transparent)]
+    Build(#[from] ft_sys::build_check::BuildError),
+    /// The system does not start it.
+    #[error("{} cannot be started: {error}", program.display())]
+    Start {
+        /// Its file.
+        program: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
 /// A running `ft-pmix`.
 #[derive(Debug)]
 pub struct PmixHost {
@@ -32,8 +48,24 @@ impl PmixHost {
     /// Starts the program; what it says arrives as [`Input::Pmix`], its end as [`Input::PmixClosed`].
     ///
     /// # Errors
-    /// When the program cannot be started.
-    pub fn start(id: HostId, program: &Path, tmpdir: &Path, inputs: UnboundedSender<Input>) -> io::Result<PmixHost> {
+    /// When the program cannot be started, or is of another build by now.
+    pub fn start(
+        id: HostId,
+        program: &Path,
+        tmpdir: &Path,
+        inputs: UnboundedSender<Input>,
+    ) -> Result<PmixHost, HostError> {
+        ft_sys::build_check::check(program)?;
+        Self::start_checked(id, program, tmpdir, inputs)
+            .map_err(|error| HostError::Start { program: program.to_path_buf(), error })
+    }
+
+    fn start_checked(
+        id: HostId,
+        program: &Path,
+        tmpdir: &Path,
+        inputs: UnboundedSender<Input>,
+    ) -> io::Result<PmixHost> {
         std::fs::create_dir_all(tmpdir)?;
         let (ours, theirs) = UnixStream::pair()?;
         // As standard input it reaches the child whatever its number is here.

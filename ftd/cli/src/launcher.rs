@@ -56,7 +56,7 @@ pub enum LaunchError {
     JobDir(#[from] JobDirError),
     /// One of ftd's own programs is not what it was, or should be.
     #[error(transparent)]
-    Build(#[from] crate::build::BuildError),
+    Build(#[from] ft_sys::build_check::BuildError),
     /// One of ftd's own programs does not start.
     #[error("{} cannot be started: {error}{}", program.display(), crate::limits::hint(error))]
     Start {
@@ -177,6 +177,8 @@ pub struct Launcher {
     unborn: Vec<u32>,
     /// Agents in a row that were ended without ever having answered.
     mute_agents: u32,
+    /// How the agent ended whose place is empty.
+    agent_end: Option<End>,
     agent_deaths: Deaths,
     shepherd_failures: Deaths,
     /// The newest version that was complete.
@@ -245,6 +247,7 @@ impl Launcher {
             arenas: false,
             unborn: Vec::new(),
             mute_agents: 0,
+            agent_end: None,
             agent_deaths: Deaths::default(),
             shepherd_failures: Deaths::default(),
             complete: None,
@@ -286,7 +289,7 @@ impl Launcher {
         let err = self.output.open(AGENT, Instant::now()).map_err(system("no pipe"))?;
         let out = err.try_clone().map_err(system("no pipe"))?;
         let Some(listener) = &self.listener else { return Ok(()) };
-        crate::build::check(&self.helpers.agent)?;
+        ft_sys::build_check::check(&self.helpers.agent)?;
         let helper = Helper {
             program: &self.helpers.agent,
             arguments: Vec::new(),
@@ -362,7 +365,7 @@ impl Launcher {
             arguments.extend(offset.map(|offset| offset.to_string().into()));
         }
         let program = &self.helpers.shepherd;
-        crate::build::check(program)?;
+        ft_sys::build_check::check(program)?;
         let helper = Helper {
             program,
             arguments,
@@ -671,7 +674,7 @@ impl Launcher {
             let (words, times) = (end.words(), self.agent_deaths.words());
             return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
         }
-        self.output.say(&format!("ftrun: the agent died ({}) and was started again", end.words()));
+        self.agent_end = Some(end);
         self.orphans = Some(Orphans::of_job(Path::new(&self.spec.job_dir)));
         self.sweep_step();
     }
@@ -724,9 +727,16 @@ impl Launcher {
             return;
         }
         // A new agent hears only of the slots that exist.
+        let died = self
+            .agent_end
+            .take()
+            .map_or_else(|| "the agent is gone".into(), |end| format!("the agent died ({})", end.words()));
         match self.start_agent() {
-            Ok(()) => {}
-            Err(error) => self.give_up(1, &error.to_string()),
+            Ok(()) => self.output.say(&format!("ftrun: {died} and was started again")),
+            Err(error) => {
+                self.output.say(&format!("ftrun: {died}"));
+                self.give_up(1, &error.to_string());
+            }
         }
     }
 

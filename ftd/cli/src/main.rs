@@ -1,6 +1,5 @@
 //! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
 
-mod build;
 mod cancel;
 mod deaths;
 mod family;
@@ -55,7 +54,7 @@ enum Refusal {
     #[error(transparent)]
     Helpers(#[from] helpers::Missing),
     #[error(transparent)]
-    Build(#[from] build::BuildError),
+    Build(#[from] ft_sys::build_check::BuildError),
     #[error(transparent)]
     Limit(#[from] limits::LimitError),
     #[error(transparent)]
@@ -124,7 +123,7 @@ fn launch() -> Result<i32, Refusal> {
     ft_sys::process::survive_file_size_limit();
     let helpers = helpers::Helpers::find()?;
     let parts = [&helpers.agent, &helpers.shepherd, &helpers.pmix, &helpers.preload];
-    parts.into_iter().try_for_each(|file| build::check(file))?;
+    parts.into_iter().try_for_each(|file| ft_sys::build_check::check(file))?;
     let (spec, held) = describe(&options, &helpers)?;
     let soft = limits::raise(options.ranks)?;
     Ok(Launcher::start(options, spec, helpers, held, soft)?.run())

@@ -2,6 +2,8 @@
 
 pub mod behind;
 pub mod build;
+#[cfg(feature = "build-check")]
+pub mod build_check;
 pub mod cgroup;
 pub mod channel;
 pub mod death;

@@ -1,6 +1,7 @@
 //! The ranks' MPI libraries that speak PMIx, with an `ft-pmix` in between.
 
 use super::*;
+use crate::pmix_host::HostError;
 use crate::published::{self, Full};
 use ft_wire::pmix::{ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc, SUCCESS, ToAgent, ToPmix};
 use std::os::unix::ffi::OsStringExt;
@@ -20,9 +21,23 @@ impl Driver {
         match PmixHost::start(id, &self.spec.ft_pmix, &tmpdir, self.inputs.clone()) {
             Ok(host) => Some(host),
             Err(error) => {
-                self.notice(format!("{} cannot be started: {error}", self.spec.ft_pmix.display()));
+                self.without_pmix(&error);
                 None
             }
+        }
+    }
+
+    /// One of another build would be as well the next time: the job ends. Before the first world there is nobody to end, and
+    /// that world asks again.
+    fn without_pmix(&mut self, error: &HostError) {
+        let newest = self.worlds.values().next_back();
+        let process = newest.and_then(|world| world.members.values().next()).map(|member| member.process);
+        match (error, process) {
+            (HostError::Build(_), Some(process)) => {
+                self.report(Event::StartFailed { process, reason: error.to_string(), status: 1 });
+            }
+            (HostError::Build(_), None) => {}
+            (HostError::Start { .. }, _) => self.notice(error.to_string()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Whether ftd's other programs are of the build that this one is of. Others may not understand what it says.
 
-use ft_sys::build::{KIND, OWNER, own, words};
+use crate::build::{KIND, OWNER, own, words};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, elf::FileHeader64};
 use std::fs::File;
@@ -22,7 +22,7 @@ pub enum BuildError {
     #[error(
         "{} is of another build of ftd, {theirs}, than {}, {ours}, and the two would not understand each other: \
          install all of ftd again, or let FT_LIBEXEC name what belongs together",
-        path.display(), ftrun.display()
+        path.display(), own_file.display()
     )]
     Other {
         /// The file.
@@ -30,7 +30,7 @@ pub enum BuildError {
         /// Its build.
         theirs: String,
         /// This program's file.
-        ftrun: PathBuf,
+        own_file: PathBuf,
         /// And its build.
         ours: String,
     },
@@ -47,8 +47,8 @@ pub fn check(path: &Path) -> Result<(), BuildError> {
         return Ok(());
     }
     let theirs = theirs.unwrap_or_else(|| "which does not say its version".into());
-    let ftrun = std::env::current_exe().unwrap_or_else(|_| "ftrun".into());
-    Err(BuildError::Other { path: path.to_path_buf(), theirs, ftrun, ours })
+    let own_file = std::env::current_exe().unwrap_or_else(|_| "this program".into());
+    Err(BuildError::Other { path: path.to_path_buf(), theirs, own_file, ours })
 }
 
 /// The build that a file says it is of.
