@@ -120,8 +120,8 @@ def link(path, step):
     os.unlink(part)
 
 
-def wait_whole(path):
-    """Until the agent has looked at this file, and at all that was there before."""
+def wait_whole(path, again=lambda: None):
+    """Until the agent has looked at this file, and at all that was there before. Does something `again` until then."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         data, whole = DIRECTORY.with_name("ckpt.whole").read_bytes(), set()
@@ -129,7 +129,8 @@ def wait_whole(path):
             {1: whole.add, 2: whole.discard}.get(says, lambda _: whole.clear())(inode)
         if path.stat().st_ino in whole:
             return
-        time.sleep(0.001)
+        again()
+        time.sleep(0.005)
     sys.exit(f"{path} is not known to be whole")
 
 
@@ -250,10 +251,11 @@ def inherited(path, step):
 
 
 def other(number):
-    """A file of the rank's own; when it is known to be whole, ftd has looked at the processes as well."""
+    """A file of the rank's own; when it is known to be whole, ftd has looked at the processes as well. Written just after a
+    helper's death it may be taken for the helper's, until it is written again."""
     path = DIRECTORY / f"other.{number}"
     path.write_text("another")
-    wait_whole(path)
+    wait_whole(path, lambda: path.write_text("another"))
 
 
 def kill_alone(path, step, write_half, signal_number=signal.SIGKILL):

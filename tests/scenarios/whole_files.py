@@ -163,6 +163,75 @@ def script_files(context):
     check(job.output.text == "100\n" and "set aside" not in job.err, f"files: {job.output.text} {job.err}")
 
 
+SECOND = """
+import os, signal, sys, time
+directory, gates, how = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"], sys.argv[1]
+def reach(name):
+    with open(f"{gates}/{name}.draft", "w") as file:
+        print(os.getpid(), file=file)
+    os.rename(f"{gates}/{name}.draft", f"{gates}/{name}.0")
+    while not os.path.exists(f"{gates}/{name}.0.go"):
+        time.sleep(0.001)
+def write(name):
+    descriptor = os.open(f"{directory}/{name}", os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, b"half")
+    return descriptor
+if os.environ["FT_WORLD"] != "1":
+    print(*sorted(os.listdir(directory)))
+    sys.exit()
+(done, tell), (wait, go) = os.pipe(), os.pipe()
+if (helper := os.fork()) == 0:
+    write("log")
+    os.write(tell, b"x")
+    os.read(wait, 1)
+    write("second")
+    if how == "status":
+        os._exit(1)
+    os.kill(os.getpid(), getattr(signal, "SIG" + how))
+os.read(done, 1)
+for number in range(4):
+    os.close(write(f"before.{number}"))
+    reach(f"second.before.{number}")
+os.write(go, b"x")
+os.waitpid(helper, 0)
+reach("second.ended")
+"""
+
+
+@scenario("second-file", each=[{"how": how} for how in ("KILL", "TERM", "status")])
+def second_file(context, how):
+    """A process below the rank that is known to have a file open opens a second one, and ends otherwise than well before anybody
+    has seen that: both are torn. What is written before and after that is whole."""
+    before = [f"before.{number}" for number in range(4)]
+    gates = [f"second.{name}:0" for name in (*before, "ended")]
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", SECOND, how, gates=gates)
+    directory = None
+    for name in before:
+        directory = pathlib.Path(proc.environ(job.at_gate(f"second.{name}", 0))["FT_CHECKPOINT_DIR"])
+        # Whenever a file is noted as whole the agent has looked at the processes, and at what they have open.
+        job.wait_whole(directory / name)
+        if name != before[-1]:
+            job.go(f"second.{name}", 0)
+    agent = job.one("ft-agent")
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        job.go(f"second.{before[-1]}", 0)
+        rank = job.at_gate("second.ended", 0)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    # What is closed before the agent has looked at the helper may be the helper's; who writes it again answers for it.
+    after, deadline = directory / "after", time.monotonic() + 20
+    while not after.exists() or after.stat().st_ino not in job.whole(after):
+        check(time.monotonic() < deadline, "what is written afterwards is never noted as whole")
+        after.write_text("whole")
+        time.sleep(0.02)
+    job.kill(rank)
+    job.expect(0)
+    check(job.output.text == f"after {' '.join(before)}\n", f"found {job.output.text}: {job.err}")
+    for name in ("log", "second"):
+        check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: process" in job.err, job.err)
+
+
 REWRITE = """
 import os, signal, sys, time
 path = os.environ["FT_CHECKPOINT_DIR"] + "/restart"

@@ -156,8 +156,8 @@ impl CheckpointDir {
         // In this order: whoever is found dead has closed what it had, and the notices of that are there.
         let before = survey();
         self.drain();
-        self.doubt(before.deaths);
-        let alive = before.all_alive && !self.pending.is_empty() && self.look_at_some(survey);
+        self.doubt(before.deaths, &before.writing);
+        let alive = before.all_alive && !self.pending.is_empty() && self.look_at_some(&before.writing, survey);
         self.shorten_journal();
         alive && !self.pending.is_empty()
     }
@@ -172,8 +172,8 @@ impl CheckpointDir {
         self.files.is_empty() && self.pending.is_empty() && !self.queue.is_ready()
     }
 
-    /// Returns whether everybody was alive: a death makes these looks worth nothing.
-    fn look_at_some(&mut self, mut survey: impl FnMut() -> Survey) -> bool {
+    /// Returns whether everybody was alive: a death makes these looks worth nothing. `writing` is what others were seen to write.
+    fn look_at_some(&mut self, writing: &BTreeSet<u64>, mut survey: impl FnMut() -> Survey) -> bool {
         let batch: Vec<_> = (0..AT_ONCE).map_while(|_| self.pending.pop_first()).collect();
         let looked: Vec<(u64, PathBuf)> =
             batch.into_iter().filter_map(|(path, awaited)| Some((self.look(&path, &awaited)?, path))).collect();
@@ -193,8 +193,8 @@ impl CheckpointDir {
                 self.journal.whole(inode, watch);
             }
         }
-        self.explained.extend(self.open.intersection(&after.writing));
-        self.doubt(after.deaths);
+        self.explained.extend(self.open.intersection(writing).chain(self.open.intersection(&after.writing)));
+        self.doubt(after.deaths, &after.writing);
         if self.pending.is_empty() {
             self.find_other_names();
         }
@@ -206,26 +206,34 @@ impl CheckpointDir {
         awaited.inode = inode.or(awaited.inode);
     }
 
-    /// Works in deaths of which all notices have been taken out of the queue.
-    fn doubt(&mut self, deaths: Vec<Death>) {
+    /// Works in deaths of which all notices have been taken out of the queue. `writing` is what others were seen to write.
+    fn doubt(&mut self, deaths: Vec<Death>, writing: &BTreeSet<u64>) {
         for Death { why, files, sudden } in deaths {
-            let found = files.iter().filter(|inode| self.is_torn(**inode, &why)).count();
-            let unknown = |path: &Path| path.symlink_metadata().is_ok_and(|meta| files.contains(&meta.ino()));
-            for (path, awaited) in &mut self.pending {
-                let other = awaited.inode.is_some_and(|inode| self.explained.contains(&inode));
-                // One that was seen writing has left that; of any other it is not known what it has closed.
-                if sudden && found == 0 && !other || awaited.inode.is_none() && !files.is_empty() && unknown(path) {
+            for inode in &files {
+                self.tear(*inode, &why);
+            }
+            let inode = |path: &Path, awaited: &Awaited| {
+                awaited.inode.or_else(|| path.symlink_metadata().map(|meta| meta.ino()).ok())
+            };
+            let pending = self.pending.iter().filter_map(|(path, awaited)| inode(path, awaited));
+            // What else ends in an ordinary way wrote nothing here, as `seq` in `seq | head > file`.
+            let any = sudden || self.files.keys().copied().chain(pending).any(|inode| files.contains(&inode));
+            for (path, awaited) in self.pending.iter_mut().filter(|_| any) {
+                let Some(inode) = inode(path, awaited) else { continue };
+                let others = self.explained.contains(&inode) || writing.contains(&inode);
+                // However much it was seen to have open: it may have opened one more, and closed that by its end.
+                if files.contains(&inode) || !others {
                     awaited.doubt.get_or_insert_with(|| why.clone());
                 }
             }
         }
     }
 
-    /// Who had this file open for writing has died. Returns whether it is one of those here, and was not whole.
-    fn is_torn(&mut self, inode: u64, why: &Arc<str>) -> bool {
+    /// Who had this file open for writing has died. Nothing follows if it is none of those here, or was whole.
+    fn tear(&mut self, inode: u64, why: &Arc<str>) {
         let open = self.open.contains(&inode);
         let Some(file) = self.files.get_mut(&inode).filter(|file| open || file.state != State::Whole) else {
-            return false;
+            return;
         };
         let torn = State::Torn { why: why.clone(), free: false };
         match (std::mem::replace(&mut file.state, torn), file.watch) {
@@ -235,7 +243,6 @@ impl CheckpointDir {
         }
         let path = file.path.clone();
         self.await_look(path, Some(inode));
-        true
     }
 
     /// Files that are not known to be whole, and whose names are gone, are looked for under others.
@@ -678,8 +685,10 @@ mod tests {
         let [torn, shared, other] = ["torn", "shared", "other"].map(|name| File::create(dir.root.join(name)).unwrap());
         absorb(&mut dir, || true);
         let inode = torn.metadata().unwrap().ino();
-        drop(torn);
         std::fs::write(dir.root.join("later"), "abc").unwrap();
+        dies(&mut dir, &[], false);
+        drop(torn);
+        std::fs::write(dir.root.join("latest"), "abc").unwrap();
         let torn = OpenOptions::new().read(true).open(dir.root.join("torn")).unwrap();
         dies(&mut dir, &[&torn, &shared], false);
         assert!(matches!(dir.files[&inode].state, State::Torn { free: true, .. }));
@@ -687,7 +696,7 @@ mod tests {
         std::fs::rename(dir.root.join("torn"), dir.root.join("renamed")).unwrap();
         absorb(&mut dir, || true);
         let said = dir.set_aside().unwrap().join("\n");
-        assert_eq!(names(&dir), ["later", "other", "whole"], "{said}");
+        assert_eq!(names(&dir), ["later", "other", "whole"], "nobody knows who wrote the latest: {said}");
         assert!(said.contains("renamed in $FT_CHECKPOINT_DIR is set aside: somebody died"), "{said}");
     }
 

@@ -20,8 +20,8 @@ const CHEAP: Duration = Duration::from_millis(1);
 /// Of a kill since a look longer ago than this nothing follows for the files of today.
 const RECENT: Duration = Duration::from_secs(2);
 
-/// Ends that are a part of ordinary scripts (`seq | head`, `kill $monitor`): nothing follows for files that others may have
-/// closed at that moment.
+/// Ends that are a part of ordinary scripts (`seq | head`, `kill $monitor`), as statuses other than 0 are: nothing follows for
+/// files that others may have closed at that moment, unless the process was seen to write here.
 const ORDINARY: [i32; 4] = [libc::SIGPIPE, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
 
 /// The end of a process that may have left a file torn.
@@ -29,9 +29,9 @@ const ORDINARY: [i32; 4] = [libc::SIGPIPE, libc::SIGTERM, libc::SIGINT, libc::SI
 pub struct Death {
     /// Why a file of its is not known to be whole, for people.
     pub why: Arc<str>,
-    /// The inodes that it had open for writing when it was last looked at.
+    /// The inodes that it had open for writing when it was last looked at. It may have opened more since.
     pub files: BTreeSet<u64>,
-    /// Whether it may have been about anything: it may have opened more since.
+    /// Whether it may have been about anything, also if it was not seen to write in the directory.
     pub sudden: bool,
 }
 
@@ -42,7 +42,7 @@ pub struct Survey {
     pub all_alive: bool,
     /// Those that have ended since the last look.
     pub deaths: Vec<Death>,
-    /// The inodes that those who live have open for writing, as far as that is known.
+    /// The inodes that those who live have open for writing, or had who have ended well, as far as that is known.
     pub writing: BTreeSet<u64>,
 }
 
@@ -90,7 +90,7 @@ impl Helpers {
         self.note_ends(&mut survey);
         self.find_new(roots, ranks, &mut survey);
         self.see_files();
-        survey.writing = self.held.values().flat_map(|helper| helper.files.iter().flatten().copied()).collect();
+        survey.writing.extend(self.held.values().flat_map(|helper| helper.files.iter().flatten()));
         survey.all_alive &= !self.too_many;
         survey
     }
@@ -132,7 +132,11 @@ impl Helpers {
             if let Some(end) = end
                 && end != End::NotYet
             {
-                survey.deaths.extend(death(*pid, end, helper.files.take().unwrap_or_default()));
+                let files = helper.files.take().unwrap_or_default();
+                if end == End::Status(0) {
+                    survey.writing.extend(&files);
+                }
+                survey.deaths.extend(death(*pid, end, files));
             }
             matches!(end, None | Some(End::NotYet))
         });
