@@ -63,8 +63,7 @@ impl Output {
 
     /// Whether this process can.
     pub fn is_held_by(&self, pid: i32) -> bool {
-        let pipes: Vec<u64> = self.held.iter().filter_map(|fd| fstat(fd).ok()).map(|stat| stat.st_ino).collect();
-        ft_sys::filters::has_open(pid, &pipes)
+        ft_sys::filters::has_open(pid, &self.pipes())
     }
 
     /// Whether something lies in the pipes that the launcher has not read.

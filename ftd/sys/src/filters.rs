@@ -10,6 +10,9 @@ use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
+/// Longest way up that is followed: no tree of processes is as deep.
+const DEPTH: usize = 4096;
+
 /// How ranks print, as it was seen while they lived: the dead have no descriptors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Piping {
@@ -23,21 +26,10 @@ impl Piping {
     /// A rank, or what may be one: its pipes, those of its filters, and who stands above it.
     pub fn note(&mut self, rank: i32) {
         self.outputs.extend(outputs(rank));
-        let mut pid = rank;
         let me = std::process::id() as i32;
-        while let Some(parent) = proc::stat(&proc::of(pid)).ok().flatten().map(|stat| stat.ppid)
-            && parent > 1
-            && parent != me
-        {
-            self.above.extend(Individual::of(parent));
-            pid = parent;
-        }
-    }
-
-    /// Adds what another one has seen.
-    pub fn add(&mut self, other: Piping) {
-        self.outputs.extend(other.outputs);
-        self.above.extend(other.above);
+        let parent = |pid: i32| Some(proc::stat(&proc::of(pid)).ok()??.ppid).filter(|above| *above > 1 && *above != me);
+        let above = std::iter::successors(parent(rank), |pid| parent(*pid)).take(DEPTH);
+        self.above.extend(above.filter_map(Individual::of));
     }
 }
 
@@ -108,17 +100,11 @@ pub fn named(pids: &[i32]) -> String {
     if others.is_empty() { named } else { format!("{named}, and {} more", others.len()) }
 }
 
-/// Whether a process has one of these pipes open.
+/// Whether a process has one of these pipes open, called as in [`Piping`].
 pub fn has_open(pid: i32, pipes: &[u64]) -> bool {
     let descriptors = fs::read_dir(proc::of(pid).join("fd")).ok().into_iter().flatten().flatten();
     let targets = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
-    targets.filter_map(|target| pipe(target.as_os_str().as_bytes())).any(|inode| pipes.contains(&inode))
-}
-
-/// The inode of the pipe that a link in `/proc/<pid>/fd` names.
-fn pipe(target: &[u8]) -> Option<u64> {
-    let inode = target.strip_prefix(b"pipe:[")?.strip_suffix(b"]")?;
-    std::str::from_utf8(inode).ok()?.parse().ok()
+    targets.filter_map(|target| key(target.as_os_str().as_bytes())).any(|pipe| pipes.contains(&pipe))
 }
 
 /// These and those among `all` that stand above them.
