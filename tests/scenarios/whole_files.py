@@ -163,15 +163,20 @@ def script_files(context):
     check(job.output.text == "100\n" and "set aside" not in job.err, f"files: {job.output.text} {job.err}")
 
 
-SECOND = """
-import os, signal, sys, time
-directory, gates, how = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"], sys.argv[1]
+# How programs in Python reach a gate; `gates` is the directory of these.
+REACH = """
+import os, time
 def reach(name):
     with open(f"{gates}/{name}.draft", "w") as file:
         print(os.getpid(), file=file)
     os.rename(f"{gates}/{name}.draft", f"{gates}/{name}.0")
     while not os.path.exists(f"{gates}/{name}.0.go"):
         time.sleep(0.001)
+"""
+
+SECOND = REACH + """
+import os, signal, sys, time
+directory, gates, how = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"], sys.argv[1]
 def write(name):
     descriptor = os.open(f"{directory}/{name}", os.O_CREAT | os.O_WRONLY)
     os.write(descriptor, b"half")
@@ -263,15 +268,9 @@ def rewritten_in_place(context):
     check(len(said) == 10, f"said {len(said)} times: {job.err}")
 
 
-MANY = """
+MANY = REACH + """
 import os, sys, time
 directory, gates = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"]
-def reach(name):
-    with open(f"{gates}/{name}.draft", "w") as file:
-        print(os.getpid(), file=file)
-    os.rename(f"{gates}/{name}.draft", f"{gates}/{name}.0")
-    while not os.path.exists(f"{gates}/{name}.0.go"):
-        time.sleep(0.001)
 if os.environ["FT_WORLD"] != "1":
     print(len(os.listdir(directory)), sum(name.startswith("torn") for name in os.listdir(directory)))
     sys.exit()
@@ -312,16 +311,10 @@ def many_files(context):
     check(job.output.text == f"{number + 1} 0\n", f"files and torn ones: {job.output.text}, of {number + 1} that are whole")
 
 
-LOCKED = """
+LOCKED = REACH + """
 import os, pathlib, stat, sys, time
 directory, gates, mode = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], int(sys.argv[1], 8)
 locked, deep = directory / "locked", directory / "locked" / "deep"
-def reach(name):
-    with open(f"{gates}/{name}.draft", "w") as file:
-        print(os.getpid(), file=file)
-    os.rename(f"{gates}/{name}.draft", f"{gates}/{name}.0")
-    while not os.path.exists(f"{gates}/{name}.0.go"):
-        time.sleep(0.001)
 if os.environ["FT_WORLD"] == "1":
     deep.mkdir(parents=True)
     for path in (locked / "whole", deep / "whole"):
