@@ -44,6 +44,8 @@ int main(int argc, char **argv) {
         printf("rank %d: the segment %d of the world before is not there\n", rank, own->segment);
         MPI_Abort(MPI_COMM_WORLD, 72);
     }
+    /* Nobody is killed before all have their segments: the next incarnation looks for them. */
+    MPI_Barrier(MPI_COMM_WORLD);
     gate_reach("app.compute", rank);
     MPI_Barrier(MPI_COMM_WORLD);
     printf("rank %d count %d segment %d\n", rank, own->count, own->segment);
