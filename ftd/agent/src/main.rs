@@ -64,12 +64,17 @@ pub enum AgentError {
     Io(std::io::Error),
 }
 
+/// Room for so many descriptors is there from the beginning: enough for some hundred ranks, and 32 KiB of the kernel's.
+const DESCRIPTORS: u64 = 4096;
+
 /// ftrun reads in this file which build it is of.
 #[used]
 static BUILD: fn() = ft_sys::build::keep;
 
 fn main() -> ExitCode {
     ft_sys::process::one_heap();
+    // Without it, jobs only start more slowly.
+    let _ = ft_sys::process::make_room_for_descriptors(DESCRIPTORS);
     ft_sys::process::lift_file_size_limit();
     tracing_subscriber::fmt()
         .with_env_filter(what_to_log())

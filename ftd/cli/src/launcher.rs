@@ -217,6 +217,8 @@ impl Launcher {
         soft: Soft,
     ) -> Result<Launcher, LaunchError> {
         ft_sys::process::set_subreaper().map_err(system("orphans cannot be adopted"))?;
+        // For each slot three links, an end of a pipe and what is under way; without it, the start only takes longer.
+        let _ = ft_sys::process::make_room_for_descriptors(64 + 8 * u64::from(options.ranks));
         let signals = Signals::open().map_err(system("signals cannot be read"))?;
         let directory = JobDir::choose()?;
         spec.job = format!("ftrun-{}", directory.word());

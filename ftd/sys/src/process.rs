@@ -252,10 +252,48 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Makes this process's table of descriptors large enough for `count` of them, as far as its soft limit allows: to be called
+/// while it has one thread. Where several threads share a table that has to grow, the kernel waits for a grace period of
+/// RCU, which is 10 ms and more.
+///
+/// # Errors
+/// As `fcntl`; the process has lost nothing.
+pub fn make_room_for_descriptors(count: u64) -> io::Result<()> {
+    let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE)?;
+    let Some(last) = count.min(soft).checked_sub(1) else { return Ok(()) };
+    // SAFETY: the descriptor, of nothing that can be read or written, is this function's own.
+    unsafe {
+        let path = libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+        let high = libc::fcntl(path, libc::F_DUPFD_CLOEXEC, last as libc::c_int);
+        let error = io::Error::last_os_error();
+        for fd in [path, high].into_iter().filter(|fd| *fd >= 0) {
+            libc::close(fd);
+        }
+        if high < 0 { Err(error) } else { Ok(()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::process::Command;
+
+    #[test]
+    fn a_table_with_room_is_as_large_as_asked_and_no_larger_than_allowed() {
+        let size = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            status.lines().find_map(|line| line.strip_prefix("FDSize:")).unwrap().trim().parse::<u64>().unwrap()
+        };
+        let before = size();
+        make_room_for_descriptors(0).unwrap();
+        make_room_for_descriptors(2 * before).unwrap();
+        assert_eq!(size(), 2 * before);
+        let (soft, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+        if soft <= 1 << 20 {
+            make_room_for_descriptors(u64::MAX).unwrap();
+            assert!(size() >= soft);
+        }
+    }
 
     #[test]
     fn descendants_are_found_below_a_shell() {

@@ -63,11 +63,16 @@ fn complain(what: &dyn std::fmt::Display) {
     ft_sys::log::say(format_args!("ft-pmix: {what}"));
 }
 
+/// Room for so many descriptors is there from the beginning: enough for some hundred ranks, and 16 KiB of the kernel's.
+const DESCRIPTORS: u64 = 2048;
+
 /// ftrun reads in this file which build it is of.
 #[used]
 static BUILD: fn() = ft_sys::build::keep;
 
 fn main() {
+    // Without it, jobs only start more slowly.
+    let _ = ft_sys::process::make_room_for_descriptors(DESCRIPTORS);
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("FT_LOG"))
         .with_writer(|| ft_sys::log::Log)
