@@ -18,6 +18,8 @@ pub enum Phase {
     /// Started; it may never call MPI.
     #[default]
     Launched,
+    /// Inside `MPI_Init`.
+    Initializing,
     /// Past `MPI_Init`.
     Initialized,
     /// Past `MPI_Finalize`.

@@ -32,7 +32,7 @@ pub mod record;
 pub mod report;
 pub mod ring;
 
-pub use agent::{Agent, Effect, Event, Exit, JobConfig, Limit};
+pub use agent::{Agent, Effect, Event, Exit, JobConfig, Limit, Predecessor};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
 pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};

@@ -77,6 +77,8 @@ pub struct Policy {
     /// The report of a recovery waits this long after the last sign of it (a program may never call `MPI_Init` or
     /// `ft_restore`), then it is given without.
     pub report_patience: Micros,
+    /// The same while a rank is known to be inside `MPI_Init`, which takes long where many ranks share few processors.
+    pub init_patience: Micros,
     /// An unreachable store is asked again after this long.
     pub store_retry: Micros,
     /// A recovery or a start gives up on an unreachable store after this long.
@@ -109,6 +111,7 @@ impl Default for Policy {
             exit_timeout: Micros::from_secs(5),
             abort_grace: Micros::from_millis(500),
             report_patience: Micros::from_secs(5),
+            init_patience: Micros::from_secs(30),
             store_retry: Micros::from_millis(100),
             store_timeout: Micros::from_secs(600),
             heartbeat_period: Micros::from_millis(100),

@@ -1,7 +1,7 @@
 //! What people are told. Structured here; the launcher's block and the log lines are made from it.
 
 use crate::failure::FailureSet;
-use crate::ids::{EpochId, Micros, Process, Rank, SlotId, WorldId};
+use crate::ids::{EpochId, Micros, Process, Rank, SlotId, Version, WorldId};
 use crate::inventory::Choice;
 use crate::placement::Placement;
 
@@ -51,6 +51,10 @@ pub struct Recovery {
     pub times: PhaseTimes,
     /// The new ranks could not be started: the job ends.
     pub stuck: bool,
+    /// There has been no further sign of it for a while, and the job goes on: what has not come about may come still.
+    pub waited: bool,
+    /// A rank has asked for its state.
+    pub asked: bool,
     /// A rank has taken it back.
     pub taken: bool,
     /// Ranks of this node that asked for it last in vain, and why.
@@ -82,6 +86,24 @@ pub enum Notice {
         process: Process,
         /// One sentence.
         sentence: String,
+    },
+    /// A rank has taken its state back after its recovery was reported without that.
+    RestoredLate {
+        /// The epoch.
+        epoch: EpochId,
+        /// What it has taken back.
+        version: Version,
+        /// How long that was after the first notice.
+        took: Micros,
+    },
+    /// A rank has asked for its state in vain after its recovery was reported without that.
+    RefusedLate {
+        /// The epoch.
+        epoch: EpochId,
+        /// Whose.
+        rank: Rank,
+        /// One sentence.
+        reason: String,
     },
     /// A lost slot is waited for.
     WaitingForSlot {

@@ -92,6 +92,65 @@ def block_for_every_recovery(context, how):
         check(job.err.index("recovery, epoch 2") < job.err.index("called MPI_Abort with code 3"), job.err)
 
 
+def again(job, gate, rank):
+    """The gate stops the next world's process as well."""
+    for path in (job.gate_path(gate, rank), job.gate_dir / f"{gate}.{rank}.go"):
+        path.unlink()
+
+
+LATE = r"^ftd:   restored  version 5 from the memory of this node, in epoch 2, [\d.]+ ms from the notice on$"
+
+
+@scenario("block-late", each=[{"how": how} for how in ("slow-init", "slow-init-agent", "before-init", "copying")])
+def block_late(context, how):
+    """The block waits for ranks that are inside MPI_Init; what has not come about when it is printed is not denied, and told
+    when it has, whoever of agent and rank had died."""
+    mpi, slow = context.mpi("mpich4"), how.startswith("slow-init")
+    gate = {"before-init": "mpi.before-init", "copying": "client.restoring"}.get(how, "mpi.in-init")
+    job = context.ftrun(mpi, 1, context.program(mpi, "places.c"), gates=["app.compute:0", f"{gate}:0"],
+                        hurry={"slow-init": 5, "slow-init-agent": 30}.get(how, 10))
+    if how != "copying":
+        job.at_gate(gate, 0)
+        job.go(gate, 0)
+    victim = job.at_gate("app.compute", 0)
+    if how != "copying":
+        again(job, gate, 0)
+    # A new agent has not seen that the program uses MPI.
+    job.kill(job.one("ft-agent") if how == "slow-init-agent" else victim)
+    job.at_gate(gate, 0)
+    if how == "slow-init":
+        # Longer than a program has that does not come to MPI_Init, and a third of what it has inside.
+        deadline = time.monotonic() + 2
+        while time.monotonic() < deadline:
+            check("ftd: recovery" not in job.err, job.err)
+            time.sleep(0.05)
+    else:
+        asked = "version 5 was asked for (ft_restore), and no rank has it back"
+        denied = asked if how == "copying" else "no rank has asked for version 5 (ft_restore)"
+        job.wait_err(rf"(?m)^ftd:   restored  nothing so far: {re.escape(denied)}\n(?=ftd:   took .*\n)", 1)
+        check(("; not seen past MPI_Init: rank 0" in job.err) == (how != "copying"), job.err)
+    job.go(gate, 0)
+    job.expect(0)
+    check(len(re.findall("^ftd: recovery", job.err, re.M)) == 1, job.err)
+    check(job.output.starts == [None, 5] and job.restored == [5], f"{job.output.starts} {job.restored}: {job.err}")
+    check(len(re.findall(LATE, job.err, re.M)) == (how != "slow-init"), job.err)
+
+
+@scenario("block-of-two-agents", each=[{"how": how} for how in ("agreed", "released")])
+def block_of_two_agents(context, how):
+    """An agent dies in a recovery that it has not reported: the next one's block names whom that was for as well, and reckons
+    from its death on."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"),
+                        gates=["app.compute:1", f"agent.{how}:*:{2 if how == 'released' else 1}"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.at_gate(f"agent.{how}")
+    job.kill(job.one("ft-agent"))
+    job.expect(0)
+    failed = re.findall(r"^ftd:   (?:failed|      )    (\S.*)$", job.err, re.M)
+    check(failed == ["rank 1 on node 0 was killed by SIGKILL", "node 0 lost its agent"], f"{failed}: {job.err}")
+    check(len(re.findall("^ftd: recovery", job.err, re.M)) == 1 and job.restored == [5], job.err)
+
 @scenario("shepherd-once", each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
 def shepherd_once(context, mpi):
     """The death of a shepherd costs one epoch, and its block says whose it was: its rank, which dies of it, is seen first."""

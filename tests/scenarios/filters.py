@@ -211,3 +211,22 @@ def left_behind(context, what):
     job.expect(0, patience=8)
     words = ["late", "late", "now", "now"] if what == "prints" else ["now", "now"]
     check(sorted(job.output.text.split()) == words and "had not printed" not in job.err, f"{job.output.text!r} {job.err}")
+
+
+@scenario("filter-took", each=[{"who": "shepherd"}, {"who": "agent"}])
+def filter_took(context, who):
+    """What filters take after the death of a shepherd, or of the agent, is part of what the block says that the recovery took."""
+    rank = f'if [ "$FT_WORLD" = 1 ]; then seq 10; {NOTED} echo $$ >"$HERE/rank"; exec sleep 1000; fi'
+    job = context.ftrun(None, 1, "bash", "-c", HOWS["loop"], "bash", "bash", "-c", rank, env={"HERE": context.work})
+    pid = int(until(lambda: (path := context.work / "rank").exists() and path.read_text(), "the rank does not print"))
+    begun = time.monotonic()
+    job.kill(job.one("ft-agent" if who == "agent" else "ft-shepherd"))
+    until(lambda: not proc.alive(pid), "the rank is not killed")
+    # Less than filters have, and more than all else takes.
+    until(lambda: time.monotonic() > begun + 1, "time stands still")
+    least = time.monotonic() - begun
+    (context.work / "go").touch()
+    job.expect(0)
+    took = [float(ms) for ms in re.findall(r"^ftd:   took +([\d.]+) ms", job.err, re.M)]
+    check(len(took) == 1 and took[0] >= 1000 * min(least, 1.9) - 100, f"{took} ms, and the filter alone {least} s: {job.err}")
+    check(job.output.text.split() == [str(n) for n in range(1, 11)], job.output.text)

@@ -1,6 +1,6 @@
 //! Reading and proposing records.
 
-use super::{Agent, Asked, Effect, Stage};
+use super::{Agent, Asked, Effect, Predecessor, Stage};
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{GroupId, NodeId, Process, Revision, SlotId, Version};
 use crate::plan::{self, Cluster, Unrecoverable};
@@ -77,6 +77,18 @@ impl Agent {
         self.stop_worlds(None);
         self.fail(Subject::Node(self.me), Cause::AgentLost);
         self.fail_absent_slots();
+        self.noticed_since(self.predecessor.map(|predecessor| predecessor.died));
+        self.resume_reports();
+    }
+
+    /// Recoveries that were agreed, and that the predecessor did not live to report, are part of this one's report.
+    fn resume_reports(&mut self) {
+        let Some(Predecessor { reported, .. }) = self.predecessor else { return };
+        let (Some(record), Some(progress)) = (&self.record, &mut self.progress) else { return };
+        for entry in record.history.iter().filter(|entry| entry.epoch >= reported) {
+            let (epoch, failures) = (entry.epoch.next(), entry.failures.clone());
+            progress.episodes.push(Episode { epoch, failures, placement: record.placement.clone() });
+        }
     }
 
     /// Slots that the record counts on and that do not exist (any more): a predecessor had announced them.
@@ -117,6 +129,7 @@ impl Agent {
         self.inventory = None;
         self.inventory_asked = None;
         self.choice = None;
+        self.denied = None;
         self.late_progress = false;
         self.retired = false;
         self.drained = false;

@@ -83,6 +83,8 @@ pub enum Event {
         /// The shell's status for it: 127 not found, 126 not executable.
         status: i32,
     },
+    /// The process is about to enter `MPI_Init`, and will tell when it is past it.
+    Initializing(Process),
     /// The process is past `MPI_Init`.
     Initialized(Process),
     /// The process's `MPI_Finalize` returned.
@@ -133,6 +135,8 @@ pub enum Event {
         /// What is whole and verified.
         inventory: Inventory,
     },
+    /// The process asks for its state.
+    RestoreAsked(Process),
     /// The process has its state back.
     Restored {
         /// Whose.

@@ -21,6 +21,7 @@ impl Agent {
             Event::SlotsSilent(slots) => self.take_silent(slots),
             Event::Started(process) => self.sign(process),
             Event::StartFailed { process, reason, status } => self.take_start_failed(process, reason, status),
+            Event::Initializing(process) => self.take_phase(process, Phase::Initializing),
             Event::Initialized(process) => self.take_phase(process, Phase::Initialized),
             Event::Finalized(process) => self.take_phase(process, Phase::Finalized),
             Event::Dying(process) => self.take_dying(process),
@@ -37,19 +38,14 @@ impl Agent {
                     self.inventory_asked = None;
                 }
             }
-            Event::Restored { process, version: _ } => {
+            Event::RestoreAsked(process) => {
                 if let Some(local) = self.locals.get_mut(&process) {
-                    local.restored = true;
-                    local.refused = None;
+                    local.asked = true;
                     self.sign(process);
                 }
             }
-            Event::NotRestored { process, reason } => {
-                if let Some(local) = self.locals.get_mut(&process).filter(|local| !local.restored) {
-                    local.refused = Some(reason);
-                    self.sign(process);
-                }
-            }
+            Event::Restored { process, version } => self.take_restored(process, version),
+            Event::NotRestored { process, reason } => self.take_not_restored(process, reason),
             Event::StoreRead { revision, record } => self.take_read(revision, record),
             Event::CasDone { revision } => self.take_written(revision),
             Event::CasLost { revision, record } => {
@@ -103,7 +99,7 @@ impl Agent {
 
     fn take_slot_lost(&mut self, slot: SlotId) {
         self.slots.remove(&slot);
-        self.dying_slots.remove(&slot);
+        let since = self.dying_slots.remove(&slot);
         if !self.lost_slots.insert(slot) || self.left_with_slot(slot) {
             return;
         }
@@ -116,6 +112,35 @@ impl Agent {
             });
         }
         self.fail(Subject::Slot(slot), Cause::SlotLost);
+        self.noticed_since(since);
+    }
+
+    /// What fails was noticed so early already.
+    pub(super) fn noticed_since(&mut self, since: Option<Micros>) {
+        if let Some((progress, since)) = self.progress.as_mut().zip(since) {
+            progress.times.noticed = progress.times.noticed.min(since);
+        }
+    }
+
+    fn take_restored(&mut self, process: Process, version: Version) {
+        let Some(local) = self.locals.get_mut(&process) else { return };
+        local.restored = true;
+        local.refused = None;
+        self.sign(process);
+        if let Some(noticed) = self.denied.take() {
+            let (epoch, took) = (self.epoch(), self.now.since(noticed));
+            self.report(Report::Notice(Notice::RestoredLate { epoch, version, took }));
+        }
+    }
+
+    fn take_not_restored(&mut self, process: Process, reason: String) {
+        let Some(local) = self.locals.get_mut(&process).filter(|local| !local.restored) else { return };
+        local.refused = Some(reason.clone());
+        self.sign(process);
+        if self.denied.is_some() {
+            let (epoch, rank) = (self.epoch(), process.rank);
+            self.report(Report::Notice(Notice::RefusedLate { epoch, rank, reason }));
+        }
     }
 
     /// What a silent shepherd owes is due again when it is heard.
@@ -389,6 +414,7 @@ impl Agent {
             Some(batch) => batch.failures.merge(&failures),
             None => {
                 self.end_recovery();
+                self.denied = None;
                 self.begin_progress();
                 self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
                 self.batch = Some(Batch { failures, since: self.now, surveyed: false });
@@ -407,7 +433,7 @@ impl Agent {
 
     pub(super) fn begin_progress(&mut self) {
         let times = PhaseTimes { noticed: self.now, ..PhaseTimes::default() };
-        let fresh = Progress { episodes: Vec::new(), times, last_sign: self.now, stuck: false };
+        let fresh = Progress { episodes: Vec::new(), times, last_sign: self.now, stuck: false, waited: false };
         let progress = self.progress.get_or_insert(fresh);
         // A superseded recovery starts over, but was noticed when it was noticed.
         progress.times = PhaseTimes { noticed: progress.times.noticed, ..PhaseTimes::default() };

@@ -78,6 +78,8 @@ struct Local {
     end: Option<LocalEnd>,
     /// Its exit was told, or its slot is gone.
     gone: bool,
+    /// It has asked for its state.
+    asked: bool,
     restored: bool,
     /// Why it did not get its state back when it asked for it last.
     refused: Option<String>,
@@ -91,15 +93,19 @@ enum LocalEnd {
 }
 
 /// What the store was asked last.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 enum Asked {
+    #[default]
     Nothing,
     Read,
-    Write { record: Box<EpochRecord>, at: Micros },
+    Write {
+        record: Box<EpochRecord>,
+        at: Micros,
+    },
 }
 
 /// This agent's view of the store.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Link {
     revision: Revision,
     asked: Asked,
@@ -130,6 +136,8 @@ struct Progress {
     last_sign: Micros,
     /// A rank of the new world cannot be started.
     stuck: bool,
+    /// It is reported because there is no sign of it any more.
+    waited: bool,
 }
 
 /// The end of the job as this agent wants it recorded.
@@ -171,7 +179,7 @@ pub struct Agent {
     /// Worlds with processes on this node; the ones being killed since when.
     worlds: BTreeMap<WorldId, Option<Micros>>,
     locals: BTreeMap<Process, Local>,
-    /// A process has been seen past `MPI_Init`: the program is none that does without.
+    /// A process has been seen in `MPI_Init`: the program is none that does without.
     speaks_mpi: bool,
     batch: Option<Batch>,
     holds: Vec<Hold>,
@@ -205,21 +213,24 @@ pub struct Agent {
     told: Option<Status>,
     tell_at: Micros,
     progress: Option<Progress>,
+    /// The recovery of this epoch, noticed at this time, was reported without anybody having taken back what there is.
+    denied: Option<Micros>,
+    predecessor: Option<Predecessor>,
+}
+
+/// What is known of the agent of this node before this one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Predecessor {
+    /// When its death was noticed.
+    pub died: Micros,
+    /// The newest epoch of which people have been told how it began.
+    pub reported: EpochId,
 }
 
 impl Agent {
     /// The agent of node `me`.
     pub fn new(me: NodeId, config: JobConfig) -> Self {
         let ring = Ring::new(me, &config.policy);
-        let link = Link {
-            revision: Revision(0),
-            asked: Asked::Nothing,
-            want_read: false,
-            answered: false,
-            down: None,
-            retry_at: Micros(0),
-            uncertain: None,
-        };
         Agent {
             me,
             config,
@@ -230,7 +241,7 @@ impl Agent {
             announced: false,
             stage: Stage::Gathering,
             stage_since: Micros(0),
-            link,
+            link: Link::default(),
             record: None,
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
@@ -269,7 +280,16 @@ impl Agent {
             told: None,
             tell_at: Micros(0),
             progress: None,
+            denied: None,
+            predecessor: None,
         }
+    }
+
+    /// This agent takes the place of one that died.
+    #[must_use]
+    pub fn succeeding(mut self, predecessor: Option<Predecessor>) -> Self {
+        self.predecessor = predecessor;
+        self
     }
 
     /// The newest record read or written.
@@ -412,7 +432,7 @@ impl Agent {
         at.extend(self.verdict.as_ref().map(|verdict| verdict.since.after(policy.store_retry)));
         at.extend(self.paused.map(|since| since.after(policy.fence_kill)));
         if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
-            at.push(progress.last_sign.after(policy.report_patience));
+            at.push(progress.last_sign.after(self.report_patience()));
         }
         if !self.others().is_empty() {
             at.push(self.tell_at);

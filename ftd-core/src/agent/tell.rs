@@ -2,7 +2,7 @@
 
 use super::{Agent, Effect, Local, Stage};
 use crate::blame::Phase;
-use crate::ids::{NodeId, Rank};
+use crate::ids::{Micros, NodeId, Rank};
 use crate::message::{PeerMessage, Status};
 use crate::plan::sentences;
 use crate::report::{Recovery, Report};
@@ -42,7 +42,7 @@ impl Agent {
         }
         let period = self.config.policy.heartbeat_period;
         let settled = status.restored && self.all_peers(|status| status.restored);
-        let repeat = if settled { crate::ids::Micros(period.0 * SETTLED_PERIODS) } else { period };
+        let repeat = if settled { Micros(period.0 * SETTLED_PERIODS) } else { period };
         self.tell_at = self.now.after(repeat);
         self.announced |= status.slots.is_some();
         for to in others {
@@ -92,7 +92,7 @@ impl Agent {
         let initialized = self.initialized() && self.all_peers(|status| status.initialized);
         let restored = initialized && self.restored() && self.all_peers(|status| status.restored);
         let now = self.now;
-        let patience = self.config.policy.report_patience;
+        let patience = self.report_patience();
         let Some(progress) = &mut self.progress else { return };
         // Who has ended without it counts as past it, and there may be nobody else.
         if initialized && self.speaks_mpi {
@@ -101,9 +101,26 @@ impl Agent {
         if restored {
             progress.times.restored.get_or_insert(now);
         }
-        if restored || now.since(progress.last_sign) >= patience {
-            self.report_recovery(restored);
+        if restored {
+            self.report_recovery(true);
+        } else if now.since(progress.last_sign) >= patience {
+            let noticed = progress.times.noticed;
+            let reports = !progress.episodes.is_empty();
+            progress.waited = true;
+            self.report_recovery(false);
+            self.denied = (reports && !self.taken()).then_some(noticed);
         }
+    }
+
+    /// How long a recovery may go without a sign before it is reported as it is.
+    pub(super) fn report_patience(&self) -> Micros {
+        let policy = &self.config.policy;
+        let inside = |local: &Local| local.end.is_none() && local.phase == Phase::Initializing;
+        if self.locals.values().any(inside) { policy.init_patience } else { policy.report_patience }
+    }
+
+    fn taken(&self) -> bool {
+        self.locals.values().any(|local| local.restored)
     }
 
     fn refused(&self) -> Vec<(Rank, String)> {
@@ -128,7 +145,9 @@ impl Agent {
             restored: self.choice.clone(),
             times: progress.times,
             stuck: progress.stuck,
-            taken: self.locals.values().any(|local| local.restored),
+            waited: progress.waited,
+            asked: self.locals.values().any(|local| local.asked),
+            taken: self.taken(),
             refused: self.refused(),
             before_init: self.before_init(),
             without_state: self.without_state(),

@@ -18,6 +18,7 @@ pub fn job_config(spec: &JobSpec) -> Result<JobConfig, ModeError> {
         progress_after: hurried(ordinary.progress_after),
         stop_timeout: hurried(ordinary.stop_timeout),
         report_patience: hurried(ordinary.report_patience),
+        init_patience: hurried(ordinary.init_patience),
         ..ordinary
     };
     Ok(JobConfig::single_node(spec.world_size, spec.mode.parse()?, policy))

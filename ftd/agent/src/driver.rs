@@ -16,7 +16,7 @@ use ft_sys::peer::Peer;
 use ft_wire::launcher::{self, JobSpec};
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
 use ft_wire::{pmix, rank, shepherd};
-use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Process, Revision, SlotId, WorldId};
+use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Predecessor, Process, Revision, SlotId, WorldId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -88,9 +88,7 @@ pub struct Driver {
 
 /// Time that ftd-core reckons in; it goes on while the machine is suspended.
 pub fn now() -> Micros {
-    let time =
-        nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME).unwrap_or(nix::sys::time::TimeSpec::new(0, 0));
-    Micros(time.tv_sec() as u64 * 1_000_000 + time.tv_nsec() as u64 / 1_000)
+    Micros(ft_sys::process::micros_since_boot())
 }
 
 impl Driver {
@@ -104,6 +102,7 @@ impl Driver {
         notices: OwnedFd,
         launcher: Link,
         inputs: UnboundedSender<Input>,
+        before: Option<launcher::Before>,
     ) -> Result<Driver, crate::AgentError> {
         let job_dir = spec.job_dir.clone();
         let at = |path: &Path| {
@@ -112,7 +111,8 @@ impl Driver {
         };
         let files = files::Watch::start(&job_dir, notices).map_err(at(&job_dir))?;
         let watcher = Watcher::start(inputs.clone()).map_err(crate::AgentError::Io)?;
-        let core = Agent::new(NodeId(0), crate::config::job_config(&spec)?);
+        let before = before.map(|before| Predecessor { died: Micros(before.died), reported: EpochId(before.reported) });
+        let core = Agent::new(NodeId(0), crate::config::job_config(&spec)?).succeeding(before);
         Ok(Driver {
             arenas: Arenas::new(spec.world_size, inputs.clone()),
             core,
@@ -214,7 +214,7 @@ impl Driver {
         match input {
             Input::Metered(..) => {}
             Input::Trouble(connection, sentence) => self.trouble(connection, &sentence),
-            Input::Launcher(message) => self.launcher_says(message),
+            Input::Launcher(message) => self.launcher_says(*message),
             Input::LauncherClosed => {}
             Input::Opened(connection, link, peer) => self.opened(connection, link, peer),
             Input::Shepherd(connection, message, fds) => self.shepherd_says(connection, message, fds),
@@ -249,6 +249,7 @@ impl Driver {
                 self.slot_emptied(slot);
                 self.report(Event::SlotLost(SlotId(slot)));
             }
+            launcher::ToAgent::SlotDying { slot } => self.report(Event::SlotDying(SlotId(slot))),
             launcher::ToAgent::SlotAdded { slot, pid } => {
                 self.slots.insert(slot, pid);
                 self.report(Event::SlotAdded(SlotId(slot)));

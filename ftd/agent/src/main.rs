@@ -129,9 +129,9 @@ async fn work() -> Result<(), AgentError> {
 
     ft_sys::gate::reach("agent.born", None);
     let (_, launcher, mut incoming) = Incoming::open(launcher).await.map_err(AgentError::NoJob)?;
-    let (spec, slots, store, notices) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
-        (ToAgent::Job { spec, slots }, fds) => match <[OwnedFd; 2]>::try_from(fds) {
-            Ok([store, notices]) => (spec, slots, store, notices),
+    let (spec, slots, before, store, notices) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
+        (ToAgent::Job { spec, slots, before }, fds) => match <[OwnedFd; 2]>::try_from(fds) {
+            Ok([store, notices]) => (spec, slots, before, store, notices),
             Err(_) => return Err(AgentError::WrongFirst),
         },
         _ => return Err(AgentError::WrongFirst),
@@ -140,11 +140,11 @@ async fn work() -> Result<(), AgentError> {
     let store = ft_store::Embedded::open(std::fs::File::from(store))?;
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
     orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;
-    let mut driver = Driver::new(spec, store, notices, launcher, inputs.clone())?;
+    let mut driver = Driver::new(spec, store, notices, launcher, inputs.clone(), before)?;
 
     let from_launcher = inputs.clone();
     tokio::spawn(async move {
-        match driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(message)).await {
+        match driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(Box::new(message))).await {
             Err(error) if error.is_trouble() => {
                 ft_sys::log::say(format_args!("ftd: ft-agent: the link to ftrun: {error}"))
             }

@@ -1,13 +1,13 @@
 //! What people read about a recovery: one block on the job's stderr.
 
 use crate::restart_files::RestartFiles;
-use ftd_core::{Micros, Notice, Rank, Recovery, Report};
+use ftd_core::{EpochId, Micros, Notice, Rank, Recovery, Report};
 use std::fmt::Write;
 
 /// What a report becomes.
 pub enum Text {
-    /// A recovery is over: the block.
-    Block(String),
+    /// A recovery is over: the epoch that runs now, and the block.
+    Block(EpochId, String),
     /// One line.
     Notice(String),
     /// For the log alone.
@@ -25,13 +25,21 @@ pub fn text(report: &Report, files: RestartFiles) -> Text {
             tracing::info!(epoch = epoch.0, world = world.0, %failures, "the next epoch is agreed");
             Text::Silent
         }
-        Report::RecoveryDone(recovery) => Text::Block(block(recovery, files)),
+        Report::RecoveryDone(recovery) => Text::Block(recovery.epoch, block(recovery, files)),
         Report::Notice(notice) => match notice {
             Notice::StoreUnavailable => Text::Notice("the store does not answer; asking again".into()),
             Notice::StoreBack => Text::Notice("the store answers again".into()),
             Notice::Paused => Text::Notice("the ranks of this node are stopped: its observers are silent".into()),
             Notice::Continued => Text::Notice("the ranks of this node go on".into()),
             Notice::CauseKnown { sentence, .. } => Text::Notice(sentence.clone()),
+            Notice::RestoredLate { epoch, version, took } => Text::Notice(format!(
+                "  restored  version {} from the memory of this node, in {epoch}, {:.1} ms from the notice on",
+                version.0,
+                took.0 as f64 / 1000.0
+            )),
+            Notice::RefusedLate { epoch, rank, reason } => {
+                Text::Notice(format!("            ft_restore failed in {rank}, in {epoch}: {reason}"))
+            }
             Notice::WaitingForSlot { lost } => {
                 tracing::info!(slot = lost.0, "waiting for a slot in place of a lost one");
                 Text::Silent
@@ -109,7 +117,12 @@ fn restored(recovery: &Recovery, files: RestartFiles) -> String {
             }
             Some(stamp) if recovery.refused.is_empty() => {
                 let version = stamp.version.0;
-                writeln!(out, "ftd:   restored  {group}nothing: no rank has asked for version {version} (ft_restore)")
+                let yet = if recovery.waited { " so far" } else { "" };
+                let why = match recovery.asked {
+                    true => format!("version {version} was asked for (ft_restore), and no rank has it back"),
+                    false => format!("no rank has asked for version {version} (ft_restore)"),
+                };
+                writeln!(out, "ftd:   restored  {group}nothing{yet}: {why}")
             }
             Some(stamp) => writeln!(out, "ftd:   restored  {group}nothing of version {}", stamp.version.0),
             None if files.is_empty() => {
@@ -138,7 +151,7 @@ fn milliseconds(from: Micros, to: Micros) -> String {
 mod tests {
     use super::*;
     use ftd_core::inventory::Stamp;
-    use ftd_core::{EpochId, GroupId, Version, WorldId};
+    use ftd_core::{GroupId, Version, WorldId};
 
     fn said(stamp: Option<Stamp>, taken: bool, files: RestartFiles) -> String {
         said_of(stamp, taken, files, false)
@@ -153,6 +166,8 @@ mod tests {
             restored: Some([(GroupId(0), stamp)].into()),
             times: ftd_core::report::PhaseTimes::default(),
             stuck,
+            waited: false,
+            asked: false,
             taken,
             refused: Vec::new(),
             before_init: Vec::new(),
@@ -186,6 +201,8 @@ mod tests {
             restored: None,
             times: ftd_core::report::PhaseTimes::default(),
             stuck: false,
+            waited: false,
+            asked: false,
             taken: false,
             refused: Vec::new(),
             before_init: Vec::new(),

@@ -19,9 +19,9 @@ use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
 use ft_sys::pulse::{Beat, Pulse};
 use ft_sys::sweep::Sweep;
-use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
+use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::{Lifeline, Pipes};
-use ft_wire::{Rank, Role, Slot, Version};
+use ft_wire::{Epoch, Rank, Role, Slot, Version};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{InitFlags, Inotify};
@@ -177,6 +177,10 @@ pub struct Launcher {
     unborn: Vec<u32>,
     /// Agents in a row that were ended without ever having answered.
     mute_agents: u32,
+    /// The newest epoch whose block was printed.
+    reported: Epoch,
+    /// What the next agent is told of the one that died last.
+    before: Option<Before>,
     /// How the agent ended whose place is empty.
     agent_end: Option<End>,
     agent_deaths: Deaths,
@@ -249,6 +253,8 @@ impl Launcher {
             arenas: false,
             unborn: Vec::new(),
             mute_agents: 0,
+            reported: 0,
+            before: None,
             agent_end: None,
             agent_deaths: Deaths::default(),
             shepherd_failures: Deaths::default(),
@@ -324,7 +330,7 @@ impl Launcher {
             Err(ChannelError::TimedOut(_)) => return,
             greeting => greeting,
         };
-        let message = ToAgent::Job { spec: self.spec.clone(), slots };
+        let message = ToAgent::Job { spec: self.spec.clone(), slots, before: self.before };
         agent.described = true;
         self.told_silent.clear();
         if let Err(error) = greeting.and_then(|_| link.send(&message, &[self.store.as_fd(), self.notices.as_fd()])) {
@@ -593,7 +599,10 @@ impl Launcher {
                 self.output.end_world(world, now);
                 self.tell(&ToAgent::Drained { world });
             }
-            ToLauncher::Recovered { block } => self.output.announce(block),
+            ToLauncher::Recovered { epoch, block } => {
+                self.reported = epoch;
+                self.output.announce(block);
+            }
             ToLauncher::Here { absent, complete } => self.agent_is_here(absent, complete),
             ToLauncher::Arenas => self.arenas = true,
             ToLauncher::Complete { version } => self.got_on(version),
@@ -677,6 +686,7 @@ impl Launcher {
             return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
         }
         self.agent_end = Some(end);
+        self.before = Some(Before { died: ft_sys::process::micros_since_boot(), reported: self.reported });
         self.orphans = Some(Orphans::of_job(Path::new(&self.spec.job_dir)));
         self.sweep_step();
     }
@@ -690,6 +700,7 @@ impl Launcher {
         if matches!(end, End::Status(_)) && self.shepherd_failures.too_many(Instant::now()) {
             return self.give_up(1, "shepherds end again and again: the job cannot go on");
         }
+        self.tell(&ToAgent::SlotDying { slot });
         self.lost.push(slot);
         if let Some(agent) = &mut self.agent {
             agent.heard = false;

@@ -242,7 +242,7 @@ impl Job {
         let mut link = Channel::from_stream(link.into());
         assert_eq!(link.exchange(Role::Agent, PATIENCE).unwrap().role, Role::Launcher);
         match link.receive(Some(PATIENCE)).unwrap() {
-            (ToAgent::Job { spec, slots }, mut fds) => Agent {
+            (ToAgent::Job { spec, slots, .. }, mut fds) => Agent {
                 pid: pid as i32,
                 control,
                 link,
@@ -391,7 +391,7 @@ fn what_the_new_world_writes_comes_below_the_block() {
     eventually(|| job.path("after").exists(), || "the rank".into());
     std::thread::sleep(Duration::from_millis(100));
     assert!(job.out().ends_with("1 before 9999\n"), "{}", &job.out()[job.out().len() - 100..]);
-    agent.say(&ToLauncher::Recovered { block: "ftd: recovery\nftd:   failed\n".into() });
+    agent.say(&ToLauncher::Recovered { epoch: 2, block: "ftd: recovery\nftd:   failed\n".into() });
     job.wait_out("after\n");
     assert!(job.out().ends_with("1 before 9999\nftd: recovery\nftd:   failed\nafter\n"));
     agent.stop(2, 0);
@@ -455,6 +455,7 @@ fn a_lost_shepherd_is_told_when_all_below_it_is_gone_and_replaced_on_demand() {
     // ftrun, twice, agent, two shepherds, and three below.
     eventually(|| job.alive().len() == 8, || format!("three processes: {:?}", job.alive()));
     ft_sys::process::kill(agent.shepherds[&1].0, libc::SIGKILL);
+    assert_eq!(agent.hear(), ToAgent::SlotDying { slot: 1 });
     assert_eq!(agent.hear(), ToAgent::SlotGone { slot: 1 });
     assert_eq!(job.alive().len(), 4, "{:?}", job.alive());
     agent.say(&ToLauncher::NeedSlot);

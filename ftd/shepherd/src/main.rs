@@ -171,7 +171,8 @@ impl Shepherd {
         ft_sys::gate::reach("shepherd.dialled", Some(slot));
         // A launcher that does not read has heard it already.
         let _ = self.lifeline.write(&[Lifeline::DIALS]);
-        if channel.send(&hello, &fds).is_ok() {
+        let told = channel.send(&hello, &fds);
+        if told.and_then(|()| self.slot.own_ends().iter().try_for_each(|end| channel.send(end, &[]))).is_ok() {
             self.agent = Some(channel);
         }
         if self.directory.is_none() {

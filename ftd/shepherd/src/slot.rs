@@ -79,6 +79,9 @@ struct Joined {
     status: Option<Status>,
 }
 
+/// Worlds that may end before an agent lives long enough to report a recovery, and one more.
+const OWN_ENDS: usize = 4;
+
 /// The slot: at most one direct child, and whatever it started.
 #[derive(Debug)]
 pub struct Slot {
@@ -94,6 +97,8 @@ pub struct Slot {
     joined: Option<Joined>,
     /// Former direct children that run no user code any more; the kernel has not let go of them yet.
     departed: Vec<Child>,
+    /// How the last direct children ended that did not end well; of wrappers those that were not being ended.
+    own_ends: Vec<ToAgent>,
     feeder: Option<Feeder>,
     output: Output,
     arenas: BTreeMap<Rank, OwnedFd>,
@@ -150,6 +155,7 @@ impl Slot {
             child: None,
             joined: None,
             departed: Vec::new(),
+            own_ends: Vec::new(),
             feeder: None,
             output: Output::new(options.pipes.take()),
             arenas: BTreeMap::new(),
@@ -472,11 +478,21 @@ impl Slot {
                 let (status, cpu_limit) =
                     (status.as_raw(), killed && at_limit && body.is_some_and(|body| body.pid == child.pid));
                 reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit });
+                // A wrapper that is being ended says nothing of the rank below it.
+                if left_alone || child.is_rank {
+                    self.own_ends.extend(reports.last().filter(|_| status != 0).cloned());
+                    self.own_ends.drain(..self.own_ends.len().saturating_sub(OWN_ENDS));
+                }
                 if left_alone {
                     self.leave(Leaving::new(child.world, Left::All(None)));
                 }
             }
         }
+    }
+
+    /// How the last processes ended, where that was not well: an agent that hears it may not live to tell.
+    pub fn own_ends(&self) -> &[ToAgent] {
+        &self.own_ends
     }
 
     /// Whether a body's time was used up: its own, or that of the rank which it had waited for.

@@ -9,6 +9,12 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+/// A time that all processes of this machine share, and that goes on while it is suspended.
+pub fn micros_since_boot() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1_000
+}
+
 /// A descriptor that names a process for as long as it is open; readable when the process has ended.
 ///
 /// # Errors

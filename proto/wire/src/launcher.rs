@@ -1,7 +1,7 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
-use crate::{Flavour, Slot, Version, World, path};
+use crate::{Epoch, Flavour, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -55,6 +55,15 @@ pub fn reaches_ranks(name: &[u8]) -> bool {
     !is_foreign || KEPT.iter().any(|kept| name == kept.as_bytes())
 }
 
+/// What the launcher knows of the agent that died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Before {
+    /// When its death was seen: microseconds of `CLOCK_BOOTTIME`.
+    pub died: u64,
+    /// The newest epoch whose block was printed; 0 when none was.
+    pub reported: Epoch,
+}
+
 /// Launcher → agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(clippy::large_enum_variant, reason = "the large one is sent once, and none is kept")]
@@ -67,6 +76,13 @@ pub enum ToAgent {
         spec: JobSpec,
         /// Slots that exist.
         slots: Vec<(Slot, i32)>,
+        /// The agent takes the place of one that died.
+        before: Option<Before>,
+    },
+    /// A shepherd is gone; what stood below it is being ended. [`SlotGone`](Self::SlotGone) follows.
+    SlotDying {
+        /// The slot.
+        slot: Slot,
     },
     /// A shepherd is gone, and so are all processes that stood below it.
     SlotGone {
@@ -114,6 +130,8 @@ pub enum ToLauncher {
     },
     /// The recovery is over (or its end is not waited for any longer): print the block, then go on with the output.
     Recovered {
+        /// The epoch that runs now.
+        epoch: Epoch,
         /// Lines for stderr.
         block: String,
     },

@@ -36,6 +36,7 @@ impl Driver {
             }),
             ToAgent::Restore => {
                 member.awaits_restore = true;
+                self.report(Event::RestoreAsked(process));
                 ft_sys::gate::reach("agent.restore", Some(rank));
                 self.answer_restore(number, rank);
             }

@@ -354,7 +354,9 @@ impl Driver {
             self.failures += recovery.episodes.len() as u32;
         }
         match report::text(&report, self.restart_files) {
-            report::Text::Block(block) => self.launcher.send(&launcher::ToLauncher::Recovered { block }),
+            report::Text::Block(EpochId(epoch), block) => {
+                self.launcher.send(&launcher::ToLauncher::Recovered { epoch, block });
+            }
             report::Text::Notice(notice) => self.notice(notice),
             report::Text::Silent => {}
         }

@@ -16,7 +16,7 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 pub enum Input {
     /// The launcher says something.
-    Launcher(launcher::ToAgent),
+    Launcher(Box<launcher::ToAgent>),
     /// The launcher is gone.
     LauncherClosed,
     /// Somebody dialled.

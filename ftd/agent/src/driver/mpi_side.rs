@@ -65,6 +65,9 @@ impl Driver {
         let held = self.may_join(number, rank, peer)?;
         let (map, page) = shared_page().map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
         self.joined(number, rank, pid, held);
+        if let Some(process) = self.member(number, rank).map(|member| member.process) {
+            self.report(Event::Initializing(process));
+        }
         link.trust();
         let mut former = None;
         if let Some(member) = self.member(number, rank) {
