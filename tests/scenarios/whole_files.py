@@ -203,6 +203,16 @@ reach("second.ended")
 """
 
 
+def freeze(pid):
+    """SIGSTOP, and proof: of several threads one takes it, and until it has run the others go on."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while any(line.startswith("State:\t") and line[7] not in "TZX" for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+              for line in (task / "status").read_text().splitlines()):
+        check(time.monotonic() < deadline, f"{pid} does not stop")
+        time.sleep(0.001)
+
+
 @scenario("second-file", each=[{"how": how} for how in ("KILL", "TERM", "status")])
 def second_file(context, how):
     """A process below the rank that is known to have a file open opens a second one, and ends otherwise than well before anybody
@@ -218,7 +228,7 @@ def second_file(context, how):
         if name != before[-1]:
             job.go(f"second.{name}", 0)
     agent = job.one("ft-agent")
-    os.kill(agent, signal.SIGSTOP)
+    freeze(agent)
     try:
         job.go(f"second.{before[-1]}", 0)
         rank = job.at_gate("second.ended", 0)
@@ -268,6 +278,140 @@ def rewritten_in_place(context):
     check(len(said) == 10, f"said {len(said)} times: {job.err}")
 
 
+REPLACE = REACH + """
+import os, pathlib, shutil, sys, time
+directory, gates, how = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], sys.argv[1]
+step = directory / "step"
+def replace_file(number):
+    draft = directory / "step.tmp"
+    draft.write_bytes(str(number).encode() * 100_000)
+    os.replace(draft, step)
+def replace_by_deleting(number):
+    draft = directory / "step.tmp"
+    draft.write_bytes(str(number).encode() * 100_000)
+    if number > 1:
+        os.rename(step, directory / "step.old")
+    os.rename(draft, step)
+    if number > 1:
+        os.unlink(directory / "step.old")
+def replace_directory(number):
+    part = directory / "part"
+    (part / "deep").mkdir(parents=True)
+    for path in (part / "a", part / "deep" / "b"):
+        path.write_bytes(str(number).encode() * 100_000)
+    if number > 1:
+        shutil.rmtree(step)
+    os.rename(part, step)
+def swap_directory(number):
+    if number == 1:
+        return replace_directory(number)
+    os.rename(step, directory / "old")
+    replace_directory(1)
+    for path in (step / "a", step / "deep" / "b"):
+        path.write_bytes(b"2" * 100_000)
+    shutil.rmtree(directory / "old")
+if os.environ["FT_WORLD"] == "1":
+    for number in (1, 2):
+        {"replace": replace_file, "delete": replace_by_deleting, "directory": replace_directory, "swap": swap_directory}[how](number)
+        reach(f"replaced.{number}")
+for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+    content = path.read_bytes()
+    print(path.relative_to(directory), f"{content[:1].decode()}..{content[-1:].decode()} {len(content)}")
+"""
+
+
+def wait_kept(directory, path):
+    """Waits until the agent keeps this whole file, and all above it in $FT_CHECKPOINT_DIR, under their names."""
+    def is_kept(path):
+        entry = directory.with_name("ckpt.kept") / str(path.parent.stat().st_ino) / path.name
+        try:
+            return path.stat().st_ino == (int(os.readlink(entry)) if path.is_dir() else entry.stat().st_ino)
+        except FileNotFoundError:
+            return False
+
+    deadline = time.monotonic() + 10
+    while not all(is_kept(one) for one in (path, *path.parents) if one.is_relative_to(directory) and one != directory):
+        check(time.monotonic() < deadline, f"{path} is not kept under its name")
+        time.sleep(0.002)
+
+
+@scenario("replaced", each=[{"how": how, "agent": agent} for how, agent in
+                            (("c-rename", "lives"), ("replace", "lives"), ("delete", "lives"), ("directory", "lives"), ("swap", "lives"),
+                             ("c-rename", "killed"), ("directory", "killed"))])
+def replaced(context, how, agent):
+    """A program with one restart file (or directory) for all steps replaces it as everybody does, in one step, and is killed
+    before ftd can have looked at the new one: that is set aside, and the one before it is there again, also when it is ftd's agent
+    that was killed."""
+    if how == "c-rename":
+        command = [context.program(context.mpi("openmpi4"), "replaced.c")]
+    else:
+        command = ["/usr/bin/python3", "-c", REPLACE, how]
+    job = context.ftrun(None, 1, *command, gates=["replaced.1:0", "replaced.2:0"])
+    directory = pathlib.Path(proc.environ(job.at_gate("replaced.1", 0))["FT_CHECKPOINT_DIR"])
+    names = ["step/a", "step/deep/b"] if how in ("directory", "swap") else ["step"]
+    for name in names:
+        job.wait_whole(directory / name)
+        wait_kept(directory, directory / name)
+    links = [(directory / name).stat().st_nlink for name in names]
+    first = job.one("ft-agent")
+    freeze(first)
+    try:
+        job.go("replaced.1", 0)
+        rank = job.at_gate("replaced.2", 0)
+        if agent == "killed":
+            job.kill(first)
+        else:
+            job.kill(rank)
+    finally:
+        if agent == "lives":
+            os.kill(first, signal.SIGCONT)
+    job.expect(0)
+    check(job.output.text == "".join(f"{name} 1..1 100000\n" for name in names), f"found {job.output.text!r}: {job.err}")
+    said = r"^ftd: step in \$FT_CHECKPOINT_DIR is set aside: .*; the whole one before it, written \d+\.\d+ s before, is in its place$"
+    check(len(re.findall(said, job.err, re.M)) == 1, job.err)
+    check(links == [2] * len(names), f"links of a whole file: {links}")
+
+
+KEPT = REACH + """
+import os, pathlib, sys, time
+directory, gates = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"]
+for name in ("first", "second"):
+    (directory / name).write_bytes(b"x" * 1_000_000)
+reach("kept.written")
+(directory / "next").write_bytes(b"y")
+os.replace(directory / "next", directory / "first")
+os.unlink(directory / "second")
+reach("kept.replaced")
+"""
+
+
+@scenario("replaced-freed", each=[{"ft": "reinit"}, {"ft": "none"}])
+def replaced_freed(context, ft):
+    """The memory of a file that was deleted, and of one that a whole one has replaced, is free again; under --ft=none nothing is kept
+    at all."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", KEPT, ft=ft, gates=["kept.written:0", "kept.replaced:0"])
+    directory = pathlib.Path(proc.environ(job.at_gate("kept.written", 0))["FT_CHECKPOINT_DIR"])
+    files = [directory / name for name in ("first", "second")]
+    for path in files:
+        job.wait_whole(path)
+        if ft == "reinit":
+            wait_kept(directory, path)
+    kept = directory.with_name("ckpt.kept")
+    check(kept.exists() == (ft == "reinit"), f"{kept} exists: {kept.exists()}")
+    # What is free again nothing has open or named.
+    held = [open(path, "rb") for path in files]
+    job.go("kept.written", 0)
+    job.at_gate("kept.replaced", 0)
+    deadline = time.monotonic() + 10
+    while links := [os.fstat(file.fileno()).st_nlink for file in held if os.fstat(file.fileno()).st_nlink]:
+        check(time.monotonic() < deadline, f"they have {links} names still")
+        time.sleep(0.002)
+    for file in held:
+        file.close()
+    job.go("kept.replaced", 0)
+    job.expect(0)
+
+
 MANY = REACH + """
 import os, sys, time
 directory, gates = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"]
@@ -295,7 +439,7 @@ def many_files(context):
     directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
     job.wait_whole(directory / "early")
     agent = job.one("ft-agent")
-    os.kill(agent, signal.SIGSTOP)
+    freeze(agent)
     try:
         job.go("many.begin", 0)
         job.at_gate("many.done", 0)

@@ -109,7 +109,7 @@ impl Driver {
             let path = path.to_path_buf();
             move |error| crate::AgentError::JobDir { path, error }
         };
-        let files = files::Watch::start(&job_dir, notices).map_err(at(&job_dir))?;
+        let files = files::Watch::start(&job_dir, notices, spec.mode != "none").map_err(at(&job_dir))?;
         let watcher = Watcher::start(inputs.clone()).map_err(crate::AgentError::Io)?;
         let before = before.map(|before| Predecessor { died: Micros(before.died), reported: EpochId(before.reported) });
         let core = Agent::new(NodeId(0), crate::config::job_config(&spec)?).succeeding(before);

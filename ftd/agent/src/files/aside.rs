@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// So many files are named one by one.
 const MOST_NAMED: usize = 8;
@@ -13,6 +14,24 @@ pub struct Torn {
     pub path: PathBuf,
     /// Why, for people.
     pub why: String,
+    /// Something else has taken its place already.
+    pub instead: Option<Instead>,
+}
+
+/// The whole one that was there before, and is again.
+#[derive(Debug)]
+pub struct Instead {
+    /// Where what is torn lies since.
+    pub lies: PathBuf,
+    /// How much older it is, if that is known.
+    pub earlier: Option<Duration>,
+}
+
+impl Torn {
+    /// One in whose place there is nothing else.
+    pub fn new(path: PathBuf, why: String) -> Torn {
+        Torn { path, why, instead: None }
+    }
 }
 
 /// Moves them from `root` to `aside`, where they lie until the next time. Returns what is to be said.
@@ -26,21 +45,33 @@ pub fn move_out(root: &Path, aside: &Path, torn: &[Torn]) -> Result<Vec<String>,
     empty(aside);
     let mut notices = Vec::new();
     let mut named = 0;
-    for each @ Torn { path, why } in torn {
-        match move_one(root, aside, path) {
+    for each @ Torn { path, why, instead } in torn {
+        match move_one(root, aside, path, instead.as_ref().map_or(path, |instead| &instead.lies)) {
             Ok(()) if named < MOST_NAMED => {
                 named += 1;
                 let name = one_line(path.strip_prefix(root).unwrap_or(path));
-                notices.push(format!("{name} in $FT_CHECKPOINT_DIR is set aside: {why}"));
+                let instead = instead.as_ref().map_or(String::new(), said_instead);
+                notices.push(format!("{name} in $FT_CHECKPOINT_DIR is set aside: {why}{instead}"));
             }
             Ok(()) => {}
+            // It is served by nobody where it lies.
+            Err(error) if let Some(Instead { lies, .. }) = instead => {
+                tracing::warn!(path = %lies.display(), %error, "what was torn is removed");
+                let _ = std::fs::remove_file(lies).or_else(|_| ft_sys::job_dir::remove_tree(lies));
+            }
             // It went with what another one stands in.
             Err(_) if path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) => {}
             Err(error) => notices.push(by_force(root, aside, each, &error)?),
         }
     }
     if torn.len() > MOST_NAMED {
-        notices.push(format!("… and {} more", torn.len() - MOST_NAMED));
+        let back = torn.iter().filter(|torn| torn.instead.is_some()).count();
+        let back = if back > 0 {
+            format!("; {back} of all have the whole ones before them in their places")
+        } else {
+            String::new()
+        };
+        notices.push(format!("… and {} more{back}", torn.len() - MOST_NAMED));
     }
     if aside.exists() {
         let aside = one_line(aside);
@@ -61,14 +92,20 @@ fn empty(aside: &Path) {
     }
 }
 
-fn move_one(root: &Path, aside: &Path, path: &Path) -> io::Result<()> {
+fn said_instead(Instead { earlier, .. }: &Instead) -> String {
+    let written = earlier.map_or(String::new(), |earlier| format!(", written {:.3} s before,", earlier.as_secs_f64()));
+    format!("; the whole one before it{written} is in its place")
+}
+
+/// `lies` is where it is by now.
+fn move_one(root: &Path, aside: &Path, path: &Path, lies: &Path) -> io::Result<()> {
     let target = aside.join(path.strip_prefix(root).unwrap_or(path));
     target.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-    std::fs::rename(path, target)
+    std::fs::rename(lies, target)
 }
 
 /// The file cannot be moved: it is removed, or something that it stands in is moved. Returns what is to be said.
-fn by_force(root: &Path, aside: &Path, Torn { path, why }: &Torn, error: &io::Error) -> Result<String, String> {
+fn by_force(root: &Path, aside: &Path, Torn { path, why, .. }: &Torn, error: &io::Error) -> Result<String, String> {
     let name = one_line(path.strip_prefix(root).unwrap_or(path));
     if std::fs::remove_file(path).is_ok() {
         return Ok(format!("{name} in $FT_CHECKPOINT_DIR is removed, for it cannot be set aside ({error}): {why}"));
@@ -82,7 +119,7 @@ fn by_force(root: &Path, aside: &Path, Torn { path, why }: &Torn, error: &io::Er
     let above = path.ancestors().skip(1).take_while(|above| *above != root);
     let mut top = path.as_path();
     for directory in above {
-        if move_one(root, aside, directory).is_ok() {
+        if move_one(root, aside, directory, directory).is_ok() {
             return Ok(said(directory));
         }
         top = directory;
@@ -121,7 +158,7 @@ fn unused(path: &Path) -> PathBuf {
 }
 
 /// A path for people: one line, whatever it holds.
-fn one_line(path: &Path) -> String {
+pub fn one_line(path: &Path) -> String {
     let text = path.to_string_lossy();
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
 }
@@ -136,8 +173,7 @@ mod tests {
         let (root, aside) = (job.path().join("ckpt"), job.path().join("ckpt.aside"));
         let set_aside = |names: &[&str]| {
             std::fs::create_dir_all(root.join("sub")).unwrap();
-            let torn: Vec<Torn> =
-                names.iter().map(|name| Torn { path: root.join(name), why: "so".to_string() }).collect();
+            let torn: Vec<Torn> = names.iter().map(|name| Torn::new(root.join(name), "so".to_string())).collect();
             for each in &torn {
                 std::fs::write(&each.path, "x").unwrap();
             }

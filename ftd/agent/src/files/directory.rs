@@ -1,17 +1,21 @@
 //! What is known of each file in the directory.
 
+mod predecessors;
+
 use super::aside::{self, Torn};
 use super::helpers::{Death, Survey};
 use super::journal::Journal;
+use super::kept::Kept;
 use super::queue::{Notice, Queue, WatchId};
 use ft_sys::unlocked::Unlocked;
 use nix::fcntl::OFlag;
 use nix::libc;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use predecessors::{Left, Name};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -55,6 +59,13 @@ struct Known {
     state: State,
 }
 
+/// A directory that is watched.
+#[derive(Debug)]
+struct Place {
+    inode: u64,
+    path: PathBuf,
+}
+
 /// What is to be looked at.
 #[derive(Debug, Default)]
 struct Awaited {
@@ -71,7 +82,9 @@ pub struct CheckpointDir {
     aside: PathBuf,
     queue: Queue,
     journal: Journal,
-    directories: HashMap<WatchId, PathBuf>,
+    directories: HashMap<WatchId, Place>,
+    /// Where they are, by inode.
+    places: HashMap<u64, PathBuf>,
     /// By inode; all lie in one file system.
     files: HashMap<u64, Known>,
     inodes: HashMap<WatchId, u64>,
@@ -83,17 +96,31 @@ pub struct CheckpointDir {
     /// Names that were to be looked at and are no more, or are another file's by now; what they named may have another one (a
     /// hard link).
     gone: BTreeSet<PathBuf>,
+    /// The last whole file under each name; `None` where nobody would bring one back.
+    kept: Option<Kept>,
+    /// Names under which something may be kept that is not needed any more.
+    left: BTreeMap<Name, Left>,
 }
 
 impl CheckpointDir {
-    /// Creates or takes over the directory in `job_dir`.
+    /// Creates or takes over the directory in `job_dir`. `keeps`: whole files are kept, to be brought back.
     ///
     /// # Errors
     /// When the directory cannot be made or watched.
-    pub fn open(job_dir: &Path, notices: OwnedFd) -> io::Result<Self> {
+    pub fn open(job_dir: &Path, notices: OwnedFd, keeps: bool) -> io::Result<Self> {
         let (journal, whole) = Journal::open(&job_dir.join(format!("{}.whole", super::NAME)))?;
         let known = |(inode, watch)| (inode, Known { watch: Some(watch), path: PathBuf::new(), state: State::Whole });
+        let kept = keeps.then(|| Kept::open(&job_dir.join(format!("{}.kept", super::NAME)))).transpose();
+        let kept = kept.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no whole files can be kept");
+            None
+        });
+        // Without a journal nobody knows whether they are whole.
+        kept.iter().filter(|_| whole.is_empty()).for_each(Kept::clear);
         let mut directory = CheckpointDir {
+            kept,
+            left: BTreeMap::new(),
+            places: HashMap::new(),
             root: job_dir.join(super::NAME),
             aside: job_dir.join(format!("{}.aside", super::NAME)),
             queue: Queue::new(notices),
@@ -107,6 +134,7 @@ impl CheckpointDir {
             gone: BTreeSet::new(),
         };
         directory.make()?;
+        directory.compare();
         directory.drain();
         Ok(directory)
     }
@@ -125,11 +153,7 @@ impl CheckpointDir {
         let mut directories = vec![directory];
         let mut first = Ok(());
         while let Some(directory) = directories.pop() {
-            let watched = self.queue.watch_directory(&directory).and_then(|watch| {
-                self.directories.insert(watch, directory.clone());
-                std::fs::read_dir(&directory)
-            });
-            match watched {
+            match self.watch_directory(&directory).and_then(|()| std::fs::read_dir(&directory)) {
                 Ok(entries) => {
                     for entry in entries.flatten() {
                         match entry.file_type() {
@@ -150,6 +174,16 @@ impl CheckpointDir {
         first
     }
 
+    fn watch_directory(&mut self, path: &Path) -> io::Result<()> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let handle = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+        let (watch, inode) = (self.queue.watch_directory(&of_handle(&handle))?, handle.metadata()?.ino());
+        self.directories.insert(watch, Place { inode, path: path.to_path_buf() });
+        self.places.insert(inode, path.to_path_buf());
+        self.mark(path, inode);
+        Ok(())
+    }
+
     /// Takes in what happened since the last call, and looks at some of the files that it concerns. Returns whether there are
     /// more to be looked at now. `survey` looks at the processes.
     pub fn absorb(&mut self, mut survey: impl FnMut() -> Survey) -> bool {
@@ -158,6 +192,9 @@ impl CheckpointDir {
         self.drain();
         self.doubt(before.deaths, &before.writing);
         let alive = before.all_alive && !self.pending.is_empty() && self.look_at_some(&before.writing, survey);
+        if before.all_alive {
+            self.settle();
+        }
         self.shorten_journal();
         alive && !self.pending.is_empty()
     }
@@ -190,6 +227,7 @@ impl CheckpointDir {
                 self.await_look(path, Some(inode));
             } else if let Some(watch) = file.watch {
                 file.state = State::Whole;
+                self.keep(&path, inode);
                 self.journal.whole(inode, watch);
             }
         }
@@ -277,6 +315,7 @@ impl CheckpointDir {
         if let Some(file) = self.files.get_mut(&inode) {
             file.path = path.to_path_buf();
             if file.state == State::Whole {
+                self.keep(path, inode);
                 return None;
             }
         }
@@ -323,12 +362,17 @@ impl CheckpointDir {
     fn take(&mut self, notice: Notice) {
         match notice {
             Notice::Appeared { directory, name, is_directory } => {
-                let Some(path) = self.directories.get(&directory).map(|directory| directory.join(name)) else { return };
+                let Some(path) = self.directories.get(&directory).map(|place| place.path.join(name)) else { return };
                 if is_directory {
                     // Why not stands in the log.
                     let _ = self.watch_tree(path);
                 } else {
                     self.await_look(path, None);
+                }
+            }
+            Notice::Left { directory, name, deleted } => {
+                if let Some(inode) = self.directories.get(&directory).map(|place| place.inode) {
+                    self.note_left(inode, name, deleted);
                 }
             }
             Notice::Changed(watch) => self.changed(watch),
@@ -347,7 +391,9 @@ impl CheckpointDir {
                 self.await_look(path, Some(inode));
             }
             Notice::Ended(watch) => {
-                self.directories.remove(&watch);
+                if let Some(place) = self.directories.remove(&watch) {
+                    self.places.remove(&place.inode);
+                }
                 if let Some(inode) = self.inodes.remove(&watch)
                     && let _ = (self.open.remove(&inode), self.explained.remove(&inode))
                     && let Some(file) = self.files.remove(&inode)
@@ -379,6 +425,8 @@ impl CheckpointDir {
     fn start_anew(&mut self) {
         tracing::warn!("too much happened at once in $FT_CHECKPOINT_DIR: all of it is looked at again");
         self.journal.nothing();
+        self.kept.iter().for_each(Kept::clear);
+        self.left.clear();
         for file in self.files.values_mut().filter(|file| !matches!(file.state, State::Torn { .. })) {
             file.state = State::Lost;
         }
@@ -395,7 +443,8 @@ impl CheckpointDir {
         self.drain();
         // Until all is done.
         let mut unlocked = Unlocked::default();
-        let torn = self.find_torn(&mut unlocked);
+        let (torn, present) = self.find_torn(&mut unlocked);
+        let torn = self.bring_back(torn, &present, &mut unlocked);
         let notices = aside::move_out(&self.root, &self.aside, &torn)?;
         self.forget_all_but_whole();
         if let Err(error) = self.make() {
@@ -405,8 +454,9 @@ impl CheckpointDir {
         Ok(notices)
     }
 
-    fn find_torn(&self, unlocked: &mut Unlocked) -> Vec<Torn> {
-        let mut torn = Vec::new();
+    /// What is to be set aside, and the inodes of all files.
+    fn find_torn(&self, unlocked: &mut Unlocked) -> (Vec<Torn>, HashSet<u64>) {
+        let (mut torn, mut present) = (Vec::new(), HashSet::new());
         let mut directories = vec![self.root.clone()];
         while let Some(directory) = directories.pop() {
             // Files are looked at in it, and moved out of it.
@@ -415,7 +465,7 @@ impl CheckpointDir {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
-                    torn.push(Torn { path: directory, why: format!("it cannot be looked into: {}", reason(&error)) });
+                    torn.push(Torn::new(directory, format!("it cannot be looked into: {}", reason(&error))));
                     continue;
                 }
             };
@@ -425,13 +475,14 @@ impl CheckpointDir {
                     Ok(kind) if kind.is_file() => {
                         unlocked.permit(&entry.path(), 0o400);
                         let why = self.judge(&entry.path());
-                        torn.extend(why.map(|why| Torn { path: entry.path(), why }));
+                        torn.extend(why.map(|why| Torn::new(entry.path(), why)));
+                        present.insert(entry.ino());
                     }
                     _ => {}
                 }
             }
         }
-        torn
+        (torn, present)
     }
 
     /// Why the file is not known to be whole; `None` when it is.
@@ -464,9 +515,11 @@ impl CheckpointDir {
         self.gone.clear();
         self.open.clear();
         self.explained.clear();
-        for (watch, directory) in std::mem::take(&mut self.directories) {
-            if directory.is_dir() {
-                self.directories.insert(watch, directory);
+        self.places.clear();
+        for (watch, place) in std::mem::take(&mut self.directories) {
+            if place.path.is_dir() {
+                self.places.insert(place.inode, place.path.clone());
+                self.directories.insert(watch, place);
             } else {
                 self.queue.forget(watch);
             }
@@ -534,32 +587,32 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
 
     /// A job's directory; nobody is started meanwhile.
-    struct Job(tempfile::TempDir, #[expect(dead_code, reason = "held")] std::sync::RwLockReadGuard<'static, ()>);
+    pub struct Job(tempfile::TempDir, #[expect(dead_code, reason = "held")] std::sync::RwLockReadGuard<'static, ()>);
 
     impl Job {
-        fn path(&self) -> &Path {
+        pub fn path(&self) -> &Path {
             self.0.path()
         }
     }
 
     /// Directories of jobs are in memory, and so are these.
-    fn job() -> (Job, OwnedFd) {
+    pub fn job() -> (Job, OwnedFd) {
         ft_sys::process::ignore_signal(libc::SIGIO);
         let notices = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
         (Job(tempfile::tempdir().unwrap(), crate::forks::none()), notices.into())
     }
 
-    fn open(job: &Job, notices: &OwnedFd) -> CheckpointDir {
-        CheckpointDir::open(job.path(), notices.try_clone().unwrap()).unwrap()
+    pub fn open(job: &Job, notices: &OwnedFd) -> CheckpointDir {
+        CheckpointDir::open(job.path(), notices.try_clone().unwrap(), true).unwrap()
     }
 
     /// Step by step; returns how many it took.
-    fn absorb(dir: &mut CheckpointDir, all_alive: impl Fn() -> bool) -> usize {
+    pub fn absorb(dir: &mut CheckpointDir, all_alive: impl Fn() -> bool) -> usize {
         let survey = || Survey { all_alive: all_alive(), ..Survey::default() };
         1 + std::iter::from_fn(|| dir.absorb(survey).then_some(())).count()
     }
 
-    fn names(dir: &CheckpointDir) -> Vec<String> {
+    pub fn names(dir: &CheckpointDir) -> Vec<String> {
         let mut names = Vec::new();
         let mut pending = vec![dir.root.clone()];
         while let Some(directory) = pending.pop() {
@@ -671,7 +724,7 @@ mod tests {
     }
 
     /// A step in which this death is noticed.
-    fn dies(dir: &mut CheckpointDir, files: &[&File], sudden: bool) {
+    pub fn dies(dir: &mut CheckpointDir, files: &[&File], sudden: bool) {
         let files = files.iter().map(|file| file.metadata().unwrap().ino()).collect();
         let mut deaths = vec![Death { why: "somebody died".into(), files, sudden }];
         while dir.absorb(|| Survey { all_alive: true, deaths: std::mem::take(&mut deaths), ..Survey::default() }) {}

@@ -9,6 +9,7 @@ mod aside;
 mod directory;
 mod helpers;
 mod journal;
+mod kept;
 mod queue;
 mod writers;
 
@@ -51,17 +52,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Watch {
     /// Creates or takes over the directory and starts the thread. `notices` is an inotify instance that outlives the
-    /// agents: what happens while there is none waits there for the next.
+    /// agents: what happens while there is none waits there for the next. `recovers`: there are worlds after the first.
     ///
     /// # Errors
     /// When the directory cannot be made or watched, or the thread not be started.
-    pub fn start(job_dir: &Path, notices: OwnedFd) -> io::Result<Watch> {
+    pub fn start(job_dir: &Path, notices: OwnedFd, recovers: bool) -> io::Result<Watch> {
         // The kernel's way to ask for a lease back.
         ft_sys::process::ignore_signal(nix::libc::SIGIO);
         let events = notices.try_clone()?;
         let news = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let watch = Watch {
-            directory: Arc::new(Mutex::new(CheckpointDir::open(job_dir, notices)?)),
+            directory: Arc::new(Mutex::new(CheckpointDir::open(job_dir, notices, recovers)?)),
             writers: Arc::default(),
             helpers: Arc::default(),
             news: Arc::new(news),

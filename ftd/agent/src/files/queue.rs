@@ -24,6 +24,15 @@ pub enum Notice {
         /// Whether it is a directory.
         is_directory: bool,
     },
+    /// In this directory a name was deleted, or moved away.
+    Left {
+        /// The directory's watch.
+        directory: WatchId,
+        /// The name.
+        name: OsString,
+        /// Not moved away.
+        deleted: bool,
+    },
     /// A descriptor or mapping with which this file could be written is gone, whichever name it was opened by.
     Closed(WatchId),
     /// This file was written to or cut, first of all.
@@ -44,12 +53,13 @@ impl Queue {
         Queue(instance)
     }
 
-    /// Watches a directory for names that appear.
+    /// Watches a directory for names that appear and go.
     ///
     /// # Errors
     /// When it is none, is gone, or there are too many watches.
     pub fn watch_directory(&self, path: &Path) -> io::Result<WatchId> {
-        Ok(inotify::add_watch(&self.0, path, WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR)?)
+        let names = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::MOVED_FROM;
+        Ok(inotify::add_watch(&self.0, path, names | WatchFlags::ONLYDIR)?)
     }
 
     /// Watches a file for writers that close it.
@@ -114,6 +124,10 @@ fn notice(event: &inotify::Event<'_>) -> Option<Notice> {
         Some(Notice::Changed(event.wd()))
     } else {
         let name = OsStr::from_bytes(event.file_name()?.to_bytes()).to_os_string();
+        let deleted = kind.contains(ReadFlags::DELETE);
+        if deleted || kind.contains(ReadFlags::MOVED_FROM) {
+            return Some(Notice::Left { directory: event.wd(), name, deleted });
+        }
         let is_directory = kind.contains(ReadFlags::ISDIR);
         Some(Notice::Appeared { directory: event.wd(), name, is_directory })
     }
