@@ -162,6 +162,7 @@ proptest! {
 #[derive(Debug, Clone)]
 enum Nudge {
     Dying(u32),
+    KilledBelow(u32, i32),
     Killed(u32),
     Exits(u32, i32),
     Abort(u32),
@@ -180,6 +181,7 @@ enum Nudge {
 fn nudge() -> impl Generator<Value = Nudge> {
     prop_oneof![
         1 => (0u32..3).prop_map(Nudge::Dying),
+        1 => (0u32..3, 9..12i32).prop_map(|(rank, signal)| Nudge::KilledBelow(rank, signal)),
         1 => (0u32..3).prop_map(Nudge::Killed),
         1 => (0u32..3, 0..2i32).prop_map(|(rank, code)| Nudge::Exits(rank, code)),
         1 => (0u32..3).prop_map(Nudge::Abort),
@@ -316,6 +318,7 @@ impl Machine {
         let process = |rank| Process::primary(world, Rank(rank));
         match nudge {
             Nudge::Dying(rank) => self.tell(Event::Dying(process(rank))),
+            Nudge::KilledBelow(rank, signal) => self.tell(Event::Killed { process: process(rank), signal }),
             Nudge::Killed(rank) => {
                 self.tell(Event::Exited { process: process(rank), exit: Exit::Signal(9), limit: None })
             }

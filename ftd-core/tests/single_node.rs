@@ -488,6 +488,29 @@ fn the_death_of_a_shepherd_is_one_failure_though_its_rank_is_seen_dying_first() 
 }
 
 #[test]
+fn who_was_killed_below_a_wrapper_is_not_waited_for_wherever_it_was() {
+    for (phase, signal, cause) in [
+        (Vec::new(), 11, "SIGSEGV"),
+        (Vec::new(), 9, "SIGKILL"),
+        (vec![Event::Initialized(process(1, 1)), Event::Finalized(process(1, 1))], 9, "SIGKILL"),
+    ] {
+        let mut node = running();
+        phase.into_iter().for_each(|event| drop(node.tell(event)));
+        node.tell(Event::Killed { process: process(1, 1), signal });
+        assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+        // What ftd ends the wrapper with says nothing of the signals that are known.
+        node.tell(killed(1, 1));
+        for event in [Event::WorldEmptied(WorldId(1)), Event::Drained(WorldId(1))] {
+            node.tell(event);
+        }
+        node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
+        node.tell(Event::Initialized(process(2, 0)));
+        let said = node.tell(Event::Initialized(process(2, 1)));
+        assert_eq!(said, [format!("done: rank 1 on node 0 was killed by {cause}")]);
+    }
+}
+
+#[test]
 fn what_a_silent_shepherd_owes_is_not_overdue() {
     let mut node = running();
     node.tell(killed(1, 0));

@@ -92,6 +92,14 @@ pub enum Event {
     /// The process is dying, its robust futex says, and it had not announced an exit of its own. The cause comes later,
     /// with [`Exited`](Self::Exited).
     Dying(Process),
+    /// The process, which stands below a wrapper and has joined, was killed by a signal, wherever it was: what its wrapper does
+    /// after that is not waited for. The cause comes later, as with [`Dying`](Self::Dying).
+    Killed {
+        /// Which.
+        process: Process,
+        /// Of this signal; SIGKILL may turn out to be the kernel's.
+        signal: i32,
+    },
     /// The process is gone.
     Exited {
         /// Which.

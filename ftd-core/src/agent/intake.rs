@@ -10,6 +10,8 @@ use crate::record::{EpochRecord, SlotState};
 use crate::report::{Notice, PhaseTimes, Report};
 use std::collections::BTreeSet;
 
+const SIGKILL: i32 = 9;
+
 impl Agent {
     pub(super) fn take(&mut self, event: Event) {
         match event {
@@ -24,7 +26,8 @@ impl Agent {
             Event::Initializing(process) => self.take_phase(process, Phase::Initializing),
             Event::Initialized(process) => self.take_phase(process, Phase::Initialized),
             Event::Finalized(process) => self.take_phase(process, Phase::Finalized),
-            Event::Dying(process) => self.take_dying(process),
+            Event::Dying(process) => self.take_dying(process, None),
+            Event::Killed { process, signal } => self.take_dying(process, Some(signal)),
             Event::Exited { process, exit, limit } => self.take_exited(process, exit, limit),
             Event::AbortRequested { process, code } => self.take_own_end(process, OwnEnd::Abort(code)),
             Event::Surveyed { dying, leaving } => self.take_survey(&dying, &leaving),
@@ -173,12 +176,13 @@ impl Agent {
             let died = local.dying && local.end.is_none() && local.phase == Phase::Initialized;
             self.sign(process);
             if died {
-                self.take_dying(process);
+                self.take_dying(process, None);
             }
         }
     }
 
-    fn take_dying(&mut self, process: Process) {
+    /// `signal`: it is known to die of that, wherever it was and whether it calls MPI or not.
+    fn take_dying(&mut self, process: Process, signal: Option<i32>) {
         let held = self.holds.iter().any(|hold| hold.process == process);
         let ended = self.ended(process.world);
         let Some(local) = self.locals.get_mut(&process) else { return };
@@ -186,13 +190,15 @@ impl Agent {
             return;
         }
         local.dying = true;
-        if local.phase == Phase::Initialized {
+        if local.phase == Phase::Initialized || signal.is_some() {
             local.end = Some(LocalEnd::Failed);
             let slot = self.record.as_ref().and_then(|record| record.placement.slot(process.rank));
             if slot.is_some_and(|slot| self.lost_slots.contains(&slot)) {
                 return;
             }
-            self.fail(Subject::Process(process), Cause::Unknown);
+            // Whose a SIGKILL was is known when it has been waited for.
+            let cause = signal.filter(|signal| *signal != SIGKILL).map_or(Cause::Unknown, Cause::Signal);
+            self.fail(Subject::Process(process), cause);
         }
     }
 
@@ -332,7 +338,7 @@ impl Agent {
             }
         }
         for process in dying {
-            self.take_dying(*process);
+            self.take_dying(*process, None);
         }
         // A later survey is on its way: its answer counts for what was noted after this one was asked for.
         if self.surveys > 0 || self.survey_wanted {

@@ -1,6 +1,7 @@
 //! A rank below a wrapper: another process waits for it, and then it may be forgotten how it ended.
 
 use ft_sys::individual::Held;
+use ft_sys::post_mortem::End;
 use ftd_core::{Exit, Limit};
 use std::sync::Arc;
 
@@ -38,6 +39,12 @@ impl Below {
         }
     }
 
+    /// Whether it is dying of a signal, as the kernel tells now; that is kept.
+    pub fn look(&mut self) -> bool {
+        self.status = self.status.or_else(|| ft_sys::post_mortem::status(&self.held));
+        self.signal().is_some()
+    }
+
     /// Whether it is being killed, or was.
     pub fn is_dying(&self) -> bool {
         self.dying
@@ -48,8 +55,32 @@ impl Below {
         !self.held.lives()
     }
 
+    /// The signal that ended it, if it is known that one did.
+    pub fn signal(&self) -> Option<i32> {
+        self.status.map(|status| status & 0x7f).filter(|signal| *signal != 0)
+    }
+
+    /// Whether a process that says nothing of its own end is gone, and not by a signal as far as anybody knows.
+    pub fn has_left(&self) -> bool {
+        self.end().is_some_and(|end| !matches!(end, End::Status(status) if status & 0x7f != 0))
+    }
+
+    /// Whether it is known that it ended with status 0.
+    pub fn has_ended_well(&self) -> bool {
+        self.end() == Some(End::Status(0))
+    }
+
+    /// Whether nobody knows any more how it ended.
+    pub fn is_forgotten(&self) -> bool {
+        self.end() == Some(End::Unknown)
+    }
+
+    fn end(&self) -> Option<End> {
+        self.status.map(End::Status).or_else(|| ft_sys::post_mortem::end(&self.held))
+    }
+
     fn is_killed(&self) -> bool {
-        self.status.is_some_and(|status| status & 0x7f == nix::libc::SIGKILL)
+        self.signal() == Some(nix::libc::SIGKILL)
     }
 
     /// What its wrapper's end, or its shepherd's word on it, means.

@@ -225,7 +225,7 @@ impl Driver {
             Input::PmixClosed { host, reason } => self.pmix_left(host, &reason),
             Input::Pmi(world, rank, bytes) => self.pmi_says(world, rank, &bytes),
             Input::Dying(world, rank, status) => self.rank_is_dying(world, rank, status),
-            Input::RankGone(world, rank) => self.rank_is_gone(world, rank),
+            Input::RankGone(world, rank, pid) => self.rank_is_gone(world, rank, pid),
             Input::LookForLoners(world, search) => self.look_for_loners(world, *search),
             Input::LookedForLoners(world, search, loner) => self.looked_for_loners(world, *search, loner),
             Input::PlacesFull => self.places_full(),

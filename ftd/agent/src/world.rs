@@ -22,8 +22,10 @@ pub struct Member {
     pub slot: Slot,
     /// The shepherd's direct child.
     pub child: Option<i32>,
-    /// The descendant that called `MPI_Init`: the rank.
+    /// The descendant that called `MPI_Init`, or as long as none has, `ft_init`: the rank.
     pub pid: Option<i32>,
+    /// It has not called `MPI_Init`, and perhaps never will.
+    pub without_mpi: bool,
     /// How often it has joined.
     pub joins: u32,
     /// Page shared with the preload.
@@ -54,6 +56,7 @@ impl Member {
             slot,
             child: None,
             pid: None,
+            without_mpi: false,
             joins: 0,
             page: None,
             link: None,
@@ -67,13 +70,24 @@ impl Member {
         }
     }
 
-    /// Whether the process said that it ends by its own will.
+    /// The process that called `MPI_Init`.
+    pub fn mpi_pid(&self) -> Option<i32> {
+        self.pid.filter(|_| !self.without_mpi)
+    }
+
+    /// Whether the process said that it ends by its own will, or is known to have done so.
     pub fn exits_by_itself(&self) -> bool {
+        if self.without_mpi {
+            return self.below.as_ref().is_some_and(Below::has_left);
+        }
         self.page.as_ref().is_some_and(|p| p.u32_at(page::EXIT).load(Ordering::Acquire) & page::EXIT_MARK != 0)
     }
 
-    /// Whether it said that it ends by its own will, with status 0.
+    /// The same, with status 0.
     pub fn exits_well(&self) -> bool {
+        if self.without_mpi {
+            return self.below.as_ref().is_some_and(Below::has_ended_well);
+        }
         self.page.as_ref().is_some_and(|p| p.u32_at(page::EXIT).load(Ordering::Acquire) == page::EXIT_MARK)
     }
 
@@ -87,7 +101,7 @@ impl Member {
     /// goes on.
     pub fn may_be_alone(&self) -> bool {
         let over = || self.below.as_ref().is_some_and(Below::is_gone);
-        !self.ended && !self.served && (self.pid.is_none() || over())
+        !self.ended && !self.served && (self.mpi_pid().is_none() || over())
     }
 
     /// The death of a wrapper alone is not its rank's.
@@ -101,6 +115,16 @@ impl Member {
         if let Some(below) = &mut self.below {
             below.note(status);
         }
+    }
+
+    /// The rank is gone from below its wrapper, and nobody knows any more how it ended: what the wrapper says counts.
+    pub fn died_unseen(&self) -> bool {
+        self.without_mpi && self.below.as_ref().is_some_and(Below::is_forgotten)
+    }
+
+    /// The signal that killed it below its wrapper, whatever that makes of it.
+    pub fn signal_below(&self) -> Option<i32> {
+        self.below.as_ref().and_then(Below::signal)
     }
 
     /// The rank died below the wrapper whose end is told now, and it was not its own will.

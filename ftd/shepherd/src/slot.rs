@@ -287,8 +287,10 @@ impl Slot {
         let Some(child) = self.child.as_mut().filter(|child| child.world == world && child.rank == rank) else {
             return;
         };
-        if child.pid == pid {
-            (child.is_rank, child.early) = (true, None);
+        // Another process may have been the rank before, without MPI.
+        child.is_rank = child.pid == pid;
+        if child.is_rank {
+            (child.early, self.joined) = (None, None);
             return self.note_piping(pid);
         }
         if let Some(held) = individual::Held::of(pid).filter(|held| held.is_below(std::process::id() as i32)) {

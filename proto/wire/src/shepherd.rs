@@ -67,10 +67,11 @@ pub enum ToShepherd {
         /// The job is over, and nobody waits for the slot.
         over: bool,
     },
-    /// Send this signal to the rank: the process that called `MPI_Init`; until that is known, or when it is gone, the slot's
+    /// Send this signal to the rank: the process that called `MPI_Init`, or where none has, `ft_init`; until that is known, or when it is gone, the slot's
     /// direct child. Job control's (stop, continue) goes to every descendant.
     Signal(i32),
-    /// A process below the slot's direct child, or that child, is the rank: the slot is not empty as long as it lives.
+    /// A process below the slot's direct child, or that child, is the rank: the slot is not empty as long as it lives. Another one
+    /// may take its place: of those that use the checkpoint library the last, and the first that calls `MPI_Init`.
     Joined {
         /// Its world.
         world: World,

@@ -81,7 +81,7 @@ impl Driver {
         if member.client.is_some() {
             return Err(format!("another process is rank {rank} already (this one is {pid})"));
         }
-        proven?;
+        let held = proven?;
         if self.arenas.ranks().is_empty() {
             self.launcher.send(&launcher::ToLauncher::Arenas);
         }
@@ -93,6 +93,7 @@ impl Driver {
         for (other, (last, how)) in &world.left {
             link.send(&ToClient::Left { rank: *other, last: *last, how: (*how).into() });
         }
+        self.joined_without_mpi(number, rank, held);
         self.spread_arenas();
         Ok(())
     }

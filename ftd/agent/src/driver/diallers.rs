@@ -70,6 +70,7 @@ impl Driver {
                 if let Some(member) = self.member(world, rank) {
                     member.client = None;
                     member.awaits_restore = false;
+                    self.library_left(world, rank);
                 }
             }
             // The launcher tells when a shepherd is gone, and everything below it.

@@ -48,8 +48,8 @@ pub enum Input {
     /// A rank's robust futex says that it is dying, and the kernel agrees; with the raw wait status of one below a wrapper, if
     /// that is known.
     Dying(WorldNumber, Rank, Option<i32>),
-    /// A rank that is no shepherd's direct child is gone.
-    RankGone(WorldNumber, Rank),
+    /// The process with this number, a rank that is no shepherd's direct child, is gone.
+    RankGone(WorldNumber, Rank, i32),
     /// It is time to look whether ranks of this world are alone.
     LookForLoners(WorldNumber, Box<Search>),
     /// That was done, and perhaps one was found.

@@ -32,7 +32,7 @@ impl Driver {
             return;
         }
         let below = |(rank, member): (&Rank, &Member)| {
-            Some(crate::loners::Below { rank: *rank, child: member.child?, joined: member.pid })
+            Some(crate::loners::Below { rank: *rank, child: member.child?, joined: member.mpi_pid() })
         };
         let ranks: Vec<_> = waiting().filter_map(below).collect();
         let (inputs, preload, served) = (self.inputs.clone(), self.spec.preload.clone(), self.spec.linked_in);
@@ -69,7 +69,7 @@ impl Driver {
 
     /// One rank alone would mean as many jobs of one as there are ranks.
     fn refuse_loner(&mut self, number: WorldNumber, loner: &Loner) {
-        let is_rank = |member: &Member| member.pid == Some(loner.pid);
+        let is_rank = |member: &Member| member.mpi_pid() == Some(loner.pid);
         let found = self.member(number, loner.rank).filter(|member| member.may_be_alone() && !is_rank(member));
         if let Some(process) = found.map(|member| member.process) {
             let reason = loner.sentence(&self.spec.mpi, &self.spec.preload);

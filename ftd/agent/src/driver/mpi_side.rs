@@ -64,8 +64,11 @@ impl Driver {
         }
         let held = self.may_join(number, rank, peer)?;
         let (map, page) = shared_page().map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
-        self.joined(number, rank, pid, held);
-        if let Some(process) = self.member(number, rank).map(|member| member.process) {
+        self.joined(number, rank, held);
+        if let Some(member) = self.member(number, rank) {
+            member.without_mpi = false;
+            member.joins += 1;
+            let process = member.process;
             self.report(Event::Initializing(process));
         }
         link.trust();
@@ -123,7 +126,7 @@ impl Driver {
             return Err(format!("world {number} has no rank {rank} on this node"));
         };
         let held = self.proven(number, rank, peer)?;
-        match member.pid.filter(|first| *first != pid) {
+        match member.mpi_pid().filter(|first| *first != pid) {
             None if member.joins >= MOST_JOINS => Err(format!("process {pid} has joined {MOST_JOINS} times already")),
             None => Ok(held),
             Some(first) => Err(format!(
@@ -135,7 +138,7 @@ impl Driver {
 
     /// What ftrun started left well, and its end has counted as the rank's. A job of which nothing has run has not gone well.
     fn comes_late(&mut self, number: WorldNumber, rank: Rank, peer: &Peer) -> Option<String> {
-        let member = self.worlds.get(&number)?.members.get(&rank).filter(|m| m.ended && m.pid.is_none())?;
+        let member = self.worlds.get(&number)?.members.get(&rank).filter(|m| m.ended && m.mpi_pid().is_none())?;
         let (process, shepherd) = (member.process, *self.slots.get(&member.slot)?);
         peer.held.as_ref().filter(|held| held.is_below(shepherd))?;
         let reason =
@@ -154,11 +157,21 @@ impl Driver {
         }
     }
 
+    /// A process has called `ft_init`: as long as nobody calls `MPI_Init`, it is the rank.
+    pub(super) fn joined_without_mpi(&mut self, number: WorldNumber, rank: Rank, held: Held) {
+        let Some(member) = self.member(number, rank).filter(|member| member.mpi_pid().is_none()) else { return };
+        member.without_mpi = true;
+        self.joined(number, rank, held);
+    }
+
     /// This process is the rank from now on; it may be another one than its shepherd started.
-    fn joined(&mut self, number: WorldNumber, rank: Rank, pid: i32, held: Held) {
+    fn joined(&mut self, number: WorldNumber, rank: Rank, held: Held) {
+        let pid = held.identity.pid;
         let Some(member) = self.member(number, rank) else { return };
-        member.pid = Some(pid);
-        member.joins += 1;
+        if member.pid.replace(pid) == Some(pid) && member.below.as_ref().is_none_or(|below| !below.is_gone()) {
+            return;
+        }
+        member.below = None;
         let (slot, is_child) = (member.slot, member.child == Some(pid));
         if let Some(shepherd) = self.shepherds.get(&slot) {
             shepherd.link.send(&shepherd::ToShepherd::Joined { world: number, rank, pid });
@@ -256,11 +269,12 @@ fn shared_page() -> io::Result<(Option<Arc<SharedMap>>, OwnedFd)> {
 
 /// Watches a rank that is no direct child of its shepherd.
 fn watch_pid(world: WorldNumber, rank: Rank, held: Arc<Held>, inputs: UnboundedSender<Input>) {
+    let pid = held.identity.pid;
     tokio::spawn(async move {
         let descriptor = held.as_fd().try_clone_to_owned();
         if let Ok(pidfd) = descriptor.and_then(crate::ready::readable) {
             let _ = pidfd.readable().await.map(drop);
-            let _ = inputs.send(Input::RankGone(world, rank));
+            let _ = inputs.send(Input::RankGone(world, rank, pid));
         }
     });
 }

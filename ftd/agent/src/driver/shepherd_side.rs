@@ -129,7 +129,8 @@ impl Driver {
                 if dead {
                     member.note_death(None);
                 }
-                (member.process, dead || (told && member.pid.is_none()), member.below.take())
+                let unseen = dead || member.died_unseen() || (told && member.pid.is_none());
+                (member.process, unseen, member.below.take())
             }
             None => {
                 let below = self.departed.remove(&(world, rank));
@@ -158,11 +159,17 @@ impl Driver {
             && !member.ended
             && !member.exits_by_itself()
         {
-            let (process, slot) = (member.process, member.slot);
-            member.note_death(status);
-            self.look_at_shepherd(slot);
-            self.report(Event::Dying(process));
+            self.note_death(world, rank, status);
         }
+    }
+
+    /// A rank is dying, or dead below a wrapper, and not by its own will. What a wrapper makes of a signal is not waited for.
+    fn note_death(&mut self, world: WorldNumber, rank: Rank, status: Option<i32>) {
+        let Some(member) = self.member(world, rank) else { return };
+        member.note_death(status);
+        let (process, slot, signal) = (member.process, member.slot, member.signal_below());
+        self.look_at_shepherd(slot);
+        self.report(signal.map_or(Event::Dying(process), |signal| Event::Killed { process, signal }));
     }
 
     /// A rank that dies with its shepherd dies of that.
@@ -173,19 +180,27 @@ impl Driver {
         }
     }
 
+    /// The connection of a rank's checkpoint library has ended: of one that calls no MPI it is the first that is seen of a death,
+    /// and comes before its wrapper can forget how it died.
+    pub(super) fn library_left(&mut self, world: WorldNumber, rank: Rank) {
+        let Some(member) = self.member(world, rank).filter(|member| member.without_mpi && !member.ended) else {
+            return;
+        };
+        if member.below.as_mut().is_some_and(Below::look) {
+            self.note_death(world, rank, None);
+        }
+    }
+
     /// A rank below a wrapper died; ftd is not who waits for it.
-    pub(super) fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank) {
-        let Some(member) = self.member(world, rank) else { return };
+    pub(super) fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank, pid: i32) {
+        let Some(member) = self.member(world, rank).filter(|member| member.pid == Some(pid)) else { return };
         member.served = false;
         if member.exits_by_itself() {
             if let Some(pid) = member.pid.filter(|_| member.exits_well()) {
                 self.files.ended_well(pid);
             }
         } else if !member.ended {
-            let (process, slot) = (member.process, member.slot);
-            member.note_death(None);
-            self.look_at_shepherd(slot);
-            self.report(Event::Dying(process));
+            self.note_death(world, rank, None);
         }
         // A script may start the next program.
         self.seek_loners(world);

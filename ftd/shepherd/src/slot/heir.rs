@@ -30,7 +30,7 @@ impl Slot {
     /// Decides that, when it can be decided: the slot is the rank's, or its child has ended as it said.
     pub fn decide(&mut self) -> Option<ToAgent> {
         let until = self.child.as_ref()?.early?;
-        if self.joined.is_some() || descendants().into_iter().any(has_mpi) {
+        if self.joined.is_some() || descendants().into_iter().any(may_join) {
             self.child.iter_mut().for_each(|child| child.early = None);
             return None;
         }
@@ -49,9 +49,11 @@ fn descendants() -> Vec<i32> {
     ft_sys::process::descendants(std::process::id() as i32)
 }
 
-/// Whether a process has loaded an MPI.
-fn has_mpi(pid: i32) -> bool {
-    const LIBRARY: &[u8] = b"/libmpi";
+/// Whether a process has loaded an MPI, or the checkpoint library.
+fn may_join(pid: i32) -> bool {
+    const LIBRARIES: [&[u8]; 2] = [b"/libmpi", b"/libftd_client"];
     let map = ft_sys::proc::read(&ft_sys::proc::of(pid).join("maps"));
-    map.ok().flatten().is_some_and(|map| map.windows(LIBRARY.len()).any(|piece| piece == LIBRARY))
+    map.ok()
+        .flatten()
+        .is_some_and(|map| LIBRARIES.iter().any(|library| map.windows(library.len()).any(|piece| piece == *library)))
 }
