@@ -1,5 +1,6 @@
 ! Fortran interface of ftd's client library. The contract of each call is in ft.h. Every subroutine takes an optional last
-! argument ierr: FT_OK or one of the codes below.
+! argument ierr: FT_OK or one of the codes below. It may have 32 or 64 bits, as may state and version (-fdefault-integer-8, -i8);
+! compile this file with the same options as the program.
 !
 !     use ft
 !     call ft_init(state)
@@ -84,27 +85,46 @@ module ft
 
   ! Scalars and arrays of any rank.
   interface ft_protect
-    module procedure protect_real_32, &
-      protect_real_64, &
-      protect_complex_32, &
-      protect_complex_64, &
-      protect_integer_8, &
-      protect_integer_16, &
-      protect_integer_32, &
-      protect_integer_64, &
-      protect_logical_default
+    module procedure protect_real_32, protect_real_32_wide, &
+      protect_real_64, protect_real_64_wide, &
+      protect_complex_32, protect_complex_32_wide, &
+      protect_complex_64, protect_complex_64_wide, &
+      protect_integer_8, protect_integer_8_wide, &
+      protect_integer_16, protect_integer_16_wide, &
+      protect_integer_32, protect_integer_32_wide, &
+      protect_integer_64, protect_integer_64_wide, &
+      protect_logical_default, protect_logical_default_wide
   end interface
   ! Versions are integers of 32 or 64 bits. A version that was restored and does not fit is FT_ERR_ARGUMENT, and -1.
   interface ft_checkpoint
-    module procedure checkpoint_32, checkpoint_64
+    module procedure checkpoint_32, checkpoint_64, checkpoint_32_wide, checkpoint_64_wide
   end interface
   interface ft_restore
-    module procedure restore_32, restore_64
+    module procedure restore_32, restore_64, restore_32_wide, restore_64_wide
+  end interface
+  ! Those whose names end in _wide take an ierr of 64 bits.
+  interface ft_init
+    module procedure init_32, init_64, init_32_wide, init_64_wide
+  end interface
+  interface ft_unprotect
+    module procedure unprotect, unprotect_wide
+  end interface
+  interface ft_on_checkpoint
+    module procedure on_checkpoint, on_checkpoint_wide, on_checkpoint_bare_wide
+  end interface
+  interface ft_checkpoint_due
+    module procedure checkpoint_due, checkpoint_due_wide
+  end interface
+  interface ft_finalize
+    module procedure finalize, finalize_wide
+  end interface
+  interface ft_strerror
+    module procedure strerror_32, strerror_64
   end interface
 
 contains
 
-  subroutine ft_init(state, ierr)
+  subroutine init_32(state, ierr)
     integer(c_int), intent(out) :: state
     integer(c_int), intent(out), optional :: ierr
     integer(c_int) :: ignored
@@ -113,7 +133,31 @@ contains
     call give(c_init(state), ierr)
   end subroutine
 
-  subroutine ft_on_checkpoint(call, argument, ierr)
+  subroutine init_64(state, ierr)
+    integer(c_int64_t), intent(out) :: state
+    integer(c_int), intent(out), optional :: ierr
+    integer(c_int) :: short
+    call init_32(short, ierr)
+    state = short
+  end subroutine
+
+  subroutine init_32_wide(state, ierr)
+    integer(c_int), intent(out) :: state
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call init_32(state, code)
+    ierr = code
+  end subroutine
+
+  subroutine init_64_wide(state, ierr)
+    integer(c_int64_t), intent(out) :: state
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call init_64(state, code)
+    ierr = code
+  end subroutine
+
+  subroutine on_checkpoint(call, argument, ierr)
     procedure(ft_call) :: call
     type(c_ptr), intent(in), optional :: argument
     integer(c_int), intent(out), optional :: ierr
@@ -121,6 +165,23 @@ contains
     given = c_null_ptr
     if (present(argument)) given = argument
     call give(c_on_checkpoint(c_funloc(call), given), ierr)
+  end subroutine
+
+  subroutine on_checkpoint_wide(call, argument, ierr)
+    procedure(ft_call) :: call
+    type(c_ptr), intent(in) :: argument
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call on_checkpoint(call, argument, code)
+    ierr = code
+  end subroutine
+
+  subroutine on_checkpoint_bare_wide(call, ierr)
+    procedure(ft_call) :: call
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call on_checkpoint(call, ierr=code)
+    ierr = code
   end subroutine
 
   ! What was printed before a version is out before the version counts. It is called in every checkpoint.
@@ -131,16 +192,32 @@ contains
   end subroutine
 
   ! Takes a region out.
-  subroutine ft_unprotect(id, ierr)
+  subroutine unprotect(id, ierr)
     integer, intent(in) :: id
     integer(c_int), intent(out), optional :: ierr
     call give(c_protect(int(id, c_int), c_null_ptr, 0_c_size_t), ierr)
+  end subroutine
+
+  subroutine unprotect_wide(id, ierr)
+    integer, intent(in) :: id
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call unprotect(id, code)
+    ierr = code
   end subroutine
 
   subroutine checkpoint_32(version, ierr)
     integer(c_int32_t), intent(in) :: version
     integer(c_int), intent(out), optional :: ierr
     call checkpoint_64(int(version, c_int64_t), ierr)
+  end subroutine
+
+  subroutine checkpoint_32_wide(version, ierr)
+    integer(c_int32_t), intent(in) :: version
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call checkpoint_32(version, code)
+    ierr = code
   end subroutine
 
   subroutine checkpoint_64(version, ierr)
@@ -156,6 +233,14 @@ contains
     ! Where a C part of the program called ft_init, nobody has said so yet.
     ignored = c_on_checkpoint(c_funloc(empty_output_unit), c_null_ptr)
     call give(c_checkpoint(version), ierr)
+  end subroutine
+
+  subroutine checkpoint_64_wide(version, ierr)
+    integer(c_int64_t), intent(in) :: version
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call checkpoint_64(version, code)
+    ierr = code
   end subroutine
 
   subroutine restore_32(version, ierr)
@@ -176,6 +261,14 @@ contains
     call give(code, ierr)
   end subroutine
 
+  subroutine restore_32_wide(version, ierr)
+    integer(c_int32_t), intent(out) :: version
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call restore_32(version, code)
+    ierr = code
+  end subroutine
+
   subroutine restore_64(version, ierr)
     integer(c_int64_t), intent(out) :: version
     integer(c_int), intent(out), optional :: ierr
@@ -183,7 +276,15 @@ contains
     call give(c_restore(version), ierr)
   end subroutine
 
-  subroutine ft_checkpoint_due(yes, ierr)
+  subroutine restore_64_wide(version, ierr)
+    integer(c_int64_t), intent(out) :: version
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call restore_64(version, code)
+    ierr = code
+  end subroutine
+
+  subroutine checkpoint_due(yes, ierr)
     logical, intent(out) :: yes
     integer(c_int), intent(out), optional :: ierr
     integer(c_int) :: due
@@ -192,12 +293,27 @@ contains
     yes = due /= 0
   end subroutine
 
-  subroutine ft_finalize(ierr)
+  subroutine checkpoint_due_wide(yes, ierr)
+    logical, intent(out) :: yes
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call checkpoint_due(yes, code)
+    ierr = code
+  end subroutine
+
+  subroutine finalize(ierr)
     integer(c_int), intent(out), optional :: ierr
     call give(c_finalize(), ierr)
   end subroutine
 
-  function ft_strerror(code) result(text)
+  subroutine finalize_wide(ierr)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call finalize(code)
+    ierr = code
+  end subroutine
+
+  function strerror_32(code) result(text)
     integer(c_int), intent(in) :: code
     character(len=:), allocatable :: text
     type(c_ptr) :: c_text
@@ -209,6 +325,12 @@ contains
     do i = 1, size(letters)
       text(i:i) = letters(i)
     end do
+  end function
+
+  function strerror_64(code) result(text)
+    integer(c_int64_t), intent(in) :: code
+    character(len=:), allocatable :: text
+    text = strerror_32(int(code, c_int))
   end function
 
   subroutine give(code, ierr)
@@ -246,6 +368,15 @@ contains
     end function
   end subroutine
 
+  subroutine protect_real_32_wide(id, region, ierr)
+    integer, intent(in) :: id
+    real(c_float), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_real_32(id, region, code)
+    ierr = code
+  end subroutine
+
   subroutine protect_real_64(id, region, ierr)
     integer, intent(in) :: id
     real(c_double), intent(in), target :: region(..)
@@ -258,6 +389,15 @@ contains
       address = c_null_ptr
       if (size(region) > 0) address = c_loc(region)
     end function
+  end subroutine
+
+  subroutine protect_real_64_wide(id, region, ierr)
+    integer, intent(in) :: id
+    real(c_double), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_real_64(id, region, code)
+    ierr = code
   end subroutine
 
   subroutine protect_complex_32(id, region, ierr)
@@ -274,6 +414,15 @@ contains
     end function
   end subroutine
 
+  subroutine protect_complex_32_wide(id, region, ierr)
+    integer, intent(in) :: id
+    complex(c_float), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_complex_32(id, region, code)
+    ierr = code
+  end subroutine
+
   subroutine protect_complex_64(id, region, ierr)
     integer, intent(in) :: id
     complex(c_double), intent(in), target :: region(..)
@@ -286,6 +435,15 @@ contains
       address = c_null_ptr
       if (size(region) > 0) address = c_loc(region)
     end function
+  end subroutine
+
+  subroutine protect_complex_64_wide(id, region, ierr)
+    integer, intent(in) :: id
+    complex(c_double), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_complex_64(id, region, code)
+    ierr = code
   end subroutine
 
   subroutine protect_integer_8(id, region, ierr)
@@ -302,6 +460,15 @@ contains
     end function
   end subroutine
 
+  subroutine protect_integer_8_wide(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int8_t), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_integer_8(id, region, code)
+    ierr = code
+  end subroutine
+
   subroutine protect_integer_16(id, region, ierr)
     integer, intent(in) :: id
     integer(c_int16_t), intent(in), target :: region(..)
@@ -314,6 +481,15 @@ contains
       address = c_null_ptr
       if (size(region) > 0) address = c_loc(region)
     end function
+  end subroutine
+
+  subroutine protect_integer_16_wide(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int16_t), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_integer_16(id, region, code)
+    ierr = code
   end subroutine
 
   subroutine protect_integer_32(id, region, ierr)
@@ -330,6 +506,15 @@ contains
     end function
   end subroutine
 
+  subroutine protect_integer_32_wide(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int32_t), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_integer_32(id, region, code)
+    ierr = code
+  end subroutine
+
   subroutine protect_integer_64(id, region, ierr)
     integer, intent(in) :: id
     integer(c_int64_t), intent(in), target :: region(..)
@@ -344,6 +529,15 @@ contains
     end function
   end subroutine
 
+  subroutine protect_integer_64_wide(id, region, ierr)
+    integer, intent(in) :: id
+    integer(c_int64_t), intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_integer_64(id, region, code)
+    ierr = code
+  end subroutine
+
   subroutine protect_logical_default(id, region, ierr)
     integer, intent(in) :: id
     logical, intent(in), target :: region(..)
@@ -356,6 +550,15 @@ contains
       address = c_null_ptr
       if (size(region) > 0) address = c_loc(region)
     end function
+  end subroutine
+
+  subroutine protect_logical_default_wide(id, region, ierr)
+    integer, intent(in) :: id
+    logical, intent(in), target :: region(..)
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_logical_default(id, region, code)
+    ierr = code
   end subroutine
 
 end module ft

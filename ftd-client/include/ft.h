@@ -90,7 +90,7 @@ int ft_restore(uint64_t *version);
 int ft_checkpoint_due(int *yes);
 
 /* Ends the use of the library, when this rank has taken its last checkpoint: no version counts without every rank, so that later
- * ones of the other ranks are refused. The checkpoints stay: if another rank fails later, this one is restored from them too. */
+ * ones of the other ranks are refused from its return on. The checkpoints stay: if another rank fails later, this one is restored from them too. */
 int ft_finalize(void);
 
 /* One sentence for a code; never NULL. */

@@ -1,6 +1,7 @@
 //! The client: one connection to the agent, one arena, the protected regions.
 
 use crate::Error;
+use crate::error::limit_of_memory;
 use crate::output::{self, Calls};
 use ft_arena::{Arena, LAYOUT, Saved, bytes_for};
 use ft_sys::channel::{Channel, ChannelError};
@@ -332,7 +333,8 @@ impl Drop for Client {
         }
         let last = self.last;
         if let Some(job) = &mut self.job {
-            let _ = job.tell(&ToAgent::Finalized { last }, "leaving the job");
+            // When this returns, nobody takes a version any more that would wait for this rank's.
+            let _ = job.ask(&ToAgent::Finalized { last }, "leaving the job");
         }
     }
 }
@@ -423,7 +425,10 @@ impl Job {
             ToClient::NoMemory { reason } => return Err(Error::Memory { version, reason }),
             _ => return Err(Error::Confused { doing: "asking for checkpoint memory" }),
         }
-        self.arena.reserve(place_bytes).map_err(|error| Error::Memory { version, reason: error.to_string() })
+        self.arena.reserve(place_bytes).map_err(|error| {
+            let limit = if error.is_shortage() { limit_of_memory() } else { String::new() };
+            Error::Memory { version, reason: format!("{error}{limit}") }
+        })
     }
 
     /// Waits for a place in short steps, to notice an agent that dies meanwhile.

@@ -55,6 +55,14 @@ pub enum Error {
         /// One sentence with the numbers.
         reason: String,
     },
+    /// The process may have no more memory.
+    #[error("there is no memory for checkpoints: {reason}{limit}")]
+    Short {
+        /// One sentence.
+        reason: String,
+        /// The limit that may be why, as a further sentence; or nothing.
+        limit: String,
+    },
     /// No place became free in time.
     #[error(
         "version {version} was not written: all three places of the arena hold versions that must be kept, and the agent released none for {:.0} s (FT_CHECKPOINT_TIMEOUT)",
@@ -104,7 +112,7 @@ pub enum Error {
     Refused(String),
     /// The arena is not what it should be.
     #[error(transparent)]
-    Arena(#[from] ArenaError),
+    Arena(ArenaError),
     /// A call in a child of the process that called `ft_init`.
     #[error(
         "this process (pid {pid}) is a child of the one that called ft_init (pid {owner}): it cannot use its checkpoints"
@@ -120,6 +128,23 @@ pub enum Error {
     Internal(String),
 }
 
+impl From<ArenaError> for Error {
+    fn from(error: ArenaError) -> Error {
+        match error.is_shortage() {
+            true => Error::Short { reason: error.to_string(), limit: limit_of_memory() },
+            false => Error::Arena(error),
+        }
+    }
+}
+
+/// What limits this process's memory, as a further sentence; nothing where that is the machine.
+pub(crate) fn limit_of_memory() -> String {
+    match ft_sys::memory::address_space_limit() {
+        u64::MAX => String::new(),
+        most => format!("; the limit of this process's memory (ulimit -v) is {} KiB", most >> 10),
+    }
+}
+
 impl Error {
     /// The code that the C interface returns.
     pub fn code(&self) -> i32 {
@@ -129,7 +154,7 @@ impl Error {
             Error::Argument(_) => 3,
             Error::Size { .. } | Error::Missing { .. } => 4,
             Error::Version { .. } => 5,
-            Error::Memory { .. } => 6,
+            Error::Memory { .. } | Error::Short { .. } => 6,
             Error::Timeout { .. } => 7,
             Error::Agent { .. } | Error::Lost { .. } | Error::Confused { .. } => 8,
             Error::Mixed(_) => 9,

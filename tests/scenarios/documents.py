@@ -153,3 +153,20 @@ def marked_restart(context):
     check(job.output.results == [str(total)], f"{job.output.results}, not {total}: {job.err}")
     check("from 6 of [1, 2, 3, 4, 5, 6, 7]" in job.output.text, job.output.text)
     check("step.7/rank.1" in job.err, f"it is not said what was set aside: {job.err}")
+
+
+@scenario("fortran-kinds", each=[{"kind": "default"}, {"kind": "wide"}])
+def fortran_kinds(context, kind):
+    """The Fortran module takes integers of the default kind, whichever that is (-fdefault-integer-8), and those of 32 and 64 bits."""
+    source = next((context.scratch / "src").rglob("wide.f90"))
+    library, options = context.prefix / "lib", ["-fdefault-integer-8"] if kind == "wide" else []
+    built = subprocess.run(
+        ["gfortran", *options, "-o", "wide", context.prefix / "include/ft.f90", source, "-L", library, f"-Wl,-rpath,{library}",
+         "-lftd_client"], cwd=context.work, capture_output=True, text=True)
+    check(built.returncode == 0, built.stderr)
+    job = context.ftrun(None, 1, context.work / "wide")
+    job.expect(0)
+    lines = job.output.text.splitlines()
+    check(lines == ["state 0 version 0 counter 3 there is no complete checkpoint to restore", "state 1 version 9 counter 7 success",
+                    "end 7"], f"{lines}: {job.err}")
+    check(job.restored == [9], job.err)

@@ -221,6 +221,77 @@ def low_limits(context, limit):
     check(words in lines[0] and "have it raised" in lines[0], lines[0])
 
 
+HUNGRY = r"""
+#include <ft.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+enum { BYTES = 64 << 20 };
+int main(void) {
+    int state;
+    uint64_t version;
+    char *field = calloc(BYTES, 1);
+    int code = ft_init(&state);
+    if (!code && !field) code = 99;
+    if (!code) code = ft_protect(0, field, BYTES);
+    if (!code && state == FT_STATE_RESTARTED) code = ft_restore(&version);
+    else if (!code) code = ft_checkpoint(1);
+    printf("world %s code %d: %s\n", getenv("FT_WORLD"), code, ft_strerror(code));
+    fflush(stdout);
+    if (state == FT_STATE_NEW && !code) raise(SIGKILL);
+    return 0;
+}"""
+
+
+@scenario("address-space", each=[{"world": 1}, {"world": 2}])
+def address_space(context, world):
+    """`ulimit -v` leaves a rank too little for its checkpoint, or to take it back: memory is short, with the limit, and the arena
+    is not said to be damaged."""
+    source, program = context.work / "hungry.c", context.work / "hungry"
+    source.write_text(HUNGRY)
+    library = context.prefix / "lib"
+    subprocess.run(["cc", "-I", context.prefix / "include", "-o", program, source, "-L", library, f"-Wl,-rpath,{library}", "-lftd_client"],
+                   check=True)
+    command = f'[ "$FT_WORLD" = {world} ] && ulimit -v 120000; exec "$0"'
+    job = context.ftrun(None, 1, "bash", "-c", command, program)
+    job.expect(0)
+    check(f"world {world} code 6: the checkpoint does not fit in memory\n" in job.output.text, job.output.text + job.err)
+    check("Cannot allocate memory" in job.err and "(ulimit -v) is 120000 KiB" in job.err, job.err)
+    check("damaged" not in job.err, job.err)
+
+
+@scenario("memory-directory-values")
+def memory_directory_values(context):
+    """What FT_MEMORY_DIR and FT_LIBEXEC cannot mean is a wrong value like any other: status 2, the variable, the value. The longest
+    name that is accepted works."""
+    long = context.memory / ("l" * 200)
+    for value in ("/no/such", "/etc/passwd", "/proc", str(context.work), str(long)):
+        if value == str(long):
+            long.mkdir()
+        job = context.ftrun(None, 1, "true", env={"FT_MEMORY_DIR": value})
+        check(job.wait(10) == 2 and re.match(f"ftrun: the memory directory {value} \\(FT_MEMORY_DIR\\) .*\n$", job.err),
+              f"{value}: {job.process.returncode} {job.err}")
+    most = int(re.search(r"has a name of \d+ bytes, and may have (\d+): the path of a socket", job.err)[1])
+    long.rmdir()
+    longest = context.memory / ("l" * (most - len(str(context.memory)) - 1))
+    longest.mkdir()
+    for mpi in (context.mpi("openmpi4"), context.mpi("mpich4")):
+        job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), env={"FT_MEMORY_DIR": longest})
+        job.expect(0)
+    check(not list(longest.iterdir()), f"left: {list(longest.iterdir())}")
+    longest.rmdir()
+    job = context.ftrun(None, 1, "true", env={"FT_LIBEXEC": "/no/such"})
+    check(job.wait(10) == 2 and "looked for in /no/such (FT_LIBEXEC)" in job.err, f"{job.process.returncode} {job.err}")
+
+
+@scenario("ranks-option")
+def ranks_option(context):
+    """Of `-n` people hear as they have typed it."""
+    for words, said in ((["-n"], "-n <N> needs a value"), (["-n", "2", "-n", "3", "true"], "-n <N> was given twice"),
+                        (["-n=0", "true"], "-n: '0' is not a number of ranks")):
+        _refused(context, words, said)
+        check("--n" not in context.jobs[-1].err, context.jobs[-1].err)
+
 @scenario("memory-directory")
 def memory_directory(context):
     """A memory directory that does not exist."""

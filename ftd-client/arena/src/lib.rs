@@ -133,6 +133,18 @@ pub enum ArenaError {
     },
 }
 
+impl ArenaError {
+    /// Whether the process, or the machine, has no more memory.
+    pub fn is_shortage(&self) -> bool {
+        match self {
+            ArenaError::Io { source, .. } | ArenaError::NoMemory { source, .. } => {
+                source.kind() == io::ErrorKind::OutOfMemory
+            }
+            _ => false,
+        }
+    }
+}
+
 /// How an arena's memfd is divided, and which file it is; only if it has an arena's size, and keeps it.
 fn extent_of(fd: &OwnedFd, rank: u32) -> Result<(Extent, (u64, u64)), ArenaError> {
     let facts = memory::facts(fd).map_err(|source| ArenaError::Io { rank, what: "fstat", source })?;

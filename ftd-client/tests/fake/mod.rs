@@ -149,7 +149,8 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
                 let newest = whole.max_by_key(|info| info.version);
                 Some(ToClient::Restore { found: newest.map(|info| (info.version, info.place)) })
             }
-            ToAgent::Restored { .. } | ToAgent::NotRestored { .. } | ToAgent::Finalized { .. } => None,
+            ToAgent::Restored { .. } | ToAgent::NotRestored { .. } => None,
+            ToAgent::Finalized { .. } => Some(ToClient::Finalized),
             ToAgent::Due => Some(ToClient::Due { yes: true }),
         };
         if let Some(answer) = answer

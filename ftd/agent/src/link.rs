@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// How long a dialler may take over its preamble.
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -64,7 +64,13 @@ impl LinkError {
     }
 }
 
-type Outgoing = (Vec<u8>, Vec<OwnedFd>);
+/// What waits to be written.
+#[derive(Debug)]
+enum Outgoing {
+    Frame(Vec<u8>, Vec<OwnedFd>),
+    /// Somebody wants to know when all before it is.
+    Mark(oneshot::Sender<()>),
+}
 
 /// The sending half; dropping it closes the connection when all is written.
 #[derive(Debug, Clone)]
@@ -104,7 +110,16 @@ impl Link {
         if waiting > self.shared.most_queued.load(Ordering::Relaxed) {
             return self.give_up(format!("it does not read: {} MiB wait for it", waiting >> 20));
         }
-        let _ = self.queue.send((frame, fds));
+        let _ = self.queue.send(Outgoing::Frame(frame, fds));
+    }
+
+    /// Waits until the kernel has what was queued before this call, or the peer is gone.
+    pub fn written(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (mark, reached) = oneshot::channel();
+        let _ = self.queue.send(Outgoing::Mark(mark));
+        async move {
+            let _ = reached.await;
+        }
     }
 
     /// The peer has proved whose process it is.
@@ -151,7 +166,14 @@ async fn send_all(socket: &tokio::net::UnixStream, mut bytes: &[u8], fds: &[Owne
 }
 
 async fn write_queue(shared: Arc<Shared>, mut queue: UnboundedReceiver<Outgoing>) {
-    while let Some((frame, fds)) = queue.recv().await {
+    while let Some(outgoing) = queue.recv().await {
+        let (frame, fds) = match outgoing {
+            Outgoing::Frame(frame, fds) => (frame, fds),
+            Outgoing::Mark(mark) => {
+                let _ = mark.send(());
+                continue;
+            }
+        };
         if let Err(error) = send_all(&shared.socket, &frame, &fds).await {
             tracing::debug!(%error, "a peer is gone");
             return;

@@ -12,6 +12,13 @@ pub struct Missing {
     told: bool,
 }
 
+impl Missing {
+    /// Whether `FT_LIBEXEC` is set to another place.
+    pub fn is_told(&self) -> bool {
+        self.told
+    }
+}
+
 /// Absolute paths of ftd's other programs.
 #[derive(Debug, Clone)]
 pub struct Helpers {

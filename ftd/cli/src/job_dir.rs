@@ -16,6 +16,10 @@ use std::time::Duration;
 
 /// Where job directories are when `FT_MEMORY_DIR` says nothing.
 const MEMORY: &str = "/dev/shm";
+/// Bytes that the path of a socket may have.
+const MOST_SOCKET: usize = 107;
+/// Digits of the greatest process id that Linux gives.
+const LONGEST_PID: usize = 7;
 /// How long the removal of a directory, and of a cgroup, is tried.
 const REMOVING: Duration = Duration::from_secs(1);
 
@@ -41,6 +45,18 @@ pub enum JobDirError {
         /// Name of the file system's kind.
         kind: String,
     },
+    /// The socket's path would be longer than the kernel takes.
+    #[error(
+        "the memory directory {} (FT_MEMORY_DIR) has a name of {} bytes, and may have {most}: the path of a socket in it would be longer than the kernel takes; choose a shorter one, such as /dev/shm",
+        path.display(),
+        path.as_os_str().len()
+    )]
+    TooLong {
+        /// The place.
+        path: PathBuf,
+        /// Bytes that its name may have.
+        most: usize,
+    },
     /// Not even the file that says whose the directory is can be written.
     #[error("the file-size limit (ulimit -f) leaves no room for some hundred bytes: raise it")]
     FileSizeLimit,
@@ -52,6 +68,22 @@ pub enum JobDirError {
         /// What the system said.
         error: io::Error,
     },
+}
+
+impl JobDirError {
+    /// Whether `FT_MEMORY_DIR` is set to what cannot be meant.
+    pub fn is_told(&self) -> bool {
+        use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+        let wrong = match self {
+            Self::NotMemory { .. } | Self::TooLong { .. } => true,
+            Self::Memory { error, .. } => matches!(
+                error.kind(),
+                InvalidFilename | NotADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem
+            ),
+            Self::FileSizeLimit | Self::Inside { .. } => false,
+        };
+        wrong && std::env::var_os("FT_MEMORY_DIR").is_some_and(|value| !value.is_empty())
+    }
 }
 
 /// The directory of this job; removed when this is dropped.
@@ -82,8 +114,15 @@ impl JobDir {
             Ok(Some(kind)) => return Err(JobDirError::NotMemory { path: memory, kind }),
             Err(error) => return Err(JobDirError::Memory { path: memory, error }),
         }
+        let chosen = Self::choose_in(&memory);
+        // What fits today fits with any process id.
+        let shorter = LONGEST_PID.saturating_sub(std::process::id().to_string().len());
+        let own = chosen.socket().as_os_str().len() - memory.as_os_str().len() + shorter;
+        if memory.as_os_str().len() + own > MOST_SOCKET {
+            return Err(JobDirError::TooLong { path: memory, most: MOST_SOCKET - own });
+        }
         sweep(&memory);
-        Ok(Self::choose_in(&memory))
+        Ok(chosen)
     }
 
     fn choose_in(memory: &Path) -> JobDir {
@@ -153,7 +192,7 @@ impl JobDir {
     /// Listens on the agent's socket, on behalf of every agent that there will be.
     ///
     /// # Errors
-    /// Also when the path is longer than the 107 bytes that a socket's may have.
+    /// Names the path.
     pub fn listen(&self) -> Result<UnixListener, JobDirError> {
         let path = self.socket();
         UnixListener::bind(&path).map_err(|error| JobDirError::Inside { path, error })

@@ -65,6 +65,8 @@ impl Refusal {
     fn status(&self) -> u8 {
         match self {
             Refusal::Options(_) | Refusal::Timeout(_) | Refusal::OtherMpi { .. } => 2,
+            Refusal::Helpers(missing) if missing.is_told() => 2,
+            Refusal::Launch(LaunchError::JobDir(error)) if error.is_told() => 2,
             Refusal::Program(error) => error.status(),
             Refusal::Directory { .. }
             | Refusal::Here(_)

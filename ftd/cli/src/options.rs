@@ -384,7 +384,7 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, boo
         let short = text.len() == 2
             || text.starts_with(b"--")
             || text.starts_with(b"-x")
-            || matches!(text, [_, b'n' | b'c', b'0'..=b'9', ..]);
+            || matches!(text, [_, b'n' | b'c', b'=' | b'0'..=b'9', ..]);
         let long = LONG.iter().any(|option| name == option.as_bytes());
         let word = if long || !short { [OsStr::new("-"), &word].into_iter().collect() } else { word };
         let values = match word.as_encoded_bytes() {
@@ -405,7 +405,8 @@ fn sentence(error: &clap::Error) -> String {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
-    let argument = context(ContextKind::InvalidArg).unwrap_or_default();
+    // As everybody types it.
+    let argument = context(ContextKind::InvalidArg).unwrap_or_default().replace("--np <N>", "-n <N>");
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let command = command();

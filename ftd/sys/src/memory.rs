@@ -44,6 +44,11 @@ pub fn file_size_limit() -> u64 {
     nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE).map_or(u64::MAX, |(soft, _)| soft)
 }
 
+/// Most bytes of address space that this process may have (`ulimit -v`).
+pub fn address_space_limit() -> u64 {
+    nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_AS).map_or(u64::MAX, |(soft, _)| soft)
+}
+
 /// Whether nobody can change the file's size.
 pub fn has_sealed_size(fd: impl AsFd) -> bool {
     let seals = nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_GET_SEALS);

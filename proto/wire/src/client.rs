@@ -38,7 +38,7 @@ pub enum ToAgent {
         /// One sentence.
         reason: String,
     },
-    /// Last message: this rank takes no more checkpoints. Not answered.
+    /// Last message: this rank takes no more checkpoints. Answered by [`ToClient::Finalized`].
     Finalized {
         /// The newest version that it has taken, or taken back.
         last: Option<Version>,
@@ -79,6 +79,8 @@ pub enum ToClient {
         /// Whether a checkpoint is due.
         yes: bool,
     },
+    /// Answer to `Finalized`: the other ranks have been told.
+    Finalized,
     /// Comes unasked: another rank takes no more checkpoints, so that no version after its last one can become complete.
     Left {
         /// Which.

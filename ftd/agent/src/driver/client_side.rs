@@ -9,6 +9,9 @@ use std::time::Instant;
 /// against the minute after which `ft_checkpoint` gives up.
 const FULL_FOR: Duration = Duration::from_secs(10);
 
+/// Who does not read what it is told of others for so long is not waited for.
+const TELLING: Duration = Duration::from_secs(1);
+
 impl Driver {
     pub(super) fn client_says(&mut self, connection: ConnectionId, message: ToAgent) {
         if let ToAgent::Hello { world, rank, pid: _, layout } = message {
@@ -44,7 +47,11 @@ impl Driver {
                 self.report(Event::Restored { process, version: ftd_core::Version(version) });
             }
             ToAgent::NotRestored { reason } => self.report(Event::NotRestored { process, reason }),
-            ToAgent::Finalized { last } => self.rank_leaves(number, rank, last, "has called ft_finalize"),
+            ToAgent::Finalized { last } => {
+                ft_sys::gate::reach("agent.finalized", Some(rank));
+                self.rank_leaves(number, rank, last, "has called ft_finalize");
+                self.answer_finalized(number, rank, link);
+            }
             ToAgent::Due => {
                 if let Some(cost) = self.arenas.fresh_cost(rank) {
                     world.due.checkpoint(cost, since);
@@ -111,6 +118,22 @@ impl Driver {
         if let Some(sentence) = self.versions.leave(world.epoch, rank, last, how) {
             self.notice(sentence);
         }
+    }
+
+    /// What the others checkpoint after this rank's ft_finalize has returned is refused: the word on it is in their sockets.
+    fn answer_finalized(&self, number: WorldNumber, rank: Rank, link: Link) {
+        let members = self.worlds.get(&number).into_iter().flat_map(|world| &world.members);
+        let others = members.filter(|(other, _)| **other != rank).filter_map(|(_, member)| member.client.as_ref());
+        let told: Vec<_> = others.map(Link::written).collect();
+        tokio::spawn(async move {
+            let all = async {
+                for one in told {
+                    one.await;
+                }
+            };
+            let _ = tokio::time::timeout(TELLING, all).await;
+            link.send(&ToClient::Finalized);
+        });
     }
 
     /// A rank has ended well, with or without `ft_finalize`.
