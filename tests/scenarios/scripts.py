@@ -4,9 +4,13 @@ import os
 import re
 import signal
 import subprocess
+import time
 
+from harness import proc
 from harness.job import check
 from harness.registry import scenario
+
+from .processes import eventually
 
 # What it does after a rank that was killed takes longer than the test; one that ended well it only reports.
 GOES_ON = '"$@"; code=$?; if [ $code != 0 ]; then sleep 600; fi; exit $code'
@@ -102,3 +106,81 @@ def api_then_others(context, how):
         return check(len(job.restored) == 1, job.err)
     check(job.restored == [], job.err)
     check(job.output.text.count("after\n") == (2 if how in ("well", "twice") else 0), job.output.text)
+
+
+# After its rank it waits a while before its next command, so that who is not stopped comes to it.
+NEXT = '"$@"; code=$?; if [ $code != 0 ]; then sleep 0.2; touch "$HERE/next.$FT_RANK"; fi; exit $code'
+
+
+@scenario("script-stands-still", each=[{"how": how} for how in ("recovery", "timeout", "undecided")])
+def script_stands_still(context, how):
+    """A rank is killed below a script, and the agent takes its time: the script does not go on with its next command, and the
+    next world finds what that would have removed. When nobody ever decides it goes on."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    wrapper = ["timeout", "100", program] if how == "timeout" else [program]
+    job = context.ftrun(
+        mpi, 2, "bash", "-c", NEXT, "bash", *wrapper, gates=["app.compute:1", "agent.dying:1"], env={"HERE": context.work},
+        hurry=10 if how == "undecided" else 1,
+    )
+    rank, going_on = job.at_gate("app.compute", 1), context.work / "next.1"
+    scripts = [proc.stat(rank)[1]]
+    if how == "timeout":
+        scripts.append(proc.stat(scripts[0])[1])
+    job.kill(rank)
+    job.at_gate("agent.dying", 1)
+    if how == "undecided":
+        eventually(going_on.exists, "the script's next command")
+    else:
+        stopped = lambda: all((proc.stat(pid) or "-")[0] == "T" for pid in scripts)
+        eventually(lambda: stopped() or going_on.exists(), "the script to be stopped")
+        # Longer than it waits for itself.
+        time.sleep(0.5)
+        check(stopped() and not going_on.exists(), "the script went on")
+    job.go("agent.dying", 1)
+    job.expect(0, context.reference(mpi, 2, program))
+    check(job.restored == [5], f"restored {job.restored}")
+    check(how == "undecided" or not list(context.work.glob("next.*")), "a script went on")
+
+
+@scenario("script-goes-on", each=[{"how": how} for how in ("well", "fails", "cancelled")])
+def script_goes_on(context, how):
+    """Nobody stops a script whose rank ended by itself, or after a signal that ends the job."""
+    mpi = context.mpi("mpich4")
+    script = 'trap : TERM; "$@"; code=$?; sleep 0.1; touch "$HERE/next.$FT_RANK"; exit $code'
+    program, gates = {
+        "cancelled": ([context.program(mpi, "places.c")], ["app.compute:1"]),
+    }.get(how, ([context.program(mpi, "ending.c"), "ok"], []))
+    if how == "fails":
+        script = script.replace("exit $code", "exit 3")
+    job = context.ftrun(
+        mpi, 2, "bash", "-c", script, "bash", *program, env={"HERE": context.work},
+        gates=[*gates, "shepherd.script-stopped:*:1:mark"],
+    )
+    if how == "cancelled":
+        job.at_gate("app.compute", 1)
+        job.interrupt(signal.SIGTERM)
+    job.expect({"well": 0, "fails": 3, "cancelled": 143}[how])
+    check(len(list(context.work.glob("next.*"))) >= (1 if how == "fails" else 2), "a script did not go on")
+    check(not list(job.gate_dir.glob("shepherd.script-stopped.*")) and job.restored == [], job.err)
+
+
+@scenario("leaves-monitor", each=[{"how": "well"}, {"how": "fails"}, {"how": "recovered"}, {"how": "api"}])
+def leaves_monitor(context, how):
+    """A wrapper starts a silent monitor first and then leaves: the program is the rank, not the monitor, whose end nobody
+    waits for; it ends with the rank."""
+    mpi = context.mpi("mpich4")
+    script = 'bash -c "sleep 1000; true" >/dev/null 2>&1 & "$@" & exit 0'
+    program = [context.program(mpi, "ending.c"), "ok"]
+    if how == "fails":
+        program = [program[0], "exit", "1", "7"]
+    elif how == "recovered":
+        program = [context.program(mpi, "places.c")]
+    elif how == "api":
+        program = without_mpi(context, "c")
+    job = context.ftrun(mpi, 2, "bash", "-c", script, "bash", *program, gates=["app.compute:1"] if how == "recovered" else [])
+    if how == "recovered":
+        job.kill(job.at_gate("app.compute", 1))
+    check(job.wait(20) == (7 if how == "fails" else 0), f"{job.err}")
+    check(len(job.restored) == (how == "recovered"), job.err)
+    check("had not printed" not in job.err, job.err)

@@ -37,7 +37,7 @@ def forgotten_below(context, number):
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "places.c")
     wrapper = f"{program}; code=$?; sleep 600; exit $code"
-    job = context.ftrun(mpi, 3, "bash", "-c", wrapper, gates=["app.compute:1", "agent.dying:1"])
+    job = context.ftrun(mpi, 3, "bash", "-c", wrapper, gates=["app.compute:1", "agent.dying:1"], hurry=4)
     rank = job.at_gate("app.compute", 1)
     os.kill(rank, RT3 if number == "SIGRTMIN+3" else getattr(signal, number))
     job.at_gate("agent.dying", 1)

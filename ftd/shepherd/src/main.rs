@@ -214,40 +214,34 @@ impl Shepherd {
             PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.deaths.as_fd(), PollFlags::POLLIN),
         ];
+        let rank = self.slot.rank().map(|rank| {
+            waited.push(PollFd::new(rank, PollFlags::POLLIN));
+            waited.len() - 1
+        });
         if let Some(pipe) = self.slot.feeding() {
             waited.push(PollFd::new(pipe, PollFlags::POLLOUT));
         }
         waited.extend(self.slot.watched().map(|pipe| PollFd::new(pipe, PollFlags::empty())));
         let tried = if self.slot.waits_for_program() || self.slot.is_undecided() { TRY_AGAIN } else { Duration::MAX };
-        let patience = tried.min(self.slot.until_looked()).min(self.slot.until_noted());
+        let looked = self.slot.until_looked().min(self.slot.until_undecided());
+        let patience = tried.min(looked).min(self.slot.until_noted());
         match poll(&mut waited, ft_sys::patience::at_most(patience)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
         let happened = |at: usize| waited[at].any().unwrap_or(true);
-        let (said, died) = (happened(0), happened(2));
+        let (said, died, rank_ended) = (happened(0), happened(2), rank.is_some_and(happened));
+        if rank_ended {
+            self.slot.rank_ended();
+        }
+        self.slot.go_on_undecided();
         self.slot.feed();
         let mut reports = Vec::new();
         if died {
             let _ = self.deaths.read_signal();
             reports = self.slot.reap();
         }
-        let mut exit = false;
-        let mut agent_gone = false;
-        while let Some(agent) = self.agent.as_mut().filter(|_| said) {
-            match agent.try_receive::<ToShepherd>() {
-                Ok(Some((ToShepherd::Exit, _))) => exit = true,
-                Ok(Some((message, fds))) => reports.extend(self.slot.obey(message, fds)),
-                Ok(None) => break,
-                Err(error) => {
-                    if !matches!(error, ChannelError::Closed) {
-                        ft_sys::log::say(format_args!("ftd: slot {}: the agent's words: {error}", self.slot.number()));
-                    }
-                    agent_gone = true;
-                    break;
-                }
-            }
-        }
+        let (exit, mut agent_gone) = if said { self.obey(&mut reports) } else { (false, false) };
         reports.extend(self.slot.start_again());
         reports.extend(self.slot.decide());
         reports.extend(self.slot.emptied());
@@ -264,6 +258,25 @@ impl Shepherd {
             return Ok(Turn::Exit);
         }
         Ok(Turn::Again)
+    }
+
+    /// Does what the agent says. Returns whether it says that this process is to end, and whether it is gone.
+    fn obey(&mut self, reports: &mut Vec<ToAgent>) -> (bool, bool) {
+        let mut exit = false;
+        while let Some(agent) = &mut self.agent {
+            match agent.try_receive::<ToShepherd>() {
+                Ok(Some((ToShepherd::Exit, _))) => exit = true,
+                Ok(Some((message, fds))) => reports.extend(self.slot.obey(message, fds)),
+                Ok(None) => break,
+                Err(error) => {
+                    if !matches!(error, ChannelError::Closed) {
+                        ft_sys::log::say(format_args!("ftd: slot {}: the agent's words: {error}", self.slot.number()));
+                    }
+                    return (exit, true);
+                }
+            }
+        }
+        (exit, false)
     }
 
     /// Without an agent nothing is agreed: what runs here belongs to no epoch any more. The next agent finds an empty slot.

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 mod heir;
+mod stopped;
 
 /// How long a program that somebody has open for writing is tried again.
 pub const BUSY: Duration = Duration::from_secs(10);
@@ -52,6 +53,8 @@ struct Child {
     is_rank: bool,
     /// It stands for a wrapper that left before a rank joined; until then it is not known whether one comes.
     early: Option<Instant>,
+    /// It does so because it was the first who was left.
+    stands_in: bool,
 }
 
 impl Child {
@@ -66,6 +69,7 @@ impl Child {
             wrapper: None,
             is_rank: false,
             early: None,
+            stands_in: false,
         }
     }
 }
@@ -77,6 +81,7 @@ struct Joined {
     held: individual::Held,
     /// How it ended, when it was waited for here.
     status: Option<Status>,
+    above: stopped::Above,
 }
 
 /// Worlds that may end before an agent lives long enough to report a recovery, and one more.
@@ -102,6 +107,8 @@ pub struct Slot {
     feeder: Option<Feeder>,
     output: Output,
     arenas: BTreeMap<Rank, OwnedFd>,
+    /// What runs here was told to end by the job's user.
+    told_to_end: bool,
     /// The slot is being left, by the child's own end or because its world is over.
     leaving: Option<Leaving>,
     /// What was seen below, for those that clean up when nobody is left who saw it.
@@ -159,6 +166,7 @@ impl Slot {
             feeder: None,
             output: Output::new(options.pipes.take()),
             arenas: BTreeMap::new(),
+            told_to_end: false,
             leaving: None,
             notes: Notes::new(&options.job_dir, options.slot),
             groups: Groups::default(),
@@ -246,14 +254,12 @@ impl Slot {
             }
             // A terminal's stop means the rank below a wrapper as well.
             ToShepherd::Signal(signal @ (nix::libc::SIGTSTP | nix::libc::SIGSTOP | nix::libc::SIGCONT)) => {
+                self.scripts_go_on();
                 ft_sys::process::signal_descendants(signal);
                 Vec::new()
             }
             ToShepherd::Signal(signal) => self.signal(signal),
-            ToShepherd::Joined { world, rank, pid } => {
-                self.join(world, rank, pid);
-                Vec::new()
-            }
+            ToShepherd::Joined { world, rank, pid } => self.join(world, rank, pid).into_iter().collect(),
             ToShepherd::Pause(pause) => {
                 let signal = if pause { nix::libc::SIGSTOP } else { nix::libc::SIGCONT };
                 ft_sys::process::signal_descendants(signal);
@@ -276,6 +282,8 @@ impl Slot {
             // It will not be started any more, as if it had died of the signal.
             return vec![ToAgent::Exited { world, rank, pid: 0, status: signal, oom: false, cpu_limit: false }];
         }
+        self.told_to_end |= !harmless;
+        self.scripts_go_on();
         let told = self.joined.as_ref().map(|joined| joined.held.signal(signal));
         if let Some(child) = self.child.as_ref().filter(|_| !matches!(told, Some(Ok(())))) {
             ft_sys::process::kill(child.pid, signal);
@@ -283,21 +291,21 @@ impl Slot {
         Vec::new()
     }
 
-    fn join(&mut self, world: World, rank: Rank, pid: i32) {
-        let Some(child) = self.child.as_mut().filter(|child| child.world == world && child.rank == rank) else {
-            return;
-        };
+    fn join(&mut self, world: World, rank: Rank, pid: i32) -> Option<ToAgent> {
+        self.child.as_ref().filter(|child| child.world == world && child.rank == rank)?;
+        let heir = self.heir_of_stand_in(pid);
+        let child = self.child.as_mut()?;
         // Another process may have been the rank before, without MPI.
         child.is_rank = child.pid == pid;
         if child.is_rank {
             (child.early, self.joined) = (None, None);
-            return self.note_piping(pid);
-        }
-        if let Some(held) = individual::Held::of(pid).filter(|held| held.is_below(std::process::id() as i32)) {
-            self.child.iter_mut().for_each(|child| child.cpu_limit = ft_sys::death::cpu_limit(pid));
-            self.joined = Some(Joined { pid, held, status: None });
+            self.note_piping(pid);
+        } else if let Some(held) = individual::Held::of(pid).filter(|held| held.is_below(std::process::id() as i32)) {
+            child.cpu_limit = ft_sys::death::cpu_limit(pid);
+            self.joined = Some(Joined { pid, held, status: None, above: stopped::Above::of(pid) });
             self.note_piping(pid);
         }
+        heir
     }
 
     /// Notes how a rank prints. One that writes to the slot's own pipes has no filters, and nobody is looked for.
@@ -410,7 +418,7 @@ impl Slot {
         let pid = spawn.start().map_err(|error| StartError::of_spawn(&error, program, directory))?;
         ft_sys::litter::note_process(&self.job_dir, pid);
         self.child = Some(Child::new(start, pid));
-        (self.joined, self.leaving) = (None, None);
+        (self.joined, self.leaving, self.told_to_end) = (None, None, false);
         self.piping = filters::Piping::default();
         self.feeder = feeder;
         self.notes.started(pid);
@@ -524,6 +532,8 @@ impl Slot {
             spare
         });
         self.piping = slot.piping;
+        // Those that were to be killed have been.
+        self.scripts_go_on();
         leaving.spares(spared);
         if gone && spared == 0 {
             self.output.leave();

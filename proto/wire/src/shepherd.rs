@@ -131,7 +131,7 @@ pub enum ToAgent {
         world: World,
         /// Rank of the process.
         rank: Rank,
-        /// The process id of who ended.
+        /// The process id of who ended; 0 when that was told, and another one is the heir after all.
         pid: i32,
         /// The slot's direct child from now on: the rank, or another wrapper above it.
         heir: i32,

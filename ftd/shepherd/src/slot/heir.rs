@@ -19,7 +19,21 @@ impl Slot {
         let left = ft_sys::process::children(std::process::id() as i32);
         let pid = left.into_iter().find(|pid| !ft_sys::death::is_past_user_code(*pid).unwrap_or(true))?;
         let early = child.early.or_else(|| Some(Instant::now() + scaled(EARLY)));
-        Some(Child { pid, wrapper: Some(first), early, ..*child })
+        Some(Child { pid, wrapper: Some(first), early, stands_in: true, ..*child })
+    }
+
+    /// The first who was left may be somebody else, a monitor for example, whose end nobody waits for: who stands above the rank
+    /// that joins is the direct child.
+    pub(super) fn heir_of_stand_in(&mut self, rank: i32) -> Option<ToAgent> {
+        let child = self.child.as_mut().filter(|child| child.stands_in)?;
+        let heir = ft_sys::process::child_above(rank)?;
+        child.stands_in = false;
+        if child.pid == heir {
+            return None;
+        }
+        child.pid = heir;
+        // Nobody has ended now.
+        Some(ToAgent::Orphaned { world: child.world, rank: child.rank, pid: 0, heir })
     }
 
     /// Whether it is not known yet if a rank comes.

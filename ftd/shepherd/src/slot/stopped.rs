@@ -1,0 +1,86 @@
+//! A script whose rank was killed does not go on with its next command, which may remove what the next world needs.
+//!
+//! The kernel tells whoever holds a process that it has ended before it tells its parent. At a death by a signal, after which
+//! the world will be over, whoever stands above the rank is stopped at once, until that is decided. An end that was the rank's
+//! own is its script's affair, and so is every one after the job was told to end.
+
+use super::*;
+use individual::Held;
+
+/// So long the decision may take, which is a matter of milliseconds. When none comes the script goes on: no stop is for ever.
+const UNDECIDED: Duration = Duration::from_secs(2);
+
+/// Those that stand above the rank, as it joined.
+#[derive(Debug, Default)]
+pub(super) struct Above {
+    /// The nearest first.
+    scripts: Vec<Held>,
+    /// The rank's end was seen.
+    seen: bool,
+    /// They were stopped, and go on then.
+    until: Option<Instant>,
+}
+
+impl Above {
+    /// Of this rank.
+    pub(super) fn of(rank: i32) -> Above {
+        let (me, mut above) = (std::process::id() as i32, individual::ancestors(rank));
+        let own = above.iter().position(|pid| *pid == me).unwrap_or_default();
+        above.truncate(own);
+        Above { scripts: above.into_iter().skip(1).filter_map(Held::of).collect(), ..Above::default() }
+    }
+
+    fn stop(&mut self) {
+        // One that somebody has stopped already, that one will continue.
+        self.scripts.retain(|script| {
+            let runs =
+                ft_sys::process::condition(script.identity.pid).is_some_and(|its| !matches!(its.state, 'T' | 't'));
+            runs && script.signal(nix::libc::SIGSTOP).is_ok()
+        });
+        self.until = Some(Instant::now() + scaled(UNDECIDED));
+    }
+
+    fn go_on(&mut self) {
+        if self.until.take().is_some() {
+            self.scripts.iter().for_each(|script| drop(script.signal(nix::libc::SIGCONT)));
+        }
+    }
+}
+
+impl Slot {
+    /// What tells of the rank's end, while that is of interest: of one with a script above it.
+    pub fn rank(&self) -> Option<BorrowedFd<'_>> {
+        let joined = self.joined.as_ref().filter(|joined| !joined.above.seen && !joined.above.scripts.is_empty())?;
+        Some(joined.held.as_fd())
+    }
+
+    /// The rank has ended. Nothing else is done before this.
+    pub fn rank_ended(&mut self) {
+        let (told, emptying) = (self.told_to_end, self.is_emptying());
+        let Some(joined) = self.joined.as_mut().filter(|joined| !joined.held.lives()) else { return };
+        joined.above.seen = true;
+        let killed = ft_sys::post_mortem::status(&joined.held).is_some_and(|status| status & 0x7f != 0);
+        if killed && !told && !emptying {
+            joined.above.stop();
+            ft_sys::gate::reach("shepherd.script-stopped", Some(self.number));
+        }
+    }
+
+    /// It is decided what becomes of those above the rank, and they have been killed if they are to be.
+    pub(super) fn scripts_go_on(&mut self) {
+        self.joined.iter_mut().for_each(|joined| joined.above.go_on());
+    }
+
+    /// How long until nothing is waited for any more.
+    pub fn until_undecided(&self) -> Duration {
+        let until = self.joined.as_ref().and_then(|joined| joined.above.until);
+        until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Lets scripts go on about which nobody decides.
+    pub fn go_on_undecided(&mut self) {
+        if self.until_undecided().is_zero() {
+            self.scripts_go_on();
+        }
+    }
+}
