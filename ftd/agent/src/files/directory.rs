@@ -206,7 +206,7 @@ impl CheckpointDir {
 
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
-        self.files.is_empty() && self.pending.is_empty() && !self.queue.is_ready()
+        self.files.is_empty() && self.pending.is_empty() && self.left.is_empty() && !self.queue.is_ready()
     }
 
     /// Returns whether everybody was alive: a death makes these looks worth nothing. `writing` is what others were seen to write.
@@ -445,7 +445,13 @@ impl CheckpointDir {
         let mut unlocked = Unlocked::default();
         let (torn, present) = self.find_torn(&mut unlocked);
         let torn = self.bring_back(torn, &present, &mut unlocked);
+        let root = self.root.metadata().map_or(0, |meta| meta.ino());
         let notices = aside::move_out(&self.root, &self.aside, &torn)?;
+        // Then it is another directory, and what was kept of the old one is of no use.
+        if self.root.metadata().is_ok_and(|meta| meta.ino() != root) {
+            self.places.remove(&root);
+            self.compare();
+        }
         self.forget_all_but_whole();
         if let Err(error) = self.make() {
             tracing::warn!(%error, "$FT_CHECKPOINT_DIR cannot be watched");
