@@ -247,6 +247,39 @@ def second_file(context, how):
         check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: process" in job.err, job.err)
 
 
+CROWD = """
+if [ "$FT_WORLD" -gt 1 ]; then ls "$FT_CHECKPOINT_DIR"; exit; fi
+for number in {1..300}; do sleep 600 & done
+echo whole > "$FT_CHECKPOINT_DIR/file"
+echo $$ > "$FT_GATE_DIR/draft"
+mv "$FT_GATE_DIR/draft" "$FT_GATE_DIR/crowd.written.0"
+wait
+"""
+
+
+@scenario("crowd", each=[{"limit": "soft"}, {"limit": "hard"}])
+def crowd(context, limit):
+    """A rank starts more processes than the soft limit of open files has descriptors for: what is written is whole all the same.
+    Where the hard one has none either ftd's agent keeps enough of them for its work, and says why the files are set aside."""
+    job = context.script(f'ulimit {"-Sn" if limit == "soft" else "-n"} 192; exec "$FTRUN" -n 1 --ft=reinit bash -c "$CROWD"', env={"CROWD": CROWD},
+                         gates=["crowd.written:0"])
+    rank = job.at_gate("crowd.written", 0)
+    path = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"]) / "file"
+    if limit == "soft":
+        job.wait_whole(path)
+    else:
+        agent, deadline = job.one("ft-agent"), time.monotonic() + 10
+        while sum("pidfd" in target for target in proc.descriptors(agent)) < 96:
+            check(time.monotonic() < deadline, f"the agent has {proc.descriptors(agent)}")
+            time.sleep(0.005)
+        check(len(proc.descriptors(agent)) < 160, f"of 192 descriptors the agent has {len(proc.descriptors(agent))}")
+    job.kill(rank)
+    job.expect(0)
+    check(job.output.text == ("file\n" if limit == "soft" else ""), f"found {job.output.text!r}: {job.err}")
+    said = "ftd: the ranks have started more processes than the agent can watch (96, by its limit of open files)" in job.err
+    check(said == (limit == "hard"), job.err)
+
+
 REWRITE = """
 import os, signal, sys, time
 path = os.environ["FT_CHECKPOINT_DIR"] + "/restart"

@@ -67,12 +67,16 @@ pub enum AgentError {
 /// Room for so many descriptors is there from the beginning: enough for some hundred ranks, and 32 KiB of the kernel's.
 const DESCRIPTORS: u64 = 4096;
 
+/// So many it may have, where the hard limit allows it: it holds one for each process that the ranks have started.
+const MOST_DESCRIPTORS: u64 = 2 * DESCRIPTORS;
+
 /// ftrun reads in this file which build it is of.
 #[used]
 static BUILD: fn() = ft_sys::build::keep;
 
 fn main() -> ExitCode {
     ft_sys::process::one_heap();
+    ft_sys::process::allow_descriptors(MOST_DESCRIPTORS);
     // Without it, jobs only start more slowly.
     let _ = ft_sys::process::make_room_for_descriptors(DESCRIPTORS);
     ft_sys::process::lift_file_size_limit();

@@ -258,6 +258,16 @@ pub fn close_on_exec_from(first: u32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Raises this process's soft limit of open files to `count`, as far as the hard one allows.
+pub fn allow_descriptors(count: u64) {
+    use nix::sys::resource::{Resource::RLIMIT_NOFILE, getrlimit, setrlimit};
+    if let Ok((soft, hard)) = getrlimit(RLIMIT_NOFILE)
+        && soft < count
+    {
+        let _ = setrlimit(RLIMIT_NOFILE, count.min(hard), hard);
+    }
+}
+
 /// Makes this process's table of descriptors large enough for `count` of them, as far as its soft limit allows: to be called
 /// while it has one thread. Where several threads share a table that has to grow, the kernel waits for a grace period of
 /// RCU, which is 10 ms and more.

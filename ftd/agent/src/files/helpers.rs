@@ -3,15 +3,16 @@
 
 use ft_sys::death::is_past_user_code;
 use ft_sys::individual::{Held, Individual};
-use ft_sys::open_files::{descriptors_for_writing, open_for_writing};
+use ft_sys::open_files::{FileSystem, descriptors_for_writing, open_for_writing};
 use ft_sys::post_mortem::{self, End};
 use ft_sys::process::processor_time;
 use nix::libc;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// So many are held by a descriptor; a job with more on one node has none left for anything else.
+/// So many are held by a descriptor, and no more than half of those that the agent may have: it needs some for its work.
 const MOST: usize = 4096;
 
 /// A look that takes less is worth it at any time.
@@ -58,9 +59,9 @@ struct Helper {
 impl Helper {
     /// Whether it may be closing files because it ends. The memory of a large one takes a second to go, and its descriptors
     /// are closed after that; mappings go with the memory.
-    fn is_closing(&self) -> bool {
+    fn is_closing(&self, of: Option<&FileSystem>) -> bool {
         let pid = self.held.identity.pid;
-        let open = || descriptors_for_writing(pid).zip(self.files.as_ref());
+        let open = || descriptors_for_writing(pid, of).zip(self.files.as_ref());
         is_past_user_code(pid).unwrap_or(true) && !open().is_some_and(|(open, files)| files.is_subset(&open))
     }
 }
@@ -68,6 +69,8 @@ impl Helper {
 /// The processes below the ranks and beside them.
 #[derive(Debug, Default)]
 pub struct Helpers {
+    /// That of the directory; files of others do not count.
+    file_system: Option<FileSystem>,
     held: BTreeMap<i32, Helper>,
     /// Seen for the first time when they had ended, and not waited for yet.
     buried: BTreeSet<Individual>,
@@ -75,13 +78,23 @@ pub struct Helpers {
     newest: [Option<i32>; 2],
     /// Kills for lack of memory so far, and when they were counted.
     kills: Option<(Instant, u64)>,
-    /// More than can be held.
+    /// Some cannot be held: nothing is known of what they do.
     too_many: bool,
+    /// The same at any time of this world.
+    ever_too_many: bool,
     /// When it was last looked at what they have open, and how much of a processor's time that took.
     files_seen: Option<(Instant, Duration)>,
 }
 
 impl Helpers {
+    /// Those who write in this directory.
+    pub fn of(directory: &Path) -> Helpers {
+        let file_system = FileSystem::of(directory).inspect_err(|error| {
+            tracing::warn!(%error, "inodes of several file systems are not told apart");
+        });
+        Helpers { file_system: file_system.ok(), ..Helpers::default() }
+    }
+
     /// Looks for new ones below the `roots`, `ranks` excepted, at how those that are known fare, and at what they have open.
     pub fn survey(&mut self, roots: &BTreeSet<i32>, ranks: &BTreeSet<i32>) -> Survey {
         let mut survey = Survey { all_alive: true, deaths: self.killed_for_memory(), writing: BTreeSet::new() };
@@ -101,7 +114,7 @@ impl Helpers {
         let all = self.files_seen.is_none_or(|(at, took)| took < CHEAP || at.elapsed() >= 4 * took);
         for (pid, helper) in self.held.iter_mut().filter(|(_, helper)| all || helper.files.is_none()) {
             // Of one that is closing its files the last look counts.
-            let files = open_for_writing(*pid);
+            let files = open_for_writing(*pid, self.file_system.as_ref());
             if !is_past_user_code(*pid).unwrap_or(true) {
                 helper.files = Some(files);
             }
@@ -124,7 +137,7 @@ impl Helpers {
     fn note_ends(&mut self, survey: &mut Survey) {
         self.held.retain(|pid, helper| {
             let end = match post_mortem::end(&helper.held) {
-                None if helper.is_closing() => Some(End::NotYet),
+                None if helper.is_closing(self.file_system.as_ref()) => Some(End::NotYet),
                 end => end,
             };
             survey.all_alive &= end != Some(End::NotYet);
@@ -146,27 +159,32 @@ impl Helpers {
     fn find_new(&mut self, roots: &BTreeSet<i32>, ranks: &BTreeSet<i32>, survey: &mut Survey) {
         // A number is taken a moment before its process is seen below its parent: so two looks after each change.
         let newest = ft_sys::process::last_number();
-        if newest.is_some() && self.newest == [newest; 2] {
+        // Where there were too many some may have ended since.
+        if newest.is_some() && self.newest == [newest; 2] && !self.too_many {
             return;
         }
         self.newest = [newest, self.newest[0]];
         self.too_many = false;
+        let most = most();
         let below = roots.iter().flat_map(|root| ft_sys::process::descendants(*root));
         for pid in below.filter(|pid| !ranks.contains(pid)).collect::<Vec<_>>() {
             if self.held.contains_key(&pid) {
                 continue;
             }
-            if self.held.len() >= MOST {
+            if self.held.len() >= most {
                 self.too_many = true;
             } else if let Some(held) = Held::of(pid) {
                 self.held.insert(pid, Helper { held: Arc::new(held), files: None, undecided: false });
-            } else if let Some(one) = Individual::of(pid)
-                && let Some(end) = post_mortem::zombie(pid)
-                && self.buried.insert(one)
-            {
-                survey.deaths.extend(death(pid, end, BTreeSet::new()));
+            } else if let Some(one) = Individual::of(pid) {
+                match post_mortem::zombie(pid) {
+                    Some(end) if self.buried.insert(one) => survey.deaths.extend(death(pid, end, BTreeSet::new())),
+                    Some(_) => {}
+                    // It lives, and there is no descriptor for it.
+                    None => self.too_many |= one.exists(),
+                }
             }
         }
+        self.ever_too_many |= self.too_many;
     }
 
     /// Descriptors that tell when one ends.
@@ -174,10 +192,25 @@ impl Helpers {
         self.held.values().filter(|helper| !helper.undecided).map(|helper| helper.held.clone()).collect()
     }
 
+    /// What is to be said of it when files are set aside: there were too many of them at some time.
+    pub fn complaint(&self) -> Option<String> {
+        let most = most();
+        self.ever_too_many.then(|| {
+            format!(
+                "the ranks have started more processes than the agent can watch ({most}, by its limit of open files): while there are so many nothing that is written in $FT_CHECKPOINT_DIR counts as whole"
+            )
+        })
+    }
+
     /// Whether one has ended of which more will be known soon.
     pub fn is_undecided(&self) -> bool {
         self.held.values().any(|helper| helper.undecided)
     }
+}
+
+fn most() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / 2).unwrap_or(MOST).min(MOST)
 }
 
 /// What its end means for files; nothing when it ended well, or when it had time to see to them and had none open.

@@ -20,7 +20,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use writers::Writers;
@@ -39,6 +39,7 @@ const PART: u32 = 20;
 /// file and the look at it, the fewer whole files are set aside with the torn ones.
 #[derive(Debug, Clone)]
 pub struct Watch {
+    path: PathBuf,
     directory: Arc<Mutex<CheckpointDir>>,
     writers: Arc<Mutex<Writers>>,
     helpers: Arc<Mutex<Helpers>>,
@@ -61,10 +62,12 @@ impl Watch {
         ft_sys::process::ignore_signal(nix::libc::SIGIO);
         let events = notices.try_clone()?;
         let news = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        let path = job_dir.join(NAME);
         let watch = Watch {
             directory: Arc::new(Mutex::new(CheckpointDir::open(job_dir, notices, recovers)?)),
             writers: Arc::default(),
-            helpers: Arc::default(),
+            helpers: Arc::new(Mutex::new(Helpers::of(&path))),
+            path,
             news: Arc::new(news),
         };
         let theirs = watch.clone();
@@ -144,8 +147,14 @@ impl Watch {
     /// # Errors
     /// When a file that may be torn stays, with a sentence that says which and why: the world must not start.
     pub fn next_world(&self, processes: usize) -> Result<Vec<String>, String> {
-        let notices = lock(&self.directory).set_aside();
-        *lock(&self.helpers) = Helpers::default();
+        let helpers = Helpers::of(&self.path);
+        let mut notices = lock(&self.directory).set_aside();
+        let complaint = std::mem::replace(&mut *lock(&self.helpers), helpers).complaint();
+        if let Ok(said) = &mut notices
+            && !said.is_empty()
+        {
+            said.extend(complaint);
+        }
         *lock(&self.writers) = Writers::of_world(processes);
         notices
     }
