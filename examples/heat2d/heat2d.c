@@ -3,7 +3,7 @@
  * With the checkpoint API (five calls, marked "ft") the job survives the death of any of its ranks:
  *
  *     mpicc -o heat2d heat2d.c $(pkg-config --cflags --libs ftd-client) -lm
- *     ftrun -n 4 --ft=reinit ./heat2d
+ *     ftrun -n 4 --ft=reinit ./heat2d -s 500 -p 20        (ten seconds)
  *
  * The result is a hash over the plate after every single step: one wrong step shows. */
 #include <ft.h>

@@ -3,7 +3,7 @@
 ! With the checkpoint API (five calls, marked "ft") the job survives the death of any of its ranks:
 !
 !     mpif90 -o heat2d $(pkg-config --variable=includedir ftd-client)/ft.f90 heat2d.f90 $(pkg-config --libs ftd-client)
-!     ftrun -n 4 --ft=reinit ./heat2d
+!     ftrun -n 4 --ft=reinit ./heat2d -s 500 -p 20        (ten seconds)
 !
 ! The result is a hash over the plate after every single step: one wrong step shows. Options as in heat2d.c.
 program heat2d

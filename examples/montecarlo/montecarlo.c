@@ -3,7 +3,7 @@
  * (rank, throw) alone.
  *
  *     mpicc -o montecarlo montecarlo.c
- *     ftrun -n 4 --ft=reinit ./montecarlo
+ *     ftrun -n 4 --ft=reinit ./montecarlo 500 10000 20        (ten seconds)
  */
 #include <mpi.h>
 #include <stdint.h>

@@ -1,7 +1,7 @@
 """walk: a thousand numbers that move at every step, in plain Python. Neither MPI nor mpi4py is needed: ctypes calls the API.
 
     export LD_LIBRARY_PATH=/opt/ftd/lib        # where libftd_client.so.0 was installed
-    ftrun -n 2 --ft=reinit python3 walk.py [steps [seconds of pause per step]]
+    ftrun -n 2 --ft=reinit python3 walk.py 500 0.02    # steps, and seconds of pause per step: ten seconds
 
 With mpi4py it is the same, behind `from mpi4py import MPI`. Each rank prints a hash of its walk as it goes.
 """
@@ -27,7 +27,9 @@ def check(code):
 
 steps = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 pause = float(sys.argv[2]) if len(sys.argv) > 2 else 0
-rank = int(os.environ.get("FT_RANK", "0"))
+# Under ftrun; under Open MPI's mpirun; under MPICH's and Intel MPI's mpiexec; alone.
+names = ["FT_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]
+rank = int(next((os.environ[name] for name in names if name in os.environ), "0"))
 empty = EMPTY(lambda _: sys.stdout.flush())  # kept in a name as long as the program runs
 
 state, version = ctypes.c_int(), ctypes.c_uint64()

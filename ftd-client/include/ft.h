@@ -14,6 +14,8 @@
  * barrier: take a checkpoint at the same place of the loop in every rank, where no message is under way, and after a
  * failure all ranks get the same version back.
  *
+ * The checkpoints end with the job, however it ends: another one begins from the start.
+ *
  * Without ftd the same program runs: ft_init says FT_STATE_NEW, checkpoints succeed and protect nothing, ft_restore
  * returns FT_ERR_NONE. Rank 0 says so once on stderr.
  */

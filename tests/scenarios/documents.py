@@ -2,6 +2,8 @@
 
 import os
 import re
+import shutil
+import signal
 import subprocess
 import time
 
@@ -9,6 +11,7 @@ from harness.job import check
 from harness.registry import scenario
 
 from scenarios.command_line import code_of
+from scenarios.output import until
 
 
 @scenario("guide-try-it")
@@ -170,3 +173,56 @@ def fortran_kinds(context, kind):
     check(lines == ["state 0 version 0 counter 3 there is no complete checkpoint to restore", "state 1 version 9 counter 7 success",
                     "end 7"], f"{lines}: {job.err}")
     check(job.restored == [9], job.err)
+
+
+EXAMPLES = {"heat": "openmpi4", "heat-f": "openmpi4", "pi": "mpich4", "walk.py": None}
+
+
+@scenario("examples-readme", each=[{"name": name} for name in EXAMPLES])
+def examples_readme(context, name):
+    """The examples' README, typed: each runs long enough that a rank can be killed by hand, and recovers."""
+    mpi = EXAMPLES[name] and context.mpi(EXAMPLES[name])
+    examples = shutil.copytree(context.prefix / "share/doc/ftd/examples", context.work / "examples")
+    lines = code_of((examples / "README.md").read_text().replace("/opt/ftd", str(context.prefix)), "")
+    (run,) = [line for line in lines if re.search(rf"ftrun .*/{name} ", line)]
+    # The pauses alone: whatever the machine computes comes besides.
+    numbers = [float(number) for number in re.findall(r" ([\d.]+)\b", run.partition(name)[2])]
+    steps, pause = numbers[0], numbers[-1] / (1 if name == "walk.py" else 1000)
+    check(steps * pause >= 10, f"{run}: {steps * pause} s")
+    env = {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig"}
+    build = "; ".join(line for line in lines if f" -o {name} " in line)
+    context.start(["bash", "-ec", f"cd {examples}; {build or 'true'}"], mpi=mpi, env=env).expect(0)
+    job = context.start(["bash", "-ec", f"cd {examples}; exec env {run.replace('ftrun', str(context.prefix / 'bin/ftrun'))}"],
+                        mpi=mpi, env=env)
+    until(lambda: re.search(r"\bstep [23]0 ", job.output.text), f"{name} does not compute")
+    ranks = job.ranks()
+    job.kill(ranks[1])
+    until(lambda: job.restored, "there is no recovery")
+    check(len(ranks) == len(job.wait_ranks(len(ranks), 2)) >= 2, f"{ranks}")
+    check(job.restored[0] is None if name == "pi" else job.restored[0] >= 10, f"restored {job.restored}: {job.err}")
+    job.interrupt(signal.SIGTERM)
+    job.wait(20)
+
+
+@scenario("walk-alone", each=[{"mpi": m} for m in ("openmpi4", "mpich4")])
+def walk_alone(context, mpi):
+    """Under the MPI's own launcher every rank of the example in Python is the rank that it is."""
+    mpi, program = context.mpi(mpi), context.prefix / "share/doc/ftd/examples/walk/walk.py"
+    job = context.start(mpi.mpiexec(2, "/usr/bin/python3", program, 3), mpi=mpi, env={"LD_LIBRARY_PATH": context.prefix / "lib"})
+    job.expect(0)
+    said = sorted(re.findall(r"^rank (\d) step 3 ", job.output.text, re.M))
+    check(said == ["0", "1"], job.output.text)
+
+
+@scenario("next-job")
+def next_job(context):
+    """A checkpoint ends with its job, as the guide says: the next one begins from the start."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1"])
+    job.at_gate("app.compute", 1)
+    job.interrupt(signal.SIGTERM)
+    check(job.wait(20) == 143, job.err)
+    job = context.ftrun(mpi, 2, program)
+    job.expect(0)
+    check(job.output.starts == [None] and "step 1 " in job.output.text, job.output.text)

@@ -503,3 +503,23 @@ def closed_quiet(context):
     job = context.script('"$FTRUN" -n 2 true >&- 2>&- <&-; echo $?; "$FTRUN" --version >&-; echo $?')
     job.expect(0)
     check(job.output.text == "0\n1\n" and "standard output cannot be written" in job.err, f"{job.output.text} {job.err}")
+
+
+LINES = """
+import os, sys
+letter, length, count = b"abcd"[int(os.environ["FT_RANK"]) :][:1], int(sys.argv[1]), int(sys.argv[2])
+for _ in range(count):
+    os.write(1, letter * (length - 1) + b"\\n")
+"""
+
+
+@scenario("long-lines", each=[{"length": 65536, "count": 1}, {"length": 300000, "count": 10}])
+def long_lines(context, length, count):
+    """A line of 64 KiB that is written at once stays whole, whoever prints besides; of longer ones no byte is lost."""
+    job = context.ftrun(None, 4, "/usr/bin/python3", "-c", LINES, length, count)
+    job.expect(0)
+    text = job.output.text
+    check({letter: text.count(letter) for letter in "abcd\n"} == {**dict.fromkeys("abcd", (length - 1) * count), "\n": 4 * count},
+          f"{len(text)} bytes of {4 * length * count}")
+    mixed = [line[:1] for line in text.splitlines() if line.strip(line[0])]
+    check(length > 65536 or not mixed, f"{mixed}")

@@ -60,7 +60,9 @@ impl Agent {
     }
 
     fn initialized(&self) -> bool {
-        self.locals.values().all(|local| local.end.is_some() || local.phase >= Phase::Initialized)
+        // A program without MPI that has its state back has nothing before it.
+        let past = |local: &Local| local.phase >= Phase::Initialized || (local.restored && !self.speaks_mpi);
+        self.locals.values().all(|local| local.end.is_some() || past(local))
     }
 
     /// All ranks of this node that have something to restore have restored it.
