@@ -180,7 +180,7 @@ impl CheckpointDir {
         let (watch, inode) = (self.queue.watch_directory(&of_handle(&handle))?, handle.metadata()?.ino());
         self.directories.insert(watch, Place { inode, path: path.to_path_buf() });
         self.places.insert(inode, path.to_path_buf());
-        self.mark(path, inode);
+        self.note_directory(path, inode);
         Ok(())
     }
 

@@ -34,12 +34,12 @@ pub(super) struct Left {
 }
 
 enum Verdict {
-    /// What is kept is kept.
-    Hold(Entry),
+    /// What is kept, if anything, is kept.
+    Hold(Option<Entry>),
     /// It is of no use any more.
     Release(Entry),
-    /// Something else, which is there, is kept from now on.
-    Renew(Entry, PathBuf),
+    /// What is there is kept from now on, instead of this.
+    Renew(Option<Entry>, PathBuf),
     /// There is nothing to do.
     Nothing,
 }
@@ -71,15 +71,12 @@ impl CheckpointDir {
         }
     }
 
-    /// This directory has this name.
-    pub(super) fn mark(&mut self, path: &Path, inode: u64) {
+    /// This directory has this name. It counts when all that is in it is whole.
+    pub(super) fn note_directory(&mut self, path: &Path, inode: u64) {
         let (Some(kept), Some(name), Some(parent)) = (&self.kept, path.file_name(), parent(path)) else { return };
-        match kept.entry(parent, name) {
-            _ if path == self.root => {}
-            Some(Entry::Directory(before)) if before == inode => {}
-            // It counts when all that is in it is whole.
-            Some(_) => self.note_left(parent, name.to_os_string(), false),
-            None => drop(kept.mark(parent, name, inode)),
+        if path != self.root && kept.entry(parent, name) != Some(Entry::Directory(inode)) {
+            let left = || Left { since: Instant::now(), deleted: false };
+            self.left.entry((parent, name.to_os_string())).or_insert_with(left);
         }
     }
 
@@ -116,7 +113,7 @@ impl CheckpointDir {
         let verdicts: Vec<(Name, Verdict)> = self.left.iter().map(verdict).collect();
         let mut held = BTreeSet::new();
         for (_, verdict) in &verdicts {
-            if let Verdict::Hold(Entry::Directory(directory)) = verdict {
+            if let Verdict::Hold(Some(Entry::Directory(directory))) = verdict {
                 self.note_all_below(*directory, &mut held);
             }
         }
@@ -128,21 +125,18 @@ impl CheckpointDir {
     }
 
     fn verdict(&self, (directory, name): &Name, left: &Left) -> Verdict {
-        let Some(entry) = self.kept.as_ref().and_then(|kept| kept.entry(*directory, name)) else {
-            return Verdict::Nothing;
-        };
+        let entry = self.kept.as_ref().and_then(|kept| kept.entry(*directory, name));
         if !self.pending.is_empty() && left.since.elapsed() < PATIENCE {
             return Verdict::Hold(entry);
         }
-        match self.actual(*directory, name) {
-            None => Verdict::Release(entry),
-            Some((actual, _)) if actual == entry => Verdict::Nothing,
-            Some((Entry::File(inode), path)) if self.is_whole(inode) => Verdict::Renew(entry, path),
-            Some((Entry::Directory(_), path)) if left.deleted || self.is_successor(&path) => {
-                Verdict::Renew(entry, path)
-            }
-            Some(_) if left.deleted => Verdict::Release(entry),
-            Some(_) => Verdict::Hold(entry),
+        match (self.actual(*directory, name), entry) {
+            (Some((actual, _)), Some(entry)) if actual == entry => Verdict::Nothing,
+            (Some((Entry::File(inode), path)), Some(_)) if self.is_whole(inode) => Verdict::Renew(entry, path),
+            (Some((Entry::Directory(_), path)), _) if self.is_successor(&path) => Verdict::Renew(entry, path),
+            (None, Some(entry)) => Verdict::Release(entry),
+            (Some(_), Some(entry)) if left.deleted => Verdict::Release(entry),
+            (Some((Entry::Directory(_), _)), None) | (Some(_), Some(_)) => Verdict::Hold(entry),
+            (_, None) => Verdict::Nothing,
         }
     }
 
@@ -155,7 +149,7 @@ impl CheckpointDir {
             Verdict::Release(entry) => {
                 kept.release(*directory, name);
                 kept.tidy(*directory);
-                entry
+                Some(entry)
             }
             Verdict::Renew(entry, path) => {
                 match path.symlink_metadata() {
@@ -166,10 +160,12 @@ impl CheckpointDir {
                 entry
             }
         };
-        if let Entry::Directory(before) = before {
+        if let Some(Entry::Directory(before)) = before {
             self.discard(before, held);
         }
-        true
+        // A directory that is not whole yet is to be kept when it is.
+        let (actual, kept) = (self.actual(*directory, name), kept.entry(*directory, name));
+        kept.is_some() || !matches!(actual, Some((Entry::Directory(_), _)))
     }
 
     /// What has this name now, and where.
@@ -561,6 +557,40 @@ mod tests {
             // The two files that were whole in what was set aside are known still.
             assert_eq!((kept(&job), dir.files.len()), (2 + 1, 2 + 2));
         }
+    }
+
+    #[test]
+    fn a_directory_that_was_never_whole_does_not_come_back() {
+        let (_job, _notices, mut dir) = with(&["part/a"]);
+        write(&dir, &["part/b"], "one");
+        rename(&dir, "part", "step");
+        absorb(&mut dir, || false);
+        write(&dir, &["part/a", "part/b"], "two");
+        exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
+        fs::remove_dir_all(dir.root.join("part")).unwrap();
+        absorb(&mut dir, || false);
+        let said = dir.set_aside().unwrap().join("\n");
+        assert!(names(&dir).is_empty() && !said.contains("the whole one"), "{said}");
+    }
+
+    #[test]
+    fn a_directory_that_was_deleted_and_is_written_anew_holds_no_memory() {
+        let (_job, _notices, mut dir) = with(&["step/a", "step/deep/b"]);
+        let old = ["step/a", "step/deep/b"].map(|name| File::open(dir.root.join(name)).unwrap());
+        fs::remove_dir_all(dir.root.join("step")).unwrap();
+        fs::create_dir(dir.root.join("step")).unwrap();
+        let next = File::create(dir.root.join("step/a")).unwrap();
+        absorb(&mut dir, || true);
+        assert_eq!(old.each_ref().map(links), [0, 0]);
+        drop(next);
+        // From then on it is what the name stands for.
+        absorb(&mut dir, || true);
+        write(&dir, &["part/a"], "three");
+        exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
+        fs::remove_dir_all(dir.root.join("part")).unwrap();
+        absorb(&mut dir, || false);
+        dir.set_aside().unwrap();
+        assert_eq!((names(&dir), read(&dir, "step/a")), (vec!["step/a".to_string()], String::new()));
     }
 
     #[test]
