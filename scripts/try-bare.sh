@@ -3,12 +3,18 @@
 #
 #   scripts/try-bare.sh [DIRECTORY] [TARGET …]      default: /var/tmp/ftd-bare, targets "demo test"
 #
+# It needs debootstrap, the network, some 10 GB, and the machine for about half an hour; what it makes stays in DIRECTORY, and only
+# there, and is used again the next time.
+#
 # The root gets nothing but Debian's base system, gcc, make, git, python3, and this machine's Rust tool chain and CA certificates.
 set -euo pipefail
 root=${1:-/var/tmp/ftd-bare}
 shift || true
 targets=("$@")
 [ ${#targets[@]} -gt 0 ] || targets=(demo test)
+[ "$(id -u)" = 0 ] || { echo "try-bare: only root can make a root of its own" >&2; exit 1; }
+[ -e "$root/etc/debian_version" ] || command -v debootstrap > /dev/null ||
+    { echo "try-bare: debootstrap is missing: apt-get install debootstrap" >&2; exit 1; }
 source=$(cd "$(dirname "$0")/.." && pwd)
 
 if [ ! -e "$root/etc/debian_version" ]; then

@@ -6,6 +6,7 @@
 //! the directory, once that is there: people who clean up in shared memory remove files.
 
 use crate::cgroup::Group;
+use crate::death::is_dying;
 use crate::gate;
 use crate::identity::Identity;
 use crate::unlocked::Unlocked;
@@ -32,6 +33,8 @@ const PLACE: &str = "place ";
 const GROUP: &str = "group ";
 /// Longest statement that is read.
 const LONGEST: u64 = 16 << 10;
+/// How long a launcher that was killed may take to let go of its lock.
+const LETTING_GO: Duration = Duration::from_secs(2);
 /// Pause between attempts to remove a directory in which somebody still makes files.
 const AGAIN: Duration = Duration::from_millis(5);
 
@@ -101,6 +104,13 @@ fn system() -> String {
     format!("{} {space}", boot.trim())
 }
 
+/// Whether the launcher whose number this name bears is dying at this moment. Only a reason to wait: it proves nothing.
+fn is_of_the_dying(path: &Path) -> bool {
+    let name = path.file_name().and_then(OsStr::to_str);
+    let pid = name.and_then(|name| name.split('-').nth(2)).and_then(|pid| pid.parse().ok());
+    pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists() && is_dying(pid).unwrap_or(false))
+}
+
 /// What a launcher has stated about a directory; this user's, and the very file that it wrote.
 #[derive(Debug)]
 pub struct Statement {
@@ -147,7 +157,15 @@ impl Statement {
 
     /// The statement of a launcher that is dead, and its lock: nobody else sweeps up meanwhile.
     pub fn take(path: &Path) -> Option<(Statement, Flock<File>)> {
-        let lock = Flock::lock(Self::read(path)?.open()?, FlockArg::LockExclusiveNonblock).ok()?;
+        let until = Instant::now() + LETTING_GO;
+        let lock = loop {
+            match Flock::lock(Self::read(path)?.open()?, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => break lock,
+                // Its last thread lets go of the lock, and may take longer to be gone than the process seems to.
+                Err(_) if is_of_the_dying(path) && Instant::now() < until => std::thread::sleep(AGAIN),
+                Err(_) => return None,
+            }
+        };
         // Its last words may have been written since.
         Some((Self::read(path)?, lock))
     }
@@ -359,6 +377,35 @@ pub(crate) mod tests {
         assert!(!at("job").exists() && !at("job.lock").exists());
         let kept = fs::read_dir(root.path()).unwrap().count();
         assert_eq!(kept, 9, "{:?}", fs::read_dir(root.path()).unwrap().collect::<Vec<_>>());
+    }
+
+    /// A launcher has threads: the process is a zombie before the last of them has let go of the lock.
+    #[test]
+    fn a_launcher_that_was_killed_just_now_is_dead() {
+        use std::io::BufRead;
+        const LAUNCHER: &str = "import fcntl, sys, threading, time\n\
+            lock = open(sys.stdin.readline().strip())\n\
+            fcntl.flock(lock, fcntl.LOCK_EX)\n\
+            for _ in range(3): threading.Thread(target=time.sleep, args=[60]).start()\n\
+            print(flush=True)\n";
+        let root = tempfile::tempdir_in("/dev/shm").unwrap();
+        for _ in 0..30 {
+            let piped = std::process::Stdio::piped;
+            let mut python = std::process::Command::new("/usr/bin/python3");
+            let mut launcher = python.args(["-c", LAUNCHER]).stdin(piped()).stdout(piped()).spawn().unwrap();
+            let path = root.path().join(format!("ftd-0-{}-0", launcher.id()));
+            stated(&path);
+            writeln!(launcher.stdin.as_mut().unwrap(), "{}", statement_of(&path).display()).unwrap();
+            let mut said = String::new();
+            std::io::BufReader::new(launcher.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
+            assert!(Statement::take(&path).is_none(), "it lives");
+            launcher.kill().unwrap();
+            // As everybody sees it end who is not its parent.
+            let process = crate::proc::of(launcher.id() as i32);
+            while crate::proc::stat(&process).unwrap().is_some_and(|stat| stat.state != 'Z') {}
+            assert!(Statement::take(&path).is_some());
+            launcher.wait().unwrap();
+        }
     }
 
     #[test]
