@@ -116,6 +116,8 @@ struct Shepherd {
     rank: Option<Rank>,
     /// It may have told an agent who it is, and keep arenas for it.
     dialled: bool,
+    /// Output was lost because nobody read it.
+    lost_output: bool,
     /// Shepherds in a row before it that were ended without having come so far.
     unborn: u32,
 }
@@ -127,6 +129,7 @@ impl Shepherd {
         while let Ok(count @ 1..) = self.lifeline.read(&mut said) {
             self.pulse.answered();
             self.dialled |= said[..count].contains(&Lifeline::DIALS);
+            self.lost_output |= said[..count].contains(&Lifeline::LOST);
         }
     }
 }
@@ -164,6 +167,8 @@ pub struct Launcher {
     /// Orphans of helpers that died are being killed; then the agent hears of these slots, or a new agent is started.
     orphans: Option<Orphans>,
     lost: Vec<Slot>,
+    /// Filters were ended in a recovery while nobody read what this process prints.
+    lost_output: bool,
     /// Shepherds that died since every one of them was known to the agent, of those that may have kept something.
     died: usize,
     beat: Beat,
@@ -245,6 +250,7 @@ impl Launcher {
             next_slot: 0,
             orphans: None,
             lost: Vec::new(),
+            lost_output: false,
             died: 0,
             beat: Beat::new(Instant::now()),
             front: Front::default(),
@@ -385,7 +391,8 @@ impl Launcher {
         let pid = helper.start().map_err(|error| LaunchError::Start { program: program.clone(), error })?;
         let pipes = Channel::from_stream(pipes);
         let (pulse, unborn) = (Pulse::default(), self.unborn.pop().unwrap_or(0));
-        let shepherd = Shepherd { pid, lifeline: mine, pulse, pipes, rank: None, dialled: false, unborn };
+        let shepherd =
+            Shepherd { pid, lifeline: mine, pulse, pipes, rank: None, dialled: false, lost_output: false, unborn };
         self.shepherds.insert(slot, shepherd);
         self.next_slot += 1;
         self.verbose(|| format!("slot {slot}: shepherd {pid}"));
@@ -628,6 +635,8 @@ impl Launcher {
                 agent.link = None;
             }
             for shepherd in self.shepherds.values_mut() {
+                shepherd.hear();
+                self.lost_output |= shepherd.lost_output;
                 let _ = shepherd.lifeline.write(&[Lifeline::OVER]);
                 let _ = shepherd.lifeline.shutdown(std::net::Shutdown::Both);
             }
@@ -659,6 +668,7 @@ impl Launcher {
             self.take_pipes(Instant::now());
             let dialled = self.shepherds.remove(&slot).is_some_and(|mut shepherd| {
                 shepherd.hear();
+                self.lost_output |= shepherd.lost_output;
                 shepherd.dialled
             });
             self.died += usize::from(dialled);
@@ -716,6 +726,7 @@ impl Launcher {
         let Some(orphans) = self.orphans.as_mut() else { return };
         let (age, (gone, late)) = (orphans.age(), orphans.round(&own));
         if let Some(sentence) = late {
+            self.lost_output |= self.output.is_behind();
             self.output.say(&format!("ftrun: {sentence}"));
         }
         if !gone {
@@ -798,7 +809,7 @@ impl Launcher {
         }
         let losses = self.output.losses();
         if losses.is_empty() {
-            return status;
+            return if self.lost_output { status.max(1) } else { status };
         }
         losses.iter().for_each(|sentence| self.output.say_loss(&format!("ftrun: {sentence}")));
         // The other stream may be read.

@@ -244,7 +244,7 @@ impl Shepherd {
         let (exit, mut agent_gone) = if said { self.obey(&mut reports) } else { (false, false) };
         reports.extend(self.slot.start_again());
         reports.extend(self.slot.decide());
-        reports.extend(self.slot.emptied());
+        reports.extend(self.emptied());
         if let Some(agent) = &mut self.agent {
             agent_gone |= reports.iter().any(|report| agent.send(report, &[]).is_err());
         }
@@ -258,6 +258,15 @@ impl Shepherd {
             return Ok(Turn::Exit);
         }
         Ok(Turn::Again)
+    }
+
+    /// Goes on with emptying the slot. A loss the launcher is told itself: its status says so, whoever is the agent.
+    fn emptied(&mut self) -> Vec<ToAgent> {
+        let reports = self.slot.emptied();
+        if self.slot.takes_loss() {
+            let _ = self.lifeline.write(&[Lifeline::LOST]);
+        }
+        reports
     }
 
     /// Does what the agent says. Returns whether it says that this process is to end, and whether it is gone.
@@ -283,7 +292,7 @@ impl Shepherd {
     fn leave_epoch(&mut self) {
         self.slot.stop(0, false);
         loop {
-            for report in self.slot.emptied() {
+            for report in self.emptied() {
                 if let ToAgent::Notice(sentence) = report {
                     ft_sys::log::say(format_args!("ftd: {sentence}"));
                 }

@@ -107,6 +107,8 @@ pub struct Slot {
     feeder: Option<Feeder>,
     output: Output,
     arenas: BTreeMap<Rank, OwnedFd>,
+    /// Filters were ended while what they had printed was not read.
+    lost: bool,
     /// What runs here was told to end by the job's user.
     told_to_end: bool,
     /// The slot is being left, by the child's own end or because its world is over.
@@ -166,6 +168,7 @@ impl Slot {
             feeder: None,
             output: Output::new(options.pipes.take()),
             arenas: BTreeMap::new(),
+            lost: false,
             told_to_end: false,
             leaving: None,
             notes: Notes::new(&options.job_dir, options.slot),
@@ -521,7 +524,9 @@ impl Slot {
             leaving.waits_for_reader();
         }
         if leaving.is_late() {
-            reports.extend(self.late(&leaving, &mut slot).map(ToAgent::Notice));
+            let late = self.late(&leaving, &mut slot).map(ToAgent::Notice);
+            self.lost |= late.is_some() && self.output.is_unread();
+            reports.extend(late);
             leaving.end();
         }
         let left = leaving.left;
@@ -547,6 +552,11 @@ impl Slot {
         }
         self.leaving = Some(leaving);
         reports
+    }
+
+    /// Whether output was lost since the last call because nobody read it.
+    pub fn takes_loss(&mut self) -> bool {
+        std::mem::take(&mut self.lost)
     }
 
     /// Who of those below is not killed.

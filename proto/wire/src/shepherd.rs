@@ -20,6 +20,8 @@ impl Lifeline {
     pub const HERE: u8 = 3;
     /// What the shepherd says there before it tells an agent who it is: as long as it has not, it keeps nothing for anybody.
     pub const DIALS: u8 = 4;
+    /// What the shepherd says there when it has ended filters that waited for the launcher's reader: output is lost.
+    pub const LOST: u8 = 5;
 }
 
 /// Shepherd → launcher, over a socket of its own and before the process runs: two descriptors come with it, the reading
