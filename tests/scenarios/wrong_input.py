@@ -197,6 +197,7 @@ def enough_files(context, mpi, size):
     job.expect(0, context.reference(mpi, size, program))
     check("\nrestored 5\n" in job.output.text, f"{size} ranks: {job.output.text}{job.err}")
     check("open files" not in job.err, f"{size} ranks: {job.err}")
+    check(job.restored[-1:] == [5], f"{size} ranks: {job.err}")
 
 
 @scenario("low-limits", each=[{"limit": limit} for limit in ("files", "processes", "soft", *(f"enough-{m}" for m in ENOUGH))])

@@ -107,7 +107,12 @@ fn restored(recovery: &Recovery, files: RestartFiles) -> String {
     if recovery.stuck {
         return "ftd:   restored  nothing: the ranks cannot be started again\n".into();
     }
-    let Some(choice) = &recovery.restored else { return "ftd:   restored  nothing was asked for yet\n".into() };
+    let Some(choice) = &recovery.restored else {
+        return match recovery.asked {
+            true => "ftd:   restored  nothing: what there is to restore was not known yet\n".into(),
+            false => "ftd:   restored  nothing was asked for yet\n".into(),
+        };
+    };
     let mut out = String::new();
     for (group, stamp) in choice {
         let group = if choice.len() > 1 { format!("group {}: ", group.0) } else { String::new() };
@@ -214,5 +219,15 @@ mod tests {
         assert_eq!(unfinished(&recovery), "; without their state: rank 1");
         recovery.before_init = vec![one, two];
         assert_eq!(unfinished(&recovery), "; not seen past MPI_Init: ranks 1-2");
+        assert!(restored(&recovery, RestartFiles(0)).ends_with("nothing was asked for yet\n"));
+        recovery.asked = true;
+        assert!(restored(&recovery, RestartFiles(0)).ends_with("was not known yet\n"));
+        let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
+        (recovery.restored, recovery.taken, recovery.waited) = (Some([(GroupId(0), stamp)].into()), false, true);
+        let said = restored(&recovery, RestartFiles(0));
+        assert!(
+            said.ends_with("nothing so far: version 7 was asked for (ft_restore), and no rank has it back\n"),
+            "{said}"
+        );
     }
 }
