@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The names of what starts an MPI's library files.
+/// How the names of an MPI's library files begin.
 const LIBRARIES: [&[u8]; 3] = [b"libmpi.so", b"libmpich.so", b"libmpi_abi.so"];
 
 /// What a look at a process tells.

@@ -13,7 +13,7 @@ const UNDECIDED: Duration = Duration::from_secs(2);
 /// Those that stand above the rank, as it joined.
 #[derive(Debug, Default)]
 pub(super) struct Above {
-    /// The nearest first.
+    /// The nearest first; when they have been stopped, and nobody else had done that, with all others below.
     scripts: Vec<Held>,
     /// The rank's end was seen.
     seen: bool,
@@ -31,12 +31,12 @@ impl Above {
     }
 
     fn stop(&mut self) {
-        // One that somebody has stopped already, that one will continue.
-        self.scripts.retain(|script| {
-            let runs =
-                ft_sys::process::condition(script.identity.pid).is_some_and(|its| !matches!(its.state, 'T' | 't'));
-            runs && script.signal(nix::libc::SIGSTOP).is_ok()
-        });
+        self.scripts.retain(stops);
+        // A command that has just been started is no more to come to its end than the next one.
+        let known: Vec<i32> = self.scripts.iter().map(|script| script.identity.pid).collect();
+        let others = ft_sys::process::own_descendants().into_iter().filter(|pid| !known.contains(pid));
+        let others: Vec<Held> = others.filter_map(Held::of).filter(stops).collect();
+        self.scripts.extend(others);
         self.until = Some(Instant::now() + scaled(UNDECIDED));
     }
 
@@ -45,6 +45,12 @@ impl Above {
             self.scripts.iter().for_each(|script| drop(script.signal(nix::libc::SIGCONT)));
         }
     }
+}
+
+/// Stops a process. One that somebody has stopped already, that one will continue.
+fn stops(process: &Held) -> bool {
+    let runs = ft_sys::process::condition(process.identity.pid).is_some_and(|its| !matches!(its.state, 'T' | 't'));
+    runs && process.signal(nix::libc::SIGSTOP).is_ok()
 }
 
 impl Slot {
