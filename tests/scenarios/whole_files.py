@@ -28,7 +28,7 @@ def memory_on_disk(context):
         # The tests' own directory is in memory; this is on neither.
         disk = pathlib.Path("/proc/self/fdinfo")
     job = context.ftrun(None, 2, "true", env={"FT_MEMORY_DIR": disk})
-    check(job.wait(10) == 1, f"exit status {job.process.returncode}")
+    check(job.wait(10) == 2, f"exit status {job.process.returncode}")
     check(re.fullmatch(rf"ftrun: the memory directory {disk} \(FT_MEMORY_DIR\) is on \w+, not in memory: .*/dev/shm\n", job.err), job.err)
     check(not list(disk.glob("ftd*")), f"made there: {list(disk.iterdir())}")
 
