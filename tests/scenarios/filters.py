@@ -134,6 +134,16 @@ def filter_that_never_ends(context, when):
     check(said == wanted[when], f"{said}: {job.err}")
 
 
+@scenario("filter-that-prints-for-ever")
+def filter_that_prints_for_ever(context):
+    """It is waited for as long as it prints and is read; after its time this is said once, and a signal ends it."""
+    job = context.script('exec $FTRUN -n 1 bash -c "exec > >(exec yes); sleep 0.2; exit 0" > >(exec cat >/dev/null)', hurry=10)
+    job.wait_err("slot 0: the job's end waits until what a filter prints has been read", 1)
+    job.interrupt(signal.SIGTERM)
+    job.wait(20)
+    check(job.err.count("waits until what a filter prints") == 1, job.err)
+
+
 # In the second world all is printed without a filter.
 NOTED_FIRST = f'if [ "$FT_WORLD" = 1 ]; then {NOTED} fi; '
 DIES = '[ "$FT_WORLD" != 1 ] || kill -9 $$'

@@ -48,6 +48,8 @@ pub struct Leaving {
     spared: usize,
     /// The time that they have, and whether it is the job that is over.
     told: (Duration, bool),
+    /// It was said that it takes longer.
+    said: bool,
 }
 
 impl Leaving {
@@ -60,6 +62,7 @@ impl Leaving {
             since: Instant::now(),
             spared: 0,
             told: (Duration::ZERO, false),
+            said: false,
         }
     }
 
@@ -103,14 +106,16 @@ impl Leaving {
     }
 
     /// What they have printed is not read yet, at the job's end: their time begins anew. ftrun reads no more than its own reader
-    /// does, and somebody may look at it page by page.
-    pub fn waits_for_reader(&mut self) {
+    /// does, and somebody may look at it page by page. Whether this is to be said: once, when it has taken as long as they have.
+    pub fn waits_for_reader(&mut self) -> bool {
         let (patience, over) = self.told;
         let until = Instant::now() + patience;
         match &mut self.left {
             Left::Filters(end) | Left::All(Some(end)) if over => *end = until,
-            _ => {}
+            _ => return false,
         }
+        let long = self.since.elapsed() >= patience;
+        long && !std::mem::replace(&mut self.said, true)
     }
 
     /// When they are killed, in words.
@@ -160,6 +165,10 @@ mod tests {
         assert!(matches!(stop(Some(Left::All(None)), true), Left::All(Some(_))));
         assert_eq!(stop(Some(Left::All(Some(now))), true), Left::All(Some(now)));
         assert_eq!(stop(Some(Left::All(Some(now))), false), Left::Filters(now));
+        let mut unread = Leaving { told: (Duration::ZERO, true), ..Leaving::new(1, Left::Filters(now)) };
+        assert!(unread.waits_for_reader() && !unread.waits_for_reader(), "it is said once");
+        let mut early = Leaving { told: (AT_THE_END, true), ..Leaving::new(1, Left::Filters(now)) };
+        assert!(!early.waits_for_reader() && !early.is_late());
         assert!(!Leaving::new(1, Left::All(None)).is_late() && Leaving::new(1, Left::Filters(now)).is_late());
     }
 }

@@ -520,8 +520,12 @@ impl Slot {
     pub fn emptied(&mut self) -> Vec<ToAgent> {
         let Some(mut leaving) = self.leaving.take() else { return Vec::new() };
         let (mut reports, mut slot) = (Vec::new(), self.for_filters());
-        if self.output.is_unread() {
-            leaving.waits_for_reader();
+        if self.output.is_unread() && leaving.waits_for_reader() {
+            reports.push(ToAgent::Notice(format!(
+                "slot {}: the job's end waits until what a filter prints has been read; ftrun's reader is slow, or the filter \
+                 prints for ever (a signal to ftrun ends it)",
+                self.number
+            )));
         }
         if leaving.is_late() {
             let late = self.late(&leaving, &mut slot).map(ToAgent::Notice);
