@@ -9,6 +9,8 @@
 //! | [`ids`] | names: ranks, worlds, epochs, slots, nodes, processes |
 //! | [`record`] | the agreed state of a job: [`EpochRecord`] |
 //! | [`placement`] | which rank is on which slot, run-length |
+//! | [`slots`] | which slots there are, where, in which state, run-length |
+//! | [`members`] | which nodes there are, run-length |
 //! | [`failure`] | what died, where, why: [`FailureSet`] |
 //! | [`policy`] | what the user chose, and every time-out |
 //! | [`plan`](mod@plan) | the next record from the last one and the failures |
@@ -24,6 +26,7 @@ pub mod blame;
 pub mod failure;
 pub mod ids;
 pub mod inventory;
+pub mod members;
 pub mod message;
 pub mod placement;
 pub mod plan;
@@ -31,14 +34,17 @@ pub mod policy;
 pub mod record;
 pub mod report;
 pub mod ring;
+pub mod slots;
 
 pub use agent::{Agent, Effect, Event, Exit, JobConfig, Limit, Predecessor};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
 pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};
+pub use members::Members;
 pub use message::{PeerMessage, Status};
 pub use placement::Placement;
 pub use plan::{Cluster, Unrecoverable, plan};
 pub use policy::{Mode, Policy};
-pub use record::{EpochRecord, HistoryEntry, NodeEntry, Outcome, SlotEntry, SlotState, Strategy, Streak, Suspect};
+pub use record::{EpochRecord, HistoryEntry, Outcome, Strategy, Streak, Suspect};
 pub use report::{Episode, Notice, PhaseTimes, Recovery, Report};
+pub use slots::{SlotEntry, SlotState, Slots};

@@ -1,6 +1,7 @@
 //! Which rank is on which slot, run-length: a job of 10 000 ranks in order is one run.
 
 use crate::ids::{Rank, SlotId};
+use std::collections::BTreeMap;
 
 /// `length` ranks from `rank` on, placed on the slots from `slot` on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -19,15 +20,21 @@ pub struct Placement {
     runs: Vec<Run>,
 }
 
+/// Adds a run, to the last one where it continues that.
+fn push(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        _ if run.length == 0 => {}
+        Some(last) if run.slot.0.checked_sub(last.slot.0) == Some(last.length) => last.length += run.length,
+        _ => runs.push(run),
+    }
+}
+
 impl Placement {
     /// The placement that puts rank `i` on `slots[i]`.
     pub fn from_slots(slots: impl IntoIterator<Item = SlotId>) -> Self {
         let mut runs: Vec<Run> = Vec::new();
         for (rank, slot) in (0u32..).zip(slots) {
-            match runs.last_mut() {
-                Some(run) if slot.0.checked_sub(run.slot.0) == Some(run.length) => run.length += 1,
-                _ => runs.push(Run { rank: Rank(rank), slot, length: 1 }),
-            }
+            push(&mut runs, Run { rank: Rank(rank), slot, length: 1 });
         }
         Placement { runs }
     }
@@ -47,6 +54,28 @@ impl Placement {
         by_slot.sort_unstable();
         let disjoint = by_slot.windows(2).all(|pair| pair[0].0 + (pair[0].1 - 1) < pair[1].0);
         disjoint.then_some(Placement { runs })
+    }
+
+    /// The same placement, but for these ranks, which are elsewhere now.
+    pub fn moved(&self, moved: &BTreeMap<Rank, SlotId>) -> Self {
+        let mut runs: Vec<Run> = Vec::with_capacity(self.runs.len() + 2 * moved.len());
+        for run in &self.runs {
+            let mut next = run.rank.0;
+            let end = run.rank.0 + run.length;
+            for (rank, slot) in moved.range(run.rank..Rank(end)) {
+                push(
+                    &mut runs,
+                    Run { rank: Rank(next), slot: SlotId(run.slot.0 + (next - run.rank.0)), length: rank.0 - next },
+                );
+                push(&mut runs, Run { rank: *rank, slot: *slot, length: 1 });
+                next = rank.0 + 1;
+            }
+            push(
+                &mut runs,
+                Run { rank: Rank(next), slot: SlotId(run.slot.0 + (next - run.rank.0)), length: end - next },
+            );
+        }
+        Placement { runs }
     }
 
     /// The runs, in rank order.
@@ -109,6 +138,21 @@ mod tests {
                 prop_assert_eq!(placement.rank(SlotId(*slot)), Some(Rank(rank as u32)));
             }
             prop_assert_eq!(Placement::from_runs(placement.runs().to_vec()), Some(placement));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn who_moves_is_elsewhere_and_all_others_stay(
+            ranks in 1u32..40,
+            moves in proptest::collection::btree_map(0u32..40, 100u32..140, 0..20),
+        ) {
+            let before = Placement::from_slots((0..ranks).map(|rank| SlotId(rank + 10 * (rank / 7))));
+            let mut taken = std::collections::BTreeSet::new();
+            let moves = moves.into_iter().filter(|(rank, slot)| *rank < ranks && taken.insert(*slot));
+            let moves: BTreeMap<Rank, SlotId> = moves.map(|(rank, slot)| (Rank(rank), SlotId(slot))).collect();
+            let expected = (0..ranks).map(Rank).filter_map(|rank| moves.get(&rank).copied().or(before.slot(rank)));
+            prop_assert_eq!(before.moved(&moves), Placement::from_slots(expected));
         }
     }
 

@@ -6,11 +6,11 @@
 
 use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject, signal_name};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
+use crate::members::Members;
 use crate::placement::Placement;
 use crate::policy::{Mode, Policy};
-use crate::record::{
-    EpochRecord, HistoryEntry, NodeEntry, Outcome, RecordError, SlotEntry, SlotState, Strategy, Streak, Suspect,
-};
+use crate::record::{EpochRecord, HistoryEntry, Outcome, RecordError, Strategy, Streak, Suspect};
+use crate::slots::{SlotEntry, SlotState, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the proposer knows beside the record.
@@ -130,9 +130,6 @@ pub fn first_record(
     order.truncate(world_size as usize);
     let used: BTreeSet<SlotId> = order.iter().map(|(_, slot)| *slot).collect();
     let state = |slot| if used.contains(&slot) { SlotState::Active } else { SlotState::Parked };
-    let mut members: Vec<NodeId> = nodes.to_vec();
-    members.sort_unstable();
-    members.dedup();
     let record = EpochRecord {
         epoch: EpochId(1),
         began: now,
@@ -140,8 +137,9 @@ pub fn first_record(
         world: WorldId(1),
         world_size,
         placement: Placement::from_slots(order.into_iter().map(|(_, slot)| slot)),
-        slots: slots.iter().map(|(slot, node)| SlotEntry { slot: *slot, node: *node, state: state(*slot) }).collect(),
-        nodes: members.into_iter().map(|node| NodeEntry { node, member: true, vouched: 0 }).collect(),
+        slots: Slots::of(slots.iter().map(|(slot, node)| SlotEntry { slot: *slot, node: *node, state: state(*slot) })),
+        nodes: Members::of(nodes.iter().copied()),
+        vouched: BTreeMap::new(),
         failures: FailureSet::new(),
         strategy: Strategy::Fresh,
         streaks: Vec::new(),
@@ -160,7 +158,7 @@ pub fn last_record(record: &EpochRecord, outcome: Outcome) -> EpochRecord {
 /// The same record with one more vouching of `node` for itself.
 pub fn vouch(record: &EpochRecord, node: NodeId) -> EpochRecord {
     let mut record = record.clone();
-    record.nodes.iter_mut().filter(|entry| entry.node == node).for_each(|entry| entry.vouched += 1);
+    *record.vouched.entry(node).or_default() += 1;
     record
 }
 
@@ -328,18 +326,10 @@ fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {
     for failure in failures.failures() {
         match failure.subject {
             Subject::Node(node) if failure.cause.takes_node() => {
-                next.nodes.iter_mut().filter(|entry| entry.node == node).for_each(|entry| entry.member = false);
-                next.slots
-                    .iter_mut()
-                    .filter(|entry| entry.node == node)
-                    .for_each(|entry| entry.state = SlotState::Lost);
+                next.nodes.leave(node);
+                next.slots.lose_node(node);
             }
-            Subject::Slot(slot) => {
-                next.slots
-                    .iter_mut()
-                    .filter(|entry| entry.slot == slot)
-                    .for_each(|entry| entry.state = SlotState::Lost);
-            }
+            Subject::Slot(slot) => next.slots.set(slot, SlotState::Lost),
             _ => {}
         }
     }
@@ -347,11 +337,8 @@ fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {
 
 fn add_new(next: &mut EpochRecord, cluster: &Cluster) {
     for (slot, node) in &cluster.new_slots {
-        if !next.is_member(*node) {
-            continue;
-        }
-        if let Err(at) = next.slots.binary_search_by_key(slot, |entry| entry.slot) {
-            next.slots.insert(at, SlotEntry { slot: *slot, node: *node, state: SlotState::Parked });
+        if next.is_member(*node) {
+            next.slots.insert(SlotEntry { slot: *slot, node: *node, state: SlotState::Parked });
         }
     }
 }
@@ -360,48 +347,53 @@ fn add_new(next: &mut EpochRecord, cluster: &Cluster) {
 /// of one lost node go together to the node with the fewest free slots that holds them all, else to wherever there is
 /// room, lowest node and slot first.
 fn place(next: &mut EpochRecord, record: &EpochRecord, failures: &FailureSet) -> Result<(), Unrecoverable> {
+    let homeless = homeless(next, record);
+    if homeless.is_empty() {
+        return Ok(());
+    }
     let mut free: BTreeMap<NodeId, BTreeSet<SlotId>> = BTreeMap::new();
-    for entry in next.slots.iter().filter(|entry| entry.state == SlotState::Parked && next.is_member(entry.node)) {
+    for entry in next.slots.in_state(SlotState::Parked).filter(|entry| next.is_member(entry.node)) {
         free.entry(entry.node).or_default().insert(entry.slot);
     }
-    let mut slots: Vec<Option<SlotId>> = Vec::with_capacity(record.world_size as usize);
-    let mut homeless: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
-    for (rank, slot) in record.placement.iter() {
-        let entry = next.slot(slot);
-        let stays = entry.is_some_and(|entry| entry.state == SlotState::Active && next.is_member(entry.node));
-        slots.push(stays.then_some(slot));
-        if let (false, Some(entry)) = (stays, entry) {
-            homeless.entry(entry.node).or_default().push(rank);
-        }
-    }
+    let mut moved: BTreeMap<Rank, SlotId> = BTreeMap::new();
+    let mut missing = 0;
     for (node, ranks) in homeless {
-        let room = free
-            .iter()
-            .filter(|(_, free)| free.len() >= ranks.len())
-            .min_by_key(|(other, free)| (**other != node, free.len(), **other))
-            .map(|(node, _)| *node);
+        let holds_all = free.iter().filter(|(_, free)| free.len() >= ranks.len());
+        let room = holds_all.min_by_key(|(other, free)| (**other != node, free.len(), **other)).map(|(node, _)| *node);
         for rank in ranks {
-            let candidates = [Some(node), room].into_iter().flatten().chain(free.keys().copied());
-            let Some(target) = candidates.into_iter().find(|node| free.get(node).is_some_and(|free| !free.is_empty()))
-            else {
+            let preferred = [Some(node), room].into_iter().flatten().find(|node| free.contains_key(node));
+            let Some(target) = preferred.or_else(|| free.keys().next().copied()) else {
+                missing += 1;
                 continue;
             };
-            slots[rank.0 as usize] = free.get_mut(&target).and_then(BTreeSet::pop_first);
+            let slots = free.entry(target).or_default();
+            moved.extend(slots.pop_first().map(|slot| (rank, slot)));
+            if slots.is_empty() {
+                free.remove(&target);
+            }
         }
     }
-    let missing = slots.iter().filter(|slot| slot.is_none()).count() as u32;
     if missing > 0 {
         let failures = failures.clone();
         return Err(Unrecoverable::NoSlot { missing, world_size: record.world_size, failures });
     }
-    next.placement = Placement::from_slots(slots.into_iter().flatten());
-    let used: BTreeSet<SlotId> = next.placement.iter().map(|(_, slot)| slot).collect();
-    for entry in &mut next.slots {
-        if entry.state == SlotState::Parked && used.contains(&entry.slot) {
-            entry.state = SlotState::Active;
+    next.placement = record.placement.moved(&moved);
+    moved.values().for_each(|slot| next.slots.set(*slot, SlotState::Active));
+    Ok(())
+}
+
+/// The ranks whose slots are lost, by the node they were on.
+fn homeless(next: &EpochRecord, record: &EpochRecord) -> BTreeMap<NodeId, Vec<Rank>> {
+    let mut homeless: BTreeMap<NodeId, Vec<Rank>> = BTreeMap::new();
+    for run in record.placement.runs() {
+        for (slot, length) in next.slots.parts_in(run.slot, run.length, SlotState::Lost) {
+            for slot in (slot.0..slot.0 + length).map(SlotId) {
+                let rank = Rank(run.rank.0 + (slot.0 - run.slot.0));
+                homeless.entry(next.slots.node(slot).unwrap_or_default()).or_default().push(rank);
+            }
         }
     }
-    Ok(())
+    homeless
 }
 
 /// One sentence per failure and collateral end, for the report. `placement`: where the ranks were that failed.

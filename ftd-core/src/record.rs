@@ -2,46 +2,12 @@
 
 use crate::failure::FailureSet;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
+use crate::members::Members;
 use crate::placement::Placement;
 use crate::policy::Mode;
+use crate::slots::{SlotEntry, SlotState, Slots};
 use std::collections::BTreeMap;
 use std::fmt;
-
-/// What a slot is good for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SlotState {
-    /// A rank is placed on it.
-    Active,
-    /// It stands by.
-    Parked,
-    /// It is gone and never used again.
-    Lost,
-}
-
-/// A slot, where it is, and its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SlotEntry {
-    /// The slot.
-    pub slot: SlotId,
-    /// Its node.
-    pub node: NodeId,
-    /// Its state.
-    pub state: SlotState,
-}
-
-/// A node of the job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct NodeEntry {
-    /// The node.
-    pub node: NodeId,
-    /// Whether it is in the job; a node that was left out never comes back.
-    pub member: bool,
-    /// How often the node vouched for itself: it was cut off from an observer, found itself still in, and said so by a
-    /// write of its own. An observer that sees the number grow starts its time-out anew, so that no one can declare the
-    /// node dead between its look at the record and its ranks' going on. The only part of a record that changes
-    /// without a new epoch.
-    pub vouched: u64,
-}
 
 /// How the epoch's world is brought up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -133,10 +99,14 @@ pub struct EpochRecord {
     pub world_size: u32,
     /// Rank → slot.
     pub placement: Placement,
-    /// Every slot the job ever had, by id.
-    pub slots: Vec<SlotEntry>,
-    /// Every node the job ever had, by id.
-    pub nodes: Vec<NodeEntry>,
+    /// Every slot the job ever had.
+    pub slots: Slots,
+    /// Every node the job ever had.
+    pub nodes: Members,
+    /// How often a node vouched for itself: it was cut off from an observer, found itself still in, and said so by a write
+    /// of its own. An observer that sees the number grow starts its time-out anew, so that no one can declare the node dead
+    /// between its look at the record and its ranks' going on. The only part of a record that changes without a new epoch.
+    pub vouched: BTreeMap<NodeId, u64>,
     /// What ended the epoch before; empty in epoch 1.
     pub failures: FailureSet,
     /// How the world is brought up.
@@ -174,40 +144,46 @@ pub enum RecordError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// A slot twice, or slots or nodes out of order.
-    #[error("{epoch} lists {0} twice or out of order", epoch = .1)]
-    Order(&'static str, EpochId),
 }
 
 impl EpochRecord {
     /// The entry of `slot`.
-    pub fn slot(&self, slot: SlotId) -> Option<&SlotEntry> {
-        self.slots.binary_search_by_key(&slot, |entry| entry.slot).ok().map(|at| &self.slots[at])
+    pub fn slot(&self, slot: SlotId) -> Option<SlotEntry> {
+        self.slots.get(slot)
     }
 
     /// The node that `rank` is placed on.
     pub fn node_of(&self, rank: Rank) -> Option<NodeId> {
-        Some(self.slot(self.placement.slot(rank)?)?.node)
+        self.slots.node(self.placement.slot(rank)?)
     }
 
     /// Whether `node` is in the job.
     pub fn is_member(&self, node: NodeId) -> bool {
-        self.nodes.iter().any(|entry| entry.node == node && entry.member)
+        self.nodes.contains(node)
     }
 
     /// The nodes that are in the job, by id.
     pub fn members(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.nodes.iter().filter(|entry| entry.member).map(|entry| entry.node)
+        self.nodes.iter()
     }
 
     /// How often `node` vouched for itself.
     pub fn vouched(&self, node: NodeId) -> u64 {
-        self.nodes.iter().find(|entry| entry.node == node).map_or(0, |entry| entry.vouched)
+        self.vouched.get(&node).copied().unwrap_or_default()
     }
 
     /// The ranks on `node` with their slots, in rank order.
-    pub fn ranks_on(&self, node: NodeId) -> impl Iterator<Item = (Rank, SlotId)> + '_ {
-        self.placement.iter().filter(move |(_, slot)| self.slot(*slot).is_some_and(|entry| entry.node == node))
+    pub fn ranks_on(&self, node: NodeId) -> Vec<(Rank, SlotId)> {
+        let placed = self.slots.of_node(node).filter_map(|entry| Some((self.placement.rank(entry.slot)?, entry.slot)));
+        let mut ranks: Vec<_> = placed.collect();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// The processes of the released world on `node`, with their slots, in rank order.
+    pub fn processes_on(&self, node: NodeId) -> impl Iterator<Item = (Process, SlotId)> {
+        let world = self.world;
+        self.ranks_on(node).into_iter().map(move |(rank, slot)| (Process::primary(world, rank), slot))
     }
 
     /// The processes of the released world with their slots.
@@ -226,30 +202,49 @@ impl EpochRecord {
     /// The first contradiction found.
     pub fn check(&self) -> Result<(), RecordError> {
         let epoch = self.epoch;
-        if !self.slots.windows(2).all(|pair| pair[0].slot < pair[1].slot) {
-            return Err(RecordError::Order("a slot", epoch));
-        }
-        if !self.nodes.windows(2).all(|pair| pair[0].node < pair[1].node) {
-            return Err(RecordError::Order("a node", epoch));
-        }
         if self.outcome.is_some() {
             return Ok(());
         }
         if self.placement.len() != self.world_size {
             return Err(RecordError::Size { epoch, placed: self.placement.len(), world_size: self.world_size });
         }
-        let mut used = std::collections::BTreeSet::new();
-        for (rank, slot) in self.placement.iter() {
-            let what = match self.slot(slot) {
-                None => "unknown",
-                Some(entry) if entry.state == SlotState::Lost => "lost",
-                Some(entry) if entry.state == SlotState::Parked => "parked",
-                Some(entry) if !self.is_member(entry.node) => "on a node that is out of the job",
-                Some(_) if !used.insert(slot) => "taken by another rank",
-                Some(_) => continue,
-            };
-            return Err(RecordError::Slot { epoch, rank, slot, what });
+        let mut taken: Vec<(u32, u32)> = Vec::with_capacity(self.placement.runs().len());
+        for run in self.placement.runs() {
+            if !self.slots.all_in(run.slot, run.length, SlotState::Active) {
+                return Err(self.misplaced(run.rank, run.length));
+            }
+            taken.push((run.slot.0, run.length));
         }
-        Ok(())
+        taken.sort_unstable();
+        if let Some(pair) = taken.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+            let slot = SlotId(pair[1].0);
+            let rank = self.placement.rank(slot).unwrap_or_default();
+            return Err(RecordError::Slot { epoch, rank, slot, what: "taken by another rank" });
+        }
+        let lost_node = self.nodes.runs().iter().filter(|run| !run.member);
+        let mut out = lost_node.flat_map(|run| (run.node.0..run.node.0 + run.count).map(NodeId));
+        match out.find_map(|node| self.ranks_on(node).first().copied()) {
+            Some((rank, slot)) => {
+                Err(RecordError::Slot { epoch, rank, slot, what: "on a node that is out of the job" })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The first of these ranks whose slot is not active.
+    fn misplaced(&self, first: Rank, length: u32) -> RecordError {
+        let ranks = (first.0..first.0 + length).map(Rank);
+        let wrong = ranks.filter_map(|rank| {
+            let slot = self.placement.slot(rank)?;
+            let what = match self.slots.get(slot).map(|entry| entry.state) {
+                None => "unknown",
+                Some(SlotState::Lost) => "lost",
+                Some(SlotState::Parked) => "parked",
+                Some(SlotState::Active) => return None,
+            };
+            Some(RecordError::Slot { epoch: self.epoch, rank, slot, what })
+        });
+        let placed = self.placement.len();
+        wrong.into_iter().next().unwrap_or(RecordError::Size { epoch: self.epoch, placed, world_size: self.world_size })
     }
 }

@@ -129,9 +129,9 @@ impl Ring {
             // New observers are to hear at once.
             self.next_beat = now;
         }
-        for entry in &record.nodes {
-            let before = self.vouched.insert(entry.node, entry.vouched);
-            if let (true, Some(watch)) = (before != Some(entry.vouched), self.watched.get_mut(&entry.node)) {
+        for (node, vouched) in &record.vouched {
+            let before = self.vouched.insert(*node, *vouched);
+            if let (true, Some(watch)) = (before != Some(*vouched), self.watched.get_mut(node)) {
                 watch.since = now;
             }
         }
@@ -227,15 +227,15 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::members::Members;
     use crate::placement::Placement;
-    use crate::record::NodeEntry;
 
     fn record(epoch: u64, members: &[u32]) -> EpochRecord {
         let slots = (0..8).map(|slot| (crate::SlotId(slot), NodeId(slot))).collect();
         let nodes: Vec<NodeId> = (0..8).map(NodeId).collect();
         let first = crate::plan::first_record(crate::Mode::Reinit, 1, &nodes, &slots, Micros(0)).unwrap();
-        let nodes = nodes.iter().map(|node| NodeEntry { node: *node, member: members.contains(&node.0), vouched: 0 });
-        EpochRecord { epoch: EpochId(epoch), nodes: nodes.collect(), placement: Placement::default(), ..first }
+        let nodes = Members::of(members.iter().copied().map(NodeId));
+        EpochRecord { epoch: EpochId(epoch), nodes, placement: Placement::default(), ..first }
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn record() -> impl Generator<Value = EpochRecord> {
 }
 
 fn failures(record: &EpochRecord) -> impl Generator<Value = FailureSet> + use<> {
-    let (ranks, slots, nodes) = (record.world_size, record.slots.len() as u32, record.nodes.len() as u32);
+    let (ranks, slots, nodes) = (record.world_size, record.slots.len(), record.nodes.len());
     let world = record.world.0;
     let node_of: BTreeMap<u32, NodeId> = record.slots.iter().map(|entry| (entry.slot.0, entry.node)).collect();
     let of_rank: Vec<NodeId> = (0..ranks).filter_map(|rank| record.node_of(Rank(rank))).collect();
@@ -80,7 +80,7 @@ proptest! {
                             Subject::Slot(slot) => prop_assert!(gone(slot), "{} is lost and used", slot),
                             Subject::Node(node) if failure.cause.takes_node() => {
                                 prop_assert!(!next.is_member(node));
-                                prop_assert!(next.ranks_on(node).next().is_none());
+                                prop_assert!(next.ranks_on(node).is_empty());
                             }
                             _ => {}
                         }
@@ -98,14 +98,14 @@ proptest! {
                 }
                 Err(Unrecoverable::NothingFailed(_)) => prop_assert!(concerns.is_empty()),
                 Err(Unrecoverable::NoSlot { missing, .. }) => {
-                    let lost = |entry: &&SlotEntry| {
+                    let lost = |entry: &SlotEntry| {
                         concerns.failures().iter().any(|failure| match failure.subject {
                             Subject::Slot(slot) => slot == entry.slot,
                             Subject::Node(node) => node == entry.node && failure.cause.takes_node(),
                             Subject::Process(_) => false,
                         })
                     };
-                    let usable = |entry: &&SlotEntry| entry.state != SlotState::Lost && !lost(entry);
+                    let usable = |entry: &SlotEntry| entry.state != SlotState::Lost && !lost(entry);
                     let left = record.slots.iter().filter(usable).count() as u32;
                     prop_assert_eq!(left + missing, record.world_size);
                     break;

@@ -5,6 +5,6 @@
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/ftd.v1.rs"));
 
-    /// The highest `format` that this release writes and reads.
-    pub const FORMAT: u32 = 1;
+    /// The `format` that this release writes and reads: 2 has slots and nodes run-length.
+    pub const FORMAT: u32 = 2;
 }

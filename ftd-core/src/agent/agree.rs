@@ -4,8 +4,9 @@ use super::{Agent, Asked, Effect, Predecessor, Stage};
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{GroupId, NodeId, Process, Revision, SlotId, Version};
 use crate::plan::{self, Cluster, Unrecoverable};
-use crate::record::{EpochRecord, SlotState};
+use crate::record::EpochRecord;
 use crate::report::{Episode, Notice, Report};
+use crate::slots::SlotState;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Agent {
@@ -94,7 +95,7 @@ impl Agent {
     /// Slots that the record counts on and that do not exist (any more): a predecessor had announced them.
     fn fail_absent_slots(&mut self) {
         let Some(record) = &self.record else { return };
-        let mine = record.slots.iter().filter(|entry| entry.node == self.me && entry.state != SlotState::Lost);
+        let mine = record.slots.of_node(self.me).filter(|entry| entry.state != SlotState::Lost);
         let absent = mine.map(|entry| entry.slot).filter(|slot| !self.slots.contains_key(slot));
         let absent: Vec<SlotId> = absent.collect();
         for slot in absent {

@@ -137,7 +137,7 @@ impl Agent {
             let old = WorldId(record.world.0.saturating_sub(1));
             return self.report(Report::Notice(Notice::DrainTimedOut(old)));
         }
-        let mine: Vec<_> = record.processes().filter(|(_, slot)| self.is_mine(*slot)).collect();
+        let mine: Vec<_> = record.processes_on(self.me).collect();
         if mine.iter().any(|(_, slot)| !self.slots.get(slot).is_some_and(|known| known.up)) {
             return;
         }
@@ -155,10 +155,6 @@ impl Agent {
             self.worlds.insert(world, None);
             self.emit(Effect::Launch { world, epoch, processes: mine, parked });
         }
-    }
-
-    fn is_mine(&self, slot: SlotId) -> bool {
-        self.record.as_ref().and_then(|record| record.slot(slot)).is_some_and(|entry| entry.node == self.me)
     }
 
     /// Every node has emptied its slots of older worlds, and every observer has acknowledged every node in this epoch:

@@ -3,11 +3,12 @@
 use super::{Agent, Asked, Batch, Effect, Event, Exit, Limit, Link, LocalEnd, Progress, Stage};
 use crate::blame::{self, Hold, Phase, verdict};
 use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
-use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
+use crate::ids::{EpochId, Micros, NodeId, Process, Rank, Revision, SlotId, Version, WorldId};
 use crate::message::PeerMessage;
 use crate::plan::relevant;
-use crate::record::{EpochRecord, SlotState};
+use crate::record::EpochRecord;
 use crate::report::{Notice, PhaseTimes, Report};
+use crate::slots::SlotState;
 use std::collections::BTreeSet;
 
 const SIGKILL: i32 = 9;
@@ -653,8 +654,7 @@ impl Agent {
             .collect();
         if dead.is_empty() && (self.batch.is_some() || self.verdict.is_some() || self.leaving.is_some()) {
             // Somebody died with a slot, a server, an agent or a node; or the job ends, and why is on its way to the store.
-            let record = self.record.iter();
-            dead.extend(record.flat_map(|record| record.processes()).map(|(process, _)| process).take(1));
+            dead.push(Process::primary(self.world(), Rank(0)));
         }
         let epoch = self.epoch();
         for (to, question) in std::mem::take(&mut self.askers) {

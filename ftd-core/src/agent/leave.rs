@@ -75,7 +75,7 @@ impl Agent {
         if self.leaving.is_none() {
             return false;
         }
-        let here = self.record.iter().flat_map(|record| record.processes()).find(|(_, at)| *at == slot);
+        let here = self.record.iter().flat_map(|record| record.processes_on(self.me)).find(|(_, at)| *at == slot);
         let local = here.and_then(|(process, _)| self.locals.get_mut(&process)).filter(|local| !local.gone);
         if let (Some(local), Some(leaving)) = (local, &mut self.leaving) {
             local.gone = true;

@@ -707,7 +707,7 @@ impl Cluster {
         // Invariant 1: epochs only grow, and each has one record; vouching changes nothing else.
         let unvouched = |record: &EpochRecord| {
             let mut record = record.clone();
-            record.nodes.iter_mut().for_each(|entry| entry.vouched = 0);
+            record.vouched.clear();
             record
         };
         let same = unvouched(record) == unvouched(&before);
@@ -717,7 +717,7 @@ impl Cluster {
         if record.outcome.is_none() && record.epoch > before.epoch && record.world <= before.world {
             self.violated(format!("{} names {} after {}", record.epoch, record.world, before.world));
         }
-        for entry in &record.slots {
+        for entry in record.slots.iter() {
             let was = before.slot(entry.slot).map(|entry| entry.state);
             if was == Some(SlotState::Lost) && entry.state != SlotState::Lost {
                 self.violated(format!("{} was lost and is {:?} in {}", entry.slot, entry.state, record.epoch));

@@ -1,11 +1,13 @@
 //! ftd-core's record as bytes (protobuf), and back.
 
 use ft_proto::v1;
+use ftd_core::members::NodeRun;
 use ftd_core::placement::Run;
+use ftd_core::slots::{Home, StateRun};
 use ftd_core::{
-    Cause, Collateral, EpochId, EpochRecord, Failure, FailureSet, GroupId, HistoryEntry, Micros, Mode, NodeEntry,
-    NodeId, Outcome, OwnEnd, Placement, Process, Rank, Role, SlotEntry, SlotId, SlotState, Strategy, Streak, Subject,
-    Suspect, Version, WorldId,
+    Cause, Collateral, EpochId, EpochRecord, Failure, FailureSet, GroupId, HistoryEntry, Members, Micros, Mode, NodeId,
+    Outcome, OwnEnd, Placement, Process, Rank, Role, SlotId, SlotState, Slots, Strategy, Streak, Subject, Suspect,
+    Version, WorldId,
 };
 use prost::Message;
 
@@ -15,9 +17,9 @@ pub enum CodecError {
     /// No protobuf.
     #[error("the record is damaged: {0}")]
     Damaged(#[from] prost::DecodeError),
-    /// Written by a newer release.
-    #[error("the record has format {0}, this release reads up to {FORMAT}", FORMAT = v1::FORMAT)]
-    Newer(u32),
+    /// Written by another release.
+    #[error("the record has format {0}, this release reads format {FORMAT}", FORMAT = v1::FORMAT)]
+    Format(u32),
     /// A field that must be there is not, or says what cannot be.
     #[error("the record has no valid {0}")]
     Missing(&'static str),
@@ -36,8 +38,10 @@ pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
         world: record.world.0,
         world_size: record.world_size,
         placement: record.placement.runs().iter().map(|r| v1::Run { slot: r.slot.0, length: r.length }).collect(),
-        slots: record.slots.iter().map(slot_out).collect(),
-        nodes: record.nodes.iter().map(|n| v1::Node { node: n.node.0, member: n.member, vouched: n.vouched }).collect(),
+        homes: record.slots.homes().iter().map(home_out).collect(),
+        states: record.slots.states().iter().map(states_out).collect(),
+        nodes: record.nodes.runs().iter().map(nodes_out).collect(),
+        vouched: record.vouched.iter().map(|(node, vouched)| (node.0, *vouched)).collect(),
         failures: Some(set_out(&record.failures)),
         strategy: match record.strategy {
             Strategy::Fresh => v1::Strategy::Fresh,
@@ -66,8 +70,8 @@ pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
 /// When the bytes are damaged, or from a newer release.
 pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
     let record = v1::EpochRecord::decode(bytes)?;
-    if record.format > v1::FORMAT {
-        return Err(CodecError::Newer(record.format));
+    if record.format != v1::FORMAT {
+        return Err(CodecError::Format(record.format));
     }
     let mode = match record.mode() {
         v1::Mode::None => Mode::None,
@@ -93,12 +97,9 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
         world: WorldId(record.world),
         world_size: record.world_size,
         placement: Placement::from_runs(runs).ok_or(CodecError::Missing("placement"))?,
-        slots: record.slots.iter().map(slot_in).collect::<Result<_, _>>()?,
-        nodes: record
-            .nodes
-            .iter()
-            .map(|n| NodeEntry { node: NodeId(n.node), member: n.member, vouched: n.vouched })
-            .collect(),
+        slots: slots_in(&record.homes, &record.states)?,
+        nodes: Members::from_runs(record.nodes.iter().map(nodes_in).collect()).ok_or(CodecError::Missing("nodes"))?,
+        vouched: record.vouched.iter().map(|(node, vouched)| (NodeId(*node), *vouched)).collect(),
         failures: set_in(record.failures.unwrap_or_default())?,
         strategy,
         streaks: record.streaks.iter().map(streak_in).collect::<Result<_, _>>()?,
@@ -118,23 +119,41 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
     })
 }
 
-fn slot_out(entry: &SlotEntry) -> v1::Slot {
-    let state = match entry.state {
+fn home_out(home: &Home) -> v1::Home {
+    v1::Home { slot: home.slot.0, node: home.node.0, nodes: home.nodes, each: home.each }
+}
+
+fn states_out(run: &StateRun) -> v1::StateRun {
+    let state = match run.state {
         SlotState::Active => v1::SlotState::Active,
         SlotState::Parked => v1::SlotState::Parked,
         SlotState::Lost => v1::SlotState::Lost,
     };
-    v1::Slot { slot: entry.slot.0, node: entry.node.0, state: state as i32 }
+    v1::StateRun { slot: run.slot.0, length: run.length, state: state as i32 }
 }
 
-fn slot_in(entry: &v1::Slot) -> Result<SlotEntry, CodecError> {
-    let state = match entry.state() {
-        v1::SlotState::Active => SlotState::Active,
-        v1::SlotState::Parked => SlotState::Parked,
-        v1::SlotState::Lost => SlotState::Lost,
-        v1::SlotState::Unspecified => return Err(CodecError::Missing("slot state")),
+fn slots_in(homes: &[v1::Home], states: &[v1::StateRun]) -> Result<Slots, CodecError> {
+    let home =
+        |home: &v1::Home| Home { slot: SlotId(home.slot), node: NodeId(home.node), nodes: home.nodes, each: home.each };
+    let state = |run: &v1::StateRun| {
+        let state = match run.state() {
+            v1::SlotState::Active => SlotState::Active,
+            v1::SlotState::Parked => SlotState::Parked,
+            v1::SlotState::Lost => SlotState::Lost,
+            v1::SlotState::Unspecified => return Err(CodecError::Missing("slot state")),
+        };
+        Ok(StateRun { slot: SlotId(run.slot), length: run.length, state })
     };
-    Ok(SlotEntry { slot: SlotId(entry.slot), node: NodeId(entry.node), state })
+    let states = states.iter().map(state).collect::<Result<_, _>>()?;
+    Slots::from_runs(homes.iter().map(home).collect(), states).ok_or(CodecError::Missing("slots"))
+}
+
+fn nodes_out(run: &NodeRun) -> v1::NodeRun {
+    v1::NodeRun { node: run.node.0, count: run.count, member: run.member }
+}
+
+fn nodes_in(run: &v1::NodeRun) -> NodeRun {
+    NodeRun { node: NodeId(run.node), count: run.count, member: run.member }
 }
 
 fn process_out(process: Process) -> v1::Process {
@@ -279,6 +298,7 @@ fn streak_in(streak: &v1::Streak) -> Result<Streak, CodecError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ftd_core::SlotEntry;
 
     fn record() -> EpochRecord {
         let mut failures = FailureSet::new();
@@ -309,12 +329,17 @@ mod tests {
             world: WorldId(3),
             world_size: 3,
             placement: Placement::from_slots([SlotId(5), SlotId(0), SlotId(1)]),
-            slots: vec![
+            slots: Slots::of([
                 SlotEntry { slot: SlotId(0), node: NodeId(0), state: SlotState::Active },
                 SlotEntry { slot: SlotId(2), node: NodeId(0), state: SlotState::Lost },
                 SlotEntry { slot: SlotId(9), node: NodeId(1), state: SlotState::Parked },
-            ],
-            nodes: vec![NodeEntry { node: NodeId(0), member: true, vouched: 3 }],
+            ]),
+            nodes: {
+                let mut nodes = Members::of([NodeId(0), NodeId(1), NodeId(7)]);
+                nodes.leave(NodeId(7));
+                nodes
+            },
+            vouched: [(NodeId(0), 3)].into(),
             failures: failures.clone(),
             strategy: Strategy::Fresh,
             streaks: vec![
@@ -340,10 +365,33 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_refused_by_number() {
+    fn ten_thousand_nodes_of_which_hundreds_died_are_a_small_record() {
+        let (nodes, each) = (10_000u32, 64u32);
+        let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
+        let slots = (0..nodes * each).map(|slot| (SlotId(slot), NodeId(slot / each))).collect();
+        let first = ftd_core::plan::first_record(Mode::Reinit, (nodes - 600) * each, &members, &slots, Micros(0));
+        let mut record = first.unwrap();
+        assert!(encode_record(&record).len() < 200, "{}", encode_record(&record).len());
+        for death in 0..300 {
+            let mut failures = FailureSet::new();
+            let (node, slot) = (NodeId(death * 29 + 3), SlotId((death * 31 + 5) * each + 9));
+            failures.insert(Failure { subject: Subject::Node(node), cause: Cause::NodeSilent, node });
+            failures.insert(Failure { subject: Subject::Slot(slot), cause: Cause::SlotLost, node });
+            record = ftd_core::plan(&record, &failures, &Default::default(), &Default::default()).unwrap();
+        }
+        let bytes = encode_record(&record);
+        assert!(bytes.len() < 100_000, "{}", bytes.len());
+        assert_eq!(decode_record(&bytes).unwrap(), record);
+    }
+
+    #[test]
+    fn another_format_is_refused_by_number() {
         let mut message = v1::EpochRecord::decode(&*encode_record(&record())).unwrap();
-        message.format = v1::FORMAT + 1;
-        assert!(decode_record(&message.encode_to_vec()).unwrap_err().to_string().contains("format 2"));
+        for format in [1, 3] {
+            message.format = format;
+            let sentence = decode_record(&message.encode_to_vec()).unwrap_err().to_string();
+            assert!(sentence.contains(&format!("format {format}, this release reads format 2")), "{sentence}");
+        }
     }
 
     #[test]
