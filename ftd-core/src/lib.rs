@@ -23,7 +23,9 @@
 
 pub mod agent;
 pub mod blame;
+pub mod breach;
 pub mod failure;
+pub mod fence;
 pub mod ids;
 pub mod inventory;
 pub mod members;
@@ -34,6 +36,7 @@ pub mod policy;
 pub mod record;
 pub mod report;
 pub mod ring;
+pub mod ring_old;
 pub mod slots;
 
 pub use agent::{Agent, Effect, Event, Exit, JobConfig, Limit, Predecessor};

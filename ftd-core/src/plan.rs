@@ -139,6 +139,7 @@ pub fn first_record(
         placement: Placement::from_slots(order.into_iter().map(|(_, slot)| slot)),
         slots: Slots::of(slots.iter().map(|(slot, node)| SlotEntry { slot: *slot, node: *node, state: state(*slot) })),
         nodes: Members::of(nodes.iter().copied()),
+        joined: BTreeSet::new(),
         vouched: BTreeMap::new(),
         failures: FailureSet::new(),
         strategy: Strategy::Fresh,
@@ -198,6 +199,7 @@ pub fn plan(
     next.epoch = record.epoch.next();
     next.world = record.world.next();
     next.strategy = Strategy::Fresh;
+    next.joined.clear();
     for entry in &mut next.history {
         entry.failures = completed(&entry.failures, &cluster.causes);
     }

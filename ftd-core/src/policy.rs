@@ -87,6 +87,9 @@ pub struct Policy {
     pub heartbeat_period: Micros,
     /// A node that was silent this long may be proposed dead by its observers. It stops itself after three quarters.
     pub heartbeat_timeout: Micros,
+    /// A node that nobody acknowledges accuses nobody for this long: when a switch restarts, everybody stands still, and goes
+    /// on when it is back.
+    pub patience: Micros,
     /// How many of the next nodes in the ring observe a node.
     pub observers: usize,
     /// Ranks that were stopped because neither observers nor the store answer are killed after this long.
@@ -116,6 +119,7 @@ impl Default for Policy {
             store_timeout: Micros::from_secs(600),
             heartbeat_period: Micros::from_millis(100),
             heartbeat_timeout: Micros::from_millis(500),
+            patience: Micros::from_secs(30),
             observers: 3,
             fence_kill: Micros::from_secs(60),
             history: 32,

@@ -6,7 +6,7 @@ use crate::members::Members;
 use crate::placement::Placement;
 use crate::policy::Mode;
 use crate::slots::{SlotEntry, SlotState, Slots};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// How the epoch's world is brought up.
@@ -103,6 +103,8 @@ pub struct EpochRecord {
     pub slots: Slots,
     /// Every node the job ever had.
     pub nodes: Members,
+    /// The members that came into the job with this epoch.
+    pub joined: BTreeSet<NodeId>,
     /// How often a node vouched for itself: it was cut off from an observer, found itself still in, and said so by a write
     /// of its own. An observer that sees the number grow starts its time-out anew, so that no one can declare the node dead
     /// between its look at the record and its ranks' going on. The only part of a record that changes without a new epoch.

@@ -36,7 +36,7 @@ use crate::inventory::{Choice, Inventory, Ledger};
 use crate::message::Status;
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, PhaseTimes, Report};
-use crate::ring::Ring;
+use crate::ring_old::Ring;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where an agent is in its epoch; see the [module's table](self).

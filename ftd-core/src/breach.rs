@@ -1,0 +1,34 @@
+//! Rules of the protocol that a simulated run can be told to break: what shows that the simulation would notice. Nothing but
+//! tests ever sets another value than [`Breach::Nothing`].
+
+/// The rule that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Breach {
+    /// None.
+    #[default]
+    Nothing,
+    /// An acknowledgement counts at once, also from one that stands still.
+    StillCounts,
+    /// A heartbeat that says "I do not hear you" is acknowledged and counts as heard.
+    UnheardCounts,
+    /// A heartbeat of an older epoch is acknowledged and counts as heard.
+    OlderEpochCounts,
+    /// The lease runs for one and a half time-outs.
+    LongLease,
+    /// Who is alone accuses without patience.
+    AloneAccuses,
+    /// Who was alone gives nobody a new time-out.
+    NothingAnew,
+    /// Who did not run blames others for what it did not hear.
+    SleeperAccuses,
+    /// Who came into the job with this epoch accuses nodes that it has never heard.
+    JoinerAccuses,
+    /// An accusation counts on a newer revision than its own.
+    AccusationLives,
+    /// The accused are acknowledged.
+    AccusedAcknowledged,
+    /// An accusation is never taken back.
+    NeverTakenBack,
+    /// The successor of an agent that may have accused somebody acknowledges at once.
+    SuccessorAcknowledges,
+}
