@@ -38,6 +38,7 @@ pub mod report;
 pub mod ring;
 pub mod ring_old;
 pub mod slots;
+pub mod tree;
 
 pub use agent::{Agent, Effect, Event, Exit, JobConfig, Limit, Predecessor};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
