@@ -5,6 +5,7 @@
 //! some level. So the choice needs no agreement of its own, and cannot name bytes that are gone.
 
 use crate::ids::{EpochId, GroupId, Rank, Version};
+use crate::ranks::RankSet;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a copy of a checkpoint lies.
@@ -56,11 +57,11 @@ impl Inventory {
     }
 }
 
-/// Which ranks checkpoint together.
+/// Which ranks checkpoint together: run-length.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Groups {
-    /// Colour per rank; ranks beyond its end are of group 0. Empty: one group.
-    colours: Vec<GroupId>,
+    /// From this rank on, up to the next entry's; ranks before the first are of group 0. Empty: one group.
+    runs: Vec<(Rank, GroupId)>,
 }
 
 impl Groups {
@@ -69,21 +70,33 @@ impl Groups {
         Self::default()
     }
 
-    /// Rank `i` is in group `colours[i]`.
+    /// Rank `i` is in group `colours[i]`; ranks beyond its end are of group 0.
     pub fn coloured(colours: Vec<GroupId>) -> Self {
-        Groups { colours }
+        let mut runs: Vec<(Rank, GroupId)> = Vec::new();
+        for (rank, group) in (0u32..).map(Rank).zip(colours.into_iter().chain([GroupId(0)])) {
+            if runs.last().map_or(GroupId(0), |(_, last)| *last) != group {
+                runs.push((rank, group));
+            }
+        }
+        Groups { runs }
     }
 
     /// The group of `rank`.
     pub fn of(&self, rank: Rank) -> GroupId {
-        self.colours.get(rank.0 as usize).copied().unwrap_or_default()
+        let at = self.runs.partition_point(|(first, _)| *first <= rank).checked_sub(1);
+        at.map_or(GroupId(0), |at| self.runs[at].1)
     }
 
     /// The groups of a world of this size, with their ranks.
-    pub fn ranks(&self, world_size: u32) -> BTreeMap<GroupId, Vec<Rank>> {
-        let mut groups: BTreeMap<GroupId, Vec<Rank>> = BTreeMap::new();
-        for rank in (0..world_size).map(Rank) {
-            groups.entry(self.of(rank)).or_default().push(rank);
+    pub fn ranks(&self, world_size: u32) -> BTreeMap<GroupId, RankSet> {
+        let mut groups: BTreeMap<GroupId, RankSet> = BTreeMap::new();
+        let ends = self.runs.iter().map(|(first, _)| first.0).chain([world_size]);
+        let starts = [(Rank(0), GroupId(0))].into_iter().chain(self.runs.iter().copied());
+        for ((first, group), end) in starts.zip(ends) {
+            let run = RankSet::run(first, Rank(end.min(world_size)));
+            if !run.is_empty() {
+                groups.entry(group).or_default().extend(&run);
+            }
         }
         groups
     }
@@ -95,17 +108,14 @@ pub type Choice = BTreeMap<GroupId, Option<Stamp>>;
 /// The version each group restores: the greatest of which every rank of the group has a copy, committed in one and the
 /// same epoch, in one of the inventories.
 pub fn choose<'a>(inventories: impl IntoIterator<Item = &'a Inventory>, groups: &Groups, world_size: u32) -> Choice {
-    let mut held: BTreeMap<Rank, BTreeSet<Stamp>> = BTreeMap::new();
-    for inventory in inventories {
-        for holding in &inventory.holdings {
-            held.entry(holding.owner).or_default().insert(holding.stamp);
-        }
+    let mut owners: BTreeMap<Stamp, Vec<Rank>> = BTreeMap::new();
+    for holding in inventories.into_iter().flat_map(|inventory| &inventory.holdings) {
+        owners.entry(holding.stamp).or_default().push(holding.owner);
     }
-    let newest = |ranks: &[Rank]| {
-        let (first, rest) = ranks.split_first()?;
-        let has = |rank: &Rank, stamp| held.get(rank).is_some_and(|of_rank| of_rank.contains(stamp));
-        held.get(first)?.iter().rev().find(|stamp| rest.iter().all(|rank| has(rank, stamp))).copied()
-    };
+    let held: BTreeMap<Stamp, RankSet> =
+        owners.into_iter().map(|(stamp, ranks)| (stamp, ranks.into_iter().collect())).collect();
+    let newest =
+        |ranks: &RankSet| held.iter().rev().find(|(_, holders)| holders.contains_all(ranks)).map(|(stamp, _)| *stamp);
     groups.ranks(world_size).into_iter().map(|(group, ranks)| (group, newest(&ranks))).collect()
 }
 
@@ -185,6 +195,20 @@ mod tests {
         let node0 = Inventory::own([(Rank(0), stamp(20, 1)), (Rank(0), stamp(10, 1))]);
         let node1 = Inventory::own([(Rank(1), stamp(20, 2)), (Rank(1), stamp(10, 1))]);
         assert_eq!(choose([&node0, &node1], &Groups::one(), 2)[&GroupId(0)], Some(stamp(10, 1)));
+    }
+
+    #[test]
+    fn groups_are_what_their_colours_say() {
+        let colours: Vec<GroupId> = [0, 0, 3, 3, 1, 0, 3].into_iter().map(GroupId).collect();
+        let groups = Groups::coloured(colours.clone());
+        for (rank, colour) in (0u32..).map(Rank).zip(colours.iter().chain(&[GroupId(0), GroupId(0)])) {
+            assert_eq!(groups.of(rank), *colour, "{rank}");
+        }
+        let ranks = groups.ranks(9);
+        assert_eq!(ranks[&GroupId(0)].iter().map(|rank| rank.0).collect::<Vec<_>>(), [0, 1, 5, 7, 8]);
+        assert_eq!(ranks[&GroupId(3)].runs(), [(2, 4), (6, 7)]);
+        assert_eq!(groups.ranks(4).len(), 2);
+        assert_eq!(Groups::one().ranks(640_000)[&GroupId(0)].runs(), [(0, 640_000)]);
     }
 
     #[test]

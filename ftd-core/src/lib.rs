@@ -33,6 +33,7 @@ pub mod message;
 pub mod placement;
 pub mod plan;
 pub mod policy;
+pub mod ranks;
 pub mod record;
 pub mod report;
 pub mod ring;

@@ -231,7 +231,7 @@ impl Agent {
         let Some(record) = &self.record else { return };
         let epoch = record.epoch;
         for (group, ranks) in self.config.groups.ranks(self.config.world_size) {
-            let mut nodes: Vec<_> = ranks.iter().filter_map(|rank| record.node_of(*rank)).collect();
+            let mut nodes: Vec<_> = ranks.iter().filter_map(|rank| record.node_of(rank)).collect();
             nodes.sort_unstable();
             nodes.dedup();
             let mut common: Option<std::collections::BTreeSet<_>> = None;
