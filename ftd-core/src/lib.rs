@@ -40,6 +40,7 @@ pub mod ring;
 pub mod ring_old;
 pub mod slots;
 pub mod tree;
+pub mod word;
 
 pub use agent::{Agent, Effect, Event, Exit, JobConfig, Limit, Predecessor};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
