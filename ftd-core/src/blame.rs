@@ -4,12 +4,9 @@
 //! processes are failures: they are recovered from. `MPI_Abort`, a non-zero exit, and an exit without `MPI_Finalize` of a
 //! program that had called `MPI_Init` are the program's own wish: they end the job — but not before it is known that no
 //! death came first, for libraries abort because a peer died, often before the kernel has finished with that peer. Until
-//! then such an end is *held* ([`Hold`]).
+//! then such an end is *held*.
 
 use crate::failure::{Cause, OwnEnd};
-use crate::ids::{Micros, NodeId, Process};
-use std::collections::BTreeSet;
-
 use crate::agent::{Exit, Limit};
 
 /// How far a process is.
@@ -67,33 +64,6 @@ pub fn verdict(phase: Phase, dying: bool, exit: Exit, limit: Option<Limit>) -> V
         Exit::Code(0) => Verdict::Clean,
         Exit::Code(code) => Verdict::Own(OwnEnd::ExitCode(code)),
     }
-}
-
-/// An end that is held until it is known whether a death came before it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hold {
-    /// The process.
-    pub process: Process,
-    /// How it ended.
-    pub end: OwnEnd,
-    /// Since when it is held.
-    pub since: Micros,
-    /// The own node was looked at after it.
-    pub surveyed: bool,
-    /// Names the question to the other nodes.
-    pub question: u64,
-    /// Nodes that have not answered it.
-    pub unanswered: BTreeSet<NodeId>,
-    /// When they were asked last: a question may be lost, and an agent that was started again never heard it.
-    pub asked: Micros,
-    /// A node answered that somebody died there; it will propose that itself. When nothing came of it in a while, the
-    /// question is put again.
-    pub elsewhere: Option<Micros>,
-    /// A node did not answer in time: the store was asked whether it has been left out, for that makes this end
-    /// collateral.
-    pub store_asked: bool,
-    /// The store has answered since, and the node is still in.
-    pub store_said: bool,
 }
 
 #[cfg(test)]

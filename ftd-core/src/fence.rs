@@ -133,12 +133,13 @@ pub struct Fence {
     sequence: u64,
     sent: VecDeque<(u64, Micros)>,
     next_beat: Micros,
+    next_read: Micros,
     last_ran: Micros,
 }
 
 impl Fence {
-    /// Before the first record: nobody is observed. `restarted`: there was an agent of this node before.
-    pub fn new(me: NodeId, incarnation: u64, restarted: bool, breach: Breach) -> Self {
+    /// Before the first record: nobody is observed. `incarnation`: of this agent of the node; another one has another.
+    pub fn new(me: NodeId, incarnation: u64, breach: Breach) -> Self {
         Fence {
             me,
             incarnation,
@@ -158,15 +159,21 @@ impl Fence {
             was_alone: false,
             bound: BTreeSet::new(),
             regretted: false,
-            mute: restarted && breach != Breach::SuccessorAcknowledges,
+            mute: false,
             handed: BTreeMap::new(),
             collected: BTreeMap::new(),
             own: BTreeMap::new(),
             sequence: 0,
             sent: VecDeque::new(),
             next_beat: Micros(0),
+            next_read: Micros(0),
             last_ran: Micros(0),
         }
+    }
+
+    /// There was an agent of this node before this one, and it may have accused somebody.
+    pub fn succeed(&mut self) {
+        self.mute = self.breach != Breach::SuccessorAcknowledges;
     }
 
     /// A record was read, written or received.
@@ -204,7 +211,7 @@ impl Fence {
         let watch = Watch { since: now, heard: false };
         self.watched = ring::observed(&record.nodes, self.me, width).into_iter().map(|node| (node, watch)).collect();
         // New observers are to hear at once.
-        self.next_beat = now;
+        (self.next_beat, self.next_read) = (now, now);
     }
 
     /// Those whom this node observes and who observe it: they are told of a new record.
@@ -292,14 +299,24 @@ impl Fence {
 
     /// "I do hear you" came.
     pub fn heard(&mut self, from: NodeId, epoch: EpochId, now: Micros) {
+        let limit = self.timeout.quarters(3);
         if let Some(observer) = self.observers.get_mut(&from).filter(|_| epoch == self.epoch) {
+            if now.since(observer.heard) >= limit {
+                // It waits for a heartbeat that counts.
+                self.next_beat = now;
+            }
             observer.heard = now;
         }
     }
 
-    /// Whether a read of the record would make acknowledgements count.
-    pub fn wants_read(&self) -> bool {
-        self.observers.values().any(|observer| observer.pending > observer.acknowledged)
+    /// Whether the record is to be read now, for acknowledgements to count; once in a period.
+    pub fn wants_read(&mut self, now: Micros) -> bool {
+        let wants = self.observers.values().any(|observer| observer.pending > observer.acknowledged);
+        let due = wants && now >= self.next_read;
+        if due {
+            self.next_read = now.after(self.period);
+        }
+        due
     }
 
     /// A linearizable read that was begun at `asked` has shown the record that this node knows.

@@ -49,6 +49,11 @@ pub struct Inventory {
     pub holdings: BTreeSet<Holding>,
 }
 
+impl Level {
+    /// From the least safe to the safest.
+    pub const ALL: [Level; 3] = [Level::Own, Level::Partner, Level::Stable];
+}
+
 impl Inventory {
     /// An inventory of copies in the ranks' own arenas.
     pub fn own(copies: impl IntoIterator<Item = (Rank, Stamp)>) -> Self {
@@ -119,54 +124,45 @@ pub fn choose<'a>(inventories: impl IntoIterator<Item = &'a Inventory>, groups: 
     groups.ranks(world_size).into_iter().map(|(group, ranks)| (group, newest(&ranks))).collect()
 }
 
-/// What this node's ranks have committed in the running epoch, and which versions are complete.
+/// What this node's ranks have committed in the running epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
-    committed: BTreeMap<Rank, BTreeSet<Version>>,
-    local: BTreeMap<GroupId, BTreeSet<Version>>,
-    complete: BTreeMap<GroupId, Version>,
+    committed: BTreeMap<Rank, BTreeMap<Version, Level>>,
 }
 
 impl Ledger {
-    /// `rank` holds `version` whole; `ranks` are this node's ranks. Says whether the version is now held by all of them
-    /// that are of the rank's group.
-    pub fn commit(&mut self, rank: Rank, version: Version, groups: &Groups, ranks: &[Rank]) -> bool {
-        let group = groups.of(rank);
-        if self.complete.get(&group).is_some_and(|complete| version <= *complete) {
-            return false;
-        }
-        self.committed.entry(rank).or_default().insert(version);
-        let mut members = ranks.iter().filter(|other| groups.of(**other) == group);
-        members.all(|other| self.committed.get(other).is_some_and(|of_rank| of_rank.contains(&version)))
-            && self.local.entry(group).or_default().insert(version)
+    /// `rank` holds `version` whole, at this level and at all that are less safe.
+    pub fn commit(&mut self, rank: Rank, version: Version, level: Level) {
+        let known = self.committed.entry(rank).or_default().entry(version).or_insert(level);
+        *known = (*known).max(level);
     }
 
-    /// The versions that all of this node's ranks of a group hold, from the newest complete one on.
-    pub fn local(&self) -> &BTreeMap<GroupId, BTreeSet<Version>> {
-        &self.local
+    /// The versions that all of these ranks hold, per group and level.
+    pub fn committed(&self, groups: &Groups, ranks: impl Iterator<Item = Rank>) -> Committed {
+        let mut all: Committed = BTreeMap::new();
+        for rank in ranks {
+            let held = self.committed.get(&rank);
+            for level in Level::ALL {
+                let versions = held.into_iter().flatten().filter(|(_, at)| **at >= level).map(|(version, _)| *version);
+                let versions: BTreeSet<Version> = versions.collect();
+                all.entry((groups.of(rank), level))
+                    .and_modify(|common| common.retain(|version| versions.contains(version)))
+                    .or_insert(versions);
+            }
+        }
+        all
     }
 
-    /// The newest complete version per group.
-    pub fn complete(&self) -> &BTreeMap<GroupId, Version> {
-        &self.complete
-    }
-
-    /// `version` is the newest that all nodes with ranks of `group` hold; says whether that is news. Older ones are
-    /// forgotten.
-    pub fn completed(&mut self, group: GroupId, version: Version, groups: &Groups) -> bool {
-        if self.complete.get(&group).is_some_and(|complete| version <= *complete) {
-            return false;
+    /// This version is complete at this level: what is older than the oldest that is so at some level is forgotten.
+    pub fn forget(&mut self, group: GroupId, older: Version, groups: &Groups) {
+        for (_, versions) in self.committed.iter_mut().filter(|(rank, _)| groups.of(**rank) == group) {
+            versions.retain(|version, _| *version >= older);
         }
-        self.complete.insert(group, version);
-        if let Some(local) = self.local.get_mut(&group) {
-            local.retain(|other| *other >= version);
-        }
-        for (_, of_rank) in self.committed.iter_mut().filter(|(rank, _)| groups.of(**rank) == group) {
-            of_rank.retain(|other| *other > version);
-        }
-        true
     }
 }
+
+/// The versions that all ranks of some nodes hold whole, per group and level: at that level or a safer one.
+pub type Committed = BTreeMap<(GroupId, Level), BTreeSet<Version>>;
 
 #[cfg(test)]
 mod tests {
@@ -220,15 +216,22 @@ mod tests {
     }
 
     #[test]
-    fn a_version_counts_when_all_hold_it_and_older_ones_are_forgotten() {
+    fn a_version_counts_when_all_hold_it_at_a_level() {
         let (groups, ranks) = (Groups::one(), [Rank(0), Rank(1)]);
         let mut ledger = Ledger::default();
-        assert!(!ledger.commit(Rank(0), Version(1), &groups, &ranks));
-        assert!(!ledger.commit(Rank(0), Version(2), &groups, &ranks));
-        assert!(ledger.commit(Rank(1), Version(1), &groups, &ranks));
-        assert!(ledger.completed(GroupId(0), Version(1), &groups));
-        assert!(!ledger.completed(GroupId(0), Version(1), &groups));
-        assert!(ledger.commit(Rank(1), Version(2), &groups, &ranks));
-        assert_eq!(ledger.local()[&GroupId(0)], BTreeSet::from([Version(1), Version(2)]));
+        let held = |ledger: &Ledger, level| {
+            let all = ledger.committed(&groups, ranks.into_iter());
+            all[&(GroupId(0), level)].iter().map(|version| version.0).collect::<Vec<_>>()
+        };
+        ledger.commit(Rank(0), Version(1), Level::Partner);
+        ledger.commit(Rank(0), Version(2), Level::Own);
+        assert!(held(&ledger, Level::Own).is_empty());
+        ledger.commit(Rank(1), Version(1), Level::Own);
+        ledger.commit(Rank(1), Version(2), Level::Own);
+        assert_eq!((held(&ledger, Level::Own), held(&ledger, Level::Partner)), (vec![1, 2], vec![]));
+        ledger.commit(Rank(1), Version(1), Level::Partner);
+        assert_eq!(held(&ledger, Level::Partner), [1]);
+        ledger.forget(GroupId(0), Version(2), &groups);
+        assert_eq!((held(&ledger, Level::Own), held(&ledger, Level::Partner)), (vec![2], vec![]));
     }
 }

@@ -16,7 +16,11 @@
 //! | [`plan`](mod@plan) | the next record from the last one and the failures |
 //! | [`inventory`] | frozen checkpoints and the version to restore |
 //! | [`blame`] | whose a death is; ends that are held until that is known |
-//! | [`ring`] | who observes whom; when a node is silent, when it must stop itself |
+//! | [`ring`] | who observes whom |
+//! | [`fence`] | until when a node may compute, when a silent one is given up |
+//! | [`tree`], [`word`] | what needs a word from every node, and what follows from it |
+//! | [`ranks`] | sets of ranks, run-length |
+//! | [`breach`] | rules that a simulated run can break |
 //! | [`message`] | what agents of one job tell each other |
 //! | [`report`] | what people are told |
 //! | [`agent`] | the state machine that an agent is |
@@ -37,7 +41,6 @@ pub mod ranks;
 pub mod record;
 pub mod report;
 pub mod ring;
-pub mod ring_old;
 pub mod slots;
 pub mod tree;
 pub mod word;
@@ -47,7 +50,7 @@ pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
 pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};
 pub use members::Members;
-pub use message::{PeerMessage, Status};
+pub use message::PeerMessage;
 pub use placement::Placement;
 pub use plan::{Cluster, Unrecoverable, plan};
 pub use policy::{Mode, Policy};

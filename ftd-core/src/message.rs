@@ -1,105 +1,105 @@
 //! What the agents of one job tell each other. Any message may be lost, doubled, late or out of order: each says a state,
 //! not a change, and is repeated until it is no longer needed.
 
-use crate::failure::Cause;
-use crate::ids::{EpochId, GroupId, Process, SlotId, Version};
-use crate::inventory::Inventory;
+use crate::fence::Beat;
+use crate::ids::{EpochId, NodeId, Revision, SlotId};
+use crate::record::EpochRecord;
+use crate::tree::Direction;
+use crate::word::{Decree, NodeWord};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// How far one agent is in one epoch. Sent when it changes, and again each heartbeat period while anybody may wait for it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Status {
-    /// The epoch of the newest record that the sender has read; 0 before the first.
-    pub epoch: EpochId,
-    /// Before epoch 1: the sender's slots, once all of them are up.
-    pub slots: Option<BTreeSet<SlotId>>,
-    /// No process of an older epoch is left on the sender's node, and all its observers acknowledged it in this epoch.
-    pub ready: bool,
-    /// Its frozen checkpoints, once verified.
-    pub inventory: Option<Inventory>,
-    /// Per group the versions that all ranks of the sender's node have committed in this epoch, from the newest complete
-    /// one on.
-    pub committed: BTreeMap<GroupId, BTreeSet<Version>>,
-    /// It has everybody's inventory and knows what is restored.
-    pub chosen: bool,
-    /// Its ranks are out of `MPI_Init`.
-    pub initialized: bool,
-    /// Its ranks have their state back.
-    pub restored: bool,
-    /// All its ranks ended cleanly.
-    pub finished: bool,
-    /// The job was told to end and all its ranks are gone: with this status.
-    pub left: Option<i32>,
-    /// True causes of its processes' deaths that became known after they were agreed.
-    pub causes: BTreeMap<Process, Cause>,
-}
-
-impl PeerMessage {
-    /// The sender's epoch.
-    pub fn epoch(&self) -> EpochId {
-        match self {
-            PeerMessage::Heartbeat { epoch, .. }
-            | PeerMessage::Acknowledge { epoch, .. }
-            | PeerMessage::AnyDeath { epoch, .. }
-            | PeerMessage::Deaths { epoch, .. } => *epoch,
-            PeerMessage::Status(status) => status.epoch,
-        }
-    }
-}
-
-impl Status {
-    /// Adds what another message of the same sender and epoch says. Within an epoch a sender only gets further, so late
-    /// and doubled messages do no harm.
-    pub fn merge(&mut self, other: Status) {
-        self.slots = self.slots.take().or(other.slots);
-        self.ready |= other.ready;
-        self.inventory = self.inventory.take().or(other.inventory);
-        for (group, versions) in other.committed {
-            self.committed.entry(group).or_default().extend(versions);
-        }
-        self.chosen |= other.chosen;
-        self.initialized |= other.initialized;
-        self.restored |= other.restored;
-        self.finished |= other.finished;
-        self.left = self.left.or(other.left);
-        self.causes.extend(other.causes);
-    }
-}
+use std::sync::Arc;
 
 /// Agent → agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerMessage {
     /// Observed node → observer, each period.
     Heartbeat {
-        /// Counts the sender's heartbeats.
-        sequence: u64,
+        /// Names it.
+        beat: Beat,
         /// The sender's epoch.
         epoch: EpochId,
+        /// The sender has not heard the receiver for ¾ of the time-out.
+        unheard: bool,
     },
     /// Observer → observed node.
     Acknowledge {
-        /// The heartbeat's.
-        sequence: u64,
-        /// The observer's epoch; a newer one makes the observed node read the record.
+        /// The heartbeat.
+        beat: Beat,
+        /// The epoch of both.
+        epoch: EpochId,
+        /// The observer's own lease does not run at this moment.
+        still: bool,
+    },
+    /// Observer → observed node: "I do hear you", and no more.
+    Heard {
+        /// The epoch of both.
         epoch: EpochId,
     },
-    /// How far the sender is.
-    Status(Status),
-    /// An end is held on the sender's node: did anybody die before it?
-    AnyDeath {
-        /// Names the question.
-        question: u64,
-        /// The epoch it is about.
+    /// The sender knows no record as new as the receiver's.
+    AskForRecord {
+        /// The sender's epoch.
         epoch: EpochId,
     },
-    /// Answer to [`AnyDeath`](Self::AnyDeath), given after a look at every local process.
-    Deaths {
-        /// The question's.
-        question: u64,
-        /// The epoch it is about.
+    /// A record, by another way than the store.
+    Record {
+        /// Its revision.
+        revision: Revision,
+        /// The record.
+        record: Arc<EpochRecord>,
+    },
+    /// These nodes are silent; the receiver is to write that down.
+    Accuse {
+        /// The record that it is about.
         epoch: EpochId,
-        /// Dead and dying processes that the sender is going to propose, or one of the world when it proposes a slot's,
-        /// a node's or one of ftd's own processes' death. Empty: it knows of no death.
-        dead: Vec<Process>,
+        /// … and its revision.
+        revision: Revision,
+        /// The silent.
+        accused: BTreeSet<NodeId>,
+    },
+    /// Child → parent in the tree.
+    Up {
+        /// The epoch whose tree it is.
+        epoch: EpochId,
+        /// The sender's count.
+        number: u64,
+        /// The subtree's word.
+        word: Box<NodeWord>,
+    },
+    /// Parent → child in the tree.
+    Down {
+        /// The epoch whose tree it is.
+        epoch: EpochId,
+        /// The sender's count.
+        number: u64,
+        /// What everybody is told.
+        decree: Box<Decree>,
+    },
+    /// An [`Up`](Self::Up) or [`Down`](Self::Down) was received.
+    Received {
+        /// Its epoch.
+        epoch: EpochId,
+        /// Which of the two.
+        direction: Direction,
+        /// Its number.
+        number: u64,
+    },
+    /// Before the first record: slots that are up, node by node.
+    Slots {
+        /// Of each node that the sender knows of.
+        slots: BTreeMap<NodeId, BTreeSet<SlotId>>,
+    },
+    /// The receiver has noted the slots of so many nodes.
+    SlotsNoted {
+        /// How many.
+        nodes: u32,
+    },
+    /// A detour: to be passed on, once.
+    Relay {
+        /// Who said it.
+        origin: NodeId,
+        /// For whom.
+        to: NodeId,
+        /// What.
+        message: Box<PeerMessage>,
     },
 }

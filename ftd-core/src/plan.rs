@@ -140,7 +140,6 @@ pub fn first_record(
         slots: Slots::of(slots.iter().map(|(slot, node)| SlotEntry { slot: *slot, node: *node, state: state(*slot) })),
         nodes: Members::of(nodes.iter().copied()),
         joined: BTreeSet::new(),
-        vouched: BTreeMap::new(),
         failures: FailureSet::new(),
         strategy: Strategy::Fresh,
         streaks: Vec::new(),
@@ -154,13 +153,6 @@ pub fn first_record(
 /// The record that ends the job.
 pub fn last_record(record: &EpochRecord, outcome: Outcome) -> EpochRecord {
     EpochRecord { epoch: record.epoch.next(), failures: FailureSet::new(), outcome: Some(outcome), ..record.clone() }
-}
-
-/// The same record with one more vouching of `node` for itself.
-pub fn vouch(record: &EpochRecord, node: NodeId) -> EpochRecord {
-    let mut record = record.clone();
-    *record.vouched.entry(node).or_default() += 1;
-    record
 }
 
 /// The failures that concern this record's released world, its slots or its members. What is left out is in the record

@@ -83,6 +83,8 @@ pub struct Policy {
     pub store_retry: Micros,
     /// A recovery or a start gives up on an unreachable store after this long.
     pub store_timeout: Micros,
+    /// A job that its user ends is over after this long although that cannot be written down.
+    pub end_timeout: Micros,
     /// Period of the heartbeats between agents; short, because a period is what a lost datagram costs.
     pub heartbeat_period: Micros,
     /// A node that was silent this long may be proposed dead by its observers. It stops itself after three quarters.
@@ -94,6 +96,8 @@ pub struct Policy {
     pub observers: usize,
     /// Ranks that were stopped because neither observers nor the store answer are killed after this long.
     pub fence_kill: Micros,
+    /// How many children a node has in the tree through which an epoch's words go.
+    pub fan_out: u32,
     /// How many past failures a record carries.
     pub history: usize,
 }
@@ -117,10 +121,12 @@ impl Default for Policy {
             init_patience: Micros::from_secs(30),
             store_retry: Micros::from_millis(100),
             store_timeout: Micros::from_secs(600),
+            end_timeout: Micros::from_secs(10),
             heartbeat_period: Micros::from_millis(100),
             heartbeat_timeout: Micros::from_millis(500),
             patience: Micros::from_secs(30),
             observers: 3,
+            fan_out: 16,
             fence_kill: Micros::from_secs(60),
             history: 32,
         }

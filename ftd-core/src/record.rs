@@ -105,10 +105,6 @@ pub struct EpochRecord {
     pub nodes: Members,
     /// The members that came into the job with this epoch.
     pub joined: BTreeSet<NodeId>,
-    /// How often a node vouched for itself: it was cut off from an observer, found itself still in, and said so by a write
-    /// of its own. An observer that sees the number grow starts its time-out anew, so that no one can declare the node dead
-    /// between its look at the record and its ranks' going on. The only part of a record that changes without a new epoch.
-    pub vouched: BTreeMap<NodeId, u64>,
     /// What ended the epoch before; empty in epoch 1.
     pub failures: FailureSet,
     /// How the world is brought up.
@@ -167,11 +163,6 @@ impl EpochRecord {
     /// The nodes that are in the job, by id.
     pub fn members(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.nodes.iter()
-    }
-
-    /// How often `node` vouched for itself.
-    pub fn vouched(&self, node: NodeId) -> u64 {
-        self.vouched.get(&node).copied().unwrap_or_default()
     }
 
     /// The ranks on `node` with their slots, in rank order.

@@ -6,8 +6,8 @@
 //! ([`Decree::of`]), so no two nodes ever draw different ones.
 
 use crate::failure::Cause;
-use crate::ids::{EpochId, GroupId, Process, Rank, Version};
-use crate::inventory::{Choice, Groups, Inventory, Level, Stamp};
+use crate::ids::{GroupId, Process, Rank, Version};
+use crate::inventory::{Choice, Committed, Groups, Inventory, Level, Stamp};
 use crate::ranks::RankSet;
 use crate::tree::Word;
 use std::collections::{BTreeMap, BTreeSet};
@@ -92,9 +92,6 @@ impl Left {
         Left { killed: self.killed | other.killed, status: if self.status == 0 { other.status } else { self.status } }
     }
 }
-
-/// The versions that all ranks of some nodes hold whole, per group and level: at that level or a safer one.
-pub type Committed = BTreeMap<(GroupId, Level), BTreeSet<Version>>;
 
 /// What a node, or a subtree, has to say in an epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -242,15 +239,15 @@ impl Decree {
     }
 }
 
-/// Names the version that is restored where it is spoken of with its epoch.
-pub fn stamp(version: u64, epoch: u64) -> Stamp {
-    Stamp { version: Version(version), epoch: EpochId(epoch) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::EpochId;
     use crate::inventory::Holding;
+
+    fn stamp(version: u64, epoch: u64) -> Stamp {
+        Stamp { version: Version(version), epoch: EpochId(epoch) }
+    }
 
     fn holdings(copies: &[(u32, u64, Level)], here: &[u32]) -> Holdings {
         let holding = |(owner, version, level): &(u32, u64, Level)| Holding {

@@ -143,7 +143,7 @@ impl World {
         let record = Arc::new(first_record(Mode::Reinit, 1, &ids, &slots, Micros(0)).unwrap());
         let revision = Revision(1);
         let nodes = ids.iter().map(|id| {
-            let mut fence = Fence::new(*id, 1, false, breach);
+            let mut fence = Fence::new(*id, 1, breach);
             fence.adopt(&record, revision, &policy, Micros(0));
             let known = Some((record.clone(), revision));
             Node { alive: true, out: false, fence, known, inbox: Vec::new(), reads: false, writes: None }
@@ -347,7 +347,7 @@ impl World {
                 self.send(at, to, Word::Heartbeat { epoch, beat, unheard });
             }
         }
-        if self.nodes[at].fence.wants_read() && !self.nodes[at].reads && !self.store_cut(at) {
+        if !self.nodes[at].reads && !self.store_cut(at) && self.nodes[at].fence.wants_read(now) {
             self.ask(at, None, true);
         }
         if let Some((to, accused)) = self.nodes[at].fence.hand_over(now) {
@@ -531,7 +531,7 @@ fn rules_that_are_broken_are_noticed() {
 
 #[test]
 fn a_single_node_computes_for_ever() {
-    let mut fence = Fence::new(NodeId(0), 1, false, Breach::Nothing);
+    let mut fence = Fence::new(NodeId(0), 1, Breach::Nothing);
     assert_eq!(fence.lease(), Lease::None);
     let record = first_record(Mode::Reinit, 1, &[NodeId(0)], &[(SlotId(0), NodeId(0))].into(), Micros(0)).unwrap();
     fence.adopt(&record, Revision(1), &Policy::default(), Micros(0));

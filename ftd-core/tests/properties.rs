@@ -254,14 +254,14 @@ impl Machine {
                 }
                 Effect::ReadStore => self
                     .answers
-                    .push_back(Event::StoreRead { revision: Revision(self.revision), record: self.stored.clone() }),
+                    .push_back(Event::StoreRead { revision: Revision(self.revision), record: self.stored.clone().map(std::sync::Arc::new) }),
                 Effect::Cas { expected, record } => {
                     assert_eq!(expected, Revision(self.revision), "nobody else writes");
                     assert_eq!(record.check(), Ok(()));
                     let before = self.stored.as_ref().map_or(0, |stored| stored.epoch.0);
                     assert_eq!(record.epoch.0, before + 1, "epochs grow by one");
                     self.revision += 1;
-                    self.stored = Some(*record);
+                    self.stored = Some(EpochRecord::clone(&record));
                     self.answers.push_back(Event::CasDone { revision: Revision(self.revision) });
                 }
                 Effect::Survey => self.answers.push_back(Event::Surveyed { dying: Vec::new(), leaving: Vec::new() }),
@@ -329,7 +329,7 @@ impl Machine {
             Nudge::Initialized(rank) => self.tell(Event::Initialized(process(rank))),
             Nudge::Finalized(rank) => self.tell(Event::Finalized(process(rank))),
             Nudge::Committed(rank, version) => {
-                self.tell(Event::Committed { process: process(rank), version: Version(version) });
+                self.tell(Event::Committed { process: process(rank), version: Version(version), level: Level::Own });
             }
             Nudge::LoseSlot(nth) => {
                 if let Some(slot) = self.slots.iter().nth(nth as usize).copied() {
@@ -359,7 +359,7 @@ impl Machine {
                 let old = WorldId(world.0.saturating_sub(1));
                 let process = Process::primary(old, Rank(0));
                 self.tell(Event::Exited { process, exit: Exit::Code(1), limit: None });
-                self.tell(Event::Committed { process, version: Version(99) });
+                self.tell(Event::Committed { process, version: Version(99), level: Level::Own });
                 self.tell(Event::WorldEmptied(WorldId(old.0.saturating_sub(1))));
                 self.tell(Event::Drained(old));
             }

@@ -153,7 +153,6 @@ impl Scenario {
             ["paused", n] => same(cluster.paused(number(n)?).to_string(), "true"),
             ["not", "paused", n] => same(cluster.paused(number(n)?).to_string(), "false"),
             ["out", n] => same((!record.is_member(NodeId(number(n)?))).to_string(), "true"),
-            ["vouched", n] => same((record.vouched(NodeId(number(n)?)) > 0).to_string(), "true"),
             ["restored", what] => {
                 let done = cluster.done_reports.last().ok_or("no recovery was reported")?;
                 let choice = done.restored.as_ref().and_then(|choice| choice.values().next().copied()).flatten();

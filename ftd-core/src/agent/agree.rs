@@ -1,61 +1,52 @@
 //! Reading and proposing records.
 
-use super::{Agent, Asked, Effect, Predecessor, Stage};
+use super::{Agent, Effect, Predecessor, Stage};
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{GroupId, NodeId, Process, Revision, SlotId, Version};
 use crate::plan::{self, Cluster, Unrecoverable};
-use crate::record::EpochRecord;
+use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, Notice, Report};
 use crate::slots::SlotState;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl Agent {
-    /// Wants the record read; at once if the store is idle.
-    pub(super) fn read(&mut self) {
-        self.link.want_read = true;
-    }
-
-    /// Issues a wanted read, and gives up on a store that is needed and has been unreachable for too long.
+    /// Issues a wanted read.
     pub(super) fn guard_store(&mut self) {
-        if self.link.want_read && self.link.asked == Asked::Nothing && self.now >= self.link.retry_at {
-            self.link.want_read = false;
-            self.link.asked = Asked::Read;
+        if self.store.reads(self.now) {
             self.emit(Effect::ReadStore);
         }
     }
 
-    fn write(&mut self, record: EpochRecord) {
+    pub(super) fn write(&mut self, record: EpochRecord) {
         self.announced = true;
-        let record = Box::new(record);
-        self.link.asked = Asked::Write { record: record.clone(), at: self.now };
-        self.emit(Effect::Cas { expected: self.link.revision, record });
+        let record = Arc::new(record);
+        let out: Vec<NodeId> =
+            self.record.iter().flat_map(|known| known.members()).filter(|node| !record.is_member(*node)).collect();
+        self.fence.writing(out);
+        self.store.writes(record.clone());
+        self.emit(Effect::Cas { expected: self.store.revision, record });
     }
 
-    fn store_idle(&self) -> bool {
-        self.link.asked == Asked::Nothing && !self.link.want_read && self.now >= self.link.retry_at
-    }
-
-    /// Takes a record that was read or written.
-    pub(super) fn adopt(&mut self, revision: Revision, record: EpochRecord) {
-        if revision < self.link.revision || revision == Revision(0) {
-            return;
-        }
-        self.link.revision = revision;
-        if self.link.uncertain.as_ref().is_some_and(|(at, _)| revision > *at) {
-            self.link.uncertain = None;
-        }
+    /// Takes a record that was read, written or received.
+    pub(super) fn adopt(&mut self, revision: Revision, record: Arc<EpochRecord>) {
         let known = self.epoch();
-        if record.epoch < known {
+        if revision < self.store.revision || revision == Revision(0) || record.epoch < known {
             return;
         }
-        self.ring.adopt(&record, self.now);
+        self.store.revision = revision;
+        if self.record.is_none() && !self.announced {
+            self.fence.succeed();
+        }
+        self.fence.adopt(&record, revision, &self.config.policy, self.now);
         if record.epoch == known {
-            // Only the vouching differs: invariant 1.
-            let placed = |record: &EpochRecord| (record.world, record.placement.clone(), record.outcome.clone());
-            debug_assert_eq!(self.record.as_ref().map(placed), Some(placed(&record)), "two records of {known}");
-            self.record = Some(record);
+            // Written once more, to take back an accusation: invariant 1.
+            debug_assert_eq!(self.record.as_ref(), Some(&record), "two records of {known}");
             return;
         }
+        let policy = &self.config.policy;
+        let (period, timeout) = (policy.heartbeat_period, policy.heartbeat_timeout);
+        self.tree.adopt(record.epoch, &record.nodes, period, timeout);
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
         if self.record.is_none() && !self.announced {
@@ -63,10 +54,11 @@ impl Agent {
         } else {
             self.adopt_next(record);
         }
+        self.pass_on_record();
     }
 
     /// A record was there when this agent started: its predecessor is dead, and with it the node's ranks.
-    fn adopt_predecessors(&mut self, record: EpochRecord) {
+    fn adopt_predecessors(&mut self, record: Arc<EpochRecord>) {
         let world = record.world;
         self.worlds.insert(world, None);
         let over = record.outcome.is_some() || !record.is_member(self.me);
@@ -104,7 +96,7 @@ impl Agent {
         }
     }
 
-    fn adopt_next(&mut self, record: EpochRecord) {
+    fn adopt_next(&mut self, record: Arc<EpochRecord>) {
         debug_assert!(record.check().is_ok(), "{:?}", record.check());
         if record.outcome.is_some() || !record.is_member(self.me) {
             self.report_recovery(false);
@@ -126,8 +118,8 @@ impl Agent {
         }
         // Inventories and commits belong to their epoch.
         self.locals.clear();
-        self.askers.clear();
-        self.inventory = None;
+        (self.surveying, self.surveyed) = (0, 0);
+        self.holdings = None;
         self.inventory_asked = None;
         self.choice = None;
         self.denied = None;
@@ -135,6 +127,7 @@ impl Agent {
         self.retired = false;
         self.drained = false;
         self.ledger = crate::inventory::Ledger::default();
+        self.complete.clear();
         if self.verdict.as_ref().is_some_and(|verdict| !verdict.cancelled) {
             self.verdict = None;
         }
@@ -154,7 +147,7 @@ impl Agent {
         if let Some(progress) = &mut self.progress {
             progress.times.agreed = Some(self.now);
             progress.last_sign = self.now;
-            let placement = old.map_or_else(|| record.placement.clone(), |old| old.placement);
+            let placement = old.as_ref().unwrap_or(&record).placement.clone();
             progress.episodes.push(Episode { epoch: record.epoch, failures, placement });
         }
         self.stop_worlds(Some(record.world));
@@ -184,18 +177,17 @@ impl Agent {
             return;
         }
         self.guard_clean_end();
-        self.guard_accusations();
         let needed = self.verdict.is_some()
             || self.batch.is_some()
             || self.record.is_none()
             || self.paused.is_some()
             || self.fenced;
         let timeout = self.config.policy.store_timeout;
-        if needed && self.link.down.is_some_and(|since| self.due(since, timeout)) {
+        if needed && self.store.down.is_some_and(|since| self.due(since, timeout)) {
             let reason = format!("the job cannot continue, because the store has not answered for {timeout}");
             return self.end_unrecorded(1, reason);
         }
-        if !self.store_idle() {
+        if !self.store.is_idle(self.now) {
             return;
         }
         let verdict = self.verdict.clone();
@@ -205,105 +197,51 @@ impl Agent {
             (None, None) => self.propose_first(),
             (None, Some(record)) => self.propose_next(&record),
         }
-        if let (Some(vouched), true) = (self.vouch(), self.store_idle()) {
-            self.write(vouched);
-        }
+        self.guard_take_back();
     }
 
-    /// All ranks of all nodes ended cleanly: the job is complete.
+    /// All ranks of all nodes ended cleanly: the job is complete. The root says so for all.
     fn guard_clean_end(&mut self) {
-        let done = self.finished() && self.all_peers(|status| status.finished);
+        let done = self.tree.is_root() && self.tree.decree().finished;
         if done && self.batch.is_none() && self.verdict.is_none() && self.leaving.is_none() {
             self.conclude(0, None, false);
         }
     }
 
-    fn guard_accusations(&mut self) {
-        let accused = self.ring.accused(self.now);
-        if let Some(batch) = &mut self.batch {
-            // A node that was heard again, or vouched for itself, is not dead.
-            batch.failures.retain(|failure| match failure.subject {
-                Subject::Node(node) => !failure.cause.takes_node() || accused.contains(&node),
-                _ => true,
-            });
-            if batch.failures.is_empty() {
-                self.dissolve_batch();
+    /// An accusation that may still be written, of nodes that are heard again: the record is written once more as it is.
+    fn guard_take_back(&mut self) {
+        let Some(record) = self.record.clone().filter(|_| self.store.is_idle(self.now)) else { return };
+        if self.fence.takes_back(self.now) && self.verdict.is_none() {
+            self.write(EpochRecord::clone(&record));
+        }
+    }
+
+    /// Nodes that are to be left out now.
+    fn silent_nodes(&self) -> FailureSet {
+        let mut silent = FailureSet::new();
+        if self.stage != Stage::Restarted && !self.fenced {
+            for node in self.fence.to_write(self.now) {
+                silent.insert(Failure { subject: Subject::Node(node), cause: Cause::NodeSilent, node });
             }
         }
-        if self.stage == Stage::Restarted || self.fenced {
-            return;
-        }
-        for node in accused {
-            self.fail(Subject::Node(node), Cause::NodeSilent);
-        }
+        silent
     }
 
-    fn propose_first(&mut self) {
-        self.renew_first_slots();
-        let since = self.stage_since.max(self.silent_at);
-        let overdue = self.silent.is_empty() && self.due(since, self.config.policy.start_timeout);
-        let mine = self.own_slots();
-        let mut slots: BTreeMap<SlotId, NodeId> = BTreeMap::new();
-        let mut nodes = vec![self.me];
-        slots.extend(mine.iter().flatten().map(|slot| (*slot, self.me)));
-        for node in self.others() {
-            if let Some(theirs) = self.peers.get(&node).and_then(|status| status.slots.as_ref()) {
-                slots.extend(theirs.iter().map(|slot| (*slot, node)));
-                nodes.push(node);
-            }
-        }
-        let complete = mine.is_some() && nodes.len() == self.config.nodes.len().max(1);
-        if !(complete || overdue) {
-            return;
-        }
-        if !complete {
-            let up = self.slots.iter().filter(|(_, slot)| slot.up).map(|(slot, _)| (*slot, self.me));
-            slots.extend(up);
-        }
-        let first = plan::first_record(self.config.mode, self.config.world_size, &nodes, &slots, self.now);
-        match first {
-            Ok(record) => self.write(record),
-            Err(_) if self.config.renewable_slots && !overdue => {}
-            Err(error) => self.end_unrecorded(error.status(), error.to_string()),
-        }
-    }
-
-    /// This node's slots, once all of them are up.
-    pub(super) fn own_slots(&self) -> Option<std::collections::BTreeSet<SlotId>> {
-        // Not a word before the store has said that there is no record: a predecessor may have spoken for this node.
-        let up = self.slots.values().all(|slot| slot.up) && self.started && self.link.answered;
-        let enough = !self.config.renewable_slots || self.slots_missing() == 0;
-        (up && enough).then(|| self.slots.keys().copied().collect())
-    }
-
-    /// Slots that this node was promised and that do not exist: their shepherds died before the first record, perhaps
-    /// together with an agent before this one.
-    fn slots_missing(&self) -> u32 {
-        self.slots_promised.saturating_sub(self.slots.len() as u32)
-    }
-
-    /// Asks for what is missing before the first record. (Not before the store has said that there is none.)
-    fn renew_first_slots(&mut self) {
-        if !self.config.renewable_slots || !self.started || !self.link.answered {
-            return;
-        }
-        for _ in self.slots_asked..self.slots_missing() {
-            self.need_slot();
-        }
-    }
-
-    fn need_slot(&mut self) {
+    pub(super) fn need_slot(&mut self) {
         self.slots_asked += 1;
         self.slots_since = self.now;
         self.emit(Effect::NeedSlot);
     }
 
     fn propose_next(&mut self, record: &EpochRecord) {
-        let Some(batch) = &self.batch else { return };
-        if self.now < self.batch_due(batch) || !batch.surveyed || self.await_lost_slots() {
-            return;
+        let mut failures = self.silent_nodes();
+        let accuses = !failures.is_empty();
+        let ripe = |batch: &&super::Batch| self.now >= self.batch_due(batch) && batch.surveyed && !self.await_lost_slots();
+        match self.batch.as_ref().filter(ripe) {
+            Some(batch) => failures.merge(&batch.failures),
+            None if failures.is_empty() => return,
+            None => {}
         }
-        let mut failures = batch.failures.clone();
         for slot in &self.lost_slots {
             let subject = Subject::Slot(*slot);
             failures.insert(Failure { subject, cause: Cause::SlotLost, node: self.me });
@@ -316,7 +254,7 @@ impl Agent {
                 .filter(|(slot, known)| known.up && record.slot(**slot).is_none())
                 .map(|(slot, _)| (*slot, self.me))
                 .collect(),
-            checkpointed: !self.ledger.complete().is_empty(),
+            checkpointed: !self.tree.decree().complete.is_empty(),
             computed: self.computed(),
             late_progress: self.late_progress,
             causes: self.causes.clone(),
@@ -329,6 +267,11 @@ impl Agent {
             Err(Unrecoverable::NothingFailed(_)) => self.dissolve_batch(),
             Err(Unrecoverable::NoSlot { missing, .. }) if self.await_slots(&failures, missing) => {}
             Err(_) if self.await_causes(&failures) => {}
+            // It dies with the accusation: when somebody else's write comes first, all is looked at anew.
+            Err(error) if accuses => {
+                let outcome = Outcome { status: error.status(), reason: Some(error.to_string()) };
+                self.write(plan::last_record(record, outcome));
+            }
             Err(error) => self.conclude_now(&error, record),
         }
     }

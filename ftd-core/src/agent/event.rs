@@ -2,11 +2,14 @@
 
 use crate::failure::OwnEnd;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
-use crate::inventory::{Groups, Inventory, Stamp};
+use crate::breach::Breach;
+use crate::inventory::{Groups, Inventory, Level, Stamp};
 use crate::message::PeerMessage;
+use crate::ranks::RankSet;
 use crate::policy::{Mode, Policy};
 use crate::record::EpochRecord;
 use crate::report::Report;
+use std::sync::Arc;
 
 /// What the job is; the same for every agent of the job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,12 +26,14 @@ pub struct JobConfig {
     pub renewable_slots: bool,
     /// Which ranks checkpoint together.
     pub groups: Groups,
+    /// A rule that is broken, in tests.
+    pub breach: Breach,
 }
 
 impl JobConfig {
     /// A job of one machine under `ftrun`: one node, renewable slots, one group.
     pub fn single_node(world_size: u32, mode: Mode, policy: Policy) -> Self {
-        JobConfig { nodes: vec![NodeId(0)], world_size, mode, policy, renewable_slots: true, groups: Groups::one() }
+        JobConfig { nodes: vec![NodeId(0)], world_size, mode, policy, renewable_slots: true, groups: Groups::one(), breach: Breach::Nothing }
     }
 }
 
@@ -135,6 +140,8 @@ pub enum Event {
         process: Process,
         /// Which version.
         version: Version,
+        /// At which level: it is whole at all that are less safe, too.
+        level: Level,
     },
     /// Answer to [`Effect::TakeInventory`].
     InventoryTaken {
@@ -159,12 +166,19 @@ pub enum Event {
         /// Why, one sentence.
         reason: String,
     },
-    /// Answer to [`Effect::ReadStore`]; may also come unasked (a watch fired).
+    /// Answer to [`Effect::ReadStore`].
     StoreRead {
         /// The key's revision; 0 when it was never written.
         revision: Revision,
-        /// Its value.
-        record: Option<EpochRecord>,
+        /// Its value; nothing also when the key was deleted.
+        record: Option<Arc<EpochRecord>>,
+    },
+    /// A watch of the key says this, perhaps late.
+    Watched {
+        /// The key's revision then.
+        revision: Revision,
+        /// Its value; nothing when the key was deleted.
+        record: Option<Arc<EpochRecord>>,
     },
     /// Answer to [`Effect::Cas`]: written.
     CasDone {
@@ -175,8 +189,8 @@ pub enum Event {
     CasLost {
         /// The key's revision.
         revision: Revision,
-        /// What is there.
-        record: EpochRecord,
+        /// What is there; nothing when the key was deleted.
+        record: Option<Arc<EpochRecord>>,
     },
     /// Answer to [`Effect::ReadStore`] or [`Effect::Cas`]: no answer from the store. The write may have happened.
     StoreUnavailable,
@@ -206,7 +220,7 @@ pub enum Effect {
         /// The revision it must have.
         expected: Revision,
         /// The value.
-        record: Box<EpochRecord>,
+        record: Arc<EpochRecord>,
     },
     /// Tell another agent. May be lost.
     Send {
@@ -259,11 +273,15 @@ pub enum Effect {
         group: GroupId,
         /// Version and the epoch that committed it; `None`: from the beginning.
         stamp: Option<Stamp>,
+        /// The ranks of the group whose copy is not on the node where they are placed now.
+        away: RankSet,
     },
     /// `complete` is whole for every rank of the group; places that hold older versions may be used again.
     Retire {
         /// The group; 0 is all ranks unless the job has colours.
         group: GroupId,
+        /// At which level it is: copies of older versions that are safer than that are still needed.
+        level: Level,
         /// The newest complete version.
         complete: Version,
     },

@@ -3,9 +3,10 @@
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::failure::{Cause, Subject};
 use crate::ids::{GroupId, SlotId, WorldId};
-use crate::inventory::{Inventory, Stamp, choose};
+use crate::inventory::{Level, Stamp};
 use crate::plan::signal_status;
 use crate::report::{Notice, Report};
+use crate::word::Holdings;
 
 impl Agent {
     /// Kills the processes of every world on this node, but for `except`.
@@ -24,7 +25,8 @@ impl Agent {
             self.emit(Effect::StopWorld(world));
         }
         if self.worlds.values().all(Option::is_some) {
-            self.go_on();
+            // Who is to be killed is not continued first.
+            self.paused = None;
         }
     }
 
@@ -57,7 +59,9 @@ impl Agent {
                 break;
             }
         }
+        self.speak();
         self.guard_choice();
+        self.speak();
         self.guard_retire();
         self.note_complete();
         self.guard_cancelled();
@@ -114,7 +118,7 @@ impl Agent {
         if world == WorldId(1) {
             // Nothing ran before the first world.
             self.drained = true;
-            self.inventory = Some(Inventory::default());
+            self.holdings = Some(Holdings::default());
             return;
         }
         let old = WorldId(world.0 - 1);
@@ -159,8 +163,9 @@ impl Agent {
 
     /// Every node has emptied its slots of older worlds, and every observer has acknowledged every node in this epoch:
     /// invariant 2.
-    fn may_release(&self) -> bool {
-        self.all_peers(|status| status.ready) && self.ring.confirmed(self.now)
+    fn may_release(&mut self) -> bool {
+        self.speak();
+        self.tree.decree().release && self.fence.lease().runs(self.now)
     }
 
     fn guard_parked(&mut self) {
@@ -188,16 +193,14 @@ impl Agent {
             );
             self.conclude(1, Some(reason), false);
         }
-        let executing = matches!(self.stage, Stage::Draining | Stage::Parked | Stage::Computing);
-        if self.choice.is_some() || !executing || !self.all_peers(|status| status.inventory.is_some()) {
+        if self.choice.is_some() {
             return;
         }
-        let Some(own) = &self.inventory else { return };
-        let theirs = self.peers_now().flatten().filter_map(|status| status.inventory.as_ref());
-        let choice = choose(theirs.chain([own]), &self.config.groups, self.config.world_size);
-        let epoch = self.epoch();
+        let Some((choice, away)) = self.tree.decree().choice.clone() else { return };
+        let (epoch, groups) = (self.epoch(), self.config.groups.ranks(self.config.world_size));
         for (group, stamp) in &choice {
-            self.effects.push(Effect::Restore { epoch, group: *group, stamp: *stamp });
+            let of_group = groups.get(group).map(|ranks| away.without(&away.without(ranks))).unwrap_or_default();
+            self.effects.push(Effect::Restore { epoch, group: *group, stamp: *stamp, away: of_group });
         }
         let newer = |(group, stamp): (&GroupId, &Option<Stamp>)| {
             let before = self.restored_last.as_ref().and_then(|last| last.get(group).copied().flatten());
@@ -211,14 +214,15 @@ impl Agent {
     /// Once every agent knows what is restored, what is older is needed no more. (All places may hold complete versions
     /// when an epoch ends; the next checkpoint needs one of them.)
     fn guard_retire(&mut self) {
-        if self.retired || !self.all_peers(|status| status.chosen) {
+        if self.retired || !self.tree.decree().chosen {
             return;
         }
         let Some(choice) = &self.choice else { return };
         self.retired = true;
         for (group, stamp) in choice {
             if let Some(stamp) = stamp {
-                self.effects.push(Effect::Retire { group: *group, complete: stamp.version });
+                // It was complete somewhere, at the least safe level perhaps.
+                self.effects.push(Effect::Retire { group: *group, level: Level::Own, complete: stamp.version });
             }
         }
     }
@@ -228,34 +232,16 @@ impl Agent {
         if self.stage != Stage::Computing {
             return;
         }
-        let Some(record) = &self.record else { return };
-        let epoch = record.epoch;
-        for (group, ranks) in self.config.groups.ranks(self.config.world_size) {
-            let mut nodes: Vec<_> = ranks.iter().filter_map(|rank| record.node_of(rank)).collect();
-            nodes.sort_unstable();
-            nodes.dedup();
-            let mut common: Option<std::collections::BTreeSet<_>> = None;
-            for node in nodes {
-                let held = if node == self.me {
-                    self.ledger.local().get(&group)
-                } else {
-                    let status = self.peers.get(&node).filter(|status| status.epoch == epoch);
-                    status.and_then(|status| status.committed.get(&group))
-                };
-                let held = held.cloned().unwrap_or_default();
-                common = Some(match common {
-                    None => held,
-                    Some(common) => common.intersection(&held).copied().collect(),
-                });
+        for (key, complete) in self.tree.decree().complete.clone() {
+            if self.complete.get(&key).is_some_and(|known| *known >= complete) {
+                continue;
             }
-            let Some(complete) = common.and_then(|common| common.last().copied()) else { continue };
-            if self.ledger.completed(group, complete, &self.config.groups) {
-                self.effects.push(Effect::Retire { group, complete });
-                for status in self.peers.values_mut() {
-                    if let Some(committed) = status.committed.get_mut(&group) {
-                        committed.retain(|version| *version >= complete);
-                    }
-                }
+            self.complete.insert(key, complete);
+            let (group, level) = key;
+            self.emit(Effect::Retire { group, level, complete });
+            let of_group = self.complete.iter().filter(|((other, _), _)| *other == group);
+            if let Some(oldest) = of_group.map(|(_, version)| *version).min() {
+                self.ledger.forget(group, oldest, &self.config.groups);
             }
         }
     }
@@ -268,10 +254,10 @@ impl Agent {
             && self.locals.values().all(|local| local.end == Some(LocalEnd::Clean))
     }
 
-    /// A cancelled job ends although the store does not answer.
+    /// A job that its user ends is over in a while although the store does not answer.
     fn guard_cancelled(&mut self) {
         let Some(verdict) = self.verdict.as_ref().filter(|verdict| verdict.cancelled) else { return };
-        let waited = self.due(verdict.since, self.config.policy.store_retry);
+        let waited = self.due(verdict.since, self.config.policy.end_timeout);
         if waited && !matches!(self.stage, Stage::Ending | Stage::Over) {
             self.enter_ending();
             self.guard_ending();

@@ -1,15 +1,18 @@
 //! What an event means for what the agent knows.
 
-use super::{Agent, Asked, Batch, Effect, Event, Exit, Limit, Link, LocalEnd, Progress, Stage};
-use crate::blame::{self, Hold, Phase, verdict};
+use super::{Agent, Batch, Event, Exit, Limit, LocalEnd, Progress, Stage};
+use crate::blame::{self, Phase, verdict};
 use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
-use crate::ids::{EpochId, Micros, NodeId, Process, Rank, Revision, SlotId, Version, WorldId};
+use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
+use crate::inventory::{Inventory, Level};
 use crate::message::PeerMessage;
 use crate::plan::relevant;
 use crate::record::EpochRecord;
+use crate::tree::Direction;
+use crate::word::Holdings;
 use crate::report::{Notice, PhaseTimes, Report};
 use crate::slots::SlotState;
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 const SIGKILL: i32 = 9;
 
@@ -35,13 +38,8 @@ impl Agent {
             Event::WorldServerLost(world) => self.take_server_lost(world),
             Event::WorldEmptied(world) => self.take_emptied(world),
             Event::Drained(world) => self.drained |= self.stage == Stage::Draining && world.next() == self.world(),
-            Event::Committed { process, version } => self.take_committed(process, version),
-            Event::InventoryTaken { epoch, inventory } => {
-                if epoch == self.epoch() && self.inventory.is_none() {
-                    self.inventory = Some(inventory);
-                    self.inventory_asked = None;
-                }
-            }
+            Event::Committed { process, version, level } => self.take_committed(process, version, level),
+            Event::InventoryTaken { epoch, inventory } => self.take_inventory(epoch, &inventory),
             Event::RestoreAsked(process) => {
                 if let Some(local) = self.locals.get_mut(&process) {
                     local.asked = true;
@@ -52,10 +50,11 @@ impl Agent {
             Event::NotRestored { process, reason } => self.take_not_restored(process, reason),
             Event::StoreRead { revision, record } => self.take_read(revision, record),
             Event::CasDone { revision } => self.take_written(revision),
+            Event::Watched { revision, record } => self.take_watched(revision, record),
             Event::CasLost { revision, record } => {
                 self.answered();
-                self.link.asked = Asked::Nothing;
-                self.adopt(revision, record);
+                self.store.written();
+                self.take_key(revision, record);
             }
             Event::StoreUnavailable => self.take_unavailable(),
             Event::Message { from, message } => self.take_message(from, message),
@@ -76,7 +75,15 @@ impl Agent {
             0 | 1 => self.config.world_size,
             _ => self.slots.len() as u32,
         };
-        self.read();
+        self.store.want();
+    }
+
+    fn take_inventory(&mut self, epoch: EpochId, inventory: &Inventory) {
+        if epoch == self.epoch() && self.holdings.is_none() {
+            self.inventory_asked = None;
+            let here: Vec<_> = self.record.iter().flat_map(|record| record.ranks_on(self.me)).map(|(rank, _)| rank).collect();
+            self.holdings = Some(Holdings::of(inventory, |rank| here.contains(&rank)));
+        }
     }
 
     fn take_slot_up(&mut self, slot: SlotId) {
@@ -269,68 +276,6 @@ impl Agent {
         known.next().unwrap_or(self.me)
     }
 
-    /// An end by a process's own will: collateral when a failure is known, otherwise held.
-    fn take_own_end(&mut self, process: Process, end: OwnEnd) {
-        if self.ended(process.world) || self.holds.iter().any(|hold| hold.process == process) {
-            return;
-        }
-        let Some(local) = self.locals.get_mut(&process) else { return };
-        if matches!(end, OwnEnd::Abort(_)) && local.end.is_some() {
-            return;
-        }
-        if self.leaving.is_some() {
-            return self.leaves_by_itself(process, end);
-        }
-        local.end = Some(LocalEnd::Own);
-        // Found dead when another's end was looked into: this one was first.
-        let first = local.leaving;
-        if let Some(batch) = &mut self.batch {
-            batch.failures.insert_collateral(Collateral { process, end });
-            return;
-        }
-        self.hold(process, end);
-        if first {
-            self.holds.rotate_right(1);
-            self.holds.iter_mut().for_each(|hold| hold.surveyed = false);
-        }
-    }
-
-    /// Holds an end, and asks everybody whether a death came before it.
-    fn hold(&mut self, process: Process, end: OwnEnd) {
-        self.questions += 1;
-        self.uncertain_since = self.now;
-        let hold = Hold {
-            process,
-            end,
-            since: self.now,
-            surveyed: false,
-            question: self.questions,
-            unanswered: self.others().into_iter().collect(),
-            asked: self.now,
-            elsewhere: None,
-            store_asked: false,
-            store_said: false,
-        };
-        self.ask(&hold);
-        self.holds.push(hold);
-        self.survey_wanted = true;
-    }
-
-    fn ask(&mut self, hold: &Hold) {
-        let message = PeerMessage::AnyDeath { question: hold.question, epoch: self.epoch() };
-        for to in &hold.unanswered {
-            self.emit(Effect::Send { to: *to, message: message.clone() });
-        }
-    }
-
-    /// Nothing failed after all (a node that was accused is heard again): what was taken for collateral is held again.
-    pub(super) fn dissolve_batch(&mut self) {
-        let Some(batch) = self.batch.take() else { return };
-        for collateral in batch.failures.collateral() {
-            self.hold(collateral.process, collateral.end);
-        }
-    }
-
     fn take_survey(&mut self, dying: &[Process], leaving: &[Process]) {
         self.surveys = self.surveys.saturating_sub(1);
         for process in leaving {
@@ -345,7 +290,6 @@ impl Agent {
         if self.surveys > 0 || self.survey_wanted {
             return;
         }
-        self.holds.iter_mut().for_each(|hold| hold.surveyed = true);
         if let Some(batch) = &mut self.batch {
             batch.surveyed = true;
         }
@@ -374,17 +318,16 @@ impl Agent {
         }
     }
 
-    fn take_committed(&mut self, process: Process, version: Version) {
+    fn take_committed(&mut self, process: Process, version: Version, level: Level) {
         if self.stage != Stage::Computing || !self.locals.contains_key(&process) || self.ended(process.world) {
             return;
         }
-        let ranks = self.local_ranks();
-        self.ledger.commit(process.rank, version, &self.config.groups, &ranks);
+        self.ledger.commit(process.rank, version, level);
     }
 
     /// Whether this world was told to stop, or is gone altogether: what its processes do is no failure of theirs any more.
     /// (How one ended may be told long after its slot was empty.)
-    fn ended(&self, world: WorldId) -> bool {
+    pub(super) fn ended(&self, world: WorldId) -> bool {
         self.worlds.get(&world).is_none_or(Option::is_some)
     }
 
@@ -447,130 +390,132 @@ impl Agent {
     }
 
     fn answered(&mut self) {
-        if self.link.down.take().is_some() {
+        if self.store.answered() {
             self.report(Report::Notice(Notice::StoreBack));
         }
     }
 
-    fn take_read(&mut self, revision: Revision, record: Option<EpochRecord>) {
+    fn take_read(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
         self.answered();
-        self.link.answered = true;
-        for hold in self.holds.iter_mut().filter(|hold| hold.store_asked) {
-            hold.store_said = true;
+        let asked = self.store.read();
+        let before = self.epoch();
+        self.take_key(revision, record);
+        if let Some(asked) = asked.filter(|_| before == self.epoch()) {
+            self.fence.read(asked, self.now);
         }
-        if self.link.asked == Asked::Read {
-            self.link.asked = Asked::Nothing;
+    }
+
+    /// What the watch says may be older than what this agent's predecessor knew: it counts when a read has been answered.
+    fn take_watched(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
+        if self.store.began {
+            self.take_key(revision, record);
         }
-        if let Some(record) = record {
-            self.adopt(revision, record);
+    }
+
+    /// What the key is.
+    fn take_key(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
+        match record {
+            Some(record) => self.adopt(revision, record),
+            // Somebody has removed it: what is agreed is not known any more, and must not be agreed anew from the beginning.
+            None if self.record.is_some() && revision >= self.store.revision => {
+                let reason = "the job cannot continue, because its record was deleted from the store".to_string();
+                self.end_unrecorded(1, reason);
+            }
+            None => {}
         }
     }
 
     fn take_written(&mut self, revision: Revision) {
         self.answered();
-        if let Asked::Write { record, at } = std::mem::replace(&mut self.link.asked, Asked::Nothing) {
-            let vouched = self.record.as_ref().is_some_and(|known| known.epoch == record.epoch);
-            self.adopt(revision, *record);
-            if vouched {
-                self.ring.vouched_for_me(at);
-            }
+        if let Some(record) = self.store.written() {
+            self.adopt(revision, record);
         }
     }
 
     fn take_unavailable(&mut self) {
-        let Link { asked, revision, .. } = &self.link;
-        if let Asked::Write { record, .. } = asked {
-            self.link.uncertain = Some((*revision, self.accuses(record)));
-        }
-        // Nobody could write a node's death down; they are given the time for it again.
-        for hold in self.holds.iter_mut().filter(|hold| !hold.unanswered.is_empty()) {
-            (hold.since, hold.store_asked, hold.store_said) = (self.now, false, false);
-        }
-        self.link.asked = Asked::Nothing;
-        self.link.want_read = true;
-        self.link.retry_at = self.now.after(self.config.policy.store_retry);
-        if self.link.down.is_none() {
-            self.link.down = Some(self.now);
+        if self.store.unavailable(self.now, self.config.policy.store_retry) {
             self.report(Report::Notice(Notice::StoreUnavailable));
         }
     }
 
-    /// The nodes that this record leaves out and the present one does not.
-    pub(super) fn accuses(&self, next: &EpochRecord) -> BTreeSet<NodeId> {
-        let members = self.record.iter().flat_map(EpochRecord::members);
-        members.filter(|node| !next.is_member(*node)).collect()
-    }
-
     fn take_message(&mut self, from: NodeId, message: PeerMessage) {
-        if self.record.as_ref().is_some_and(|record| !record.is_member(from)) {
-            // Whoever knows less is told to read: the node that it is out, or this one that more has happened since.
-            return self.note_epoch(from, message.epoch());
+        if !self.is_member(from) {
+            // Whoever knows less is told: the node that it is out, or this one that more has happened since.
+            return match message {
+                PeerMessage::Record { revision, record } => self.take_record(revision, record),
+                PeerMessage::Heartbeat { epoch, .. } | PeerMessage::AskForRecord { epoch } if epoch < self.epoch() => {
+                    self.send_record(from);
+                }
+                PeerMessage::Heartbeat { epoch, .. } if epoch > self.epoch() => self.ask_for_record(from),
+                _ => {}
+            };
         }
         match message {
-            PeerMessage::Heartbeat { sequence, epoch } => {
-                self.note_epoch(from, epoch);
-                let acknowledge = self.ring.heartbeat(from, epoch, self.now);
-                if acknowledge && !self.accusing(from) {
-                    let message = PeerMessage::Acknowledge { sequence, epoch: self.epoch() };
-                    self.emit(Effect::Send { to: from, message });
+            PeerMessage::Heartbeat { .. } => self.take_heartbeat(from, &message),
+            PeerMessage::Acknowledge { beat, epoch, still } => {
+                self.fence.acknowledged(from, beat, epoch, still, self.now);
+            }
+            PeerMessage::Heard { epoch } => self.fence.heard(from, epoch, self.now),
+            PeerMessage::AskForRecord { epoch } => {
+                if epoch < self.epoch() {
+                    self.send_record(from);
                 }
             }
-            PeerMessage::Acknowledge { sequence, epoch } => {
-                self.note_epoch(from, epoch);
-                self.ring.acknowledge(from, sequence);
+            PeerMessage::Record { revision, record } => self.take_record(revision, record),
+            PeerMessage::Accuse { epoch, revision, accused } => {
+                self.fence.collect(&accused, epoch, revision, self.now);
             }
-            PeerMessage::Status(status) => {
-                self.note_epoch(from, status.epoch);
-                for (process, cause) in &status.causes {
-                    self.cause_known(*process, blame::Verdict::Failure(*cause));
-                }
-                let known = self.peers.entry(from).or_default();
-                if status.epoch > known.epoch {
-                    *known = status;
-                } else if status.epoch == known.epoch {
-                    known.merge(status);
-                }
-                self.note_complete();
-            }
-            PeerMessage::AnyDeath { question, epoch } => {
-                self.note_epoch(from, epoch);
-                if epoch == self.epoch() {
-                    if self.askers.is_empty() {
-                        self.uncertain_since = self.now;
-                    }
-                    self.survey_wanted |= self.askers.insert((from, question));
+            PeerMessage::Up { epoch, number, word } => {
+                if self.knows_epoch(from, epoch) && self.tree.take_up(from, epoch, number, *word) {
+                    self.send(from, PeerMessage::Received { epoch, direction: Direction::Up, number });
                 }
             }
-            PeerMessage::Deaths { question, epoch, dead } => {
-                self.note_epoch(from, epoch);
-                let Some(hold) = self.holds.iter_mut().find(|hold| hold.question == question) else { return };
-                if epoch == self.record.as_ref().map_or(EpochId(0), |record| record.epoch) {
-                    hold.unanswered.remove(&from);
-                    if !dead.is_empty() {
-                        hold.elsewhere = hold.elsewhere.or(Some(self.now));
-                    }
+            PeerMessage::Down { epoch, number, decree } => {
+                if self.knows_epoch(from, epoch) && self.tree.take_down(from, epoch, number, *decree) {
+                    self.send(from, PeerMessage::Received { epoch, direction: Direction::Down, number });
+                    self.take_causes();
                 }
             }
+            PeerMessage::Received { epoch, direction, number } => self.tree.acknowledged(from, epoch, direction, number),
+            PeerMessage::Slots { slots } => self.take_slots(from, slots),
+            PeerMessage::SlotsNoted { nodes } => self.take_slots_noted(from, nodes),
+            PeerMessage::Relay { origin, to, message } => self.take_relay(from, origin, to, message),
         }
     }
 
-    fn note_epoch(&mut self, from: NodeId, epoch: EpochId) {
+    fn take_relay(&mut self, from: NodeId, origin: NodeId, to: NodeId, message: Box<PeerMessage>) {
+        let nested = matches!(*message, PeerMessage::Relay { .. });
+        if to == self.me && !nested {
+            self.take_message(origin, *message);
+        } else if origin == from && self.is_member(to) && !nested {
+            self.send(to, PeerMessage::Relay { origin, to, message });
+        }
+    }
+
+    fn take_record(&mut self, revision: Revision, record: Arc<EpochRecord>) {
+        if self.store.began {
+            self.adopt(revision, record);
+        }
+    }
+
+    /// Whether both are in the same epoch; who is behind is helped.
+    fn knows_epoch(&mut self, from: NodeId, epoch: EpochId) -> bool {
         if epoch > self.epoch() {
-            self.read();
+            self.ask_for_record(from);
         } else if epoch < self.epoch() {
-            self.tell(from);
+            self.send_record(from);
         }
+        epoch == self.epoch()
     }
 
-    /// Whether a write that leaves `node` out is, or may be, on its way to the store.
-    fn accusing(&self, node: NodeId) -> bool {
-        let written = match &self.link.asked {
-            Asked::Write { record, .. } => self.accuses(record).contains(&node),
-            _ => false,
-        };
-        let may_be =
-            |(revision, nodes): &(Revision, BTreeSet<NodeId>)| *revision == self.link.revision && nodes.contains(&node);
-        written || self.link.uncertain.as_ref().is_some_and(may_be)
+    /// True causes that others know.
+    pub(super) fn take_causes(&mut self) {
+        let causes = self.tree.decree().causes.iter();
+        let news: Vec<(Process, Cause)> =
+            causes.filter(|(process, _)| !self.causes.contains_key(process)).map(|(p, cause)| (*p, *cause)).collect();
+        for (process, cause) in news {
+            self.cause_known(process, blame::Verdict::Failure(cause));
+        }
     }
 
     pub(super) fn conclude(&mut self, status: i32, reason: Option<String>, cancelled: bool) {
@@ -585,88 +530,6 @@ impl Agent {
         if cancelled {
             self.last_words = None;
             self.stop_worlds(None);
-        }
-    }
-
-    /// Ends of which it is known now whose they are.
-    pub(super) fn guard_holds(&mut self) {
-        self.answer_askers();
-        if self.uncertain() || self.verdict.is_some() {
-            return;
-        }
-        self.ask_again();
-        let decided = self.holds.iter().position(|hold| {
-            hold.surveyed && (hold.unanswered.is_empty() || hold.store_said) && hold.elsewhere.is_none()
-        });
-        let Some(hold) = decided.map(|at| self.holds.remove(at)) else { return };
-        if self.config.policy.recover_aborts {
-            return self.fail(Subject::Process(hold.process), Cause::Own(hold.end));
-        }
-        let node = self.me;
-        let reason = match hold.end {
-            OwnEnd::NoFinalize => format!(
-                "{} on {node} exited with code 0 but without MPI_Finalize, and nobody had died before it",
-                hold.process.rank
-            ),
-            end => format!("{} on {node} {end}", hold.process.rank),
-        };
-        self.conclude(hold.end.status(), Some(reason), false);
-        if matches!(hold.end, OwnEnd::Abort(_)) {
-            let until = self.now.after(self.config.policy.abort_grace);
-            self.last_words = Some((hold.process, until));
-            self.emit(Effect::Proceed { process: hold.process, end: hold.end });
-        }
-    }
-
-    /// Nodes that do not answer are asked again, and when their time is over looked up in the record; a death that was
-    /// announced and never agreed is asked for again.
-    fn ask_again(&mut self) {
-        let (exit_timeout, question_timeout) = (self.config.policy.exit_timeout, self.question_timeout());
-        let (now, period) = (self.now, self.config.policy.heartbeat_period);
-        let mut holds = std::mem::take(&mut self.holds);
-        for hold in holds.iter_mut().filter(|hold| !hold.unanswered.is_empty() && now.since(hold.asked) >= period) {
-            hold.asked = now;
-            self.ask(hold);
-        }
-        self.holds = holds;
-        let overdue = |hold: &Hold| !hold.unanswered.is_empty() && now.since(hold.since) >= question_timeout;
-        for hold in self.holds.iter_mut().filter(|hold| overdue(hold) && !hold.store_asked) {
-            hold.store_asked = true;
-            self.link.want_read = true;
-        }
-        let stale = |hold: &Hold| hold.elsewhere.is_some_and(|since| now.since(since) >= exit_timeout);
-        while let Some(at) = self.holds.iter().position(stale) {
-            let hold = self.holds.remove(at);
-            self.hold(hold.process, hold.end);
-        }
-    }
-
-    fn answer_askers(&mut self) {
-        if self.askers.is_empty() || self.survey_wanted || self.surveys > 0 || self.uncertain() {
-            return;
-        }
-        let known = self.batch.iter().flat_map(|batch| batch.failures.failures());
-        let mut dead: Vec<Process> = known
-            .filter_map(|failure| match failure.subject {
-                Subject::Process(process) => Some(process),
-                _ => None,
-            })
-            .collect();
-        if dead.is_empty() && (self.batch.is_some() || self.verdict.is_some() || self.leaving.is_some()) {
-            // Somebody died with a slot, a server, an agent or a node; or the job ends, and why is on its way to the store.
-            dead.push(Process::primary(self.world(), Rank(0)));
-        }
-        let epoch = self.epoch();
-        for (to, question) in std::mem::take(&mut self.askers) {
-            self.emit(Effect::Send { to, message: PeerMessage::Deaths { question, epoch, dead: dead.clone() } });
-        }
-    }
-
-    pub(super) fn guard_survey(&mut self) {
-        if self.survey_wanted {
-            self.survey_wanted = false;
-            self.surveys += 1;
-            self.emit(Effect::Survey);
         }
     }
 

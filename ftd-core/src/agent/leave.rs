@@ -6,6 +6,7 @@ use crate::agent::Exit;
 use crate::failure::{OwnEnd, signal_name};
 use crate::ids::{Micros, Process, SlotId};
 use crate::plan::signal_status;
+use crate::word::Left;
 
 /// The ranks were told to end.
 #[derive(Debug, Clone)]
@@ -84,11 +85,11 @@ impl Agent {
         true
     }
 
-    /// With what this node's ranks left, once all are gone.
-    pub(super) fn left_with(&self) -> Option<i32> {
+    /// How this node's ranks left, once all are gone.
+    pub(super) fn left_with(&self) -> Option<Left> {
         let leaving = self.leaving.as_ref()?;
         let gone = self.stage == Stage::Computing && self.locals.values().all(|local| local.gone);
-        gone.then(|| if leaving.killed { signal_status(leaving.signal).0 } else { leaving.status })
+        gone.then_some(Left { killed: leaving.killed, status: leaving.status })
     }
 
     /// Ends a job that was told to end: when all ranks are gone, or their time is over.
@@ -99,13 +100,11 @@ impl Agent {
         }
         let (grace, name) = (self.config.policy.grace, signal_name(leaving.signal));
         let killed = signal_status(leaving.signal).0;
-        if let Some(mine) = self.left_with().filter(|_| self.all_peers(|status| status.left.is_some())) {
-            let all: Vec<i32> = self.peers_now().flatten().filter_map(|status| status.left).chain([mine]).collect();
-            let (status, reason) = if all.contains(&killed) {
+        if let Some(all) = self.tree.decree().left.filter(|_| self.tree.is_root()) {
+            let (status, reason) = if all.killed {
                 (killed, format!("the job was cancelled by {name}"))
             } else {
-                let own = all.into_iter().find(|status| *status != 0).unwrap_or(0);
-                (own, format!("the job was cancelled by {name}, and its ranks ended by themselves"))
+                (all.status, format!("the job was cancelled by {name}, and its ranks ended by themselves"))
             };
             return self.conclude(status, Some(reason), true);
         }

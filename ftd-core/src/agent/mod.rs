@@ -22,22 +22,27 @@
 mod agree;
 mod event;
 mod execute;
-mod fence;
+mod gather;
+mod holds;
 mod intake;
 mod leave;
+mod silence;
+mod store;
 mod tell;
 
 pub use event::{Effect, Event, Exit, JobConfig, Limit};
 
-use crate::blame::{Hold, Phase};
+use crate::blame::Phase;
 use crate::failure::{Cause, FailureSet};
-use crate::ids::{EpochId, Micros, NodeId, Process, Rank, Revision, SlotId, WorldId};
-use crate::inventory::{Choice, Inventory, Ledger};
-use crate::message::Status;
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, SlotId, Version, WorldId};
+use crate::fence::Fence;
+use crate::inventory::{Choice, Ledger};
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, PhaseTimes, Report};
-use crate::ring_old::Ring;
+use crate::tree::Tree;
+use crate::word::{Decree, Holdings, NodeWord};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Where an agent is in its epoch; see the [module's table](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,33 +97,6 @@ enum LocalEnd {
     Own,
 }
 
-/// What the store was asked last.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-enum Asked {
-    #[default]
-    Nothing,
-    Read,
-    Write {
-        record: Box<EpochRecord>,
-        at: Micros,
-    },
-}
-
-/// This agent's view of the store.
-#[derive(Debug, Clone, Default)]
-struct Link {
-    revision: Revision,
-    asked: Asked,
-    want_read: bool,
-    /// A read was answered.
-    answered: bool,
-    /// Unreachable since.
-    down: Option<Micros>,
-    retry_at: Micros,
-    /// A write that was not answered may still happen as long as the key is at this revision; it accuses these nodes.
-    uncertain: Option<(Revision, BTreeSet<NodeId>)>,
-}
-
 /// Failures that are known and not yet agreed.
 #[derive(Debug, Clone, Default)]
 struct Batch {
@@ -162,8 +140,9 @@ pub struct Agent {
     announced: bool,
     stage: Stage,
     stage_since: Micros,
-    link: Link,
-    record: Option<EpochRecord>,
+    store: store::Store,
+    gather: gather::Gather,
+    record: Option<Arc<EpochRecord>>,
     slots: BTreeMap<SlotId, Slot>,
     lost_slots: BTreeSet<SlotId>,
     /// Slots whose shepherds are dying, since when that is known: they are lost in a moment.
@@ -182,12 +161,14 @@ pub struct Agent {
     /// A process has been seen in `MPI_Init`: the program is none that does without.
     speaks_mpi: bool,
     batch: Option<Batch>,
-    holds: Vec<Hold>,
-    /// A hold or a question began at this time; dying processes are waited for from then on.
+    holds: Vec<holds::Hold>,
+    /// A hold or a survey began at this time; dying processes are waited for from then on.
     uncertain_since: Micros,
-    questions: u64,
-    askers: BTreeSet<(NodeId, u64)>,
+    /// The survey of the epoch that is being made, and the last one that was.
+    surveying: u64,
+    surveyed: u64,
     survey_wanted: bool,
+    /// Looks at the processes that are under way.
     surveys: u32,
     causes: BTreeMap<Process, Cause>,
     verdict: Option<Verdict>,
@@ -196,7 +177,7 @@ pub struct Agent {
     /// A process that says its last words before the world is killed, and until when.
     last_words: Option<(Process, Micros)>,
     drained: bool,
-    inventory: Option<Inventory>,
+    holdings: Option<Holdings>,
     inventory_asked: Option<Micros>,
     choice: Option<Choice>,
     /// What the last epoch restored of which that is known, this one or an earlier one.
@@ -206,12 +187,12 @@ pub struct Agent {
     /// What is older than the choice was given up.
     retired: bool,
     ledger: Ledger,
-    ring: Ring,
+    /// The newest version of each group that has become complete in this epoch, and was told of.
+    complete: BTreeMap<(GroupId, crate::inventory::Level), Version>,
+    fence: Fence,
+    tree: Tree<NodeWord, Decree>,
     paused: Option<Micros>,
     fenced: bool,
-    peers: BTreeMap<NodeId, Status>,
-    told: Option<Status>,
-    tell_at: Micros,
     progress: Option<Progress>,
     /// The recovery of this epoch, noticed at this time, was reported without anybody having taken back what there is.
     denied: Option<Micros>,
@@ -230,7 +211,8 @@ pub struct Predecessor {
 impl Agent {
     /// The agent of node `me`.
     pub fn new(me: NodeId, config: JobConfig) -> Self {
-        let ring = Ring::new(me, &config.policy);
+        let fence = Fence::new(me, 0, config.breach);
+        let tree = Tree::new(me, config.policy.fan_out);
         Agent {
             me,
             config,
@@ -241,7 +223,8 @@ impl Agent {
             announced: false,
             stage: Stage::Gathering,
             stage_since: Micros(0),
-            link: Link::default(),
+            store: store::Store::default(),
+            gather: gather::Gather::default(),
             record: None,
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
@@ -257,8 +240,8 @@ impl Agent {
             batch: None,
             holds: Vec::new(),
             uncertain_since: Micros(0),
-            questions: 0,
-            askers: BTreeSet::new(),
+            surveying: 0,
+            surveyed: 0,
             survey_wanted: false,
             surveys: 0,
             causes: BTreeMap::new(),
@@ -266,19 +249,18 @@ impl Agent {
             leaving: None,
             last_words: None,
             drained: false,
-            inventory: None,
+            holdings: None,
             inventory_asked: None,
             choice: None,
             restored_last: None,
             late_progress: false,
             retired: false,
             ledger: Ledger::default(),
-            ring,
+            complete: BTreeMap::new(),
+            fence,
+            tree,
             paused: None,
             fenced: false,
-            peers: BTreeMap::new(),
-            told: None,
-            tell_at: Micros(0),
             progress: None,
             denied: None,
             predecessor: None,
@@ -292,9 +274,16 @@ impl Agent {
         self
     }
 
+    /// Tells this agent from those of the same node before and after it.
+    #[must_use]
+    pub fn incarnation(mut self, incarnation: u64) -> Self {
+        self.fence = Fence::new(self.me, incarnation, self.config.breach);
+        self
+    }
+
     /// The newest record read or written.
     pub fn record(&self) -> Option<&EpochRecord> {
-        self.record.as_ref()
+        self.record.as_deref()
     }
 
     /// Where it is in its epoch.
@@ -325,15 +314,19 @@ impl Agent {
         self.guard_fence();
         self.take(event);
         self.guard_fence();
+        self.guard_survey();
+        self.speak();
         self.guard_holds();
         self.guard_leaving();
         self.guard_stage();
+        self.guard_gather();
         self.guard_agreement();
         self.guard_stage();
         self.guard_reports();
-        self.guard_status();
-        self.guard_store();
         self.guard_survey();
+        self.speak();
+        self.guard_tree();
+        self.guard_store();
         self.schedule();
         std::mem::take(&mut self.effects)
     }
@@ -363,25 +356,11 @@ impl Agent {
         self.record.as_ref().map_or(WorldId(0), |record| record.world)
     }
 
-    fn others(&self) -> Vec<NodeId> {
+    fn is_member(&self, node: NodeId) -> bool {
         match &self.record {
-            Some(record) => record.members().filter(|node| *node != self.me).collect(),
-            None => self.config.nodes.iter().copied().filter(|node| *node != self.me).collect(),
+            Some(record) => record.is_member(node),
+            None => self.config.nodes.contains(&node),
         }
-    }
-
-    fn local_ranks(&self) -> Vec<Rank> {
-        self.locals.keys().map(|process| process.rank).collect()
-    }
-
-    /// The peers' statuses in this epoch, `None` for one that has not said anything.
-    fn peers_now(&self) -> impl Iterator<Item = Option<&Status>> + '_ {
-        let epoch = self.epoch();
-        self.others().into_iter().map(move |node| self.peers.get(&node).filter(|status| status.epoch == epoch))
-    }
-
-    fn all_peers(&self, condition: impl Fn(&Status) -> bool) -> bool {
-        self.peers_now().all(|status| status.is_some_and(&condition))
     }
 
     /// Asks to be woken at the next moment at which a guard may act by time alone.
@@ -398,10 +377,10 @@ impl Agent {
 
     fn deadlines(&self) -> Vec<Micros> {
         let policy = &self.config.policy;
-        let mut at: Vec<Micros> = self.ring.deadlines().collect();
+        let mut at: Vec<Micros> = self.fence.deadlines().chain(self.tree.deadline()).collect();
         let since = self.stage_since;
+        at.extend(self.gather_deadlines());
         match self.stage {
-            Stage::Gathering => at.push(since.max(self.silent_at).after(policy.start_timeout)),
             Stage::Emptying => at.push(since.max(self.silent_at).after(policy.slot_timeout)),
             Stage::Draining => at.push(since.after(policy.drain_timeout)),
             _ => {}
@@ -413,40 +392,22 @@ impl Agent {
             at.push(self.slots_since.after(policy.slot_timeout));
             at.extend(self.dying_slots.values().map(|since| since.after(policy.exit_timeout)));
         }
-        if !self.holds.is_empty() || !self.askers.is_empty() {
+        if !self.holds.is_empty() || self.surveyed < self.surveying {
             at.push(self.uncertain_since.after(policy.exit_timeout));
-        }
-        for hold in &self.holds {
-            at.push(hold.since.after(self.question_timeout()));
-            if !hold.unanswered.is_empty() {
-                at.push(hold.asked.after(policy.heartbeat_period));
-            }
-            at.extend(hold.elsewhere.map(|since| since.after(policy.exit_timeout)));
         }
         at.extend(self.last_words.map(|(_, until)| until));
         at.extend(self.leave_deadline());
-        if self.link.want_read {
-            at.push(self.link.retry_at);
-        }
-        at.extend(self.link.down.map(|since| since.after(policy.store_timeout)));
-        at.extend(self.verdict.as_ref().map(|verdict| verdict.since.after(policy.store_retry)));
+        at.extend(self.store.deadline());
+        at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
+        at.extend(self.verdict.as_ref().map(|verdict| verdict.since.after(policy.end_timeout)));
         at.extend(self.paused.map(|since| since.after(policy.fence_kill)));
         if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
             at.push(progress.last_sign.after(self.report_patience()));
-        }
-        if !self.others().is_empty() {
-            at.push(self.tell_at);
         }
         at
     }
 
     fn batch_due(&self, batch: &Batch) -> Micros {
         batch.since.after(self.config.policy.batch_window)
-    }
-
-    /// How long the other nodes have to say whether somebody died there: a node that is silent for longer is itself a
-    /// failure by then, agreed and written down even when several nodes write at the same time.
-    fn question_timeout(&self) -> Micros {
-        self.config.policy.heartbeat_timeout.quarters(16)
     }
 }

@@ -1,62 +1,78 @@
 //! Telling peers how far this agent is, and people what happened.
 
-use super::{Agent, Effect, Local, Stage};
+use super::{Agent, Local, Stage};
 use crate::blame::Phase;
 use crate::ids::{Micros, NodeId, Rank};
-use crate::message::{PeerMessage, Status};
+use crate::message::PeerMessage;
 use crate::plan::sentences;
 use crate::report::{Recovery, Report};
-
-/// A settled agent repeats its status once in so many heartbeat periods.
-const SETTLED_PERIODS: u64 = 10;
+use crate::ring;
+use crate::tree::Sending;
+use crate::word::{Decree, NodeWord};
+use std::collections::BTreeSet;
 
 impl Agent {
-    fn status(&self) -> Status {
+    /// What this node has to say in the epoch.
+    fn own_word(&self) -> NodeWord {
         let executing = matches!(self.stage, Stage::Draining | Stage::Parked | Stage::Computing);
-        let settled = self.choice.is_some() && self.all_peers(|status| status.chosen);
-        Status {
-            epoch: self.epoch(),
-            slots: if self.record.is_none() { self.own_slots() } else { None },
-            ready: executing && self.ring.confirmed(self.now),
-            inventory: self.inventory.clone().filter(|_| executing && !settled),
-            committed: self.ledger.local().clone(),
+        let computing = self.stage == Stage::Computing;
+        NodeWord {
+            ready: executing && self.fence.confirmed(),
+            holdings: self.holdings.clone().filter(|_| executing),
             chosen: self.choice.is_some(),
-            initialized: self.stage == Stage::Computing && self.initialized(),
-            restored: self.stage == Stage::Computing && self.restored(),
+            initialized: computing && self.initialized(),
+            restored: computing && self.restored(),
             finished: self.finished(),
             left: self.left_with(),
+            committed: Some(self.ledger.committed(&self.config.groups, self.locals.keys().map(|process| process.rank))),
+            wanted: self.holds.iter().map(|hold| hold.survey).max().unwrap_or(0),
+            surveyed: self.surveyed,
+            dead: self.known_dead(),
             causes: self.causes.clone(),
         }
     }
 
-    /// Tells the other agents how far this one is: when that changed, and again while anybody may wait for it.
-    pub(super) fn guard_status(&mut self) {
-        let others = self.others();
-        if others.is_empty() || !self.started || self.stage == Stage::Restarted || self.stage == Stage::Over {
+    /// Says what there is to say, and concludes from everybody's word when this node is the root.
+    pub(super) fn speak(&mut self) {
+        if self.record.is_none() || !self.started || matches!(self.stage, Stage::Restarted | Stage::Ending | Stage::Over) {
             return;
         }
-        let status = self.status();
-        let changed = self.told.as_ref() != Some(&status);
-        if !changed && self.now < self.tell_at {
-            return;
+        self.tree.say(self.own_word());
+        if self.tree.is_root() {
+            let (word, before) = (self.tree.word(), self.tree.decree());
+            let decree = Decree::of(word, before, &self.config.groups, self.config.world_size);
+            self.tree.decide(decree);
+            self.take_causes();
         }
-        let period = self.config.policy.heartbeat_period;
-        let settled = status.restored && self.all_peers(|status| status.restored);
-        let repeat = if settled { Micros(period.0 * SETTLED_PERIODS) } else { period };
-        self.tell_at = self.now.after(repeat);
-        self.announced |= status.slots.is_some();
-        for to in others {
-            self.emit(Effect::Send { to, message: PeerMessage::Status(status.clone()) });
-        }
-        self.told = Some(status);
     }
 
-    /// Tells one agent, which seems not to know.
-    pub(super) fn tell(&mut self, to: NodeId) {
-        if self.stage != Stage::Restarted {
-            let status = self.status();
-            self.emit(Effect::Send { to, message: PeerMessage::Status(status) });
+    /// Sends what the neighbours in the tree have not acknowledged.
+    pub(super) fn guard_tree(&mut self) {
+        if self.record.is_none() || matches!(self.stage, Stage::Restarted | Stage::Ending | Stage::Over) {
+            return;
         }
+        let (epoch, now) = (self.epoch(), self.now);
+        if let Some(Sending { to, number, detour, what }) = self.tree.send_up(now) {
+            self.send_by(to, detour, PeerMessage::Up { epoch, number, word: Box::new(what) });
+        }
+        for Sending { to, number, detour, what } in self.tree.send_down(now) {
+            self.send_by(to, detour, PeerMessage::Down { epoch, number, decree: Box::new(what) });
+        }
+    }
+
+    /// Sends straight, and with `detour` also through those who observe one of the two.
+    fn send_by(&mut self, to: NodeId, detour: bool, message: PeerMessage) {
+        if detour && let Some(record) = self.record.clone() {
+            let theirs = ring::observers(&record.nodes, to, self.config.policy.observers);
+            let mut through: BTreeSet<NodeId> = self.fence.observers().chain(theirs).collect();
+            through.retain(|node| *node != to && *node != self.me);
+            let origin = self.me;
+            for node in through {
+                let message = Box::new(message.clone());
+                self.send(node, PeerMessage::Relay { origin, to, message });
+            }
+        }
+        self.send(to, message);
     }
 
     fn initialized(&self) -> bool {
@@ -91,8 +107,8 @@ impl Agent {
         if self.stage != Stage::Computing || self.batch.is_some() || self.verdict.is_some() {
             return;
         }
-        let initialized = self.initialized() && self.all_peers(|status| status.initialized);
-        let restored = initialized && self.restored() && self.all_peers(|status| status.restored);
+        let initialized = self.initialized() && self.tree.decree().initialized;
+        let restored = initialized && self.restored() && self.tree.decree().restored;
         let now = self.now;
         let patience = self.report_patience();
         let Some(progress) = &mut self.progress else { return };

@@ -490,6 +490,7 @@ impl Cluster {
             policy: self.setup.policy.clone(),
             renewable_slots: self.setup.renewable,
             groups: Groups::one(),
+            breach: ftd_core::breach::Breach::Nothing,
         }
     }
 
@@ -501,7 +502,8 @@ impl Cluster {
             return self.push(500, Act::StartAgent { node, generation });
         }
         let config = self.config();
-        self.nodes[node].agent = Some(Agent::new(NodeId(node as u32), config));
+        let incarnation = u64::from(self.nodes[node].restarts) + 1;
+        self.nodes[node].agent = Some(Agent::new(NodeId(node as u32), config).incarnation(incarnation));
         self.nodes[node].paused = false;
         let slots: Vec<SlotId> = self.nodes[node].slots.iter().copied().collect();
         self.tell(node, Event::Start { slots: slots.clone() });
@@ -546,7 +548,7 @@ impl Cluster {
         let generation = self.nodes[node].generation;
         match effect {
             Effect::ReadStore => self.ask_store(node, None),
-            Effect::Cas { expected, record } => self.ask_store(node, Some((expected, *record))),
+            Effect::Cas { expected, record } => self.ask_store(node, Some((expected, EpochRecord::clone(&record)))),
             Effect::Send { to, message } => self.send(node, to.0 as usize, message),
             Effect::WakeAt(at) => {
                 let at = at.0 - self.nodes[node].offset;
@@ -659,7 +661,7 @@ impl Cluster {
 
     fn at_store(&mut self, node: usize, generation: u64, write: Option<(Revision, EpochRecord)>) {
         let answer = match write {
-            None => Event::StoreRead { revision: Revision(self.revision), record: self.record.clone() },
+            None => Event::StoreRead { revision: Revision(self.revision), record: self.record.clone().map(std::sync::Arc::new) },
             Some((expected, record)) if expected.0 == self.revision || self.setup.broken == Broken::BlindStore => {
                 self.written(&record);
                 self.revision += 1;
@@ -667,7 +669,7 @@ impl Cluster {
                 Event::CasDone { revision: Revision(self.revision) }
             }
             Some(_) => match self.record.clone() {
-                Some(record) => Event::CasLost { revision: Revision(self.revision), record },
+                Some(record) => Event::CasLost { revision: Revision(self.revision), record: Some(std::sync::Arc::new(record)) },
                 None => Event::StoreUnavailable,
             },
         };
@@ -705,12 +707,7 @@ impl Cluster {
             return;
         };
         // Invariant 1: epochs only grow, and each has one record; vouching changes nothing else.
-        let unvouched = |record: &EpochRecord| {
-            let mut record = record.clone();
-            record.vouched.clear();
-            record
-        };
-        let same = unvouched(record) == unvouched(&before);
+        let same = *record == before;
         if !(same || record.epoch == before.epoch.next()) {
             self.violated(format!("{} was written after {}", record.epoch, before.epoch));
         }
@@ -748,6 +745,8 @@ impl Cluster {
     }
 
     fn launch(&mut self, node: usize, world: WorldId, epoch: EpochId, processes: Vec<(Process, SlotId)>, parked: bool) {
+        // Only processes are stopped; these are others.
+        self.nodes[node].paused = false;
         for (process, slot) in processes {
             if !self.nodes[node].slots.contains(&slot) {
                 // The shepherd is gone; the agent will hear of it.
@@ -1067,7 +1066,7 @@ impl Cluster {
             }
             self.nodes[partner].arena.entry(process.rank).or_default().push(entry);
         }
-        self.local(node, Event::Committed { process, version: Version(version) });
+        self.local(node, Event::Committed { process, version: Version(version), level: Level::Partner });
     }
 
     fn inventory(&mut self, node: usize, epoch: EpochId) {

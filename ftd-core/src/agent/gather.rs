@@ -1,0 +1,171 @@
+//! Before the first record: every node's slots, gathered up a tree over the job's nodes, until one knows of all.
+//!
+//! Nothing is agreed yet, so nobody can be left out: who does not answer is passed over by those that would have told it, and
+//! the next one takes its place. Slots are only ever added, so it does no harm that two nodes may see the tree differently.
+
+use super::{Agent, Effect, Stage};
+use crate::ids::{Micros, NodeId, SlotId};
+use crate::message::PeerMessage;
+use crate::plan;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is known of the slots of the job, and to whom it is told.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Gather {
+    known: BTreeMap<NodeId, BTreeSet<SlotId>>,
+    /// How many who should have been told did not answer.
+    passed: usize,
+    /// Since when the one who is told now has not answered, and when it was told last.
+    since: Micros,
+    told: Option<Micros>,
+    /// The slots of so many nodes have been noted by whom they were told.
+    noted: u32,
+}
+
+impl Gather {
+    /// Whether all that is known has been noted.
+    fn is_noted(&self) -> bool {
+        self.noted as usize >= self.known.len()
+    }
+}
+
+impl Agent {
+    /// Whom this node tells: its parent, the ancestors of that, then the lowest others; nobody when it is the lowest itself.
+    fn gatherer(&self) -> Option<NodeId> {
+        let nodes = &self.config.nodes;
+        let fan_out = self.config.policy.fan_out.max(1) as usize;
+        let mut at = nodes.iter().position(|node| *node == self.me)?;
+        let mut path = Vec::new();
+        while at > 0 {
+            at = (at - 1) / fan_out;
+            path.push(nodes[at]);
+        }
+        let lower = nodes.iter().take_while(|node| **node != self.me).filter(|node| !path.contains(node)).copied();
+        let lower: Vec<NodeId> = lower.collect();
+        path.into_iter().chain(lower).nth(self.gather.passed)
+    }
+
+    /// Tells its slots and those it has been told of; looks for somebody else when that is not answered.
+    pub(super) fn guard_gather(&mut self) {
+        if self.record.is_some() || self.stage != Stage::Gathering || !self.started {
+            return;
+        }
+        if let Some(mine) = self.own_slots() {
+            self.announced = true;
+            self.gather.known.insert(self.me, mine);
+        }
+        if self.gather.known.is_empty() || self.gather.is_noted() {
+            self.gather.since = self.now;
+            return;
+        }
+        let Some(to) = self.gatherer() else { return };
+        if self.due(self.gather.since, self.pass_over()) {
+            self.gather.passed += 1;
+            (self.gather.since, self.gather.told, self.gather.noted) = (self.now, None, 0);
+            return self.guard_gather();
+        }
+        let period = self.config.policy.heartbeat_period;
+        if self.gather.told.is_none_or(|told| self.due(told, period)) {
+            self.gather.told = Some(self.now);
+            let slots = self.gather.known.clone();
+            self.emit(Effect::Send { to, message: PeerMessage::Slots { slots } });
+        }
+    }
+
+    /// After so long another one is told.
+    fn pass_over(&self) -> Micros {
+        self.config.policy.start_timeout.quarters(1)
+    }
+
+    pub(super) fn take_slots(&mut self, from: NodeId, slots: BTreeMap<NodeId, BTreeSet<SlotId>>) {
+        if self.record.is_some() || !self.config.nodes.contains(&from) {
+            return;
+        }
+        let nodes = slots.len() as u32;
+        let before = self.gather.known.len();
+        for (node, slots) in slots {
+            self.gather.known.entry(node).or_insert(slots);
+        }
+        if self.gather.known.len() > before {
+            // There is more to tell now, at once.
+            self.gather.told = None;
+        }
+        self.emit(Effect::Send { to: from, message: PeerMessage::SlotsNoted { nodes } });
+    }
+
+    pub(super) fn take_slots_noted(&mut self, from: NodeId, nodes: u32) {
+        if self.gatherer() == Some(from) {
+            self.gather.noted = self.gather.noted.max(nodes);
+            self.gather.since = self.now;
+        }
+    }
+
+    /// When something of this is due.
+    pub(super) fn gather_deadlines(&self) -> impl Iterator<Item = Micros> + '_ {
+        let policy = &self.config.policy;
+        let gathers = self.stage == Stage::Gathering && self.started && !self.gather.is_noted();
+        let told = self.gather.told.filter(|_| gathers).map(|told| told.after(policy.heartbeat_period));
+        let passed = gathers.then(|| self.gather.since.after(self.pass_over()));
+        let since = self.stage_since.max(self.silent_at);
+        let start = [since.after(policy.start_timeout), since.after(self.last_patience())];
+        let start = start.into_iter().filter(|_| self.stage == Stage::Gathering);
+        told.into_iter().chain(passed).chain(start)
+    }
+
+    /// Who is not told by others that the job has begun waits longer than the one who is to begin it.
+    fn last_patience(&self) -> Micros {
+        self.config.policy.start_timeout.quarters(6)
+    }
+
+    /// Writes the first record, when the slots of all nodes are known, or when nobody else will be.
+    pub(super) fn propose_first(&mut self) {
+        self.renew_first_slots();
+        let since = self.stage_since.max(self.silent_at);
+        let begins = self.gatherer().is_none();
+        let patience = if begins { self.config.policy.start_timeout } else { self.last_patience() };
+        let overdue = self.silent.is_empty() && self.due(since, patience);
+        let mut known = self.gather.known.clone();
+        known.extend(self.own_slots().map(|mine| (self.me, mine)));
+        let complete = known.len() == self.config.nodes.len().max(1);
+        if !(complete || overdue) {
+            return;
+        }
+        if !complete {
+            let up = self.slots.iter().filter(|(_, slot)| slot.up).map(|(slot, _)| *slot);
+            known.entry(self.me).or_default().extend(up);
+        }
+        let nodes: Vec<NodeId> = known.keys().copied().collect();
+        let of_node = |(node, slots): (NodeId, BTreeSet<SlotId>)| slots.into_iter().map(move |slot| (slot, node));
+        let slots: BTreeMap<SlotId, NodeId> = known.into_iter().flat_map(of_node).collect();
+        let first = plan::first_record(self.config.mode, self.config.world_size, &nodes, &slots, self.now);
+        match first {
+            Ok(record) => self.write(record),
+            Err(_) if self.config.renewable_slots && !overdue => {}
+            Err(error) => self.end_unrecorded(error.status(), error.to_string()),
+        }
+    }
+
+    /// This node's slots, once all of them are up.
+    pub(super) fn own_slots(&self) -> Option<BTreeSet<SlotId>> {
+        // Not a word before the store has said that there is no record: a predecessor may have spoken for this node.
+        let up = self.slots.values().all(|slot| slot.up) && self.started && self.store.began;
+        let enough = !self.config.renewable_slots || self.slots_missing() == 0;
+        (up && enough).then(|| self.slots.keys().copied().collect())
+    }
+
+    /// Slots that this node was promised and that do not exist: their shepherds died before the first record, perhaps
+    /// together with an agent before this one.
+    fn slots_missing(&self) -> u32 {
+        self.slots_promised.saturating_sub(self.slots.len() as u32)
+    }
+
+    /// Asks for what is missing before the first record. (Not before the store has said that there is none.)
+    fn renew_first_slots(&mut self) {
+        if !self.config.renewable_slots || !self.started || !self.store.began {
+            return;
+        }
+        for _ in self.slots_asked..self.slots_missing() {
+            self.need_slot();
+        }
+    }
+}
