@@ -10,7 +10,7 @@
 //!   the record since it sent that heartbeat: the observers of a node may all have been left out with it.
 //! - A heartbeat that says "I do not hear you" (a cut of one direction), or of an older epoch, does not count as heard and
 //!   is not acknowledged.
-//! - *Alone* is who has been acknowledged by nobody for ¾ T: a switch restarts, or it is this node's own link. It accuses
+//! - *Alone* is who has had no acknowledgement from anybody for ¾ T: a switch restarts, or it is this node's own link. It accuses
 //!   nobody for P, and gives everybody a new time-out when it is back.
 //! - An accusation is made on a revision of the record and dies with it. It is handed to the lowest member that its author
 //!   does not accuse, which writes all that reach it within a heartbeat period; so a rack is one epoch, and of two islands
@@ -115,7 +115,7 @@ pub struct Fence {
     joined: bool,
     observers: BTreeMap<NodeId, Observer>,
     watched: BTreeMap<NodeId, Watch>,
-    /// When an acknowledgement counted last, in whatever epoch.
+    /// When an acknowledgement came last, in whatever epoch, whether it counted or not.
     last_acknowledged: Micros,
     was_alone: bool,
     /// Accused at this revision by this node: not acknowledged before it moves.
@@ -289,11 +289,12 @@ impl Fence {
         let mine = beat.incarnation == self.incarnation && (epoch == self.epoch || older);
         let (Some(sent), Some(observer), true) = (sent, self.observers.get_mut(&from), mine) else { return };
         observer.heard = now;
+        // Whether it counts or not, the link is there.
+        self.last_acknowledged = now;
         if still && self.breach != Breach::StillCounts {
             observer.pending = observer.pending.max(Some(sent));
         } else {
             observer.acknowledged = observer.acknowledged.max(Some(sent));
-            self.last_acknowledged = now;
         }
     }
 
@@ -320,11 +321,10 @@ impl Fence {
     }
 
     /// A linearizable read that was begun at `asked` has shown the record that this node knows.
-    pub fn read(&mut self, asked: Micros, now: Micros) {
+    pub fn read(&mut self, asked: Micros) {
         for observer in self.observers.values_mut() {
             if observer.pending.is_some_and(|sent| sent <= asked) {
                 observer.acknowledged = observer.acknowledged.max(observer.pending.take());
-                self.last_acknowledged = now;
             }
         }
     }

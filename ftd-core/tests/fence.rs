@@ -275,7 +275,7 @@ impl World {
         let known = self.nodes[at].known.as_ref().unwrap().0.epoch;
         self.adopt(at, record, revision);
         if write.read && epoch == known {
-            self.nodes[at].fence.read(ms(write.asked), ms(self.now));
+            self.nodes[at].fence.read(ms(write.asked));
         }
     }
 

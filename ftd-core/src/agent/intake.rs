@@ -401,7 +401,7 @@ impl Agent {
         let before = self.epoch();
         self.take_key(revision, record);
         if let Some(asked) = asked.filter(|_| before == self.epoch()) {
-            self.fence.read(asked, self.now);
+            self.fence.read(asked);
         }
     }
 

@@ -281,6 +281,11 @@ impl Agent {
         self
     }
 
+    /// What it knows of who is silent, and of its own lease.
+    pub fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
     /// The newest record read or written.
     pub fn record(&self) -> Option<&EpochRecord> {
         self.record.as_deref()

@@ -1291,7 +1291,7 @@ impl Cluster {
                 .collect();
             if self.traced {
                 for (i, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
-                    println!("n{i}: paused {} procs {:#?} arena {:?}", node.paused, node.procs, node.arena);
+                    println!("n{i}: paused {} procs {:?} arena {:?} {:?}", node.paused, node.procs, node.arena, node.agent.as_ref().map(Agent::fence));
                 }
             }
             return Err(format!("at {} µs: the job hangs: {}", self.now, waiting.join(", ")));
