@@ -6,8 +6,8 @@
 //! death came first, for libraries abort because a peer died, often before the kernel has finished with that peer. Until
 //! then such an end is *held*.
 
-use crate::failure::{Cause, OwnEnd};
 use crate::agent::{Exit, Limit};
+use crate::failure::{Cause, OwnEnd};
 
 /// How far a process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

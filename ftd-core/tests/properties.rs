@@ -252,9 +252,10 @@ impl Machine {
                 Effect::Cas { .. } if std::mem::take(&mut self.store_fails) => {
                     self.answers.push_back(Event::StoreUnavailable)
                 }
-                Effect::ReadStore => self
-                    .answers
-                    .push_back(Event::StoreRead { revision: Revision(self.revision), record: self.stored.clone().map(std::sync::Arc::new) }),
+                Effect::ReadStore => self.answers.push_back(Event::StoreRead {
+                    revision: Revision(self.revision),
+                    record: self.stored.clone().map(std::sync::Arc::new),
+                }),
                 Effect::Cas { expected, record } => {
                     assert_eq!(expected, Revision(self.revision), "nobody else writes");
                     assert_eq!(record.check(), Ok(()));

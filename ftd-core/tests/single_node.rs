@@ -36,8 +36,10 @@ impl Node {
         while let Some(event) = events.pop_front() {
             for effect in self.agent.step(Micros(self.now), event) {
                 match effect {
-                    Effect::ReadStore => events
-                        .push_back(Event::StoreRead { revision: Revision(self.revision), record: self.stored.clone().map(std::sync::Arc::new) }),
+                    Effect::ReadStore => events.push_back(Event::StoreRead {
+                        revision: Revision(self.revision),
+                        record: self.stored.clone().map(std::sync::Arc::new),
+                    }),
                     Effect::Cas { expected, record } => {
                         assert_eq!(expected, Revision(self.revision));
                         self.revision += 1;
@@ -119,7 +121,11 @@ fn exits(world: u64, rank: u32, code: i32) -> Event {
 fn a_killed_rank_costs_a_recovery_from_the_newest_complete_checkpoint() {
     let mut node = running();
     for (rank, version) in [(0, 10), (1, 10), (0, 20)] {
-        let said = node.tell(Event::Committed { process: process(1, rank), version: Version(version), level: ftd_core::Level::Own });
+        let said = node.tell(Event::Committed {
+            process: process(1, rank),
+            version: Version(version),
+            level: ftd_core::Level::Own,
+        });
         let complete = rank == 1;
         assert_eq!(said, if complete { vec!["retire below version 10"] } else { vec![] });
     }
@@ -411,7 +417,11 @@ fn progress_ends_a_streak() {
     for world in 1..12 {
         if world % 2 == 0 {
             for rank in 0..2 {
-                node.tell(Event::Committed { process: process(world, rank), version: Version(world), level: ftd_core::Level::Own });
+                node.tell(Event::Committed {
+                    process: process(world, rank),
+                    version: Version(world),
+                    level: ftd_core::Level::Own,
+                });
             }
         } else {
             node.now += 30_000 * MS;

@@ -236,7 +236,8 @@ impl Agent {
     fn propose_next(&mut self, record: &EpochRecord) {
         let mut failures = self.silent_nodes();
         let accuses = !failures.is_empty();
-        let ripe = |batch: &&super::Batch| self.now >= self.batch_due(batch) && batch.surveyed && !self.await_lost_slots();
+        let ripe =
+            |batch: &&super::Batch| self.now >= self.batch_due(batch) && batch.surveyed && !self.await_lost_slots();
         match self.batch.as_ref().filter(ripe) {
             Some(batch) => failures.merge(&batch.failures),
             None if failures.is_empty() => return,

@@ -1,12 +1,12 @@
 //! What an agent is told, and what it wants done.
 
+use crate::breach::Breach;
 use crate::failure::OwnEnd;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
-use crate::breach::Breach;
 use crate::inventory::{Groups, Inventory, Level, Stamp};
 use crate::message::PeerMessage;
-use crate::ranks::RankSet;
 use crate::policy::{Mode, Policy};
+use crate::ranks::RankSet;
 use crate::record::EpochRecord;
 use crate::report::Report;
 use std::sync::Arc;
@@ -33,7 +33,15 @@ pub struct JobConfig {
 impl JobConfig {
     /// A job of one machine under `ftrun`: one node, renewable slots, one group.
     pub fn single_node(world_size: u32, mode: Mode, policy: Policy) -> Self {
-        JobConfig { nodes: vec![NodeId(0)], world_size, mode, policy, renewable_slots: true, groups: Groups::one(), breach: Breach::Nothing }
+        JobConfig {
+            nodes: vec![NodeId(0)],
+            world_size,
+            mode,
+            policy,
+            renewable_slots: true,
+            groups: Groups::one(),
+            breach: Breach::Nothing,
+        }
     }
 }
 

@@ -4,8 +4,8 @@
 //! during one waits for the next. No clock decides: a node that does not answer is left out, which makes the end collateral.
 
 use super::{Agent, Effect, LocalEnd, Stage};
-use crate::failure::{Collateral, OwnEnd, Subject};
 use crate::failure::Cause;
+use crate::failure::{Collateral, OwnEnd, Subject};
 use crate::ids::Process;
 
 /// An end that is held.
@@ -93,7 +93,8 @@ impl Agent {
             Subject::Slot(_) | Subject::Node(_) => None,
         };
         let batch = self.batch.as_ref();
-        let dead = batch.and_then(|batch| batch.failures.failures().iter().find_map(|failure| of_process(failure.subject)));
+        let dead =
+            batch.and_then(|batch| batch.failures.failures().iter().find_map(|failure| of_process(failure.subject)));
         let ends = batch.is_some() || self.verdict.is_some() || self.leaving.is_some();
         dead.or_else(|| ends.then(|| Process::primary(self.world(), crate::ids::Rank(0))))
     }

@@ -8,10 +8,10 @@ use crate::inventory::{Inventory, Level};
 use crate::message::PeerMessage;
 use crate::plan::relevant;
 use crate::record::EpochRecord;
-use crate::tree::Direction;
-use crate::word::Holdings;
 use crate::report::{Notice, PhaseTimes, Report};
 use crate::slots::SlotState;
+use crate::tree::Direction;
+use crate::word::Holdings;
 use std::sync::Arc;
 
 const SIGKILL: i32 = 9;
@@ -81,7 +81,8 @@ impl Agent {
     fn take_inventory(&mut self, epoch: EpochId, inventory: &Inventory) {
         if epoch == self.epoch() && self.holdings.is_none() {
             self.inventory_asked = None;
-            let here: Vec<_> = self.record.iter().flat_map(|record| record.ranks_on(self.me)).map(|(rank, _)| rank).collect();
+            let here: Vec<_> =
+                self.record.iter().flat_map(|record| record.ranks_on(self.me)).map(|(rank, _)| rank).collect();
             self.holdings = Some(Holdings::of(inventory, |rank| here.contains(&rank)));
         }
     }
@@ -476,7 +477,9 @@ impl Agent {
                     self.take_causes();
                 }
             }
-            PeerMessage::Received { epoch, direction, number } => self.tree.acknowledged(from, epoch, direction, number),
+            PeerMessage::Received { epoch, direction, number } => {
+                self.tree.acknowledged(from, epoch, direction, number)
+            }
             PeerMessage::Slots { slots } => self.take_slots(from, slots),
             PeerMessage::SlotsNoted { nodes } => self.take_slots_noted(from, nodes),
             PeerMessage::Relay { origin, to, message } => self.take_relay(from, origin, to, message),

@@ -34,8 +34,8 @@ pub use event::{Effect, Event, Exit, JobConfig, Limit};
 
 use crate::blame::Phase;
 use crate::failure::{Cause, FailureSet};
-use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, SlotId, Version, WorldId};
 use crate::fence::Fence;
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, SlotId, Version, WorldId};
 use crate::inventory::{Choice, Ledger};
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, PhaseTimes, Report};

@@ -34,7 +34,10 @@ impl Agent {
 
     /// Says what there is to say, and concludes from everybody's word when this node is the root.
     pub(super) fn speak(&mut self) {
-        if self.record.is_none() || !self.started || matches!(self.stage, Stage::Restarted | Stage::Ending | Stage::Over) {
+        if self.record.is_none()
+            || !self.started
+            || matches!(self.stage, Stage::Restarted | Stage::Ending | Stage::Over)
+        {
             return;
         }
         self.tree.say(self.own_word());

@@ -661,7 +661,10 @@ impl Cluster {
 
     fn at_store(&mut self, node: usize, generation: u64, write: Option<(Revision, EpochRecord)>) {
         let answer = match write {
-            None => Event::StoreRead { revision: Revision(self.revision), record: self.record.clone().map(std::sync::Arc::new) },
+            None => Event::StoreRead {
+                revision: Revision(self.revision),
+                record: self.record.clone().map(std::sync::Arc::new),
+            },
             Some((expected, record)) if expected.0 == self.revision || self.setup.broken == Broken::BlindStore => {
                 self.written(&record);
                 self.revision += 1;
@@ -669,7 +672,9 @@ impl Cluster {
                 Event::CasDone { revision: Revision(self.revision) }
             }
             Some(_) => match self.record.clone() {
-                Some(record) => Event::CasLost { revision: Revision(self.revision), record: Some(std::sync::Arc::new(record)) },
+                Some(record) => {
+                    Event::CasLost { revision: Revision(self.revision), record: Some(std::sync::Arc::new(record)) }
+                }
                 None => Event::StoreUnavailable,
             },
         };
@@ -1291,7 +1296,13 @@ impl Cluster {
                 .collect();
             if self.traced {
                 for (i, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
-                    println!("n{i}: paused {} procs {:?} arena {:?} {:?}", node.paused, node.procs, node.arena, node.agent.as_ref().map(Agent::fence));
+                    println!(
+                        "n{i}: paused {} procs {:?} arena {:?} {:?}",
+                        node.paused,
+                        node.procs,
+                        node.arena,
+                        node.agent.as_ref().map(Agent::fence)
+                    );
                 }
             }
             return Err(format!("at {} µs: the job hangs: {}", self.now, waiting.join(", ")));

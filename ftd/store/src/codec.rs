@@ -41,7 +41,7 @@ pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
         homes: record.slots.homes().iter().map(home_out).collect(),
         states: record.slots.states().iter().map(states_out).collect(),
         nodes: record.nodes.runs().iter().map(nodes_out).collect(),
-        vouched: record.vouched.iter().map(|(node, vouched)| (node.0, *vouched)).collect(),
+        joined: record.joined.iter().map(|node| node.0).collect(),
         failures: Some(set_out(&record.failures)),
         strategy: match record.strategy {
             Strategy::Fresh => v1::Strategy::Fresh,
@@ -99,7 +99,7 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
         placement: Placement::from_runs(runs).ok_or(CodecError::Missing("placement"))?,
         slots: slots_in(&record.homes, &record.states)?,
         nodes: Members::from_runs(record.nodes.iter().map(nodes_in).collect()).ok_or(CodecError::Missing("nodes"))?,
-        vouched: record.vouched.iter().map(|(node, vouched)| (NodeId(*node), *vouched)).collect(),
+        joined: record.joined.iter().copied().map(NodeId).collect(),
         failures: set_in(record.failures.unwrap_or_default())?,
         strategy,
         streaks: record.streaks.iter().map(streak_in).collect::<Result<_, _>>()?,
@@ -339,7 +339,7 @@ mod tests {
                 nodes.leave(NodeId(7));
                 nodes
             },
-            vouched: [(NodeId(0), 3)].into(),
+            joined: [NodeId(1)].into(),
             failures: failures.clone(),
             strategy: Strategy::Fresh,
             streaks: vec![

@@ -163,7 +163,7 @@ impl Driver {
         let Some((version, epoch)) = self.arenas.hashed(&hashed) else { return };
         let of_epoch = self.worlds.values().find(|world| world.epoch == epoch);
         if let Some(process) = of_epoch.and_then(|world| world.members.get(&hashed.rank)).map(|member| member.process) {
-            self.report(Event::Committed { process, version: ftd_core::Version(version) });
+            self.report(Event::Committed { process, version: ftd_core::Version(version), level: ftd_core::Level::Own });
             self.compare_versions(epoch, hashed.rank);
         }
     }

@@ -6,6 +6,7 @@ use crate::restart_files::RestartFiles;
 use ft_sys::litter::End;
 use ft_wire::Flavour;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 
 /// Where a statically linked program of the MPICH family finds its `PMI_FD`.
 const STATIC_PMI_FD: i32 = 200;
@@ -74,7 +75,7 @@ impl Driver {
         let event = match self.store.get().await {
             Ok(None) => Event::StoreRead { revision: Revision(0), record: None },
             Ok(Some(found)) => match decode_record(&found.value) {
-                Ok(record) => Event::StoreRead { revision: Revision(found.revision), record: Some(record) },
+                Ok(record) => Event::StoreRead { revision: Revision(found.revision), record: Some(Arc::new(record)) },
                 Err(error) => {
                     self.notice(format!("the job's record cannot be read: {error}"));
                     Event::StoreUnavailable
@@ -95,7 +96,7 @@ impl Driver {
         let event = match self.store.compare_and_swap(expect, encode_record(record)).await {
             Ok(revision) => Event::CasDone { revision: Revision(revision) },
             Err(StoreError::Lost(Some(found))) => match decode_record(&found.value) {
-                Ok(record) => Event::CasLost { revision: Revision(found.revision), record },
+                Ok(record) => Event::CasLost { revision: Revision(found.revision), record: Some(Arc::new(record)) },
                 Err(_) => Event::StoreUnavailable,
             },
             Err(error) => {
