@@ -154,6 +154,11 @@ impl<W: Word, D: Clone + PartialEq + Default> Tree<W, D> {
         }
     }
 
+    /// What this node itself said last.
+    pub fn own(&self) -> &W {
+        &self.own
+    }
+
     /// This subtree's word; at the root everybody's.
     pub fn word(&self) -> &W {
         &self.up.1

@@ -148,6 +148,7 @@ impl Agent {
         let (epoch, world) = (record.epoch, record.world);
         self.enter(Stage::Parked);
         let parked = !self.may_release();
+        self.changed = true;
         for (process, slot) in &mine {
             debug_assert!(self.slots.get(slot).is_some_and(|known| known.world.is_none()), "{slot} is not empty");
             self.locals.insert(*process, super::Local::default());
@@ -207,6 +208,7 @@ impl Agent {
             stamp.map(|stamp| stamp.version) > before.map(|stamp| stamp.version)
         };
         self.late_progress = choice.iter().any(newer);
+        self.changed = true;
         self.restored_last = Some(choice.clone());
         self.choice = Some(choice);
     }
@@ -239,10 +241,6 @@ impl Agent {
             self.complete.insert(key, complete);
             let (group, level) = key;
             self.emit(Effect::Retire { group, level, complete });
-            let of_group = self.complete.iter().filter(|((other, _), _)| *other == group);
-            if let Some(oldest) = of_group.map(|(_, version)| *version).min() {
-                self.ledger.forget(group, oldest, &self.config.groups);
-            }
         }
     }
 

@@ -53,6 +53,7 @@ impl Agent {
     }
 
     pub(super) fn hold(&mut self, process: Process, end: OwnEnd) {
+        self.changed = true;
         self.uncertain_since = self.now;
         let survey = self.next_survey();
         self.holds.push(Hold { process, end, survey });
@@ -60,6 +61,7 @@ impl Agent {
 
     /// Nothing failed after all: what was taken for collateral is held again.
     pub(super) fn dissolve_batch(&mut self) {
+        self.changed = true;
         let Some(batch) = self.batch.take() else { return };
         for collateral in batch.failures.collateral() {
             self.hold(collateral.process, collateral.end);
@@ -82,6 +84,7 @@ impl Agent {
             self.emit(Effect::Survey);
         }
         if self.surveys == 0 && !self.uncertain() {
+            self.changed |= self.surveyed != self.surveying;
             self.surveyed = self.surveying;
         }
     }
@@ -111,6 +114,7 @@ impl Agent {
         }
         let Some(at) = self.holds.iter().position(|hold| hold.survey <= decree.surveyed) else { return };
         let hold = self.holds.remove(at);
+        self.changed = true;
         if self.config.policy.recover_aborts {
             return self.fail(Subject::Process(hold.process), Cause::Own(hold.end));
         }

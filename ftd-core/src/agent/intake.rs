@@ -323,6 +323,12 @@ impl Agent {
         if self.stage != Stage::Computing || !self.locals.contains_key(&process) || self.ended(process.world) {
             return;
         }
+        // What is older than what is complete is not told any more, from the next word on.
+        let group = self.config.groups.of(process.rank);
+        let of_group = self.complete.iter().filter(|((other, _), _)| *other == group);
+        if let Some(oldest) = of_group.map(|(_, version)| *version).min() {
+            self.ledger.forget(group, oldest, &self.config.groups);
+        }
         self.ledger.commit(process.rank, version, level);
     }
 
@@ -339,6 +345,7 @@ impl Agent {
 
     /// Notes a failure and begins a recovery with the first.
     pub(super) fn fail(&mut self, subject: Subject, cause: Cause) {
+        self.changed = true;
         let Some(record) = &self.record else { return };
         if self.verdict.is_some() || self.leaving.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
             return;
@@ -468,6 +475,7 @@ impl Agent {
             }
             PeerMessage::Up { epoch, number, word } => {
                 if self.knows_epoch(from, epoch) && self.tree.take_up(from, epoch, number, *word) {
+                    self.conclude_for_all();
                     self.send(from, PeerMessage::Received { epoch, direction: Direction::Up, number });
                 }
             }
@@ -522,6 +530,7 @@ impl Agent {
     }
 
     pub(super) fn conclude(&mut self, status: i32, reason: Option<String>, cancelled: bool) {
+        self.changed = true;
         let over = matches!(self.stage, Stage::Ending | Stage::Over);
         if over || self.verdict.as_ref().is_some_and(|verdict| verdict.cancelled || !cancelled) {
             return;

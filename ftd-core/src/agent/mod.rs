@@ -37,6 +37,7 @@ use crate::failure::{Cause, FailureSet};
 use crate::fence::Fence;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, SlotId, Version, WorldId};
 use crate::inventory::{Choice, Ledger};
+use crate::message::PeerMessage;
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, PhaseTimes, Report};
 use crate::tree::Tree;
@@ -190,6 +191,8 @@ pub struct Agent {
     /// The newest version of each group that has become complete in this epoch, and was told of.
     complete: BTreeMap<(GroupId, crate::inventory::Level), Version>,
     fence: Fence,
+    /// This node may have something else to say than it said.
+    changed: bool,
     tree: Tree<NodeWord, Decree>,
     paused: Option<Micros>,
     fenced: bool,
@@ -258,6 +261,7 @@ impl Agent {
             ledger: Ledger::default(),
             complete: BTreeMap::new(),
             fence,
+            changed: true,
             tree,
             paused: None,
             fenced: false,
@@ -317,6 +321,18 @@ impl Agent {
         }
         // What has become due counts before the event: a node that slept must stop itself before it believes anybody.
         self.guard_fence();
+        // Most messages are heartbeats and what belongs to them.
+        self.changed |= !matches!(
+            event,
+            Event::Timer
+                | Event::Message {
+                    message: PeerMessage::Heartbeat { .. }
+                        | PeerMessage::Heard { .. }
+                        | PeerMessage::Received { .. }
+                        | PeerMessage::Accuse { .. },
+                    ..
+                }
+        );
         self.take(event);
         self.guard_fence();
         self.guard_survey();
@@ -347,6 +363,7 @@ impl Agent {
     fn enter(&mut self, stage: Stage) {
         self.stage = stage;
         self.stage_since = self.now;
+        self.changed = true;
     }
 
     fn due(&self, since: Micros, span: Micros) -> bool {

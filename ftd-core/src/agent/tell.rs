@@ -40,7 +40,16 @@ impl Agent {
         {
             return;
         }
+        if !std::mem::take(&mut self.changed) {
+            debug_assert_eq!(self.tree.own(), &self.own_word(), "a change was not told");
+            return;
+        }
         self.tree.say(self.own_word());
+        self.conclude_for_all();
+    }
+
+    /// The root concludes from everybody's word.
+    pub(super) fn conclude_for_all(&mut self) {
         if self.tree.is_root() {
             let (word, before) = (self.tree.word(), self.tree.decree());
             let decree = Decree::of(word, before, &self.config.groups, self.config.world_size);
