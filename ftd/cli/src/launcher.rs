@@ -22,6 +22,7 @@ use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::{Lifeline, Pipes};
 use ft_wire::{Epoch, Rank, Role, Slot, Version};
+use ftd_core::policy::Mode;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{InitFlags, Inotify};
@@ -288,6 +289,10 @@ impl Launcher {
         self.start_agent()?;
         for _ in 1..self.options.ranks {
             self.start_shepherd()?;
+        }
+        // Nothing is started twice without.
+        if self.options.mode != Mode::None {
+            self.held.read_behind();
         }
         Ok(())
     }

@@ -6,6 +6,8 @@ pub mod build;
 pub mod build_check;
 pub mod cgroup;
 pub mod channel;
+#[cfg(feature = "content")]
+pub mod content;
 pub mod death;
 pub mod divide;
 pub mod filters;
