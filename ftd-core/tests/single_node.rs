@@ -234,6 +234,24 @@ fn own_errors_end_the_job_unless_told_otherwise() {
 }
 
 #[test]
+fn an_abort_is_no_success_whatever_its_code_says() {
+    for code in [0, 256, -256, i32::MIN] {
+        let abort = |world| Event::AbortRequested { process: process(world, 0), code };
+        let mut node = running();
+        assert_eq!(node.tell(abort(1)), ["proceed rank 0", "agree end 1"]);
+        assert_eq!(node.wait(500 * MS), ["stop world 1"]);
+        let said = node.tell(Event::WorldEmptied(WorldId(1)));
+        assert_eq!(said, [format!("end 1: rank 0 on node 0 called MPI_Abort with code {code}")]);
+
+        let policy = Policy { recover_aborts: true, max_failures: 1, ..Policy::default() };
+        let mut node = Node::new(policy, Mode::Reinit);
+        node.start();
+        node.tell(abort(1));
+        assert_eq!(node.wait(MS)[0], "agree end 1", "a crash loop");
+    }
+}
+
+#[test]
 fn an_exit_without_finalize_ends_the_job_with_status_1() {
     let mut node = running();
     assert_eq!(node.tell(exits(1, 0, 0)), ["agree end 1", "stop world 1"]);

@@ -4,7 +4,7 @@ use super::{Agent, Asked, Effect, Predecessor, Stage};
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{GroupId, NodeId, Process, Revision, SlotId, Version};
 use crate::plan::{self, Cluster, Unrecoverable};
-use crate::record::{EpochRecord, SlotState};
+use crate::record::{EpochRecord, Outcome, SlotState};
 use crate::report::{Episode, Notice, Report};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -192,7 +192,7 @@ impl Agent {
         let timeout = self.config.policy.store_timeout;
         if needed && self.link.down.is_some_and(|since| self.due(since, timeout)) {
             let reason = format!("the job cannot continue, because the store has not answered for {timeout}");
-            return self.end_unrecorded(1, reason);
+            return self.end_unrecorded(Outcome::failed(1, reason));
         }
         if !self.store_idle() {
             return;
@@ -200,7 +200,7 @@ impl Agent {
         let verdict = self.verdict.clone();
         match (verdict, self.record.clone()) {
             (Some(verdict), Some(record)) => self.write(plan::last_record(&record, verdict.outcome)),
-            (Some(verdict), None) => self.end_unrecorded(verdict.outcome.status, verdict.outcome.reason),
+            (Some(verdict), None) => self.end_unrecorded(verdict.outcome),
             (None, None) => self.propose_first(),
             (None, Some(record)) => self.propose_next(&record),
         }
@@ -213,7 +213,7 @@ impl Agent {
     fn guard_clean_end(&mut self) {
         let done = self.finished() && self.all_peers(|status| status.finished);
         if done && self.batch.is_none() && self.verdict.is_none() && self.leaving.is_none() {
-            self.conclude(0, None, false);
+            self.conclude(Outcome::clean(), false);
         }
     }
 
@@ -263,7 +263,7 @@ impl Agent {
         match first {
             Ok(record) => self.write(record),
             Err(_) if self.config.renewable_slots && !overdue => {}
-            Err(error) => self.end_unrecorded(error.status(), error.to_string()),
+            Err(error) => self.end_unrecorded(Outcome::failed(error.status(), error.to_string())),
         }
     }
 
@@ -338,7 +338,7 @@ impl Agent {
     }
 
     fn conclude_now(&mut self, error: &Unrecoverable, record: &EpochRecord) {
-        self.conclude(error.status(), Some(error.to_string()), false);
+        self.conclude(Outcome::failed(error.status(), error.to_string()), false);
         if let Some(verdict) = self.verdict.clone() {
             self.write(plan::last_record(record, verdict.outcome));
         }

@@ -6,7 +6,7 @@ use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
 use crate::message::PeerMessage;
 use crate::plan::relevant;
-use crate::record::{EpochRecord, SlotState};
+use crate::record::{EpochRecord, Outcome, SlotState};
 use crate::report::{Notice, PhaseTimes, Report};
 use std::collections::BTreeSet;
 
@@ -156,7 +156,8 @@ impl Agent {
     fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
         if self.locals.contains_key(&process) && !self.ended(process.world) {
             self.progress.iter_mut().for_each(|progress| progress.stuck = true);
-            self.conclude(status, Some(format!("{} cannot be started: {reason}", process.rank)), false);
+            let reason = format!("{} cannot be started: {reason}", process.rank);
+            self.conclude(Outcome::failed(status, reason), false);
         }
     }
 
@@ -572,13 +573,12 @@ impl Agent {
         written || self.link.uncertain.as_ref().is_some_and(may_be)
     }
 
-    pub(super) fn conclude(&mut self, status: i32, reason: Option<String>, cancelled: bool) {
+    pub(super) fn conclude(&mut self, outcome: Outcome, cancelled: bool) {
         let over = matches!(self.stage, Stage::Ending | Stage::Over);
         if over || self.verdict.as_ref().is_some_and(|verdict| verdict.cancelled || !cancelled) {
             return;
         }
         self.report_recovery(false);
-        let outcome = crate::record::Outcome { status, reason };
         self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled });
         self.batch = None;
         if cancelled {
@@ -609,7 +609,7 @@ impl Agent {
             ),
             end => format!("{} on {node} {end}", hold.process.rank),
         };
-        self.conclude(hold.end.status(), Some(reason), false);
+        self.conclude(Outcome::failed(hold.end.status(), reason), false);
         if matches!(hold.end, OwnEnd::Abort(_)) {
             let until = self.now.after(self.config.policy.abort_grace);
             self.last_words = Some((hold.process, until));
