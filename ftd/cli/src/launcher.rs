@@ -66,6 +66,12 @@ pub enum LaunchError {
         /// What the system said.
         error: io::Error,
     },
+    /// The kernel's notices of what happens to restart files.
+    #[error("the kernel gives no inotify instance: {error}{}", crate::limits::inotify_hint(error))]
+    Notices {
+        /// What the system said.
+        error: io::Error,
+    },
     /// Something that every process needs.
     #[error("{what}: {error}{}", crate::limits::hint(error))]
     System {
@@ -234,7 +240,7 @@ impl Launcher {
         spec.job = format!("ftrun-{}", directory.word());
         spec.job_dir = directory.path().to_path_buf();
         let mut launcher = Launcher {
-            notices: watch().map_err(system("the kernel gives no inotify instance (fs.inotify.max_user_instances)"))?,
+            notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             input: Input::open().map_err(system("standard input"))?,
             output: Output::new(options.tag_output).map_err(system("standard output"))?,
