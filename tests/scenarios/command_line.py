@@ -51,7 +51,7 @@ def readme_build(context):
     snippet = re.search(r"```c\n#include <ft.h>\n(.*?)```", readme, re.S)[1]
     (context.work / "app.c").write_text("#include <ft.h>\n" + README_PROGRAM % snippet)
     shutil.copy(doc / "examples/heat2d/heat2d.f90", context.work / "app.f90")
-    (fortran,) = code_of(guide, "mpif90 ")
+    (fortran,) = code_of(guide, "mpif90 -o app \\$\\(")
     examples = [line for line in (doc / "examples/README.md").read_text().splitlines() if line.startswith("    mpi")]
     check(len(examples) == 3, f"{examples}")
     script = "\n".join([
@@ -304,6 +304,13 @@ def exit_statuses(context):
             job = context.start([context.prefix / "bin/ftrun", *command], mpi=mpi)
             check(job.wait(20) == status, f"{command}: exit status {job.process.returncode}, not {status}: {job.err}")
             check((job.err == "") == (status == 0), f"{command}: {job.err}")
+    # An abort is no success, whatever its code says; nor is an end because it led nowhere.
+    for name in ("mpich4", "openmpi4", "openmpi5"):
+        mpi = context.mpi(name)
+        for options, words in (([], "rank 1 on node 0 called MPI_Abort with code 0\n"),
+                               (["--ft-on-abort=recover", "--ft-max-failures=2"], "the program died by itself 2 times in a row")):
+            job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "abort", "1", "0", options=options)
+            check(job.wait(30) == 1 and words in job.err, f"{name}: exit status {job.process.returncode}: {job.err}")
     # The program's own, and 128 + n of who died of signal n and was not, or not again, started again.
     for ft, script, status, words in (
         ("none", "exit 42", 42, "exited with code 42"),

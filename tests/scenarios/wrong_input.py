@@ -293,6 +293,47 @@ def ranks_option(context):
         _refused(context, words, said)
         check("--n" not in context.jobs[-1].err, context.jobs[-1].err)
 
+
+EMPTY = ["--ft", "--ft-max-failures", "--ft-on-abort", "--ft-grace", "--ft-mpi", "--ft-standby", "--ft-spares", "--ft-degree",
+         "--ft-flush", "--ft-heartbeat", "--chdir", "--wdir", "-n", "-x"]
+
+
+@scenario("empty-values")
+def empty_values(context):
+    """An option whose value is empty (`--ft=$MODE`, where nothing has set MODE) does not pass for one that was not given, whatever
+    the variables say."""
+    for option in EMPTY:
+        number = [] if option == "-n" else ["-n", "1"]
+        for words in ([option, ""], [f"{option}="])[:1 if len(option) == 2 else 2]:
+            _refused(context, [*number, *words, "true"], option.replace("--wdir", "--chdir"), env={"FT_MODE": "reinit"})
+            check(context.jobs[-1].process.returncode == 2, f"{words}: status {context.jobs[-1].process.returncode}")
+
+
+@scenario("no-inotify")
+def no_inotify(context):
+    """Where the user has all the inotify instances that the kernel allows, that is what is said, and not that files are open."""
+    job = context.start(["unshare", "-Ur", "bash", "-c", 'echo 0 >/proc/sys/user/max_inotify_instances; exec "$@"', "-",
+                         context.prefix / "bin/ftrun", "-n", "1", "true"])
+    check(job.wait(10) == 1 and len(job.err.splitlines()) == 1, f"{job.process.returncode}: {job.err}")
+    check("fs.inotify.max_user_instances allows" in job.err and "ulimit" not in job.err, job.err)
+
+
+@scenario("no-network", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4")])
+def no_network(context, mpi):
+    """In a network name space without a loopback Open MPI cannot start, as under mpirun: the job ends at once with that sentence, in
+    each mode, and nothing is tried again. MPICH needs no network."""
+    mpi = context.mpi(mpi)
+    for ft in ("none", "reinit"):
+        job = context.start(["unshare", "-Urn", context.prefix / "bin/ftrun", "-n", "2", f"--ft={ft}", context.program(mpi, "ending.c"),
+                             "ok"], mpi=mpi)
+        if mpi.name == "mpich4":
+            job.expect(0)
+            continue
+        check(job.wait(20) == 1 and job.restored == [], f"{ft}: {job.process.returncode}: {job.err}")
+        said = [line for line in job.err.splitlines() if re.match("(ftd|ftrun|ft-pmix): ", line)]
+        check(len(said) == 1 and "the loopback interface is down here" in said[0], f"{ft}: {job.err}")
+
+
 @scenario("memory-directory")
 def memory_directory(context):
     """A memory directory that does not exist."""
