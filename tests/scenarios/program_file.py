@@ -177,7 +177,8 @@ def program_other(context, how):
              "script-replaced": "was replaced", "script-overwritten": "was overwritten"}[how]
     last = job.err.splitlines()[-1]
     check(words in last and str(path) in last, f"the sentence is {last!r}")
-    # Who died is said, and no recovery is pretended.
+    # Who died of what is said, and no recovery is pretended.
+    check("rank 1 on node 0 was killed by SIGKILL" in job.err and "not known" not in job.err, job.err)
     check("restored  nothing: the ranks cannot be started again" in job.err and "restarted" not in job.err, job.err)
     check("another program" not in job.output.text, job.output.text)
     check(not script or how == "script-overwritten" or "script" in last, last)

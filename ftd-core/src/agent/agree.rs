@@ -106,7 +106,7 @@ impl Agent {
     fn adopt_next(&mut self, record: EpochRecord) {
         debug_assert!(record.check().is_ok(), "{:?}", record.check());
         if record.outcome.is_some() || !record.is_member(self.me) {
-            self.report_recovery(false);
+            self.report_last_recovery();
         } else {
             self.end_recovery();
         }
@@ -117,6 +117,7 @@ impl Agent {
         let remembered =
             |process: &Process| record.history.iter().any(|entry| entry.failures.of_process(*process).is_some());
         self.causes.retain(|process, _| remembered(process));
+        self.exited.retain(remembered);
         if let Some(batch) = &self.batch {
             batch.failures.collateral().iter().for_each(|collateral| failures.insert_collateral(*collateral));
         }

@@ -30,7 +30,7 @@ impl Agent {
     }
 
     pub(super) fn enter_ending(&mut self) {
-        self.report_recovery(false);
+        self.report_last_recovery();
         self.batch = None;
         self.enter(Stage::Ending);
     }
@@ -290,7 +290,7 @@ impl Agent {
             self.last_words = None;
         }
         self.stop_worlds(None);
-        if !self.worlds.is_empty() {
+        if !self.worlds.is_empty() || self.last_block_waits() {
             return;
         }
         let recorded = self.record.as_ref().and_then(|record| record.outcome.clone());

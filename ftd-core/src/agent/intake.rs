@@ -206,6 +206,7 @@ impl Agent {
     fn take_exited(&mut self, process: Process, exit: Exit, limit: Option<Limit>) {
         let ended = self.ended(process.world);
         let held = self.holds.iter().any(|hold| hold.process == process);
+        self.exited.insert(process);
         if self.last_words.is_some_and(|(speaker, _)| speaker == process) {
             self.last_words = None;
         }
@@ -245,13 +246,14 @@ impl Agent {
         let agreed = self.record.as_ref().is_some_and(|record| {
             unknown(&record.failures) || record.history.iter().any(|entry| unknown(&entry.failures))
         });
+        let told = cause != Cause::Unknown && self.completes_last_block(process, &failure);
         if cause == Cause::Unknown || !(noted || agreed) {
             return;
         }
         if let Some(batch) = self.batch.as_mut().filter(|_| noted) {
             batch.failures.insert(failure);
         }
-        if self.causes.insert(process, cause).is_some() || !agreed {
+        if self.causes.insert(process, cause).is_some() || !agreed || told {
             return;
         }
         let episodes = self.progress.iter_mut().flat_map(|progress| &mut progress.episodes);
@@ -578,7 +580,7 @@ impl Agent {
         if over || self.verdict.as_ref().is_some_and(|verdict| verdict.cancelled || !cancelled) {
             return;
         }
-        self.report_recovery(false);
+        self.report_last_recovery();
         self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled });
         self.batch = None;
         if cancelled {

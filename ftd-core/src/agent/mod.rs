@@ -24,6 +24,7 @@ mod event;
 mod execute;
 mod fence;
 mod intake;
+mod last_block;
 mod leave;
 mod tell;
 
@@ -190,6 +191,8 @@ pub struct Agent {
     survey_wanted: bool,
     surveys: u32,
     causes: BTreeMap<Process, Cause>,
+    /// Nothing more will be said of how these ended.
+    exited: BTreeSet<Process>,
     verdict: Option<Verdict>,
     /// The user has ended the job, and the ranks have been told.
     leaving: Option<leave::Leaving>,
@@ -213,6 +216,7 @@ pub struct Agent {
     told: Option<Status>,
     tell_at: Micros,
     progress: Option<Progress>,
+    last_block: Option<last_block::LastBlock>,
     /// The recovery of this epoch, noticed at this time, was reported without anybody having taken back what there is.
     denied: Option<Micros>,
     predecessor: Option<Predecessor>,
@@ -262,6 +266,7 @@ impl Agent {
             survey_wanted: false,
             surveys: 0,
             causes: BTreeMap::new(),
+            exited: BTreeSet::new(),
             verdict: None,
             leaving: None,
             last_words: None,
@@ -280,6 +285,7 @@ impl Agent {
             told: None,
             tell_at: Micros(0),
             progress: None,
+            last_block: None,
             denied: None,
             predecessor: None,
         }
@@ -327,6 +333,7 @@ impl Agent {
         self.guard_fence();
         self.guard_holds();
         self.guard_leaving();
+        self.guard_last_block();
         self.guard_stage();
         self.guard_agreement();
         self.guard_stage();
@@ -425,6 +432,7 @@ impl Agent {
         }
         at.extend(self.last_words.map(|(_, until)| until));
         at.extend(self.leave_deadline());
+        at.extend(self.last_block_deadline());
         if self.link.want_read {
             at.push(self.link.retry_at);
         }
