@@ -741,13 +741,12 @@ impl Launcher {
             self.output.say(&format!("ftrun: {sentence}"));
         }
         if !gone {
-            if age > ft_sys::timescale::scaled(UNKILLABLE) {
+            let patience = ft_sys::timescale::scaled(UNKILLABLE);
+            if age > patience {
                 self.orphans = None;
                 if self.ending.is_none() {
-                    self.give_up(
-                        1,
-                        "the job cannot continue, because what a lost shepherd left is still there 30 s after SIGKILL",
-                    );
+                    let left = "the job cannot continue, because what a lost shepherd left is still there";
+                    self.give_up(1, &format!("{left} {} s after SIGKILL", patience.as_secs()));
                 }
             }
             return;
