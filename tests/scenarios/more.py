@@ -274,6 +274,22 @@ def own_handle(context, mpi):
     check(job.restored == ([None] if how == "dies" else []), f"restored {job.restored}")
 
 
+@scenario("sessions", each=[{"mpi": m, "how": h} for m in ("openmpi5", "mpich4", "mpich5") for h in ("undisturbed", "killed")])
+def sessions(context, mpi, how):
+    """MPI Sessions in the place of MPI_Init: communicators of process sets, before a death and after it. With Open MPI 5 that takes
+    PMIx groups, which a server of its own PMIx alone can answer."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "sessions.c")
+    reference = context.reference(mpi, 3, program)
+    check(reference.results == ["1809 3609"], f"without ftd: {reference.text}")
+    killed = how == "killed"
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"] if killed else [])
+    if killed:
+        job.kill(job.at_gate("app.compute", 1))
+    job.expect(0, reference)
+    check(job.restored == ([None] if killed else []), f"restored {job.restored}: {job.err}")
+
+
 @scenario("pmix-library", each=[{"library": "4"}, {"library": "5"}])
 def pmix_library(context, library):
     """ft-pmix runs on Debian's libpmix 4.2 and on the Open MPI wheel's libpmix 5, with each Open MPI that can."""

@@ -1,7 +1,7 @@
 //! `ft-pmix`: hosts libpmix's server for the ranks of one world on one node. Started by the agent, and worth nothing:
 //! it is killed with its world.
 
-use ft_pmix::{LookupResponder, ModexResponder, OpResponder, Server, SpawnResponder, Status, Upcall};
+use ft_pmix::{Constructed, LookupResponder, ModexResponder, OpResponder, Server, SpawnResponder, Status, Upcall};
 use ft_wire::pmix::{Proc, ToAgent, ToPmix};
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
 use std::collections::{HashMap, HashSet};
@@ -254,10 +254,11 @@ fn translate(upcall: Upcall, requests: &mut Requests) -> Option<ToAgent> {
         Upcall::Spawn { proc, command, respond } => {
             ToAgent::Spawn { token: requests.add(Waiting::Spawn(respond)), proc, command }
         }
-        Upcall::Group { construct, respond } => {
+        Upcall::Group { members, shared, respond } => {
             // All participants live on this node as long as a world does; a context number must only be new.
-            requests.contexts += usize::from(construct);
-            respond.complete(Status::SUCCESS, construct.then_some(requests.contexts + 1000));
+            requests.contexts += 1;
+            let context = requests.contexts + 1000;
+            respond.complete(Status::SUCCESS, Some(Constructed { context, members, shared }));
             return None;
         }
         Upcall::Notified { respond, .. } => {

@@ -1,6 +1,7 @@
 //! The ranks' MPI libraries that speak PMIx, with an `ft-pmix` in between.
 
 use super::*;
+use crate::library;
 use crate::pmix_host::HostError;
 use crate::published::{self, Full};
 use ft_wire::pmix::{ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc, SUCCESS, ToAgent, ToPmix};
@@ -14,11 +15,24 @@ impl Driver {
         }
     }
 
+    /// MPI Sessions need PMIx groups, and what a server answers to those has changed within the versions of PMIx: this `ft-pmix`,
+    /// and those of later worlds, run on the library that the MPI itself has loaded.
+    pub(super) fn serve_sessions(&mut self, pid: i32) {
+        if self.libpmix.is_some() {
+            return;
+        }
+        self.libpmix = library::loaded(pid, b"libpmix.so");
+        if let Some(library) = &self.libpmix {
+            tracing::info!(library = %library.display(), "ft-pmix runs on the program's libpmix from now on");
+            self.warm_pmix.take().into_iter().for_each(PmixHost::kill);
+        }
+    }
+
     pub(super) fn start_pmix(&mut self) -> Option<PmixHost> {
         let id = self.next_host;
         self.next_host += 1;
         let tmpdir = Path::new(&self.spec.job_dir).join("pmix").join(format!("{}-{id}", std::process::id()));
-        match PmixHost::start(id, &self.spec.ft_pmix, &tmpdir, self.inputs.clone()) {
+        match PmixHost::start(id, &self.spec.ft_pmix, self.libpmix.as_deref(), &tmpdir, self.inputs.clone()) {
             Ok(host) => Some(host),
             Err(error) => {
                 self.without_pmix(&error);
