@@ -1,6 +1,7 @@
 //! The system calls that ftd's processes need, behind safe functions. Small enough to live inside a rank.
 
 pub mod behind;
+pub mod beneath;
 pub mod build;
 #[cfg(feature = "build-check")]
 pub mod build_check;
