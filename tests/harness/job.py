@@ -50,7 +50,8 @@ class Context:
         self.shared_before = proc.shared_files()
         self.segments_before = proc.segments()
         # What others run here at the same time ends when it likes, with what is theirs.
-        self.of_others = proc.of_other_jobs(set()) | proc.in_use() if public and self.shared_before else set()
+        self.of_others = proc.of_other_jobs(set()) | proc.in_use(set()) if public and self.shared_before else set()
+        self.segments_of_others = proc.made_by_others(set()) if public else set()
         self.jobs = []
 
     # --- programs -------------------------------------------------------------------------------------------------
@@ -174,9 +175,11 @@ class Context:
         for where, directories, files in os.walk(self.tmp):
             left += [f"file {where}/{name}" for name in sorted(directories + files)]
         new = sorted(proc.shared_files() - self.shared_before)
-        others = proc.of_other_jobs({me, *proc.descendants(me)}) if self.public and new else set()
+        mine = {me, *proc.descendants(me)}
+        others = proc.of_other_jobs(mine) | proc.in_use(mine) if self.public and new else set()
         left += [f"file {path}" for path, _ in new if not proc.is_below(path, others)]
-        segments = [line for id, line in proc.segments().items() if id not in self.segments_before]
+        known = self.segments_before.keys() | (proc.made_by_others(mine) if self.public else set())
+        segments = [line for id, line in proc.segments().items() if id not in known]
         left += [f"segment {line}" for line in segments if not self.is_of_nobody(line)]
         return left
 
@@ -189,7 +192,8 @@ class Context:
     def untouched(self):
         """What a job must leave alone: all that was in shared memory before it is there still, but for what others had in use."""
         gone = [path for path, _ in sorted(self.shared_before - proc.shared_files()) if not proc.is_below(path, self.of_others)]
-        return gone + [f"segment {line}" for id, line in self.segments_before.items() if id not in proc.segments()]
+        segments = {id: line for id, line in self.segments_before.items() if id not in self.segments_of_others}
+        return gone + [f"segment {line}" for id, line in segments.items() if id not in proc.segments()]
 
     def close(self):
         """Ends and removes what this scenario has left."""

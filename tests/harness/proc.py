@@ -112,15 +112,25 @@ def of_other_jobs(mine):
     return found
 
 
+def made_by_others(mine):
+    """The System V segments whose creator lives and is not one of `mine`, by id."""
+    with open("/proc/sysvipc/shm") as file:
+        fields, *lines = [line.split() for line in file]
+    creators = {line[1]: int(line[fields.index("cpid")]) for line in lines}
+    return {id for id, creator in creators.items() if creator not in mine and alive(creator)}
+
+
 def is_below(path, directories):
     """Whether it is one of these, or in one."""
     return any(path == directory or path.startswith(f"{directory}/") for directory in directories)
 
 
-def in_use():
-    """The files below /dev/shm that a process of this user has open or mapped: its to remove, when it likes."""
+def in_use(mine):
+    """The files below /dev/shm that a process of this user, but none of `mine`, has open or mapped: its to remove, when it likes."""
     found = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) in mine:
+            continue
         try:
             with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
                 found |= {line.rstrip("\n").partition("/")[2] for line in file if " /dev/shm/" in line}

@@ -422,20 +422,22 @@ def harness_proof(context):
     check(os.waitpid(child, 0)[1] == 0, "an isolation that cannot be had was lost in silence")
 
 
-@scenario("harness-bystander", public=True)
-def harness_bystander(context):
+@scenario("harness-bystander", public=True, each=[{"mpi": "openmpi4"}, {"mpi": "mpich4"}])
+def harness_bystander(context, mpi):
     """The harness beside somebody else's job: what that has in shared memory may go with it, and is not taken for this one's; what
     nobody uses must stay."""
     nobodys = pathlib.Path(f"/dev/shm/psm_ftd-nobodys-{os.getpid()}")
     nobodys.touch()
     try:
-        mpi = context.mpi("openmpi4")
+        mpi = context.mpi(mpi)
         theirs = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1"])
         theirs.at_gate("app.compute", 1)
         (statement,) = [path for path in proc.of_other_jobs(set()) if path.endswith(".lock")]
         check(not proc.of_other_jobs({theirs.launcher, theirs.pid}), "a job of this scenario's is taken for another's")
         beside = harness_job.Context("beside", context.dir, context.prefix, True)
         check(any(proc.is_below(path, {statement}) for path, _ in beside.shared_before), "their job has no directory: nothing is tried")
+        segments = set(beside.segments_before) & proc.made_by_others(set())
+        check(segments or mpi.name != "mpich4", "their ranks have no segments: nothing is tried")
         theirs.go("app.compute", 1)
         theirs.expect(0)
         check(not beside.untouched(), f"the end of another's job is blamed on this one's: {beside.untouched()}")
