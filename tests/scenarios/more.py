@@ -274,6 +274,20 @@ def own_handle(context, mpi):
     check(job.restored == ([None] if how == "dies" else []), f"restored {job.restored}")
 
 
+@scenario("plug-in", each=[{"mpi": "mpich4", "how": "deepbind"}, {"mpi": "mpich4", "how": "dlmopen"}, {"mpi": "openmpi4", "how": "deepbind"}])
+def plug_in(context, mpi, how):
+    """A host loads the MPI where the preload does not reach: with --ft-mpi the environment alone serves it, in each world."""
+    mpi = context.mpi(mpi)
+    source = lambda name: next((context.scratch / "src").rglob(name))
+    host, plugin = context.work / "host", context.work / "plugin.so"
+    subprocess.run([mpi.cc, "-shared", "-fPIC", "-o", plugin, source("plugin.c")], check=True, env=context.env(mpi, {}))
+    subprocess.run(["cc", "-o", host, source("plugin_host.c"), "-ldl"], check=True)
+    job = context.ftrun(mpi, 2, host, how, plugin, options=[f"--ft-mpi={mpi.family}"])
+    job.expect(0)
+    check(job.output.text == "size 2\n", job.output.text)
+    check(job.restored == [None], f"restored {job.restored}: {job.err}")
+
+
 @scenario("sessions", each=[{"mpi": m, "how": h} for m in ("openmpi5", "mpich4", "mpich5") for h in ("undisturbed", "killed")])
 def sessions(context, mpi, how):
     """MPI Sessions in the place of MPI_Init: communicators of process sets, before a death and after it. With Open MPI 5 that takes
