@@ -389,8 +389,12 @@ impl CheckpointDir {
                     tracing::warn!(%error, "a part of $FT_CHECKPOINT_DIR cannot be watched");
                 }
             }
-            Notice::Appeared { directory, name, is_directory } => {
-                let Some(path) = self.directories.get(&directory).map(|place| place.path.join(name)) else { return };
+            Notice::Appeared { directory, name, is_directory, made } => {
+                let Some(place) = self.directories.get(&directory) else { return };
+                let (path, inode) = (place.path.join(&name), place.inode);
+                if made {
+                    self.note_made(inode, name, &path);
+                }
                 if is_directory {
                     // Why not stands in the log.
                     let _ = self.watch_tree(path);

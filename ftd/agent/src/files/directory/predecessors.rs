@@ -30,6 +30,8 @@ pub(super) struct Left {
     since: Instant,
     /// By the program's own wish, not only because something else was renamed to it.
     deleted: bool,
+    /// After that it was made anew: what it stood for before was not to come back.
+    given_up: bool,
 }
 
 enum Verdict {
@@ -71,7 +73,7 @@ impl CheckpointDir {
     pub(super) fn note_directory(&mut self, path: &Path, inode: u64) {
         let (Some(kept), Some(name), Some(parent)) = (&self.kept, path.file_name(), self.parent(path)) else { return };
         if path != self.root && kept.entry(parent, name) != Some(Entry::Directory(inode)) {
-            let left = || Left { since: Instant::now(), deleted: false };
+            let left = || Left { since: Instant::now(), deleted: false, given_up: false };
             self.left.entry((parent, name.to_os_string())).or_insert_with(left);
         }
     }
@@ -79,9 +81,24 @@ impl CheckpointDir {
     /// The name stands for something else than before, or for nothing.
     pub(super) fn note_left(&mut self, directory: u64, name: OsString, deleted: bool) {
         if self.kept.is_some() {
-            let left = self.left.entry((directory, name)).or_insert(Left { since: Instant::now(), deleted });
+            let left =
+                self.left.entry((directory, name)).or_insert(Left { since: Instant::now(), deleted, given_up: false });
             left.deleted = deleted;
         }
+    }
+
+    /// The name was made, for a new file or directory. Where it had been deleted before, the old content was given up by that;
+    /// it is only where another file is then moved, or linked, there that it was deleted for this one.
+    pub(super) fn note_made(&mut self, directory: u64, name: OsString, path: &Path) {
+        if let Some(left) = self.left.get_mut(&(directory, name))
+            && left.deleted
+        {
+            left.given_up |= self.beneath.metadata(path).is_ok_and(|meta| meta.is_dir() || meta.nlink() < 2);
+        }
+    }
+
+    fn is_given_up(&self, directory: u64, name: &OsStr) -> bool {
+        self.left.get(&(directory, name.to_os_string())).is_some_and(|left| left.given_up)
     }
 
     /// Compares what an agent before this one has kept with what is there.
@@ -261,7 +278,9 @@ impl CheckpointDir {
         let mut find = || {
             let (kept, name) = (self.kept.as_ref()?, torn.path.file_name()?);
             let directory = self.parent(&torn.path)?;
-            let Entry::File(inode) = kept.entry(directory, name)? else { return None };
+            let Entry::File(inode) = kept.entry(directory, name).filter(|_| !self.is_given_up(directory, name))? else {
+                return None;
+            };
             let lies = kept.path(directory, name);
             let written = self.written_when_whole(&lies, inode, present, unlocked)?;
             Some((lies, written))
@@ -279,10 +298,9 @@ impl CheckpointDir {
 
     /// The last directory of this name that was whole, if it is another one and has been lost.
     fn former_directory(&self, path: &Path, present: &HashSet<u64>, unlocked: &mut Unlocked) -> Option<Former> {
-        let Entry::Directory(before) = self.kept.as_ref()?.entry(self.parent(path)?, path.file_name()?)? else {
-            return None;
-        };
-        if self.beneath.metadata(path).ok()?.ino() == before {
+        let (parent, name) = (self.parent(path)?, path.file_name()?);
+        let Entry::Directory(before) = self.kept.as_ref()?.entry(parent, name)? else { return None };
+        if self.is_given_up(parent, name) || self.beneath.metadata(path).ok()?.ino() == before {
             return None;
         }
         let mut former = Former { files: Vec::new(), directories: Vec::new(), written: SystemTime::UNIX_EPOCH };
@@ -480,6 +498,19 @@ mod tests {
             dir.set_aside().unwrap();
             assert_eq!((names(&dir), read(&dir, "step")), (vec!["step".to_string()], "one".to_string()));
         }
+    }
+
+    #[test]
+    fn what_was_deleted_before_the_next_was_written_does_not_come_back() {
+        let (_job, _notices, mut dir) = with(&["step", "linked", "directory/a"]);
+        fs::remove_file(dir.root.join("step")).unwrap();
+        fs::remove_dir_all(dir.root.join("directory")).unwrap();
+        write(&dir, &["step", "directory/a", "linked.tmp"], "two");
+        fs::remove_file(dir.root.join("linked")).unwrap();
+        fs::hard_link(dir.root.join("linked.tmp"), dir.root.join("linked")).unwrap();
+        absorb(&mut dir, || false);
+        let said = dir.set_aside().unwrap().join("\n");
+        assert_eq!((names(&dir), read(&dir, "linked")), (vec!["linked".to_string()], "one".to_string()), "{said}");
     }
 
     #[test]
