@@ -21,7 +21,7 @@ includedir = $(DESTDIR)$(prefix)/include
 mandir     = $(DESTDIR)$(prefix)/share/man
 docdir     = $(DESTDIR)$(prefix)/share/doc/ftd
 
-.PHONY: build demo test check licences subjects specification scenarios soak bench install clean
+.PHONY: build demo test check licences subjects specification documented scenarios soak bench install clean
 
 build:
 	scripts/install-deps.sh build
@@ -40,7 +40,7 @@ test:
 	FT_TEST_OMPI5=$(mpis)/openmpi5 FT_TEST_MPICH5=$(mpis)/mpich5 FT_TEST_IMPI=$(mpis)/impi $(CARGO) test --workspace
 	$(MAKE) --no-print-directory scenarios
 
-check: licences subjects specification
+check: licences subjects specification documented
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
@@ -53,6 +53,10 @@ subjects:
 # What the document promises and the tests that it names know each other.
 specification:
 	$(PYTHON) scripts/specification.py
+
+# The numbers of the documents are the code's.
+documented:
+	$(PYTHON) scripts/documented.py
 
 scenarios:
 	$(PYTHON) tests/run.py $(TESTS)

@@ -40,8 +40,7 @@ impl OwnEnd {
     /// The job's exit status when this ends it.
     pub fn status(self) -> i32 {
         match self {
-            OwnEnd::Abort(0) => 0,
-            // A shell sees eight bits; a failure must not become a success by that.
+            // An abort is no success, whatever its code says; and of that a shell sees eight bits.
             OwnEnd::Abort(code) | OwnEnd::ExitCode(code) => match code & 0xff {
                 0 => 1,
                 status => status,

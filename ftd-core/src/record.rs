@@ -84,6 +84,24 @@ pub struct Outcome {
     pub reason: Option<String>,
 }
 
+impl Outcome {
+    /// Every rank ended well.
+    pub fn clean() -> Outcome {
+        Outcome { status: 0, reason: None }
+    }
+
+    /// The job has failed. Scripts go by the status alone: that of a failure is never 0.
+    pub fn failed(status: i32, reason: impl Into<String>) -> Outcome {
+        debug_assert_ne!(status, 0, "a failure has the status of a success");
+        Outcome { status: if status == 0 { 1 } else { status }, reason: Some(reason.into()) }
+    }
+
+    /// The job was told to end: ranks that ended by themselves may all have done so with 0.
+    pub fn cancelled(status: i32, reason: impl Into<String>) -> Outcome {
+        Outcome { status, reason: Some(reason.into()) }
+    }
+}
+
 /// The agreed state of a job in one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EpochRecord {

@@ -291,7 +291,9 @@ impl Machine {
                     self.answers.push_back(Event::SlotAdded(slot));
                     self.answers.push_back(Event::SlotUp(slot));
                 }
-                Effect::End { status, .. } => {
+                Effect::End { status, reason } => {
+                    let failed = reason.is_some_and(|reason| !reason.contains("was cancelled by"));
+                    assert!(status != 0 || !failed, "a job that failed ends with 0");
                     assert!(self.busy.is_empty(), "the job ends with processes still there");
                     self.ended = Some(status);
                 }
@@ -326,7 +328,9 @@ impl Machine {
             Nudge::Exits(rank, code) => {
                 self.tell(Event::Exited { process: process(rank), exit: Exit::Code(code), limit: None });
             }
-            Nudge::Abort(rank) => self.tell(Event::AbortRequested { process: process(rank), code: 9 }),
+            Nudge::Abort(rank) => {
+                self.tell(Event::AbortRequested { process: process(rank), code: 9 * (rank % 2) as i32 })
+            }
             Nudge::Initialized(rank) => self.tell(Event::Initialized(process(rank))),
             Nudge::Finalized(rank) => self.tell(Event::Finalized(process(rank))),
             Nudge::Committed(rank, version) => {

@@ -86,7 +86,7 @@ fn fault(rng: &mut Rng, nodes: u64, slots: u64, ranks: u64) -> Fault {
         }
         14..=15 => Fault::Isolate { node, store: rng.chance(500) },
         16 => Fault::StoreDown,
-        _ if rng.chance(100) => Fault::AbortRank { rank, code: 3 },
+        _ if rng.chance(100) => Fault::AbortRank { rank, code: 3 * (rank % 2) as i32 },
         _ if rng.chance(100) => Fault::ExitRank { rank, code: 4 },
         _ => Fault::KillRank { rank, signal: 9 },
     }

@@ -240,6 +240,24 @@ fn own_errors_end_the_job_unless_told_otherwise() {
 }
 
 #[test]
+fn an_abort_is_no_success_whatever_its_code_says() {
+    for code in [0, 256, -256, i32::MIN] {
+        let abort = |world| Event::AbortRequested { process: process(world, 0), code };
+        let mut node = running();
+        assert_eq!(node.tell(abort(1)), ["proceed rank 0", "agree end 1"]);
+        assert_eq!(node.wait(500 * MS), ["stop world 1"]);
+        let said = node.tell(Event::WorldEmptied(WorldId(1)));
+        assert_eq!(said, [format!("end 1: rank 0 on node 0 called MPI_Abort with code {code}")]);
+
+        let policy = Policy { recover_aborts: true, max_failures: 1, ..Policy::default() };
+        let mut node = Node::new(policy, Mode::Reinit);
+        node.start();
+        node.tell(abort(1));
+        assert_eq!(node.wait(MS)[0], "agree end 1", "a crash loop");
+    }
+}
+
+#[test]
 fn an_exit_without_finalize_ends_the_job_with_status_1() {
     let mut node = running();
     assert_eq!(node.tell(exits(1, 0, 0)), ["agree end 1", "stop world 1"]);
@@ -757,6 +775,63 @@ fn a_job_that_is_cancelled_while_it_recovers_ends_at_once() {
     let mut node = Node::new(Policy { grace: Micros(0), ..Policy::default() }, Mode::Reinit);
     node.start();
     assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["stop world 1", "agree end 130"], "--ft-grace=0");
+}
+
+/// An agreed recovery from a death of which it is not known yet how it came about.
+fn recovering_from_an_unknown_death() -> Node {
+    let mut node = running();
+    node.tell(Event::Dying(process(1, 0)));
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    node
+}
+
+#[test]
+fn the_last_block_waits_for_the_cause() {
+    const KILLED: &str = "done: rank 0 on node 0 was killed by SIGKILL";
+
+    let mut node = recovering_from_an_unknown_death();
+    assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["agree end 143"]);
+    assert!(node.tell(Event::WorldEmptied(WorldId(1))).is_empty(), "its exit is on its way");
+    assert_eq!(node.tell(killed(1, 0)), [KILLED, "end 143: the job was cancelled by SIGTERM"]);
+
+    // The exit comes first, as a rule.
+    let mut node = recovering_from_an_unknown_death();
+    node.tell(Event::Cancel { signal: 15 });
+    assert_eq!(node.tell(killed(1, 0)), [KILLED]);
+    assert_eq!(node.tell(Event::WorldEmptied(WorldId(1))), ["end 143: the job was cancelled by SIGTERM"]);
+
+    let mut node = recovering_from_an_unknown_death();
+    for event in [Event::WorldEmptied(WorldId(1)), Event::Drained(WorldId(1))] {
+        node.tell(event);
+    }
+    node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
+    let said = node.tell(Event::StartFailed { process: process(2, 1), reason: "gone".into(), status: 127 });
+    assert_eq!(said, ["agree end 127", "stop world 2"]);
+    assert!(node.tell(Event::WorldEmptied(WorldId(2))).is_empty());
+    assert_eq!(node.tell(killed(1, 0)), [KILLED, "end 127: rank 1 cannot be started: gone"]);
+}
+
+#[test]
+fn the_last_block_does_not_wait_for_ever() {
+    const UNKNOWN: &str = "done: rank 0 on node 0 died; of what is not known";
+
+    let mut node = recovering_from_an_unknown_death();
+    node.tell(Event::Cancel { signal: 15 });
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    let timeout = Policy::default().exit_timeout.0;
+    assert!(node.wait(timeout - 1).is_empty());
+    assert_eq!(node.wait(1), [UNKNOWN, "end 143: the job was cancelled by SIGTERM"]);
+
+    // Nor for what has come already and told nothing.
+    let mut node = recovering_from_an_unknown_death();
+    node.tell(Event::Exited { process: process(1, 0), exit: Exit::Unseen, limit: None });
+    assert_eq!(node.tell(Event::Cancel { signal: 15 }), [UNKNOWN, "agree end 143"]);
+
+    // Or comes then.
+    let mut node = recovering_from_an_unknown_death();
+    node.tell(Event::Cancel { signal: 15 });
+    let unseen = Event::Exited { process: process(1, 0), exit: Exit::Unseen, limit: None };
+    assert_eq!(node.tell(unseen), [UNKNOWN]);
 }
 
 #[test]

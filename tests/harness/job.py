@@ -49,6 +49,9 @@ class Context:
         self.memory = pathlib.Path("/dev/shm")
         self.shared_before = proc.shared_files()
         self.segments_before = proc.segments()
+        # What others run here at the same time ends when it likes, with what is theirs.
+        self.of_others = proc.of_other_jobs(set()) | proc.in_use(set()) if public and self.shared_before else set()
+        self.segments_of_others = proc.made_by_others(set()) if public else set()
         self.jobs = []
 
     # --- programs -------------------------------------------------------------------------------------------------
@@ -171,8 +174,12 @@ class Context:
                     pass
         for where, directories, files in os.walk(self.tmp):
             left += [f"file {where}/{name}" for name in sorted(directories + files)]
-        left += [f"file {path}" for path, _ in sorted(proc.shared_files() - self.shared_before)]
-        segments = [line for id, line in proc.segments().items() if id not in self.segments_before]
+        new = sorted(proc.shared_files() - self.shared_before)
+        mine = {me, *proc.descendants(me)}
+        others = proc.of_other_jobs(mine) | proc.in_use(mine) if self.public and new else set()
+        left += [f"file {path}" for path, _ in new if not proc.is_below(path, others)]
+        known = self.segments_before.keys() | (proc.made_by_others(mine) if self.public else set())
+        segments = [line for id, line in proc.segments().items() if id not in known]
         left += [f"segment {line}" for line in segments if not self.is_of_nobody(line)]
         return left
 
@@ -183,9 +190,10 @@ class Context:
         return self.name.startswith(("jobs-of-one", "wrong-mpi")) and (key, size, attached) == ("0", "4096", "0")
 
     def untouched(self):
-        """What a job must leave alone: all that was in shared memory before it is there still."""
-        gone = [path for path, _ in sorted(self.shared_before - proc.shared_files())]
-        return gone + [f"segment {line}" for id, line in self.segments_before.items() if id not in proc.segments()]
+        """What a job must leave alone: all that was in shared memory before it is there still, but for what others had in use."""
+        gone = [path for path, _ in sorted(self.shared_before - proc.shared_files()) if not proc.is_below(path, self.of_others)]
+        segments = {id: line for id, line in self.segments_before.items() if id not in self.segments_of_others}
+        return gone + [f"segment {line}" for id, line in segments.items() if id not in proc.segments()]
 
     def close(self):
         """Ends and removes what this scenario has left."""

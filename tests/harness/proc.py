@@ -1,6 +1,7 @@
 """Looking at processes through /proc, and ending them."""
 
 import ctypes
+import glob
 import os
 import pathlib
 import signal
@@ -93,6 +94,50 @@ def shared_files():
             except FileNotFoundError:
                 pass
     return found
+
+
+def of_other_jobs(mine):
+    """The job directories below /dev/shm whose lock is held by a process that is not one of `mine`, with the files beside them:
+    what is in them comes and goes with that job."""
+    with open("/proc/locks") as file:
+        holders = {int(line.split()[5].rpartition(":")[2]): int(line.split()[4]) for line in file if " FLOCK " in line}
+    found = set()
+    for path in glob.glob("/dev/shm/**/ftd-*.lock", recursive=True):
+        try:
+            holder = holders.get(os.lstat(path).st_ino)
+        except FileNotFoundError:
+            continue
+        if holder is not None and holder not in mine:
+            found |= {path, path.removesuffix(".lock")}
+    return found
+
+
+def made_by_others(mine):
+    """The System V segments whose creator lives and is not one of `mine`, by id."""
+    with open("/proc/sysvipc/shm") as file:
+        fields, *lines = [line.split() for line in file]
+    creators = {line[1]: int(line[fields.index("cpid")]) for line in lines}
+    return {id for id, creator in creators.items() if creator not in mine and alive(creator)}
+
+
+def is_below(path, directories):
+    """Whether it is one of these, or in one."""
+    return any(path == directory or path.startswith(f"{directory}/") for directory in directories)
+
+
+def in_use(mine):
+    """The files below /dev/shm that a process of this user, but none of `mine`, has open or mapped: its to remove, when it likes."""
+    found = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        if int(pid) in mine:
+            continue
+        try:
+            with open(f"/proc/{pid}/maps", errors="surrogateescape") as file:
+                found |= {line.rstrip("\n").partition("/")[2] for line in file if " /dev/shm/" in line}
+            found |= {os.readlink(f"/proc/{pid}/fd/{number}")[1:] for number in os.listdir(f"/proc/{pid}/fd")}
+        except OSError:
+            pass
+    return {f"/{path}" for path in found if path.startswith("dev/shm/")}
 
 
 def limit_memory(megabytes):

@@ -80,3 +80,42 @@ class Unkillable:
 def program_name():
     """The set-user-id program below the scratch directory's `build`; as long as `/proc/<pid>/stat` shows."""
     return "becomes-root"
+
+
+FIXED = r"""
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    struct stat found;
+    int flags, directory = count == 3 ? open(words[2], O_RDONLY | O_DIRECTORY | O_NOFOLLOW) : -1;
+    if (directory < 0 || fstat(directory, &found) != 0 || found.st_uid != getuid() || setuid(0) != 0)
+        return 1;
+    if (ioctl(directory, FS_IOC_GETFLAGS, &flags) != 0)
+        return 2;
+    flags = strcmp(words[1], "on") == 0 ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+    return ioctl(directory, FS_IOC_SETFLAGS, &flags) == 0 ? 0 : 3;
+}
+"""
+
+
+class Immutable:
+    """A program with which a user makes a directory of theirs immutable (`chattr +i`), and undoes that: `on` or `off`, and the
+    directory. Its path is that of `immutable_program`."""
+
+    def prepare(self, scratch, user):
+        program = immutable_program(scratch, os.getpid())
+        subprocess.run(["cc", "-o", program, "-x", "c", "-"], input=FIXED, text=True, check=True)
+        os.chown(program, 0, user.pw_gid)
+        os.chmod(program, 0o4750)
+        self.scratch = scratch
+
+    def undo(self, pid):
+        pass
+
+
+def immutable_program(scratch, pid):
+    return f"{scratch}/build/immutable.{pid}"

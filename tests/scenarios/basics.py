@@ -183,6 +183,28 @@ def cancel_in_recovery(context, gate):
     check(job.wait(10) == 128 + signal.SIGINT, f"exit status {job.process.returncode}")
 
 
+@scenario("cancel-before-the-cause")
+def cancel_before_the_cause(context):
+    """A job that is cancelled when a death is agreed and its cause is not known yet: the block waits for the cause."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1", "agent.agreed"])
+    rank = job.at_gate("app.compute", 1)
+    shepherd = job.shepherd_of(rank)
+    os.kill(shepherd, signal.SIGSTOP)
+    job.kill(rank)
+    job.at_gate("agent.agreed")
+    job.interrupt()
+    job.go("agent.agreed")
+    # Too early is what this looks for; no harm is done when it looks too early itself.
+    deadline = time.monotonic() + 0.5
+    while time.monotonic() < deadline and "failed" not in job.err:
+        time.sleep(0.01)
+    os.kill(shepherd, signal.SIGCONT)
+    check(job.wait(20) == 128 + signal.SIGINT, f"exit status {job.process.returncode}")
+    lines = [line for line in job.err.splitlines() if "rank 1 on node 0" in line]
+    check(len(lines) == 1 and lines[0].startswith("ftd:   failed") and "killed by SIGKILL" in lines[0], f"{job.err}")
+
+
 @scenario("signals-forwarded")
 def signals_forwarded(context):
     """SIGUSR1 to ftrun reaches every rank."""

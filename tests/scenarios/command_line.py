@@ -51,7 +51,7 @@ def readme_build(context):
     snippet = re.search(r"```c\n#include <ft.h>\n(.*?)```", readme, re.S)[1]
     (context.work / "app.c").write_text("#include <ft.h>\n" + README_PROGRAM % snippet)
     shutil.copy(doc / "examples/heat2d/heat2d.f90", context.work / "app.f90")
-    (fortran,) = code_of(guide, "mpif90 ")
+    (fortran,) = code_of(guide, "mpif90 -o app \\$\\(")
     examples = [line for line in (doc / "examples/README.md").read_text().splitlines() if line.startswith("    mpi")]
     check(len(examples) == 3, f"{examples}")
     script = "\n".join([
@@ -316,6 +316,16 @@ def exit_statuses(context):
         check(job.wait(20) == status and words in job.err, f"{script}: exit status {job.process.returncode}: {job.err}")
 
 
+@scenario("abort-zero", each=[{"mpi": m} for m in ("mpich4", "mpich5", "impi", "openmpi4", "openmpi5")])
+def abort_zero(context, mpi):
+    """An abort is no success, whatever its code says; nor is an end because aborts led nowhere."""
+    mpi = context.mpi(mpi)
+    for words, options in (("called MPI_Abort with code 0\n", []),
+                           ("the program died by itself 2 times in a row", ["--ft-on-abort=recover", "--ft-max-failures=2"])):
+        job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "abort", "1", "0", options=options)
+        check(job.wait(30) == 1 and words in job.err, f"exit status {job.process.returncode}: {job.err}")
+
+
 @scenario("variables-known")
 def variables_known(context):
     """Every FT_* variable of the manual has its variant of `variable`, or is one that the ranks find; and the ranks find it."""
@@ -331,3 +341,79 @@ def variables_known(context):
     for rank in range(3):
         for what in (f"FT_RANK={rank}", f"FT_LOCAL_RANK={rank}", "FT_SIZE=3", "FT_WORLD=1", "FT_MODE=reinit"):
             check(re.search(rf"^\[{rank}\]<stdout>: {what}$", job.output.text, re.M), f"rank {rank} has no {what}")
+
+
+# Each rank's variables, below its number.
+SHOW = "env | grep -E '^(FT_|OMPI_COMM_WORLD_|PMI_|MPI_LOCAL)' | sed \"s/^/${FT_RANK:-${OMPI_COMM_WORLD_RANK:-$PMI_RANK}} /\""
+
+
+def shown(job):
+    """rank -> its variables."""
+    found = {}
+    for rank, name, value in re.findall(r"^(\d+) (\w+)=(.*)$", job.output.text, re.M):
+        found.setdefault(int(rank), {})[name] = value
+    check(sorted(found) == [0, 1, 2], f"{job.output.text}{job.err}")
+    return found
+
+
+# Of the launcher: what its ranks have, and what ours have that must be the same.
+LAUNCHERS = {
+    "openmpi4": {f"OMPI_COMM_WORLD_{what}": [f"OMPI_COMM_WORLD_{what}", *ours] for what, ours in {
+        "RANK": ["FT_RANK"], "SIZE": ["FT_SIZE"], "LOCAL_RANK": ["FT_LOCAL_RANK"], "LOCAL_SIZE": ["FT_LOCAL_SIZE"], "NODE_RANK": []}.items()},
+    "mpich4": {"PMI_RANK": ["FT_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"], "PMI_SIZE": ["FT_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"],
+               "MPI_LOCALRANKID": ["FT_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK"],
+               "MPI_LOCALNRANKS": ["FT_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"]},
+}
+LAUNCHERS["openmpi5"] = LAUNCHERS["openmpi4"]
+LAUNCHERS["mpich5"] = LAUNCHERS["mpich4"]
+
+
+@scenario("variables-compared", each=[{"mpi": m} for m in LAUNCHERS])
+def variables_compared(context, mpi):
+    """What a rank finds in its environment before MPI_Init is what the MPI's own launcher tells there."""
+    mpi = context.mpi(mpi)
+    # Open MPI 5 deals ranks out to processors otherwise, and counts the local ones in that order.
+    words = [mpi.launcher, "--map-by", "slot:OVERSUBSCRIBE", "-n", "3"] if mpi.name == "openmpi5" else mpi.mpiexec(3)
+    own = context.start([*words, "bash", "-c", SHOW], mpi=mpi)
+    own.expect(0)
+    theirs = shown(own)
+    # PMI's are there from the start only where the family is told.
+    ours = {ft: context.ftrun(mpi, 3, "bash", "-c", SHOW, ft=ft, options=[f"--ft-mpi={mpi.family}"]) for ft in ("none", "reinit")}
+    for ft, job in ours.items():
+        job.expect(0)
+        for rank, variables in shown(job).items():
+            for name, same in LAUNCHERS[mpi.name].items():
+                for ours_of in same:
+                    check(variables.get(ours_of) == theirs[rank][name],
+                          f"{ours_of} is {variables.get(ours_of)} under --ft={ft}, and {name} {theirs[rank][name]} under {mpi.launcher}")
+
+
+@scenario("variables-of-worlds")
+def variables_of_worlds(context):
+    """… and what only ftd tells: world and epoch, which count on, the job and its directory, which stay, and the pipe that is live,
+    which is the rank's."""
+    script = context.work / "look.sh"
+    script.write_text(f"""exec 3>&1
+{SHOW} | sed "s/^/$FT_WORLD./"
+stat -Lc '%n %d:%i' /proc/self/fd/3 | sed "s/^/$FT_WORLD.$FT_RANK /"
+[ $FT_WORLD = 2 ] && exit 0
+touch $FT_CHECKPOINT_DIR/told.$FT_RANK
+until [ $FT_RANK = 1 ] && [ $(ls $FT_CHECKPOINT_DIR | grep -c told) = 3 ]; do sleep 0.05; done
+kill -9 $$
+""")
+    job = context.ftrun(None, 3, "bash", script)
+    job.expect(0)
+    found = {}
+    for world, rank, name, value in re.findall(r"^(\d)\.(\d) (\w+)=(.*)$", job.output.text, re.M):
+        found.setdefault(name, {})[world, rank] = value
+    looked = {(world, rank, name): value for world, rank, name, value in re.findall(r"^(\d)\.(\d) (/\S+) (\S+)$", job.output.text, re.M)}
+    for world in "12":
+        for rank in "012":
+            expected = {"FT_WORLD": world, "FT_EPOCH": world, "FT_MODE": "reinit", "FT_RANK": rank,
+                        "FT_STDOUT": looked[world, rank, "/proc/self/fd/3"]}
+            for name, value in expected.items():
+                check(found[name].get((world, rank)) == value, f"{name} of rank {rank} in world {world}: {found[name]}, not {value}")
+    for name in ("FT_JOB", "FT_CHECKPOINT_DIR"):
+        check(len(found[name]) == 6 and len(set(found[name].values())) == 1, f"{name}: {found[name]}")
+    (job_name,), (place,) = set(found["FT_JOB"].values()), set(found["FT_CHECKPOINT_DIR"].values())
+    check(job_name.startswith("ftrun-") and job_name.removeprefix("ftrun-") in place, f"{job_name}: {place}")

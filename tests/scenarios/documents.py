@@ -178,6 +178,39 @@ def fortran_kinds(context, kind):
 EXAMPLES = {"heat": "openmpi4", "heat-f": "openmpi4", "pi": "mpich4", "walk.py": None}
 
 
+FORTRAN_2003 = """
+program standard
+  use ft
+  implicit none
+  integer :: state, version, ierr
+  integer, target :: step(3)
+  step = 4
+  call ft_init(state, ierr)
+  call ft_protect(1, step, ierr)
+  version = 7
+  if (ierr == 0) call ft_checkpoint(version, ierr)
+  print *, 'ierr', ierr
+  call ft_finalize(ierr)
+end program
+"""
+
+
+@scenario("fortran-standards")
+def fortran_standards(context):
+    """The guide's lines for a program that is compiled as Fortran 2003 or 2008: ft.f90 by itself, without that option."""
+    guide = (context.prefix / "share/doc/ftd/guide.md").read_text()
+    alone, program = (line.replace("mpif90", "gfortran") for line in code_of(guide, r"mpif90 (?:-c|-std)"))
+    (context.work / "app.f90").write_text(FORTRAN_2003)
+    for standard in ("f2003", "f2008", "f2018"):
+        lines = "; ".join(["rm -f *.o *.mod app", alone, program.replace("f2008", standard)])
+        built = subprocess.run(["bash", "-ec", lines], cwd=context.work, capture_output=True, text=True,
+                               env=context.env(None, {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig"}))
+        check(built.returncode == 0, f"{standard}: {built.stderr}")
+        job = context.ftrun(None, 1, "./app")
+        job.expect(0)
+        check(job.output.text.split() == ["ierr", "0"] and job.err == "", f"{standard}: {job.output.text}{job.err}")
+
+
 @scenario("examples-readme", each=[{"name": name} for name in EXAMPLES])
 def examples_readme(context, name):
     """The examples' README, typed: each runs long enough that a rank can be killed by hand, and recovers."""

@@ -1,6 +1,7 @@
 """The rest of the contract: order of the output, options, memory limits, linking, and the specification itself."""
 
 import os
+import pathlib
 import re
 import select
 import signal
@@ -273,6 +274,36 @@ def own_handle(context, mpi):
     check(job.restored == ([None] if how == "dies" else []), f"restored {job.restored}")
 
 
+@scenario("plug-in", each=[{"mpi": "mpich4", "how": "deepbind"}, {"mpi": "mpich4", "how": "dlmopen"}, {"mpi": "openmpi4", "how": "deepbind"}])
+def plug_in(context, mpi, how):
+    """A host loads the MPI where the preload does not reach: with --ft-mpi the environment alone serves it, in each world."""
+    mpi = context.mpi(mpi)
+    source = lambda name: next((context.scratch / "src").rglob(name))
+    host, plugin = context.work / "host", context.work / "plugin.so"
+    subprocess.run([mpi.cc, "-shared", "-fPIC", "-o", plugin, source("plugin.c")], check=True, env=context.env(mpi, {}))
+    subprocess.run(["cc", "-o", host, source("plugin_host.c"), "-ldl"], check=True)
+    job = context.ftrun(mpi, 2, host, how, plugin, options=[f"--ft-mpi={mpi.family}"])
+    job.expect(0)
+    check(job.output.text == "size 2\n", job.output.text)
+    check(job.restored == [None], f"restored {job.restored}: {job.err}")
+
+
+@scenario("sessions", each=[{"mpi": m, "how": h} for m in ("openmpi5", "mpich4", "mpich5") for h in ("undisturbed", "killed")])
+def sessions(context, mpi, how):
+    """MPI Sessions in the place of MPI_Init: communicators of process sets, before a death and after it. With Open MPI 5 that takes
+    PMIx groups, which a server of its own PMIx alone can answer."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "sessions.c")
+    reference = context.reference(mpi, 3, program)
+    check(reference.results == ["1809 3609"], f"without ftd: {reference.text}")
+    killed = how == "killed"
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"] if killed else [])
+    if killed:
+        job.kill(job.at_gate("app.compute", 1))
+    job.expect(0, reference)
+    check(job.restored == ([None] if killed else []), f"restored {job.restored}: {job.err}")
+
+
 @scenario("pmix-library", each=[{"library": "4"}, {"library": "5"}])
 def pmix_library(context, library):
     """ft-pmix runs on Debian's libpmix 4.2 and on the Open MPI wheel's libpmix 5, with each Open MPI that can."""
@@ -403,6 +434,31 @@ def harness_proof(context):
             os._exit(0)
         os._exit(1)
     check(os.waitpid(child, 0)[1] == 0, "an isolation that cannot be had was lost in silence")
+
+
+@scenario("harness-bystander", public=True, each=[{"mpi": "openmpi4"}, {"mpi": "mpich4"}])
+def harness_bystander(context, mpi):
+    """The harness beside somebody else's job: what that has in shared memory may go with it, and is not taken for this one's; what
+    nobody uses must stay."""
+    nobodys = pathlib.Path(f"/dev/shm/psm_ftd-nobodys-{os.getpid()}")
+    nobodys.touch()
+    try:
+        mpi = context.mpi(mpi)
+        theirs = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1"])
+        theirs.at_gate("app.compute", 1)
+        (statement,) = [path for path in proc.of_other_jobs(set()) if path.endswith(".lock")]
+        check(not proc.of_other_jobs({theirs.launcher, theirs.pid}), "a job of this scenario's is taken for another's")
+        beside = harness_job.Context("beside", context.dir, context.prefix, True)
+        check(any(proc.is_below(path, {statement}) for path, _ in beside.shared_before), "their job has no directory: nothing is tried")
+        segments = set(beside.segments_before) & proc.made_by_others(set())
+        check(segments or mpi.name != "mpich4", "their ranks have no segments: nothing is tried")
+        theirs.go("app.compute", 1)
+        theirs.expect(0)
+        check(not beside.untouched(), f"the end of another's job is blamed on this one's: {beside.untouched()}")
+        nobodys.unlink()
+        check(beside.untouched() == [str(nobodys)], f"what nobody used is gone, and nobody says so: {beside.untouched()}")
+    finally:
+        nobodys.unlink(missing_ok=True)
 
 
 @scenario("summary")

@@ -257,7 +257,7 @@ WHOLE = [f"{n:099d}" for n in range(1, 1501)]
 def full_disk(context):
     """A disk that is full for a moment costs a sentence, and no line."""
     job = on_a_small_disk(context, 1)
-    job.wait_err(r"standard output cannot be written: No space left", 1)
+    job.wait_err(r"standard output cannot be written: No space left on device; it is tried again for 30 s\n", 1)
     (context.work / "room").touch()
     job.expect(0)
     check((context.work / "whole").read_text().splitlines() == WHOLE, "lines are missing, or torn")
@@ -267,14 +267,18 @@ def full_disk(context):
 @scenario("full-disk-for-ever", each=[{"what": "small"}, {"what": "dev-full"}])
 def full_disk_for_ever(context, what):
     """A disk that stays full: the job goes on to its end, and the status and a sentence say how much was lost."""
+    begun = time.monotonic()
     if what == "small":
-        job = on_a_small_disk(context, 30)
+        job = on_a_small_disk(context, 10)
     else:
         job = context.start(
             ["bash", "-c", 'exec "$@" >/dev/full', "bash", context.prefix / "bin/ftrun", "-n", "1", "bash", "-c",
-             "for n in {1..1500}; do printf '%099d\\n' $n; done"], hurry=30,
+             "for n in {1..1500}; do printf '%099d\\n' $n; done"], hurry=10,
         )
     check(job.wait(40) == 1, "the job's status does not say that output was lost")
+    # A tenth of 30 s.
+    check(time.monotonic() - begun >= 3, f"it was tried again for {time.monotonic() - begun:.1f} s only")
+    check("it is tried again for 3 s\n" in job.err, job.err)
     written = (context.work / "whole").read_text() if what == "small" else ""
     lost = int(job.wait_err(r"ftrun: (\d+) bytes of standard output were lost", 1)[0])
     check(lost + len(written) == 100 * 1500, f"{lost} bytes lost and {len(written)} written are not {100 * 1500}")

@@ -580,7 +580,12 @@ def unkillable(context, end):
             job.go("app.compute", 1)
         else:
             job.kill(rank if end == "recovery" else job.shepherd_of(rank))
+        begun = time.monotonic()
         status = job.wait(25)
+        # A tenth of 30 s, of which the time that ftrun then takes to end is no part.
+        said = {"recovery": "are still there 3.0 s after SIGKILL", "shepherd": "is still there 3 s after SIGKILL", "well": ""}
+        check(said[end] in job.err, job.err)
+        check(end == "well" or time.monotonic() - begun >= 3, f"given up after {time.monotonic() - begun:.1f} s")
         check(is_anothers(pid), "it ended by itself")
         check(status == (0 if end == "well" else 1), f"status {status}: {job.err}")
         name = "" if os.path.exists(f"/proc/{pid}") else " and cannot be looked at (hidepid)"

@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shutil
+import subprocess
 import time
 
 from harness.job import check
@@ -52,6 +53,71 @@ def between_worlds(job):
     job.kill(ranks.pop(1))
     job.at_gate("agent.noticed")
     job.kill_all(ranks)
+
+
+def at_known_content(job, patience=10.0):
+    """Until ftrun has read the program, which nothing at the start waits for."""
+    deadline = time.monotonic() + patience
+    while True:
+        for entry in os.scandir(f"/proc/{job.below('ft-shepherd')[0]}/fd"):
+            if "memfd:ft-program" in os.readlink(entry.path) and os.stat(entry.path).st_size > 0:
+                return
+        check(time.monotonic() < deadline, "the program was not read")
+        time.sleep(0.005)
+
+
+def touch(path, as_user):
+    as_user(f'touch "{path}"')
+
+
+def change_attributes(path, as_user):
+    """All that changes a file's times and not the file."""
+    steps = ('touch -d yesterday "$P"', 'chmod g+w "$P"', 'chown "$(id -u)" "$P"', 'ln -f "$P" "$P.link"', 'mv "$P" "$P.away"',
+             'mv "$P.away" "$P"', 'setfattr -n user.note -v x "$P" 2>/dev/null || true', 'touch "$P"')
+    as_user(f'P="{path}"; {"; ".join(steps)}')
+
+
+def rewrite(path, as_user):
+    """The same bytes once more, in place: what `cp` of a file over its copy does."""
+    shutil.copy(path, f"{path}.copy")
+    os.close(open_to_write(path))
+    as_user(f'cp "{path}.copy" "{path}"')
+
+
+def deploy(path, as_user):
+    """The same bytes in a new file: what `git checkout`, `rsync` and `install` do."""
+    as_user(f'cp "{path}" "{path}.new"; mv "{path}.new" "{path}"')
+
+
+SAME = {"touched": touch, "attributes": change_attributes, "rewritten": rewrite, "deployed": deploy}
+
+
+@scenario("program-same", each=[{"kind": k, "how": h} for k in ("elf", "script") for h in SAME])
+def program_same(context, kind, how):
+    """A program of which nothing but times, names or the inode has changed goes on, and nothing is said. Twice: what was found
+    once is not forgotten, and not taken for the truth for ever."""
+    mpi = context.mpi("mpich4")
+    path = own_copy(context, mpi)
+    if kind == "script":
+        path.rename(path.with_name("inner"))
+        path.write_text(f"#!/bin/sh\nexec {context.work}/inner\n")
+        path.chmod(0o755)
+    reference = context.reference(mpi, 2, context.program(mpi, "places.c"))
+    job = context.ftrun(mpi, 2, path, gates=["app.compute:1", "agent.noticed:*:1", "client.restoring:0"])
+    job.at_gate("app.compute", 1)
+    at_known_content(job)
+    as_user = lambda line: subprocess.run(["bash", "-e", "-c", line], check=True)
+    between_worlds(job)
+    SAME[how](path, as_user)
+    job.go("agent.noticed")
+    rank = job.at_gate("client.restoring", 0)
+    if kind == "elf":
+        check(os.path.samefile(f"/proc/{rank}/exe", path), f"it was started from {os.readlink(f'/proc/{rank}/exe')}")
+    if how != "rewritten":
+        SAME[how](path, as_user)
+    job.kill(rank)
+    job.expect(0, reference)
+    check("since the job began" not in job.err and set(job.restored) == {5}, job.err)
 
 
 @scenario("program-gone", each=[{"mpi": m, "how": "deleted"} for m in EVERY_KIND] + [{"mpi": "mpich4", "how": "replaced"}])
@@ -111,7 +177,8 @@ def program_other(context, how):
              "script-replaced": "was replaced", "script-overwritten": "was overwritten"}[how]
     last = job.err.splitlines()[-1]
     check(words in last and str(path) in last, f"the sentence is {last!r}")
-    # Who died is said, and no recovery is pretended.
+    # Who died of what is said, and no recovery is pretended.
+    check("rank 1 on node 0 was killed by SIGKILL" in job.err and "not known" not in job.err, job.err)
     check("restored  nothing: the ranks cannot be started again" in job.err and "restarted" not in job.err, job.err)
     check("another program" not in job.output.text, job.output.text)
     check(not script or how == "script-overwritten" or "script" in last, last)

@@ -155,6 +155,20 @@ def signal_grace(context):
     no_recovery(job)
 
 
+@scenario("signal-default-grace")
+def signal_default_grace(context):
+    """Without --ft-grace the ranks have 10 s."""
+    job = leaving(context, context.mpi("mpich4"), 2, "stay")
+    begun = time.monotonic()
+    job.interrupt(signal.SIGTERM)
+    (left,) = job.wait_err(r"the ranks have had SIGTERM and have (\d+) s more to end", 1)
+    # It is said when a second has passed, without the rest of the second.
+    elapsed = time.monotonic() - begun
+    check(int(left) <= 9 <= int(left) + elapsed, f"{left} s more, after {elapsed:.1f} s")
+    job.interrupt(signal.SIGTERM)
+    job.expect(143)
+
+
 @scenario("signal-twice")
 def signal_twice(context):
     """The same signal twice within 100 ms is one; a later one kills at once."""

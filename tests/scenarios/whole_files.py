@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 
-from harness import proc
+from harness import proc, root
 from harness.job import check
 from harness.registry import scenario
 
@@ -532,10 +532,11 @@ def locked_directories(context, mode):
         check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: it was open" in job.err, job.err)
 
 
-READ_ONLY = """
+FIXED = """
 import os, pathlib, subprocess, sys, time
 directory, gates = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"]
-fixed = directory / sys.argv[1]
+where, program = sys.argv[1:]
+fixed = directory / where
 if os.environ["FT_WORLD"] == "1":
     fixed.mkdir(parents=True)
     (directory / "beside").mkdir()
@@ -543,26 +544,23 @@ if os.environ["FT_WORLD"] == "1":
         path.write_text("whole")
     file = open(fixed / "torn", "wb", buffering=0)
     file.write(b"half")
-    subprocess.run(["mount", "--bind", fixed, fixed], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", fixed], check=True)
+    subprocess.run([program, "on", fixed], check=True)
     with open(f"{gates}/fixed.draft", "w") as file_of_gate:
         print(os.getpid(), file=file_of_gate)
     os.rename(f"{gates}/fixed.draft", f"{gates}/fixed.0")
     time.sleep(600)
 print(*sorted(f"{path.relative_to(directory)}" for path in directory.rglob("*") if path.is_file()))
-with open("/proc/self/mounts") as mounts:
-    for line in mounts:
-        if str(directory.parent) in line:
-            subprocess.run(["umount", line.split()[1]], check=True)
+for path in directory.parent.rglob("fixed"):
+    subprocess.run([program, "off", path], check=True)
 """
 
 
-@scenario("read-only-directory", each=[{"where": "sub/fixed"}, {"where": "fixed"}])
-def read_only_directory(context, where):
-    """A torn file that can neither be moved nor removed, for it lies on a mount that is read-only, does not stay: what it stands in
-    is set aside with it, and this is said. The rest stays."""
-    job = context.script('exec unshare --user --map-root-user --mount "$FTRUN" -n 1 --ft=reinit /usr/bin/python3 -c "$READ_ONLY" "$1"', where,
-                         env={"READ_ONLY": READ_ONLY}, gates=["fixed:0"])
+@scenario("immutable-directory", each=[{"where": "sub/fixed"}, {"where": "fixed"}], as_root=root.Immutable())
+def immutable_directory(context, where):
+    """A torn file that can neither be moved nor removed, for its directory is immutable, does not stay: what it stands in is set aside
+    with it, and this is said. The rest stays."""
+    program = root.immutable_program(context.scratch, os.getpid())
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", FIXED, where, program, gates=["fixed:0"])
     rank = job.at_gate("fixed", 0)
     directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
     for name in ("whole", "beside/whole"):
@@ -573,3 +571,241 @@ def read_only_directory(context, where):
     top = where.partition("/")[0]
     said = rf"^ftd: {top} in \$FT_CHECKPOINT_DIR is set aside with all that is in it, for {where}/torn cannot be taken out of it \(.*\): it was open"
     check(re.search(said, job.err, re.M), job.err)
+
+
+# The program's own files, which it reaches by a link or a mount in the place of $FT_CHECKPOINT_DIR or of a directory in it.
+FOREIGN = """
+place=$FT_CHECKPOINT_DIR$2
+if [ "$FT_WORLD" = 1 ]; then
+    [ -z "$2" ] || echo whole > "$FT_CHECKPOINT_DIR/own"
+    case $1 in
+    link) [ -n "$2" ] || rmdir "$place"; ln -s "$OUTSIDE" "$place";;
+    mount) mkdir -p "$place"; mount --bind "$OUTSIDE" "$place";;
+    esac
+    ln -s "$OUTSIDE/precious" "$FT_CHECKPOINT_DIR/file"
+fi
+echo "world $FT_WORLD: $(ls "$place/precious" "$place/locked/deep/data" | wc -l)"
+exec 5>> "$place/open"
+echo "$FT_WORLD" >&5
+echo late > "$place/late"
+[ "$FT_WORLD" -eq 3 ] || kill -9 $$
+"""
+
+
+def make_foreign(outside):
+    """Some files, and what must stay as it is of each: links, mode and times, too."""
+    (outside / "locked" / "deep").mkdir(parents=True)
+    for name in ("precious", "locked/data", "locked/deep/data"):
+        (outside / name).write_text(name)
+    os.link(outside / "precious", outside / "second-name")
+    (outside / "locked").chmod(0o555)
+    os.chmod(outside / "locked/data", 0o200)
+
+
+def seen_of(outside):
+    seen = {}
+    for path in sorted(outside.rglob("*")):
+        found = path.lstat()
+        if path.name not in ("open", "late"):
+            seen[path.relative_to(outside)] = (found.st_ino, found.st_mode, found.st_nlink, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return seen
+
+
+def leave_foreign_alone(context, outside, start, status=0, what="link", at=""):
+    """Two failures and the end: nothing of `outside` is touched, and this is said."""
+    make_foreign(outside)
+    try:
+        before = seen_of(outside)
+        job = start()
+        job.expect(status)
+        after = seen_of(outside)
+        check({**before, pathlib.Path("file"): None} == {**after, pathlib.Path("file"): None}, f"{before} became {after}: {job.err}")
+        check((outside / "late").exists() and (outside / "open").read_text() == "1\n2\n3\n", f"what the program wrote is gone: {job.err}")
+        check(job.output.text.startswith("".join(f"world {world}: 2\n" for world in (1, 2, 3))), job.output.text + job.err)
+        check(not re.search(r"is set aside|is removed", job.err), job.err)
+        sentence = {("link", ""): rf"\$FT_CHECKPOINT_DIR is a symbolic link to {outside}: what lies behind it is the program's own: ftd leaves it alone",
+                    ("mount", ""): r"\$FT_CHECKPOINT_DIR is a mount: what lies behind it is the program's own: ftd leaves it alone"}
+        said = sentence.get((what, at), r"what lies behind file, sub in \$FT_CHECKPOINT_DIR, by a symbolic link or a mount, is the program's own")
+        check(re.search(f"^ftd: {said}", job.err, re.M), job.err)
+        went_on_with = "1 file in" if at else "what lies behind"
+        check(f"restarted without a checkpoint of the API, with {went_on_with} $FT_CHECKPOINT_DIR\n" in job.err, job.err)
+    finally:
+        (outside / "locked").chmod(0o755)
+        shutil.rmtree(outside)
+
+
+@scenario("linked-away", each=[{"at": at, "on": on} for at in ("root", "below") for on in ("disk", "memory")], public=True)
+def linked_away(context, at, on):
+    """What lies behind a symbolic link that the program has made in the place of $FT_CHECKPOINT_DIR, or in it, is the program's own:
+    it is not set aside, not removed, not linked or unlocked, in a failure and at the end; and stderr says that it is not protected."""
+    outside = context.work / "outside" if on == "disk" else pathlib.Path(f"/dev/shm/outside.{os.getpid()}")
+    place = {"root": "", "below": "/sub"}[at]
+    leave_foreign_alone(context, outside, lambda: context.ftrun(None, 1, "bash", "-c", FOREIGN, "foreign", "link", place, env={"OUTSIDE": outside}),
+                        at=place)
+
+
+@scenario("mounted-over", each=[{"at": at, "on": on} for at in ("root", "below") for on in ("disk", "memory")])
+def mounted_over(context, at, on):
+    """The same of a mount, which is there still when the job ends; the job's directory goes when the mount has gone."""
+    outside = context.work / "outside" if on == "disk" else pathlib.Path(f"/dev/shm/outside.{os.getpid()}")
+    place = {"root": "", "below": "/sub"}[at]
+    text = """unshare --user --map-root-user --mount "$FTRUN" -n 1 --ft=reinit bash -c "$FOREIGN" foreign mount "$1"
+        status=$?
+        unshare --user --map-root-user "$FTRUN" -n 1 true
+        exit $status"""
+    job = []
+    def start():
+        job.append(context.script(text, place, env={"FOREIGN": FOREIGN, "OUTSIDE": outside}))
+        return job[0]
+    leave_foreign_alone(context, outside, start, what="mount", at=place)
+    check(re.search(r"^ftrun: the job's directory \S+ cannot be removed .*mounted", job[0].err, re.M), job[0].err)
+
+
+LINKED = REACH + """
+import os, pathlib, sys, time
+directory, gates, outside = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], pathlib.Path(sys.argv[1])
+world = int(os.environ["FT_WORLD"])
+print(*sorted(os.listdir(directory)), flush=True)
+if world == 3:
+    sys.exit()
+os.link(outside / "data", directory / f"name.{world}")
+open_for_writing = open(outside / "data", "r+")
+(directory / f"whole.{world}").write_text("whole")
+reach(f"linked.{world}")
+"""
+
+
+@scenario("second-name", public=True)
+def second_name(context):
+    """A file of the program's own that it hard-links into $FT_CHECKPOINT_DIR and has open when it dies: the name here is set aside, and
+    goes with the next failure; its other name, and what it names, stay as they are."""
+    outside = pathlib.Path(f"/dev/shm/outside.{os.getpid()}")
+    outside.mkdir()
+    try:
+        data = outside / "data"
+        data.write_text("data")
+        data.chmod(0o640)
+        before = data.stat()
+        job = context.ftrun(None, 1, "/usr/bin/python3", "-c", LINKED, outside, gates=["linked.1:0", "linked.2:0"])
+        for world in (1, 2):
+            rank = job.at_gate(f"linked.{world}", 0)
+            directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+            job.wait_whole(directory / f"whole.{world}")
+            aside = directory.with_name("ckpt.aside")
+            found = sorted(path.name for path in aside.rglob("*")) if aside.exists() else []
+            check(found == [f"name.{number}" for number in range(1, world)], f"in world {world} {found} are set aside")
+            job.kill(rank)
+        job.expect(0)
+        check(job.output.text == "\nwhole.1\nwhole.1 whole.2\n", job.output.text + job.err)
+        after = data.stat()
+        check([(at.st_ino, at.st_mode, at.st_nlink, at.st_mtime_ns) for at in (before, after)].count((after.st_ino, after.st_mode, 1, after.st_mtime_ns)) == 2
+              and data.read_text() == "data", f"{before} became {after}")
+    finally:
+        shutil.rmtree(outside)
+
+
+ASIDE = REACH + """
+import os, sys, time
+directory, gates, world = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"], int(os.environ["FT_WORLD"])
+if world < 3:
+    file = open(f"{directory}/torn.{world}", "wb", buffering=0)
+    file.write(b"x" * 1_000_000)
+if world < 4:
+    reach(f"aside.{world}")
+"""
+
+
+@scenario("aside-emptied", public=True)
+def aside_emptied(context):
+    """What is set aside takes memory until the next failure, and no longer, whether that leaves something itself or not."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", ASIDE, gates=[f"aside.{world}:0" for world in (1, 2, 3)])
+    for world, expected in ((1, []), (2, ["torn.1"]), (3, ["torn.2"])):
+        rank = job.at_gate(f"aside.{world}", 0)
+        aside = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"]).with_name("ckpt.aside")
+        found = sorted(os.listdir(aside)) if aside.exists() else []
+        check(found == expected, f"in world {world} {found} are set aside")
+        job.kill(rank)
+    job.expect(0)
+    check(not aside.exists(), f"{aside} is there still")
+
+
+AGAIN = REACH + """
+import os, pathlib, shutil, subprocess, sys, time
+directory, gates, how = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], sys.argv[1]
+print(*sorted(f"{path.relative_to(directory)}" for path in directory.rglob("*") if path.is_file()), flush=True)
+if os.environ["FT_WORLD"] == "1":
+    (directory / "old").write_text("old")
+    reach("again.old")
+    if how == "remove":
+        shutil.rmtree(directory)
+        os.makedirs(directory)
+    elif how == "script":
+        subprocess.run('rm -rf "$FT_CHECKPOINT_DIR"; mkdir -p "$FT_CHECKPOINT_DIR"', shell=True, check=True)
+    elif how == "move":
+        os.rename(directory, f"{directory}.old")
+        os.makedirs(directory)
+    elif how == "move-into-place":
+        os.mkdir(f"{directory}.new")
+        pathlib.Path(f"{directory}.new/early").write_text("early")
+        os.rename(directory, f"{directory}.old")
+        os.rename(f"{directory}.new", directory)
+    elif how == "later":
+        shutil.rmtree(directory)
+        reach("again.removed")
+        os.makedirs(directory)
+    (directory / "sub").mkdir()
+    for name in ("file", "sub/file"):
+        (directory / name).write_text("whole")
+    torn = open(directory / "torn", "w")
+    reach("again.made")
+"""
+
+
+@scenario("directory-made-again", each=[{"how": how} for how in ("remove", "script", "move", "move-into-place", "later", "agent-killed")], public=True)
+def directory_made_again(context, how):
+    """A program that removes $FT_CHECKPOINT_DIR, or moves it away, and makes it again: the whole files of the new one are there in the
+    next world, those of the old one are not, and what is torn is set aside."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", AGAIN, "later" if how == "agent-killed" else how,
+                        gates=["again.old:0", "again.made:0", *(["again.removed:0"] if how in ("later", "agent-killed") else [])])
+    directory = pathlib.Path(proc.environ(job.at_gate("again.old", 0))["FT_CHECKPOINT_DIR"])
+    job.wait_whole(directory / "old")
+    wait_kept(directory, directory / "old")
+    held = open(directory / "old")
+    agent = job.one("ft-agent")
+    if how == "agent-killed":
+        # What happens from now on waits for the next agent.
+        freeze(agent)
+    job.go("again.old", 0)
+    if how in ("later", "agent-killed"):
+        job.at_gate("again.removed", 0)
+        job.go("again.removed", 0)
+    rank = job.at_gate("again.made", 0)
+    if how == "agent-killed":
+        job.kill(agent)
+        job.expect(0)
+        check(job.output.text == "\n\n", f"nothing of it had been looked at: {job.output.text} {job.err}")
+        return
+    expected = ["file", "sub/file"] + ["early"] * (how == "move-into-place")
+    for name in expected:
+        job.wait_whole(directory / name)
+    deadline = time.monotonic() + 10
+    while os.fstat(held.fileno()).st_nlink != (1 if how.startswith("move") else 0):
+        check(time.monotonic() < deadline, f"the old file has {os.fstat(held.fileno()).st_nlink} names")
+        time.sleep(0.005)
+    job.kill(rank)
+    job.expect(0)
+    check(job.output.text == "\n" + " ".join(sorted(expected)) + "\n", job.output.text + job.err)
+    check(re.search(r"^ftd: torn in \$FT_CHECKPOINT_DIR is set aside: it was open", job.err, re.M), job.err)
+
+
+@scenario("no-directory-any-more", each=[{"what": what} for what in ("file", "fifo", "loop")], public=True)
+def no_directory_any_more(context, what):
+    """A file or a pipe in the place of $FT_CHECKPOINT_DIR is set aside, and there is a new directory; a link stays, wherever it leads."""
+    make = {"file": 'echo x > "$FT_CHECKPOINT_DIR"', "fifo": 'mkfifo "$FT_CHECKPOINT_DIR"', "loop": 'ln -s ckpt "$FT_CHECKPOINT_DIR"'}[what]
+    text = f'[ "$FT_WORLD" -eq 1 ] || exec stat -c %F "$FT_CHECKPOINT_DIR"\nrmdir "$FT_CHECKPOINT_DIR"; {make}; kill -9 $$'
+    job = context.ftrun(None, 1, "bash", "-c", text)
+    job.expect(0)
+    check(job.output.text == ("symbolic link\n" if what == "loop" else "directory\n"), job.output.text + job.err)
+    said = (r"\$FT_CHECKPOINT_DIR is a symbolic link to ckpt: " if what == "loop"
+            else r"\$FT_CHECKPOINT_DIR was no directory any more: what stood there lies in \S+/ckpt.aside/ckpt until the next failure")
+    check(re.search(f"^ftd: {said}", job.err, re.M), job.err)

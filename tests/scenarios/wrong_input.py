@@ -293,6 +293,47 @@ def ranks_option(context):
         _refused(context, words, said)
         check("--n" not in context.jobs[-1].err, context.jobs[-1].err)
 
+
+EMPTY = ["--ft", "--ft-max-failures", "--ft-on-abort", "--ft-grace", "--ft-mpi", "--ft-standby", "--ft-spares", "--ft-degree",
+         "--ft-flush", "--ft-heartbeat", "--chdir", "--wdir", "-n", "-x"]
+
+
+@scenario("empty-values")
+def empty_values(context):
+    """An option whose value is empty (`--ft=$MODE`, where nothing has set MODE) does not pass for one that was not given, whatever
+    the variables say."""
+    for option in EMPTY:
+        number = [] if option == "-n" else ["-n", "1"]
+        for words in ([option, ""], [f"{option}="])[:1 if len(option) == 2 else 2]:
+            _refused(context, [*number, *words, "true"], option.replace("--wdir", "--chdir"), env={"FT_MODE": "reinit"})
+            check(context.jobs[-1].process.returncode == 2, f"{words}: status {context.jobs[-1].process.returncode}")
+
+
+@scenario("no-inotify")
+def no_inotify(context):
+    """Where the user has all the inotify instances that the kernel allows, that is what is said, and not that files are open."""
+    job = context.start(["unshare", "-Ur", "bash", "-c", 'echo 0 >/proc/sys/user/max_inotify_instances; exec "$@"', "-",
+                         context.prefix / "bin/ftrun", "-n", "1", "true"])
+    check(job.wait(10) == 1 and len(job.err.splitlines()) == 1, f"{job.process.returncode}: {job.err}")
+    check("fs.inotify.max_user_instances allows" in job.err and "ulimit" not in job.err, job.err)
+
+
+@scenario("no-network", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4")])
+def no_network(context, mpi):
+    """In a network name space without a loopback Open MPI cannot start, as under mpirun: the job ends at once with that sentence, in
+    each mode, and nothing is tried again. MPICH needs no network."""
+    mpi = context.mpi(mpi)
+    for ft in ("none", "reinit"):
+        job = context.start(["unshare", "-Urn", context.prefix / "bin/ftrun", "-n", "2", f"--ft={ft}", context.program(mpi, "ending.c"),
+                             "ok"], mpi=mpi)
+        if mpi.name == "mpich4":
+            job.expect(0)
+            continue
+        check(job.wait(20) == 1 and job.restored == [], f"{ft}: {job.process.returncode}: {job.err}")
+        said = [line for line in job.err.splitlines() if re.match("(ftd|ftrun|ft-pmix): ", line)]
+        check(len(said) == 1 and "the loopback interface is down here" in said[0], f"{ft}: {job.err}")
+
+
 @scenario("memory-directory")
 def memory_directory(context):
     """A memory directory that does not exist."""
@@ -333,26 +374,45 @@ def unknown_mpi(context):
     check(job.restored == [], "and it was tried again")
 
 
+WRONG_CALLS = {
+    "FT_ERR_ORDER": ["protect-before-init", "checkpoint-before-init", "restore-before-protect", "restore-after-checkpoint",
+                     "checkpoint-before-restore", "init-after-finalize", "checkpoint-after-finalize", "restore-after-finalize",
+                     "protect-after-finalize", "due-after-finalize"],
+    "FT_ERR_ARGUMENT": ["null-pointer", "null-state", "null-version", "null-due", "null-function"],
+    "FT_ERR_NONE": ["restore-nothing"],
+    "FT_ERR_VERSION": ["version-not-increasing", "version-going-back"],
+    "FT_ERR_SIZE": ["restore-other-size"],
+    "FT_OK": ["init", "protect", "checkpoint", "restore", "finalize", "unchanged"],
+}
+
+
 @scenario("bad-api")
 def bad_api(context):
-    """Null pointers, restore before protect, regions that no longer match: errors with a sentence, and nothing changes."""
+    """Null pointers, calls in the wrong order, regions that no longer match: each is answered with the code that the header and the
+    manual name for it, and a sentence, and nothing changes."""
     mpi = context.mpi("mpich4")
+    header, manual = ((context.prefix / path).read_text() for path in ("include/ft.h", "share/man/man3/ft.3"))
+    numbers = {name: int(number) for name, number in re.findall(r"\b(FT_\w+) = (\d+)", header)}
     job = context.ftrun(mpi, 2, context.program(mpi, "badapi.c"), gates=["app.compute:1"])
     job.kill(job.at_gate("app.compute", 1))
     job.expect(0)
     told = re.findall(r"^([\w-]+) code (-?\d+): (.+)$", job.output.text, re.M)
-    codes = {}
-    for name, code, sentence in told:
-        codes.setdefault(name, int(code))
-        check(len(sentence) > 5, f"{name}: no sentence")
-    for name in (
-        "protect-before-init", "checkpoint-before-init", "restore-before-protect", "null-pointer", "null-version",
-        "restore-nothing", "version-not-increasing", "restore-other-size",
-    ):
-        check(codes.get(name, 0) != 0, f"{name} was accepted: {job.output.text}")
-    for name in ("init", "protect", "checkpoint", "restore", "finalize", "unchanged"):
-        check(codes.get(name) == 0, f"{name} failed: {job.output.text}")
+    expected = {call: name for name, calls in WRONG_CALLS.items() for call in calls}
+    check({call for call, _, _ in told} == {*expected, "strerror-unknown"}, f"not tried, or not known: {told}")
+    sentences = {}
+    for call, code, sentence in told:
+        if call == "strerror-unknown":
+            check(sentence == "an unknown error code", sentence)
+            continue
+        check(int(code) == numbers[expected[call]], f"{call} is {code}, not {expected[call]}: {job.output.text}")
+        check(call == "unchanged" or sentences.setdefault(code, sentence) == sentence, f"{code} is '{sentence}', and {sentences[code]}")
+    check(len(set(sentences.values())) == len(sentences), f"two codes with one sentence: {sentences}")
+    check(all(f"\n.B {name}\n" in manual for name in WRONG_CALLS if name != "FT_OK"), "a code is not in the manual")
     check("number 7 version 5" in job.output.text, f"the checkpoint did not come back: {job.output.text}")
+    # Each wrong call has one line of its own, but where there is nothing to restore; rank 1 was killed in the first world.
+    wrong = [call for call, _, _ in told if not expected.get(call, "FT_OK") in ("FT_OK", "FT_ERR_NONE")]
+    said = re.findall(r"^ftd: rank 0: .*$", job.err, re.M)
+    check(len(said) == len(wrong), f"{len(said)} sentences for {len(wrong)} wrong calls: {job.err}")
 
 
 @scenario("without-ftd", each=[{"mpi": "mpich4"}, {"mpi": "openmpi5"}])

@@ -93,7 +93,7 @@ fn flavour(library: &str) -> Flavour {
 }
 
 /// Joins the job and makes the environment what the loaded MPI wants. `init` is the native `MPI_Init`.
-pub(crate) fn join(init: *const c_void) {
+pub(crate) fn join(init: *const c_void, session: bool) {
     let library = library_version().unwrap_or_default();
     let flavour = flavour(&library);
     let Some(socket) = std::env::var_os("FT_SOCKET") else { return };
@@ -104,7 +104,7 @@ pub(crate) fn join(init: *const c_void) {
         let true_one = above::socket().filter(|above| above.as_os_str() != socket);
         astray(true_one.as_deref(), format!("cannot reach the agent of this job at {}: {error}", socket.display()))
     });
-    let hello = ToAgent::Hello { world, rank, pid: page::pid() as i32, flavour, library };
+    let hello = ToAgent::Hello { world, rank, pid: page::pid() as i32, flavour, library, session };
     let (answer, descriptors) = channel
         .send(&hello, &[])
         .and_then(|()| channel.receive::<ToRank>(Some(JOIN)))

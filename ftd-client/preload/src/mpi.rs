@@ -62,7 +62,7 @@ fn initialize(init: *mut c_void, session: bool, call: impl FnOnce() -> c_int) ->
     guarded(|| {
         gate::reach("mpi.before-init", rank);
         if open(|open| !std::mem::replace(&mut open.joined, true)) {
-            link::join(init);
+            link::join(init, session);
             page::set(PHASE, PHASE_CONNECTED);
         }
         // Not ours: a child of a fork, after its parent joined.

@@ -162,8 +162,11 @@ fn a_rank_tells_of_its_phases_and_of_its_end() {
         assert!(output.status.success(), "{}: {}", mpi.name, text(&output.stderr));
         assert!(text(&output.stdout).contains("inside word"), "{}: {}", mpi.name, text(&output.stdout));
         let messages = agent.messages(3);
-        let [ToAgent::Hello { world: 1, rank: 0, pid, flavour, library }, ToAgent::Initialized, ToAgent::Finalized] =
-            &messages[..]
+        let [
+            ToAgent::Hello { world: 1, rank: 0, pid, flavour, library, session: false },
+            ToAgent::Initialized,
+            ToAgent::Finalized,
+        ] = &messages[..]
         else {
             panic!("{}: {messages:?}", mpi.name)
         };

@@ -99,7 +99,7 @@ impl Agent {
     fn adopt_next(&mut self, record: Arc<EpochRecord>) {
         debug_assert!(record.check().is_ok(), "{:?}", record.check());
         if record.outcome.is_some() || !record.is_member(self.me) {
-            self.report_recovery(false);
+            self.report_last_recovery();
         } else {
             self.end_recovery();
         }
@@ -110,6 +110,7 @@ impl Agent {
         let remembered =
             |process: &Process| record.history.iter().any(|entry| entry.failures.of_process(*process).is_some());
         self.causes.retain(|process, _| remembered(process));
+        self.exited.retain(remembered);
         if let Some(batch) = &self.batch {
             batch.failures.collateral().iter().for_each(|collateral| failures.insert_collateral(*collateral));
         }
@@ -185,7 +186,7 @@ impl Agent {
         let timeout = self.config.policy.store_timeout;
         if needed && self.store.down.is_some_and(|since| self.due(since, timeout)) {
             let reason = format!("the job cannot continue, because the store has not answered for {timeout}");
-            return self.end_unrecorded(1, reason);
+            return self.end_unrecorded(Outcome::failed(1, reason));
         }
         if !self.store.is_idle(self.now) {
             return;
@@ -193,7 +194,7 @@ impl Agent {
         let verdict = self.verdict.clone();
         match (verdict, self.record.clone()) {
             (Some(verdict), Some(record)) => self.write(plan::last_record(&record, verdict.outcome)),
-            (Some(verdict), None) => self.end_unrecorded(verdict.outcome.status, verdict.outcome.reason),
+            (Some(verdict), None) => self.end_unrecorded(verdict.outcome),
             (None, None) => self.propose_first(),
             (None, Some(record)) => self.propose_next(&record),
         }
@@ -204,7 +205,7 @@ impl Agent {
     fn guard_clean_end(&mut self) {
         let done = self.tree.is_root() && self.tree.decree().finished;
         if done && self.batch.is_none() && self.verdict.is_none() && self.leaving.is_none() {
-            self.conclude(0, None, false);
+            self.conclude(Outcome::clean(), false);
         }
     }
 
@@ -270,7 +271,7 @@ impl Agent {
             Err(_) if self.await_causes(&failures) => {}
             // It dies with the accusation: when somebody else's write comes first, all is looked at anew.
             Err(error) if accuses => {
-                let outcome = Outcome { status: error.status(), reason: Some(error.to_string()) };
+                let outcome = Outcome::failed(error.status(), error.to_string());
                 self.write(plan::last_record(record, outcome));
             }
             Err(error) => self.conclude_now(&error, record),
@@ -283,7 +284,7 @@ impl Agent {
     }
 
     fn conclude_now(&mut self, error: &Unrecoverable, record: &EpochRecord) {
-        self.conclude(error.status(), Some(error.to_string()), false);
+        self.conclude(Outcome::failed(error.status(), error.to_string()), false);
         if let Some(verdict) = self.verdict.clone() {
             self.write(plan::last_record(record, verdict.outcome));
         }

@@ -5,6 +5,7 @@ use crate::failure::{Cause, Subject};
 use crate::ids::{GroupId, SlotId, WorldId};
 use crate::inventory::{Level, Stamp};
 use crate::plan::signal_status;
+use crate::record::Outcome;
 use crate::report::{Notice, Report};
 use crate::word::Holdings;
 
@@ -31,14 +32,13 @@ impl Agent {
     }
 
     pub(super) fn enter_ending(&mut self) {
-        self.report_recovery(false);
+        self.report_last_recovery();
         self.batch = None;
         self.enter(Stage::Ending);
     }
 
     /// Ends the job on this node without a word in the store, because there is none, or no record yet.
-    pub(super) fn end_unrecorded(&mut self, status: i32, reason: impl Into<Option<String>>) {
-        let outcome = crate::record::Outcome { status, reason: reason.into() };
+    pub(super) fn end_unrecorded(&mut self, outcome: Outcome) {
         self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled: true });
         self.enter_ending();
     }
@@ -86,7 +86,7 @@ impl Agent {
             "the job cannot continue, because processes of {world} on {} are still there {timeout} after SIGKILL",
             self.me
         );
-        self.end_unrecorded(1, reason);
+        self.end_unrecorded(Outcome::failed(1, reason));
     }
 
     fn guard_emptying(&mut self) {
@@ -192,7 +192,7 @@ impl Agent {
                 "the job cannot continue, because the checkpoints on {} were not verified within {timeout}",
                 self.me
             );
-            self.conclude(1, Some(reason), false);
+            self.conclude(Outcome::failed(1, reason), false);
         }
         if self.choice.is_some() {
             return;
@@ -270,15 +270,14 @@ impl Agent {
             self.last_words = None;
         }
         self.stop_worlds(None);
-        if !self.worlds.is_empty() {
+        if !self.worlds.is_empty() || self.last_block_waits() {
             return;
         }
         let recorded = self.record.as_ref().and_then(|record| record.outcome.clone());
         let wanted = self.verdict.take().map(|verdict| verdict.outcome);
         let epoch = self.epoch();
-        let outcome = recorded.or(wanted).unwrap_or_else(|| crate::record::Outcome {
-            status: signal_status(9).0,
-            reason: Some(format!("{} was left out of the job in {epoch}", self.me)),
+        let outcome = recorded.or(wanted).unwrap_or_else(|| {
+            Outcome::failed(signal_status(9).0, format!("{} was left out of the job in {epoch}", self.me))
         });
         self.enter(Stage::Over);
         self.emit(Effect::End { status: outcome.status, reason: outcome.reason });

@@ -7,6 +7,7 @@ use super::{Agent, Effect, Stage};
 use crate::ids::{Micros, NodeId, SlotId};
 use crate::message::PeerMessage;
 use crate::plan;
+use crate::record::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of the slots of the job, and to whom it is told.
@@ -141,7 +142,7 @@ impl Agent {
         match first {
             Ok(record) => self.write(record),
             Err(_) if self.config.renewable_slots && !overdue => {}
-            Err(error) => self.end_unrecorded(error.status(), error.to_string()),
+            Err(error) => self.end_unrecorded(Outcome::failed(error.status(), error.to_string())),
         }
     }
 

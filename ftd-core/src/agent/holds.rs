@@ -7,6 +7,7 @@ use super::{Agent, Effect, LocalEnd, Stage};
 use crate::failure::Cause;
 use crate::failure::{Collateral, OwnEnd, Subject};
 use crate::ids::Process;
+use crate::record::Outcome;
 
 /// An end that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +127,7 @@ impl Agent {
             ),
             end => format!("{} on {node} {end}", hold.process.rank),
         };
-        self.conclude(hold.end.status(), Some(reason), false);
+        self.conclude(Outcome::failed(hold.end.status(), reason), false);
         if matches!(hold.end, OwnEnd::Abort(_)) {
             let until = self.now.after(self.config.policy.abort_grace);
             self.last_words = Some((hold.process, until));

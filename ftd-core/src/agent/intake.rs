@@ -7,7 +7,7 @@ use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, Wo
 use crate::inventory::{Inventory, Level};
 use crate::message::PeerMessage;
 use crate::plan::relevant;
-use crate::record::EpochRecord;
+use crate::record::{EpochRecord, Outcome};
 use crate::report::{Notice, PhaseTimes, Report};
 use crate::slots::SlotState;
 use crate::tree::Direction;
@@ -165,7 +165,8 @@ impl Agent {
     fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
         if self.locals.contains_key(&process) && !self.ended(process.world) {
             self.progress.iter_mut().for_each(|progress| progress.stuck = true);
-            self.conclude(status, Some(format!("{} cannot be started: {reason}", process.rank)), false);
+            let reason = format!("{} cannot be started: {reason}", process.rank);
+            self.conclude(Outcome::failed(status, reason), false);
         }
     }
 
@@ -214,6 +215,7 @@ impl Agent {
     fn take_exited(&mut self, process: Process, exit: Exit, limit: Option<Limit>) {
         let ended = self.ended(process.world);
         let held = self.holds.iter().any(|hold| hold.process == process);
+        self.exited.insert(process);
         if self.last_words.is_some_and(|(speaker, _)| speaker == process) {
             self.last_words = None;
         }
@@ -253,13 +255,14 @@ impl Agent {
         let agreed = self.record.as_ref().is_some_and(|record| {
             unknown(&record.failures) || record.history.iter().any(|entry| unknown(&entry.failures))
         });
+        let told = cause != Cause::Unknown && self.completes_last_block(process, &failure);
         if cause == Cause::Unknown || !(noted || agreed) {
             return;
         }
         if let Some(batch) = self.batch.as_mut().filter(|_| noted) {
             batch.failures.insert(failure);
         }
-        if self.causes.insert(process, cause).is_some() || !agreed {
+        if self.causes.insert(process, cause).is_some() || !agreed || told {
             return;
         }
         let episodes = self.progress.iter_mut().flat_map(|progress| &mut progress.episodes);
@@ -427,7 +430,7 @@ impl Agent {
             // Somebody has removed it: what is agreed is not known any more, and must not be agreed anew from the beginning.
             None if self.record.is_some() && revision >= self.store.revision => {
                 let reason = "the job cannot continue, because its record was deleted from the store".to_string();
-                self.end_unrecorded(1, reason);
+                self.end_unrecorded(Outcome::failed(1, reason));
             }
             None => {}
         }
@@ -529,14 +532,13 @@ impl Agent {
         }
     }
 
-    pub(super) fn conclude(&mut self, status: i32, reason: Option<String>, cancelled: bool) {
+    pub(super) fn conclude(&mut self, outcome: Outcome, cancelled: bool) {
         self.changed = true;
         let over = matches!(self.stage, Stage::Ending | Stage::Over);
         if over || self.verdict.as_ref().is_some_and(|verdict| verdict.cancelled || !cancelled) {
             return;
         }
-        self.report_recovery(false);
-        let outcome = crate::record::Outcome { status, reason };
+        self.report_last_recovery();
         self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled });
         self.batch = None;
         if cancelled {

@@ -6,6 +6,7 @@ use crate::agent::Exit;
 use crate::failure::{OwnEnd, signal_name};
 use crate::ids::{Micros, Process, SlotId};
 use crate::plan::signal_status;
+use crate::record::Outcome;
 use crate::word::Left;
 
 /// The ranks were told to end.
@@ -29,7 +30,7 @@ impl Agent {
         let computing = self.stage == Stage::Computing && !recovers && self.verdict.is_none();
         if !computing || self.config.policy.grace == Micros(0) {
             let reason = format!("the job was cancelled by {}", signal_name(signal));
-            return self.conclude(signal_status(signal).0, Some(reason), true);
+            return self.conclude(Outcome::cancelled(signal_status(signal).0, reason), true);
         }
         self.leaving = Some(Leaving { signal, since: self.now, status: 0, killed: false });
         self.emit(Effect::Signal { signal });
@@ -106,7 +107,7 @@ impl Agent {
             } else {
                 (all.status, format!("the job was cancelled by {name}, and its ranks ended by themselves"))
             };
-            return self.conclude(status, Some(reason), true);
+            return self.conclude(Outcome::cancelled(status, reason), true);
         }
         // A record of another agent that had not heard of it yet.
         let recovers = self.stage != Stage::Computing;
@@ -122,7 +123,7 @@ impl Agent {
             let ranks = format!("{ranks} {}", left.join(", "));
             format!("the job was cancelled by {name}; {ranks} had not ended {grace} later (--ft-grace): killed")
         };
-        self.conclude(killed, Some(reason), true);
+        self.conclude(Outcome::cancelled(killed, reason), true);
     }
 
     /// When the time of the ranks is over.

@@ -25,6 +25,7 @@ mod execute;
 mod gather;
 mod holds;
 mod intake;
+mod last_block;
 mod leave;
 mod silence;
 mod store;
@@ -172,6 +173,8 @@ pub struct Agent {
     /// Looks at the processes that are under way.
     surveys: u32,
     causes: BTreeMap<Process, Cause>,
+    /// Nothing more will be said of how these ended.
+    exited: BTreeSet<Process>,
     verdict: Option<Verdict>,
     /// The user has ended the job, and the ranks have been told.
     leaving: Option<leave::Leaving>,
@@ -197,6 +200,7 @@ pub struct Agent {
     paused: Option<Micros>,
     fenced: bool,
     progress: Option<Progress>,
+    last_block: Option<last_block::LastBlock>,
     /// The recovery of this epoch, noticed at this time, was reported without anybody having taken back what there is.
     denied: Option<Micros>,
     predecessor: Option<Predecessor>,
@@ -248,6 +252,7 @@ impl Agent {
             survey_wanted: false,
             surveys: 0,
             causes: BTreeMap::new(),
+            exited: BTreeSet::new(),
             verdict: None,
             leaving: None,
             last_words: None,
@@ -266,6 +271,7 @@ impl Agent {
             paused: None,
             fenced: false,
             progress: None,
+            last_block: None,
             denied: None,
             predecessor: None,
         }
@@ -339,6 +345,7 @@ impl Agent {
         self.speak();
         self.guard_holds();
         self.guard_leaving();
+        self.guard_last_block();
         self.guard_stage();
         self.guard_gather();
         self.guard_agreement();
@@ -422,6 +429,7 @@ impl Agent {
         at.extend(self.store.deadline());
         at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
         at.extend(self.verdict.as_ref().map(|verdict| verdict.since.after(policy.end_timeout)));
+        at.extend(self.last_block_deadline());
         at.extend(self.paused.map(|since| since.after(policy.fence_kill)));
         if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
             at.push(progress.last_sign.after(self.report_patience()));

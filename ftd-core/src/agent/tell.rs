@@ -158,10 +158,17 @@ impl Agent {
         refused.collect()
     }
 
-    /// Reports the recovery that is on its way, if one is agreed: now, or before what ends it.
+    /// Reports the recovery that is on its way, if one is agreed: now, or before the next one.
     pub(super) fn report_recovery(&mut self, complete: bool) {
-        let Some(record) = &self.record else { return };
-        let Some(progress) = self.progress.take_if(|progress| !progress.episodes.is_empty()) else { return };
+        if let Some(recovery) = self.recovery(complete) {
+            self.report(Report::RecoveryDone(recovery));
+        }
+    }
+
+    /// What there is to report of the recovery that is on its way. It is over with that.
+    pub(super) fn recovery(&mut self, complete: bool) -> Option<Recovery> {
+        let record = self.record.as_ref()?;
+        let progress = self.progress.take_if(|progress| !progress.episodes.is_empty())?;
         let blame = progress
             .episodes
             .iter()
@@ -184,8 +191,6 @@ impl Agent {
             complete,
         };
         // One agent speaks for all.
-        if record.members().next() == Some(self.me) {
-            self.report(Report::RecoveryDone(recovery));
-        }
+        (record.members().next() == Some(self.me)).then_some(recovery)
     }
 }

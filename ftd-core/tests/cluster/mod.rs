@@ -616,6 +616,10 @@ impl Cluster {
                 if self.nodes[node].procs.values().any(|proc| proc.dead.is_none()) {
                     self.violated(format!("n{node} ends the job while processes of it are there"));
                 }
+                // Who was told to end may have ended well.
+                if status == 0 && reason.as_ref().is_some_and(|reason| !reason.contains("was cancelled by")) {
+                    self.violated(format!("n{node} ends a job that failed with 0: {reason:?}"));
+                }
                 self.nodes[node].ended = Some((status, reason));
             }
         }

@@ -63,6 +63,8 @@ pub struct Driver {
     files: files::Watch,
     watcher: Watcher,
     warm_pmix: Option<PmixHost>,
+    /// The libpmix that the next `ft-pmix` runs on, if not on that which it was built for.
+    libpmix: Option<PathBuf>,
     next_host: HostId,
     beat: ft_sys::pulse::Beat,
     speaks_pmix: bool,
@@ -129,6 +131,7 @@ impl Driver {
             files,
             watcher,
             warm_pmix: None,
+            libpmix: None,
             next_host: 1,
             beat: ft_sys::pulse::Beat::new(std::time::Instant::now()),
             speaks_pmix: spec.expect_pmix && spec.linked_in != Some(ft_wire::Flavour::Mpich),

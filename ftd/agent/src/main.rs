@@ -14,6 +14,7 @@ mod files;
 #[cfg(test)]
 mod forks;
 mod full_places;
+mod library;
 mod link;
 mod loners;
 mod orphan;

@@ -45,24 +45,26 @@ pub struct PmixHost {
 }
 
 impl PmixHost {
-    /// Starts the program; what it says arrives as [`Input::Pmix`], its end as [`Input::PmixClosed`].
+    /// Starts the program, on the library that is named or on its own; what it says arrives as [`Input::Pmix`], its end as [`Input::PmixClosed`].
     ///
     /// # Errors
     /// When the program cannot be started, or is of another build by now.
     pub fn start(
         id: HostId,
         program: &Path,
+        libpmix: Option<&Path>,
         tmpdir: &Path,
         inputs: UnboundedSender<Input>,
     ) -> Result<PmixHost, HostError> {
         ft_sys::build_check::check(program)?;
-        Self::start_checked(id, program, tmpdir, inputs)
+        Self::start_checked(id, program, libpmix, tmpdir, inputs)
             .map_err(|error| HostError::Start { program: program.to_path_buf(), error })
     }
 
     fn start_checked(
         id: HostId,
         program: &Path,
+        libpmix: Option<&Path>,
         tmpdir: &Path,
         inputs: UnboundedSender<Input>,
     ) -> io::Result<PmixHost> {
@@ -72,6 +74,8 @@ impl PmixHost {
         let child = Command::new(program)
             .env("FT_PMIX_FD", "0")
             .env("FT_PMIX_TMPDIR", tmpdir)
+            // Of one name it takes the place of the one that the program asks for.
+            .envs(libpmix.map(|library| ("LD_PRELOAD", library)))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .kill_on_drop(true)

@@ -185,11 +185,21 @@ mod tests {
     #[test]
     fn the_block_says_what_is_known_of_the_state() {
         let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
-        assert_eq!(said(stamp, true, RestartFiles(0)), "ftd:   restored  version 7 from the memory of this node");
-        assert!(said(stamp, false, RestartFiles(0)).ends_with("nothing: no rank has asked for version 7 (ft_restore)"));
-        assert!(said(None, false, RestartFiles(0)).ends_with("restarted from the beginning: no complete checkpoint"));
-        assert!(said_of(None, false, RestartFiles(0), true).ends_with("nothing: the ranks cannot be started again"));
-        let own = said(None, false, RestartFiles(1));
+        assert_eq!(
+            said(stamp, true, RestartFiles::Found(0)),
+            "ftd:   restored  version 7 from the memory of this node"
+        );
+        assert!(
+            said(stamp, false, RestartFiles::Found(0))
+                .ends_with("nothing: no rank has asked for version 7 (ft_restore)")
+        );
+        assert!(
+            said(None, false, RestartFiles::Found(0)).ends_with("restarted from the beginning: no complete checkpoint")
+        );
+        assert!(
+            said_of(None, false, RestartFiles::Found(0), true).ends_with("nothing: the ranks cannot be started again")
+        );
+        let own = said(None, false, RestartFiles::Found(1));
         assert!(own.ends_with("without a checkpoint of the API, with 1 file in $FT_CHECKPOINT_DIR"), "{own}");
     }
 
@@ -219,12 +229,12 @@ mod tests {
         assert_eq!(unfinished(&recovery), "; without their state: rank 1");
         recovery.before_init = vec![one, two];
         assert_eq!(unfinished(&recovery), "; not seen past MPI_Init: ranks 1-2");
-        assert!(restored(&recovery, RestartFiles(0)).ends_with("nothing was asked for yet\n"));
+        assert!(restored(&recovery, RestartFiles::Found(0)).ends_with("nothing was asked for yet\n"));
         recovery.asked = true;
-        assert!(restored(&recovery, RestartFiles(0)).ends_with("was not known yet\n"));
+        assert!(restored(&recovery, RestartFiles::Found(0)).ends_with("was not known yet\n"));
         let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
         (recovery.restored, recovery.taken, recovery.waited) = (Some([(GroupId(0), stamp)].into()), false, true);
-        let said = restored(&recovery, RestartFiles(0));
+        let said = restored(&recovery, RestartFiles::Found(0));
         assert!(
             said.ends_with("nothing so far: version 7 was asked for (ft_restore), and no rank has it back\n"),
             "{said}"

@@ -172,6 +172,12 @@ impl JobDir {
         // Shepherds that lose their launcher do the same, at the same time perhaps.
         job_dir::remove(&self.path, REMOVING);
         drop(lock);
+        if Proven::recognise(&self.path).is_some() {
+            crate::say(&format!(
+                "the job's directory {} cannot be removed with all that is in it: something is mounted there, or may not be removed by this user; the next ftrun tries again",
+                self.path.display()
+            ));
+        }
     }
 
     /// Where it is.

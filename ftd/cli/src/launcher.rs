@@ -22,6 +22,7 @@ use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::{Lifeline, Pipes};
 use ft_wire::{Epoch, Rank, Role, Slot, Version};
+use ftd_core::policy::Mode;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{InitFlags, Inotify};
@@ -62,6 +63,12 @@ pub enum LaunchError {
     Start {
         /// Which.
         program: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The kernel's notices of what happens to restart files.
+    #[error("the kernel gives no inotify instance: {error}{}", crate::limits::inotify_hint(error))]
+    Notices {
         /// What the system said.
         error: io::Error,
     },
@@ -233,7 +240,7 @@ impl Launcher {
         spec.job = format!("ftrun-{}", directory.word());
         spec.job_dir = directory.path().to_path_buf();
         let mut launcher = Launcher {
-            notices: watch().map_err(system("the kernel gives no inotify instance (fs.inotify.max_user_instances)"))?,
+            notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             input: Input::open().map_err(system("standard input"))?,
             output: Output::new(options.tag_output).map_err(system("standard output"))?,
@@ -288,6 +295,10 @@ impl Launcher {
         self.start_agent()?;
         for _ in 1..self.options.ranks {
             self.start_shepherd()?;
+        }
+        // Nothing is started twice without.
+        if self.options.mode != Mode::None {
+            self.held.read_behind();
         }
         Ok(())
     }
@@ -730,13 +741,12 @@ impl Launcher {
             self.output.say(&format!("ftrun: {sentence}"));
         }
         if !gone {
-            if age > ft_sys::timescale::scaled(UNKILLABLE) {
+            let patience = ft_sys::timescale::scaled(UNKILLABLE);
+            if age > patience {
                 self.orphans = None;
                 if self.ending.is_none() {
-                    self.give_up(
-                        1,
-                        "the job cannot continue, because what a lost shepherd left is still there 30 s after SIGKILL",
-                    );
+                    let left = "the job cannot continue, because what a lost shepherd left is still there";
+                    self.give_up(1, &format!("{left} {} s after SIGKILL", patience.as_secs()));
                 }
             }
             return;

@@ -82,9 +82,26 @@ pub fn raise(ranks: u32) -> Result<Soft, LimitError> {
 pub fn hint(error: &std::io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(nix::libc::EAGAIN) => "; the limit of processes (`ulimit -u`, or the cgroup's) is reached: have it raised",
-        Some(nix::libc::EMFILE) => "; the limit of open files (`ulimit -Hn`) is reached: have it raised",
+        Some(nix::libc::EMFILE) if !has_descriptors() => {
+            "; the limit of open files (`ulimit -Hn`) is reached: have it raised"
+        }
         _ => "",
     }
+}
+
+/// The kernel says the same of an inotify instance too many as of a descriptor too many.
+pub fn inotify_hint(error: &std::io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(nix::libc::EMFILE) if has_descriptors() => {
+            "; this user has as many as fs.inotify.max_user_instances allows: end what holds them, or have it raised \
+             (sysctl; in a user name space also user.max_inotify_instances)"
+        }
+        _ => hint(error),
+    }
+}
+
+fn has_descriptors() -> bool {
+    std::fs::File::open("/dev/null").is_ok()
 }
 
 fn of((base, each): (u64, u64), ranks: u32) -> u64 {
@@ -123,6 +140,13 @@ fn knows_no_limit() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn too_many_open_files_is_said_only_where_there_are() {
+        let error = std::io::Error::from_raw_os_error(nix::libc::EMFILE);
+        assert_eq!(hint(&error), "");
+        assert!(inotify_hint(&error).contains("fs.inotify.max_user_instances"));
+    }
 
     #[test]
     fn what_a_job_needs_is_known_beforehand() {

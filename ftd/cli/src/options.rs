@@ -300,6 +300,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, Optio
         .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
     match parsed {
         Ok((arguments, matches)) => {
+            without_value(&matches)?;
             // Before what is missing: it may be what stands in the wrong place.
             let misplaced = mpirun::misplaced(&arguments.command, &names_of_ftd(), arguments.ranks.is_none());
             match misplaced.filter(|_| !marked) {
@@ -460,6 +461,9 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
     }
     let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     for parameter in arguments.mca.chunks_exact(2) {
+        if parameter[0].is_empty() {
+            return Err(value("--mca", String::new(), "the name of a parameter"));
+        }
         let name = OsString::from_vec([b"OMPI_MCA_", parameter[0].as_bytes()].concat());
         variables.push((name, Some(parameter[1].clone())));
     }
@@ -480,6 +484,32 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         variables,
         command: arguments.command,
     })
+}
+
+/// An option with an empty value (`--ft=$MODE`, where there is no MODE) says nothing, and must not pass for one that was not
+/// given: what the user meant is not known.
+fn without_value(matches: &ArgMatches) -> Result<(), OptionError> {
+    let command = command();
+    // The second word of --mca is Open MPI's, and may be empty.
+    let own = |argument: &&clap::Arg| !argument.is_positional() && argument.get_id() != "mca";
+    for argument in command.get_arguments().filter(own).filter(|argument| argument.get_action().takes_values()) {
+        let id = argument.get_id().as_str();
+        let typed = matches.value_source(id) == Some(ValueSource::CommandLine);
+        if typed && matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty) {
+            let sentence = format!("{} needs a value, and what it was given is empty", typed_name(argument));
+            return Err(OptionError::CommandLine(sentence));
+        }
+    }
+    Ok(())
+}
+
+/// An option as people type it.
+fn typed_name(argument: &clap::Arg) -> String {
+    match (argument.get_id().as_str(), argument.get_long(), argument.get_short()) {
+        ("ranks", ..) => "-n".into(),
+        (_, Some(long), _) => format!("--{long}"),
+        (_, None, short) => format!("-{}", short.unwrap_or('-')),
+    }
 }
 
 /// An empty variable of the environment is one that is not set.
@@ -705,7 +735,7 @@ mod tests {
             ("-n many app", "'many'"),
             ("-n 99999999999 app", "'99999999999'"),
             ("-n 2", "no program"),
-            ("-n", "needs a value"),
+            ("-n", "-n <N> needs a value"),
             ("-n 2 -n 3 app", "twice"),
             ("-n 2 --ft=wonder app", "'wonder'"),
             ("-n 2 --ft-nothing app", "--ft-nothing"),
@@ -753,6 +783,36 @@ mod tests {
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
         }
+    }
+
+    #[test]
+    fn an_option_with_an_empty_value_is_not_one_that_was_not_given() {
+        let command = command();
+        let mut tried = 0;
+        for argument in command.get_arguments().filter(|a| !a.is_positional() && a.get_action().takes_values()) {
+            let spellings = argument.get_long_and_visible_aliases().unwrap_or_default().into_iter();
+            let spellings = spellings.map(|long| format!("--{long}"));
+            let spellings = spellings.chain(argument.get_short().map(|short| format!("-{short}")));
+            for option in spellings {
+                let mut lines = vec![vec!["ftrun", "-n", "1", &option, "", "app"]];
+                let joined = format!("{option}=");
+                match option.as_str() {
+                    "--mca" => lines[0] = vec!["ftrun", "-n", "1", "--mca", "", "value", "app"],
+                    // `-n=3` is a number, as `-n3` is.
+                    "--np" | "-n" => lines = vec![vec!["ftrun", &option, "", "app"], vec!["ftrun", &joined, "app"]],
+                    "-x" => {}
+                    _ => lines.push(vec!["ftrun", "-n", "1", &joined, "app"]),
+                }
+                for line in lines {
+                    let sentence = parse(line.iter().map(OsString::from)).expect_err(&format!("{line:?}")).to_string();
+                    let name = if option == "--np" { "-n" } else { &option };
+                    let name = if argument.get_id() == "directory" { "--chdir" } else { name };
+                    assert!(sentence.contains(name), "{line:?}: {sentence}");
+                    tried += 1;
+                }
+            }
+        }
+        assert!(tried > 25, "{tried}");
     }
 
     #[test]

@@ -60,8 +60,9 @@ impl Options {
                 "--soft-limits" => soft_limits = Some((number(&name, value()?)?, number(&name, value()?)?)),
                 "--held" => {
                     let (program, directory) = (descriptor(&name, value()?)?, descriptor(&name, value()?)?);
-                    let (identity, is_binary) = (number(&name, value()?)?, number(&name, value()?)?);
-                    held = Some(Held::new(program, identity, is_binary, directory));
+                    let content = descriptor(&name, value()?)?;
+                    let (then, is_binary) = (number(&name, value()?)?, number(&name, value()?)?);
+                    held = Some(Held::new(program, then, is_binary, content, directory));
                 }
                 _ => return Err(format!("unknown option {name}; ft-shepherd is started by ftrun")),
             }

@@ -94,12 +94,18 @@ impl Snapshot {
         }
     }
 
+    /// How many bytes it holds.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
     /// Whether it is the same file, whatever has happened to it.
     pub fn is_same_file(&self, other: &Snapshot) -> bool {
         self.file == other.file
     }
 
-    /// Whether it is the same file with the same content: another name or other permissions change nothing of that.
+    /// Whether it is the same file with the same content for certain, without a look into it: another name or other permissions
+    /// change nothing of that. One that was touched is not known by this.
     pub fn has_same_content(&self, other: &Snapshot) -> bool {
         self.is_same_file(other) && (self.size, self.modified) == (other.size, other.modified)
     }

@@ -5,16 +5,18 @@
 //! the directory and goes after it: whenever a launcher is killed, what it leaves is known to be its. It has a second name in
 //! the directory, once that is there: people who clean up in shared memory remove files.
 
+use crate::beneath;
 use crate::cgroup::Group;
 use crate::death::is_dying;
 use crate::gate;
 use crate::identity::Identity;
-use crate::unlocked::Unlocked;
+use crate::unlocked::unlock;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg};
+use rustix::fs::OFlags;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -298,17 +300,34 @@ impl Proven {
     }
 }
 
-/// Removes a directory with all that is in it, also when a program has left directories there in which nobody may write.
+/// Removes a directory with all that is in it, also when a program has left directories there in which nobody may write. What
+/// a link there leads to, and what lies on another mount, is not in it: it stays, and so does what the mount stands in.
 ///
 /// # Errors
-/// As `remove_dir_all`.
+/// The first of what stays.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
-    fs::remove_dir_all(path).or_else(|_| {
-        let mut unlocked = Unlocked::default();
-        unlocked.permit_all(path);
-        unlocked.for_good();
-        fs::remove_dir_all(path)
-    })
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    };
+    let parent = File::options().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
+    remove_at(&parent, name)
+}
+
+fn remove_at(parent: &File, name: &OsStr) -> io::Result<()> {
+    let path = beneath::path_of(parent).join(name);
+    if !fs::symlink_metadata(&path)?.is_dir() {
+        return fs::remove_file(path);
+    }
+    let handle = beneath::open(parent.as_fd(), Path::new(name), OFlags::PATH | OFlags::DIRECTORY)?;
+    unlock(&handle, 0o700);
+    let mut first = Ok(());
+    for entry in fs::read_dir(beneath::path_of(&handle))? {
+        match entry.and_then(|entry| remove_at(&handle, &entry.file_name())) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => first = first.and(Err(error)),
+            _ => {}
+        }
+    }
+    first.and_then(|()| fs::remove_dir(path))
 }
 
 /// Removes the directory that its launcher has named, if it is a job's, and whatever that launcher had come to make of it.

@@ -1,11 +1,14 @@
 //! The system calls that ftd's processes need, behind safe functions. Small enough to live inside a rank.
 
 pub mod behind;
+pub mod beneath;
 pub mod build;
 #[cfg(feature = "build-check")]
 pub mod build_check;
 pub mod cgroup;
 pub mod channel;
+#[cfg(feature = "content")]
+pub mod content;
 pub mod death;
 pub mod divide;
 pub mod filters;

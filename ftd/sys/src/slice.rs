@@ -35,6 +35,12 @@ pub fn restore() {
     set(0);
 }
 
+/// Has the calling thread wait for its turn behind the ranks.
+pub fn give_way() {
+    // The worst that can happen is that it takes its turn.
+    let _ = rustix::process::setpriority_process(None, 10);
+}
+
 /// How the kernel schedules the calling thread, if it knows slices for such threads: other policies have none, or mean
 /// something else by the same word.
 pub(crate) fn of_this_thread() -> Option<SchedAttr> {

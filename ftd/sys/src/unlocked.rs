@@ -1,56 +1,35 @@
 //! Permissions that this user's files and directories lack: a program may have taken them away, from itself as from ftd.
 
-use std::fs::{File, OpenOptions, Permissions};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use crate::beneath::path_of;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 /// What was permitted for a while; dropped, everything has the permissions again that it had, wherever it is by then.
 #[derive(Debug, Default)]
 pub struct Unlocked(Vec<(File, u32)>);
 
 impl Unlocked {
-    /// All directories of this user's that are this one or below it.
-    pub fn permit_all(&mut self, directory: &Path) {
-        let mut directories = vec![directory.to_path_buf()];
-        while let Some(directory) = directories.pop() {
-            self.permit(&directory, 0o700);
-            let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-            let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            directories.extend(below.map(|entry| entry.path()));
-        }
-    }
-
-    /// It stays so.
-    pub fn for_good(mut self) {
-        self.0.clear();
-    }
-
-    /// Gives this file or directory these permissions for its owner, if it lacks one and belongs to this user. No link is
-    /// followed.
-    pub fn permit(&mut self, path: &Path, wanted: u32) {
-        let Ok(metadata) = path.symlink_metadata() else { return };
-        let mode = metadata.mode() & 0o7777;
-        let ours = metadata.uid() == nix::unistd::geteuid().as_raw() && !metadata.is_symlink();
-        if mode & wanted == wanted || !ours {
-            return;
-        }
-        let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let handle = OpenOptions::new().read(true).custom_flags(flags).open(path);
-        let same = |handle: &File| handle.metadata().is_ok_and(|now| now.ino() == metadata.ino());
+    /// Gives what this descriptor (`O_PATH`) names these permissions for its owner, if it lacks one and belongs to this user.
+    pub fn permit(&mut self, handle: &File, wanted: u32) {
         // What cannot be changed shows in what is wanted of it.
-        if let Ok(handle) = handle
-            && same(&handle)
-            && set(&handle, mode | wanted)
+        if let Some(mode) = unlock(handle, wanted)
+            && let Ok(handle) = handle.try_clone()
         {
             self.0.push((handle, mode));
         }
     }
 }
 
+/// The same for good. Returns what it had before, if that was changed.
+pub fn unlock(handle: &File, wanted: u32) -> Option<u32> {
+    let metadata = handle.metadata().ok()?;
+    let mode = metadata.mode() & 0o7777;
+    let ours = metadata.uid() == nix::unistd::geteuid().as_raw() && !metadata.is_symlink();
+    (mode & wanted != wanted && ours && set(handle, mode | wanted)).then_some(mode)
+}
+
 fn set(handle: &File, mode: u32) -> bool {
-    let path = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));
-    std::fs::set_permissions(path, Permissions::from_mode(mode)).is_ok()
+    std::fs::set_permissions(path_of(handle), Permissions::from_mode(mode)).is_ok()
 }
 
 impl Drop for Unlocked {
@@ -65,6 +44,8 @@ impl Drop for Unlocked {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::beneath::Beneath;
+    use std::path::Path;
 
     #[test]
     fn permissions_are_given_for_a_while_and_come_back_also_after_a_move() {
@@ -75,16 +56,18 @@ mod tests {
         std::os::unix::fs::symlink(locked.join("deep"), root.path().join("link")).unwrap();
         std::fs::set_permissions(locked.join("deep"), Permissions::from_mode(0o0)).unwrap();
         std::fs::set_permissions(&locked, Permissions::from_mode(0o1555)).unwrap();
+        let beneath = Beneath::open(root.path()).unwrap();
         let mut unlocked = Unlocked::default();
-        unlocked.permit(&root.path().join("link"), 0o700);
-        unlocked.permit_all(root.path());
+        unlocked.permit(&beneath.handle(&root.path().join("link")).unwrap(), 0o700);
+        assert_eq!(mode(&locked.join("deep")), 0);
+        for path in [&locked, &locked.join("deep")] {
+            unlocked.permit(&beneath.handle(path).unwrap(), 0o700);
+        }
         assert_eq!((mode(&locked), mode(&locked.join("deep"))), (0o1755, 0o700));
         std::fs::rename(&locked, &moved).unwrap();
         drop(unlocked);
         assert_eq!(mode(&moved), 0o1555);
-        let mut unlocked = Unlocked::default();
-        unlocked.permit_all(&moved);
-        unlocked.for_good();
-        assert_eq!((mode(&moved), mode(&moved.join("deep"))), (0o1755, 0o700));
+        assert_eq!(unlock(&beneath.handle(&moved).unwrap(), 0o700), Some(0o1555));
+        assert_eq!((mode(&moved), mode(&moved.join("deep"))), (0o1755, 0o000));
     }
 }

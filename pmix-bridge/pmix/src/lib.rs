@@ -13,7 +13,8 @@ mod settings;
 
 pub use job::JobError;
 pub use native::{
-    GroupResponder, LookupResponder, ModexResponder, OpResponder, SpawnResponder, Status, leave, take_inherited_socket,
+    Constructed, GroupResponder, LookupResponder, ModexResponder, OpResponder, SpawnResponder, Status, leave,
+    take_inherited_socket,
 };
 pub use settings::{SETTINGS, Setting};
 
@@ -118,10 +119,12 @@ pub enum Upcall {
         /// Answers.
         respond: SpawnResponder,
     },
-    /// A group is constructed (true) or destructed; all local participants are in.
+    /// A group is constructed; all local participants are in.
     Group {
-        /// Construct or destruct.
-        construct: bool,
+        /// Who is in it.
+        members: Vec<Proc>,
+        /// What the members want each other to know, as only libpmix understands it.
+        shared: Option<Vec<u8>>,
         /// Answers.
         respond: GroupResponder,
     },

@@ -1,13 +1,14 @@
 //! `ft-pmix`: hosts libpmix's server for the ranks of one world on one node. Started by the agent, and worth nothing:
 //! it is killed with its world.
 
-use ft_pmix::{LookupResponder, ModexResponder, OpResponder, Server, SpawnResponder, Status, Upcall};
+use ft_pmix::{Constructed, LookupResponder, ModexResponder, OpResponder, Server, SpawnResponder, Status, Upcall};
 use ft_wire::pmix::{Proc, ToAgent, ToPmix};
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
 use std::collections::{HashMap, HashSet};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -66,6 +67,9 @@ fn complain(what: &dyn std::fmt::Display) {
 /// Room for so many descriptors is there from the beginning: enough for some hundred ranks, and 16 KiB of the kernel's.
 const DESCRIPTORS: u64 = 2048;
 
+/// The agent has so long to close the link when it was told that there is no server.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
 /// ftrun reads in this file which build it is of.
 #[used]
 static BUILD: fn() = ft_sys::build::keep;
@@ -97,12 +101,33 @@ fn run() -> Result<(), Failure> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(Failure::Host)?;
 
     let began = Instant::now();
-    let server = Server::start(&folder, host.trim())?;
+    let server = match Server::start(&folder, host.trim()) {
+        Ok(server) => server,
+        Err(error) => return refuse(socket, &format!("{error}{}", without_network())).map_err(Failure::Link),
+    };
     tracing::debug!(version = Server::version(), took = ?began.elapsed(), "server started");
 
     // libpmix has a thread of its own; one more is enough.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(Failure::Link)?;
     runtime.block_on(serve(server, socket))
+}
+
+/// There is no server, and the next one would fare no better: the agent is told, and closes the link when it has read this.
+fn refuse(mut socket: StdUnixStream, reason: &str) -> std::io::Result<()> {
+    let frame = ft_wire::encode(&ToAgent::Failed { reason: reason.to_string() }, 0).map_err(std::io::Error::other)?;
+    socket.write_all(&Preamble::ours(Role::Pmix).to_bytes())?;
+    socket.write_all(&frame)?;
+    socket.set_read_timeout(Some(LAST_WORDS))?;
+    socket.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// libpmix names only numbers; this is what is wrong in a network name space of its own.
+fn without_network() -> &'static str {
+    let connected = std::net::UdpSocket::bind(("0.0.0.0", 0)).and_then(|socket| socket.connect(("127.0.0.1", 9)));
+    match connected {
+        Ok(()) => "",
+        Err(_) => "; the loopback interface is down here, and Open MPI needs an interface (`ip link set lo up`)",
+    }
 }
 
 async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure> {
@@ -229,10 +254,11 @@ fn translate(upcall: Upcall, requests: &mut Requests) -> Option<ToAgent> {
         Upcall::Spawn { proc, command, respond } => {
             ToAgent::Spawn { token: requests.add(Waiting::Spawn(respond)), proc, command }
         }
-        Upcall::Group { construct, respond } => {
+        Upcall::Group { members, shared, respond } => {
             // All participants live on this node as long as a world does; a context number must only be new.
-            requests.contexts += usize::from(construct);
-            respond.complete(Status::SUCCESS, construct.then_some(requests.contexts + 1000));
+            requests.contexts += 1;
+            let context = requests.contexts + 1000;
+            respond.complete(Status::SUCCESS, Some(Constructed { context, members, shared }));
             return None;
         }
         Upcall::Notified { respond, .. } => {

@@ -19,6 +19,8 @@ pub enum ToAgent {
         flavour: Flavour,
         /// What `MPI_Get_library_version` says, first line.
         library: String,
+        /// It is `MPI_Session_init` that is about to be entered.
+        session: bool,
     },
     /// The native `MPI_Init` returned.
     Initialized,

@@ -119,7 +119,8 @@ impl Driver {
             }
         }
         if number > 1 {
-            self.restart_files = RestartFiles::below(&Path::new(&self.spec.job_dir).join("ckpt"));
+            let job_dir = Path::new(&self.spec.job_dir);
+            self.restart_files = RestartFiles::below(job_dir, &job_dir.join(files::NAME));
         }
         let notebooks = ft_sys::made::directory(Path::new(&self.spec.job_dir), number);
         if let Err(error) = std::fs::create_dir_all(&notebooks) {

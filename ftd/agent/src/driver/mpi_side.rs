@@ -13,8 +13,11 @@ const MOST_JOINS: u32 = 16;
 
 impl Driver {
     pub(super) fn rank_says(&mut self, connection: ConnectionId, message: rank::ToAgent) {
-        if let rank::ToAgent::Hello { world, rank, pid: _, flavour, library } = message {
+        if let rank::ToAgent::Hello { world, rank, pid: _, flavour, library, session } = message {
             let Some(Dialler::Unknown(link, peer)) = self.diallers.remove(&connection) else { return };
+            if flavour == Flavour::OpenMpi && session {
+                self.serve_sessions(peer.pid);
+            }
             match self.welcome_rank(connection, world, rank, peer, flavour, &library, link.clone()) {
                 Ok(()) => {}
                 Err(reason) => link.send(&rank::ToRank::Refused { reason }),

@@ -1,6 +1,7 @@
 //! The ranks' MPI libraries that speak PMIx, with an `ft-pmix` in between.
 
 use super::*;
+use crate::library;
 use crate::pmix_host::HostError;
 use crate::published::{self, Full};
 use ft_wire::pmix::{ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc, SUCCESS, ToAgent, ToPmix};
@@ -14,11 +15,24 @@ impl Driver {
         }
     }
 
+    /// MPI Sessions need PMIx groups, and what a server answers to those has changed within the versions of PMIx: this `ft-pmix`,
+    /// and those of later worlds, run on the library that the MPI itself has loaded.
+    pub(super) fn serve_sessions(&mut self, pid: i32) {
+        if self.libpmix.is_some() {
+            return;
+        }
+        self.libpmix = library::loaded(pid, b"libpmix.so");
+        if let Some(library) = &self.libpmix {
+            tracing::info!(library = %library.display(), "ft-pmix runs on the program's libpmix from now on");
+            self.warm_pmix.take().into_iter().for_each(PmixHost::kill);
+        }
+    }
+
     pub(super) fn start_pmix(&mut self) -> Option<PmixHost> {
         let id = self.next_host;
         self.next_host += 1;
         let tmpdir = Path::new(&self.spec.job_dir).join("pmix").join(format!("{}-{id}", std::process::id()));
-        match PmixHost::start(id, &self.spec.ft_pmix, &tmpdir, self.inputs.clone()) {
+        match PmixHost::start(id, &self.spec.ft_pmix, self.libpmix.as_deref(), &tmpdir, self.inputs.clone()) {
             Ok(host) => Some(host),
             Err(error) => {
                 self.without_pmix(&error);
@@ -130,8 +144,8 @@ impl Driver {
         let of_worlds = self.worlds.values_mut().filter_map(|world| world.pmix.as_mut());
         let Some(speaker) = of_worlds.chain(self.warm_pmix.as_mut()).find(|other| other.id == host) else { return };
         speaker.answered();
-        if let ToAgent::Failed { reason } = &message {
-            self.notice(format!("ft-pmix: {reason}"));
+        if let ToAgent::Failed { reason } = message {
+            return self.pmix_fails(host, &reason);
         }
         // The one that is kept for the next world has no world yet.
         let Some(world) = self.world_of_host(host) else { return };
@@ -142,9 +156,8 @@ impl Driver {
                 world.pmix_env = Some(env.into_iter().collect());
                 self.welcome_pmix(number);
             }
-            ToAgent::Failed { .. } => self.report(Event::WorldServerLost(WorldId(number))),
             ToAgent::Connected { rank } => self.is_served(number, rank),
-            ToAgent::Here | ToAgent::ModexData { .. } => {}
+            ToAgent::Here | ToAgent::ModexData { .. } | ToAgent::Failed { .. } => {}
             ToAgent::Finalized { rank } => self.finalized_without_preload(number, rank),
             ToAgent::LostConnection { rank } => {
                 let member = world.members.get_mut(&rank).filter(|member| !member.ended);
@@ -209,6 +222,25 @@ impl Driver {
                 self.answer_pmix(number, [ToPmix::Done { token, status: ERR_OUT_OF_RESOURCE }]);
                 let most = published::MOST_BYTES >> 20;
                 self.notice(format!("more than {most} MiB are published through PMIx: the last of it is refused"));
+            }
+        }
+    }
+
+    /// libpmix does not serve. What has never worked here would not the next time either; what has may again.
+    fn pmix_fails(&mut self, host: HostId, reason: &str) {
+        let Some(world) = self.world_of_host(host) else {
+            // Whoever needs one will hear it from its own.
+            return self.warm_pmix.take().into_iter().for_each(PmixHost::kill);
+        };
+        let (number, first) = (world.number, world.members.values().next().map(|member| member.process));
+        match first.filter(|_| number == 1) {
+            Some(process) => {
+                let reason = format!("there is no PMIx server for it (ft-pmix): {reason}");
+                self.report(Event::StartFailed { process, reason, status: 1 });
+            }
+            None => {
+                self.notice(format!("ft-pmix: {reason}"));
+                self.report(Event::WorldServerLost(WorldId(number)));
             }
         }
     }

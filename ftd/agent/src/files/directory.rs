@@ -1,21 +1,22 @@
 //! What is known of each file in the directory.
 
 mod predecessors;
+mod root;
 
 use super::aside::{self, Torn};
 use super::helpers::{Death, Survey};
 use super::journal::Journal;
 use super::kept::Kept;
 use super::queue::{Notice, Queue, WatchId};
+use ft_sys::beneath::{Beneath, is_foreign, path_of};
 use ft_sys::unlocked::Unlocked;
-use nix::fcntl::OFlag;
 use nix::libc;
 use predecessors::{Left, Name};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -75,10 +76,29 @@ struct Awaited {
     doubt: Option<Arc<str>>,
 }
 
+/// What is in the directory when a world has ended.
+#[derive(Debug, Default)]
+struct Found {
+    /// To be set aside.
+    torn: Vec<Torn>,
+    /// The inodes of all files.
+    present: HashSet<u64>,
+    /// Behind these is what the program has linked or mounted.
+    foreign: Vec<PathBuf>,
+}
+
 /// The watched directory.
 #[derive(Debug)]
 pub struct CheckpointDir {
+    /// The job's directory: nothing is looked at or changed by a path that leads out of it.
+    beneath: Beneath,
+    /// Its watch tells when another root is made.
+    job: Option<WatchId>,
     root: PathBuf,
+    /// The directory that has this path, if one of the job's own has it.
+    root_inode: Option<u64>,
+    /// What was last said to be nobody's to touch.
+    foreign: Vec<PathBuf>,
     aside: PathBuf,
     queue: Queue,
     journal: Journal,
@@ -110,7 +130,7 @@ impl CheckpointDir {
     pub fn open(job_dir: &Path, notices: OwnedFd, keeps: bool) -> io::Result<Self> {
         let (journal, whole) = Journal::open(&job_dir.join(format!("{}.whole", super::NAME)))?;
         let known = |(inode, watch)| (inode, Known { watch: Some(watch), path: PathBuf::new(), state: State::Whole });
-        let kept = keeps.then(|| Kept::open(&job_dir.join(format!("{}.kept", super::NAME)))).transpose();
+        let kept = keeps.then(|| Kept::open(job_dir, &format!("{}.kept", super::NAME))).transpose();
         let kept = kept.unwrap_or_else(|error| {
             tracing::warn!(%error, "no whole files can be kept");
             None
@@ -118,6 +138,10 @@ impl CheckpointDir {
         // Without a journal nobody knows whether they are whole.
         kept.iter().filter(|_| whole.is_empty()).for_each(Kept::clear);
         let mut directory = CheckpointDir {
+            beneath: Beneath::open(job_dir)?,
+            job: None,
+            root_inode: None,
+            foreign: Vec::new(),
             kept,
             left: BTreeMap::new(),
             places: HashMap::new(),
@@ -133,18 +157,12 @@ impl CheckpointDir {
             explained: BTreeSet::new(),
             gone: BTreeSet::new(),
         };
+        let own = directory.beneath.directory(job_dir)?;
+        directory.job = Some(directory.queue.watch_directory(&path_of(&own))?);
         directory.make()?;
         directory.compare();
         directory.drain();
         Ok(directory)
-    }
-
-    /// Makes the root, if it is not there, and watches all that is in it.
-    fn make(&mut self) -> io::Result<()> {
-        match std::fs::create_dir(&self.root) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => self.watch_tree(self.root.clone()),
-        }
     }
 
     /// Watches a directory and those in it, and looks at all files there. First the watch, then the look: nothing that
@@ -153,16 +171,18 @@ impl CheckpointDir {
         let mut directories = vec![directory];
         let mut first = Ok(());
         while let Some(directory) = directories.pop() {
-            match self.watch_directory(&directory).and_then(|()| std::fs::read_dir(&directory)) {
+            match self.watch_directory(&directory) {
                 Ok(entries) => {
                     for entry in entries.flatten() {
+                        let path = directory.join(entry.file_name());
                         match entry.file_type() {
-                            Ok(kind) if kind.is_dir() => directories.push(entry.path()),
-                            Ok(kind) if kind.is_file() => drop(self.pending.entry(entry.path()).or_default()),
+                            Ok(kind) if kind.is_dir() => directories.push(path),
+                            Ok(kind) if kind.is_file() => drop(self.pending.entry(path).or_default()),
                             _ => {}
                         }
                     }
                 }
+                Err(error) if is_foreign(&error) => {}
                 // It may be gone, or have another name already, of which there is a notice. Else its files are not known
                 // to be whole.
                 Err(error) => {
@@ -174,14 +194,14 @@ impl CheckpointDir {
         first
     }
 
-    fn watch_directory(&mut self, path: &Path) -> io::Result<()> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let handle = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
-        let (watch, inode) = (self.queue.watch_directory(&of_handle(&handle))?, handle.metadata()?.ino());
+    /// Returns what is in it.
+    fn watch_directory(&mut self, path: &Path) -> io::Result<std::fs::ReadDir> {
+        let handle = self.beneath.directory(path)?;
+        let (watch, inode) = (self.queue.watch_directory(&path_of(&handle))?, handle.metadata()?.ino());
         self.directories.insert(watch, Place { inode, path: path.to_path_buf() });
         self.places.insert(inode, path.to_path_buf());
         self.note_directory(path, inode);
-        Ok(())
+        std::fs::read_dir(path_of(&handle))
     }
 
     /// Takes in what happened since the last call, and looks at some of the files that it concerns. Returns whether there are
@@ -250,8 +270,9 @@ impl CheckpointDir {
             for inode in &files {
                 self.tear(*inode, &why);
             }
+            let beneath = &self.beneath;
             let inode = |path: &Path, awaited: &Awaited| {
-                awaited.inode.or_else(|| path.symlink_metadata().map(|meta| meta.ino()).ok())
+                awaited.inode.or_else(|| beneath.metadata(path).map(|meta| meta.ino()).ok())
             };
             let pending = self.pending.iter().filter_map(|(path, awaited)| inode(path, awaited));
             // What else ends in an ordinary way wrote nothing here, as `seq` in `seq | head > file`.
@@ -304,7 +325,7 @@ impl CheckpointDir {
     /// Looks at the file with that name, unless it is known to be whole; the inode if nobody has it open for writing. Where
     /// another file was expected, that one is to be found.
     fn look(&mut self, path: &Path, awaited: &Awaited) -> Option<u64> {
-        let Some(handle) = handle(path) else {
+        let Some(handle) = self.beneath.file(path) else {
             self.gone.insert(path.to_path_buf());
             return None;
         };
@@ -334,7 +355,7 @@ impl CheckpointDir {
     /// Whether nobody has the file open for writing. Whoever changes it after that is told of.
     fn is_free(&self, handle: &File) -> io::Result<bool> {
         let mut watched = Ok(0);
-        let free = is_free(handle, || watched = self.queue.watch_change(&of_handle(handle)))?;
+        let free = is_free(handle, || watched = self.queue.watch_change(&path_of(handle)))?;
         watched.map(|_| free)
     }
 
@@ -342,7 +363,7 @@ impl CheckpointDir {
         if self.files.get(&inode).is_some_and(|file| file.watch.is_some()) {
             return Ok(());
         }
-        let watch = self.queue.watch_file(&of_handle(handle))?;
+        let watch = self.queue.watch_file(&path_of(handle))?;
         self.inodes.insert(watch, inode);
         self.files.insert(inode, Known { watch: Some(watch), path: path.to_path_buf(), state: State::Closed });
         Ok(())
@@ -361,8 +382,19 @@ impl CheckpointDir {
 
     fn take(&mut self, notice: Notice) {
         match notice {
-            Notice::Appeared { directory, name, is_directory } => {
-                let Some(path) = self.directories.get(&directory).map(|place| place.path.join(name)) else { return };
+            Notice::Appeared { directory, name, .. } | Notice::Left { directory, name, .. }
+                if self.is_root(directory, &name) =>
+            {
+                if let Err(error) = self.follow_root() {
+                    tracing::warn!(%error, "a part of $FT_CHECKPOINT_DIR cannot be watched");
+                }
+            }
+            Notice::Appeared { directory, name, is_directory, made } => {
+                let Some(place) = self.directories.get(&directory) else { return };
+                let (path, inode) = (place.path.join(&name), place.inode);
+                if made {
+                    self.note_made(inode, name, &path);
+                }
                 if is_directory {
                     // Why not stands in the log.
                     let _ = self.watch_tree(path);
@@ -410,12 +442,10 @@ impl CheckpointDir {
     fn changed(&mut self, watch: WatchId) {
         let Some(inode) = self.inodes.get(&watch) else { return };
         let Some(file) = self.files.get(inode) else { return };
-        let Some(handle) = handle(&file.path).filter(|handle| handle.metadata().is_ok_and(|meta| meta.ino() == *inode))
-        else {
-            return;
-        };
+        let same = |handle: &File| handle.metadata().is_ok_and(|meta| meta.ino() == *inode);
+        let Some(handle) = self.beneath.file(&file.path).filter(same) else { return };
         // It has a watch already, so there is room for it. One that was only cut by its name is free.
-        let watched = self.queue.watch_file(&of_handle(&handle));
+        let watched = self.queue.watch_file(&path_of(&handle));
         if watched.is_ok() && !self.is_free(&handle).unwrap_or(false) {
             self.open.insert(*inode);
         }
@@ -441,17 +471,15 @@ impl CheckpointDir {
     /// When a file that may be torn stays, with a sentence that says which and why.
     pub fn set_aside(&mut self) -> Result<Vec<String>, String> {
         self.drain();
+        aside::empty(&self.beneath, &self.aside);
+        let said_of_root = self.see_to_root();
         // Until all is done.
         let mut unlocked = Unlocked::default();
-        let (torn, present) = self.find_torn(&mut unlocked);
+        let Found { torn, present, foreign } = self.find_torn(&mut unlocked);
         let torn = self.bring_back(torn, &present, &mut unlocked);
-        let root = self.root.metadata().map_or(0, |meta| meta.ino());
-        let notices = aside::move_out(&self.root, &self.aside, &torn)?;
-        // Then it is another directory, and what was kept of the old one is of no use.
-        if self.root.metadata().is_ok_and(|meta| meta.ino() != root) {
-            self.places.remove(&root);
-            self.compare();
-        }
+        let mut notices = aside::move_out(&self.beneath, &self.root, &self.aside, &torn)?;
+        notices.extend(said_of_root);
+        notices.extend(self.said_of_foreign(foreign));
         self.forget_all_but_whole();
         if let Err(error) = self.make() {
             tracing::warn!(%error, "$FT_CHECKPOINT_DIR cannot be watched");
@@ -460,44 +488,62 @@ impl CheckpointDir {
         Ok(notices)
     }
 
-    /// What is to be set aside, and the inodes of all files.
-    fn find_torn(&self, unlocked: &mut Unlocked) -> (Vec<Torn>, HashSet<u64>) {
-        let (mut torn, mut present) = (Vec::new(), HashSet::new());
-        let mut directories = vec![self.root.clone()];
+    fn find_torn(&self, unlocked: &mut Unlocked) -> Found {
+        let mut found = Found::default();
+        let mut directories = Vec::from_iter(self.root_inode.map(|_| self.root.clone()));
         while let Some(directory) = directories.pop() {
-            // Files are looked at in it, and moved out of it.
-            unlocked.permit(&directory, 0o700);
-            let entries = match std::fs::read_dir(&directory) {
+            let opened = self.beneath.directory(&directory).and_then(|handle| {
+                // Files are looked at in it, and moved out of it.
+                unlocked.permit(&handle, 0o700);
+                std::fs::read_dir(path_of(&handle))
+            });
+            let entries = match opened {
                 Ok(entries) => entries,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if is_foreign(&error) => {
+                    found.foreign.push(directory);
+                    continue;
+                }
                 Err(error) => {
-                    torn.push(Torn::new(directory, format!("it cannot be looked into: {}", reason(&error))));
+                    found.torn.push(Torn::new(directory, format!("it cannot be looked into: {}", reason(&error))));
                     continue;
                 }
             };
             for entry in entries.flatten() {
+                let path = directory.join(entry.file_name());
                 match entry.file_type() {
-                    Ok(kind) if kind.is_dir() => directories.push(entry.path()),
-                    Ok(kind) if kind.is_file() => {
-                        unlocked.permit(&entry.path(), 0o400);
-                        let why = self.judge(&entry.path());
-                        torn.extend(why.map(|why| Torn::new(entry.path(), why)));
-                        present.insert(entry.ino());
+                    Ok(kind) if kind.is_dir() => directories.push(path),
+                    Ok(kind) if kind.is_file() => self.look_at_file(path, unlocked, &mut found),
+                    Ok(kind) if kind.is_symlink() && self.beneath.leads_out(&path, &self.root).is_some() => {
+                        found.foreign.push(path);
                     }
                     _ => {}
                 }
             }
         }
-        (torn, present)
+        found
+    }
+
+    fn look_at_file(&self, path: PathBuf, unlocked: &mut Unlocked, found: &mut Found) {
+        let why = match self.beneath.handle(&path) {
+            Ok(handle) => {
+                unlocked.permit(&handle, 0o400);
+                found.present.extend(handle.metadata().map(|meta| meta.ino()));
+                self.judge(&handle)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) if is_foreign(&error) => return found.foreign.push(path),
+            Err(_) => Some("it cannot be opened".to_string()),
+        };
+        found.torn.extend(why.map(|why| Torn::new(path, why)));
     }
 
     /// Why the file is not known to be whole; `None` when it is.
-    fn judge(&self, path: &Path) -> Option<String> {
-        let Some(handle) = handle(path) else { return Some("it cannot be opened".to_string()) };
+    fn judge(&self, handle: &File) -> Option<String> {
         let state = handle.metadata().ok().and_then(|meta| self.files.get(&meta.ino())).map(|file| &file.state);
         let why = match state {
             // One that died may not have closed it yet.
-            Some(State::Whole) => match is_free(&handle, || ()) {
+            Some(State::Whole) => match is_free(handle, || ()) {
                 Ok(true) => return None,
                 Ok(false) => OPEN.to_string(),
                 Err(error) => reason(&error),
@@ -523,7 +569,7 @@ impl CheckpointDir {
         self.explained.clear();
         self.places.clear();
         for (watch, place) in std::mem::take(&mut self.directories) {
-            if place.path.is_dir() {
+            if self.beneath.directory(&place.path).is_ok() {
                 self.places.insert(place.inode, place.path.clone());
                 self.directories.insert(watch, place);
             } else {
@@ -543,17 +589,6 @@ impl CheckpointDir {
     }
 }
 
-/// A descriptor that names the regular file with this path, whatever happens to the path; it opens nothing.
-fn handle(path: &Path) -> Option<File> {
-    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let handle = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).ok()?;
-    handle.metadata().is_ok_and(|meta| meta.is_file()).then_some(handle)
-}
-
-fn of_handle(handle: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()))
-}
-
 /// What a look tells of a file that was in this state.
 fn state(before: &State, free: io::Result<bool>, doubt: Option<&Arc<str>>) -> State {
     match (before, free) {
@@ -570,7 +605,7 @@ fn state(before: &State, free: io::Result<bool>, doubt: Option<&Arc<str>>) -> St
 
 /// Whether nobody has the file open for writing; `meanwhile` nobody can.
 fn is_free(handle: &File, meanwhile: impl FnOnce()) -> io::Result<bool> {
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(of_handle(handle))?;
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path_of(handle))?;
     ft_sys::lease::nobody_writes(file.as_fd(), meanwhile)
 }
 
@@ -605,7 +640,7 @@ mod tests {
     pub fn job() -> (Job, OwnedFd) {
         ft_sys::process::ignore_signal(libc::SIGIO);
         let notices = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
-        (Job(tempfile::tempdir().unwrap(), crate::forks::none()), notices.into())
+        (Job(tempfile::tempdir_in("/dev/shm").unwrap(), crate::forks::none()), notices.into())
     }
 
     pub fn open(job: &Job, notices: &OwnedFd) -> CheckpointDir {
@@ -650,6 +685,7 @@ mod tests {
         assert!(said.contains("torn") && said.contains("late") && said.contains("ckpt.aside"), "{said}");
         assert_eq!(std::fs::read(job.path().join("ckpt.aside/torn")).unwrap(), b"ab");
         assert!(dir.set_aside().unwrap().is_empty());
+        assert!(!job.path().join("ckpt.aside").exists(), "what the last failure left is all that takes memory");
     }
 
     #[test]

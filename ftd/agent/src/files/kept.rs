@@ -3,13 +3,13 @@
 //! nothing here, and the next agent finds all of it. What a directory's name stands for is kept as well, as a symbolic link
 //! that holds its inode.
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
+use ft_sys::beneath::{Beneath, path_of};
+use rustix::fs::{AtFlags, CWD, FileType, Mode};
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -28,32 +28,33 @@ pub enum Entry {
 /// The directory in which they are kept.
 #[derive(Debug)]
 pub struct Kept {
-    root: OwnedFd,
+    beneath: Beneath,
+    root: File,
     path: PathBuf,
 }
 
 impl Kept {
-    /// Creates or takes over the directory.
+    /// Creates or takes over the directory in the job's.
     ///
     /// # Errors
-    /// When it cannot be made.
-    pub fn open(path: &Path) -> io::Result<Kept> {
-        match std::fs::DirBuilder::new().mode(0o700).create(path) {
+    /// When it cannot be made, or a link or a mount is in its place.
+    pub fn open(job_dir: &Path, name: &str) -> io::Result<Kept> {
+        let (beneath, path) = (Beneath::open(job_dir)?, job_dir.join(name));
+        match std::fs::DirBuilder::new().mode(0o700).create(beneath.spot(&path)?.path()) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let root = rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Kept { root, path: path.to_path_buf() })
+        let root = beneath.directory(&path)?;
+        Ok(Kept { beneath, root, path })
     }
 
-    fn room(&self, directory: u64) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.root, directory.to_string(), flags, Mode::empty())
+    fn room(&self, directory: u64) -> io::Result<File> {
+        self.beneath.directory(&self.path.join(directory.to_string()))
     }
 
-    fn make_room(&self, directory: u64) -> Result<OwnedFd, Errno> {
+    fn make_room(&self, directory: u64) -> io::Result<File> {
         match self.room(directory) {
-            Err(Errno::NOENT) => {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 rustix::fs::mkdirat(&self.root, directory.to_string(), Mode::RWXU)?;
                 self.room(directory)
             }
@@ -104,7 +105,7 @@ impl Kept {
         Ok(before)
     }
 
-    fn replace(&self, room: &OwnedFd, name: &OsStr, draft: impl FnOnce() -> Result<(), Errno>) -> io::Result<()> {
+    fn replace(&self, room: &File, name: &OsStr, draft: impl FnOnce() -> Result<(), Errno>) -> io::Result<()> {
         // An agent may have been killed before it put its own in place.
         let _ = rustix::fs::unlinkat(&self.root, DRAFT, AtFlags::empty());
         let replaced = draft().and_then(|()| rustix::fs::renameat(&self.root, DRAFT, room, name));
@@ -127,14 +128,14 @@ impl Kept {
 
     /// The directories of which there is a room.
     pub fn directories(&self) -> Vec<u64> {
-        names(&self.root, ".").iter().filter_map(|name| name.to_str()?.parse().ok()).collect()
+        names(&self.root).iter().filter_map(|name| name.to_str()?.parse().ok()).collect()
     }
 
     /// All that is kept of a directory.
     pub fn entries(&self, directory: u64) -> Vec<(OsString, Entry)> {
         let Ok(room) = self.room(directory) else { return Vec::new() };
         let known = |name: OsString| entry(&room, &name).map(|entry| (name, entry));
-        names(&self.root, &directory.to_string()).into_iter().filter_map(known).collect()
+        names(&room).into_iter().filter_map(known).collect()
     }
 
     /// Lets go of everything.
@@ -148,7 +149,7 @@ impl Kept {
     }
 }
 
-fn entry(room: &OwnedFd, name: &OsStr) -> Option<Entry> {
+fn entry(room: &File, name: &OsStr) -> Option<Entry> {
     let stat = rustix::fs::statat(room, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => Some(Entry::File(stat.st_ino)),
@@ -160,12 +161,8 @@ fn entry(room: &OwnedFd, name: &OsStr) -> Option<Entry> {
     }
 }
 
-fn names(root: &OwnedFd, directory: &str) -> Vec<OsString> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(root, directory, flags, Mode::empty()).and_then(Dir::new);
-    let entries = opened.into_iter().flatten().flatten();
-    let names = entries.map(|entry| OsStr::from_bytes(entry.file_name().to_bytes()).to_os_string());
-    names.filter(|name| name != "." && name != "..").collect()
+fn names(directory: &File) -> Vec<OsString> {
+    std::fs::read_dir(path_of(directory)).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
 #[cfg(test)]
@@ -176,7 +173,7 @@ mod tests {
     #[test]
     fn what_is_kept_outlives_its_names_until_another_one_is_kept_in_its_place() {
         let directory = tempfile::tempdir().unwrap();
-        let kept = Kept::open(&directory.path().join("kept")).unwrap();
+        let kept = Kept::open(directory.path(), "kept").unwrap();
         let name = OsStr::new("draft");
         let file = |text: &str| {
             std::fs::write(directory.path().join(text), text).unwrap();
@@ -189,7 +186,7 @@ mod tests {
         assert_eq!(kept.keep(7, name, &one, first).unwrap(), None);
         std::fs::remove_file(directory.path().join("one")).unwrap();
         assert_eq!(std::fs::read(kept.path(7, name)).unwrap(), b"one");
-        let kept = Kept::open(&directory.path().join("kept")).unwrap();
+        let kept = Kept::open(directory.path(), "kept").unwrap();
         assert_eq!(kept.keep(7, name, &two, second).unwrap(), Some(Entry::File(first)));
         assert_eq!((one.metadata().unwrap().nlink(), two.metadata().unwrap().nlink()), (0, 2));
         assert!(kept.keep(7, name, &one, first).is_err(), "nothing names it any more");

@@ -39,7 +39,7 @@ const PART: u32 = 20;
 /// file and the look at it, the fewer whole files are set aside with the torn ones.
 #[derive(Debug, Clone)]
 pub struct Watch {
-    path: PathBuf,
+    job_dir: PathBuf,
     directory: Arc<Mutex<CheckpointDir>>,
     writers: Arc<Mutex<Writers>>,
     helpers: Arc<Mutex<Helpers>>,
@@ -62,12 +62,11 @@ impl Watch {
         ft_sys::process::ignore_signal(nix::libc::SIGIO);
         let events = notices.try_clone()?;
         let news = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let path = job_dir.join(NAME);
         let watch = Watch {
             directory: Arc::new(Mutex::new(CheckpointDir::open(job_dir, notices, recovers)?)),
             writers: Arc::default(),
-            helpers: Arc::new(Mutex::new(Helpers::of(&path))),
-            path,
+            helpers: Arc::new(Mutex::new(Helpers::of(job_dir))),
+            job_dir: job_dir.to_path_buf(),
             news: Arc::new(news),
         };
         let theirs = watch.clone();
@@ -147,7 +146,7 @@ impl Watch {
     /// # Errors
     /// When a file that may be torn stays, with a sentence that says which and why: the world must not start.
     pub fn next_world(&self, processes: usize) -> Result<Vec<String>, String> {
-        let helpers = Helpers::of(&self.path);
+        let helpers = Helpers::of(&self.job_dir);
         let mut notices = lock(&self.directory).set_aside();
         let complaint = std::mem::replace(&mut *lock(&self.helpers), helpers).complaint();
         if let Ok(said) = &mut notices

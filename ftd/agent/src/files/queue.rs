@@ -23,6 +23,8 @@ pub enum Notice {
         name: OsString,
         /// Whether it is a directory.
         is_directory: bool,
+        /// Not moved there.
+        made: bool,
     },
     /// In this directory a name was deleted, or moved away.
     Left {
@@ -129,6 +131,7 @@ fn notice(event: &inotify::Event<'_>) -> Option<Notice> {
             return Some(Notice::Left { directory: event.wd(), name, deleted });
         }
         let is_directory = kind.contains(ReadFlags::ISDIR);
-        Some(Notice::Appeared { directory: event.wd(), name, is_directory })
+        let made = kind.contains(ReadFlags::CREATE);
+        Some(Notice::Appeared { directory: event.wd(), name, is_directory, made })
     }
 }

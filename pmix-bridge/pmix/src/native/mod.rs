@@ -9,7 +9,7 @@ mod upcalls;
 
 pub(crate) use calls::{modex_request, register_client, register_namespace, setup_fork, start, version};
 pub use process::{leave, take_inherited_socket};
-pub use respond::{GroupResponder, LookupResponder, ModexResponder, OpResponder, SpawnResponder};
+pub use respond::{Constructed, GroupResponder, LookupResponder, ModexResponder, OpResponder, SpawnResponder};
 
 use crate::PmixError;
 

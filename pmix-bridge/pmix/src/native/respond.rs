@@ -168,6 +168,37 @@ impl Drop for SpawnResponder {
     }
 }
 
+/// A group that has come about.
+#[derive(Debug)]
+pub struct Constructed {
+    /// A number that no other one has.
+    pub context: usize,
+    /// Who is in it. Libraries before 4.2.3 do not ask; later ones fail without.
+    pub members: Vec<Proc>,
+    /// What the members gave for each other.
+    pub shared: Option<Vec<u8>>,
+}
+
+impl Constructed {
+    fn infos(self) -> Option<Infos> {
+        let mut infos = Infos(Vec::new());
+        infos.load(sys::PMIX_GROUP_CONTEXT_ID, ptr::from_ref(&self.context).cast(), sys::PMIX_SIZE).ok()?;
+        let mut members: Vec<_> = self.members.iter().map(|proc| proc_to(&proc.nspace, proc.rank)).collect();
+        let array = sys::pmix_data_array_t {
+            type_: sys::PMIX_PROC as _,
+            size: members.len(),
+            array: members.as_mut_ptr().cast(),
+        };
+        // libpmix copies the names, and the bytes below.
+        infos.load(sys::PMIX_GROUP_MEMBERSHIP, ptr::from_ref(&array).cast(), sys::PMIX_DATA_ARRAY).ok()?;
+        if let Some(mut shared) = self.shared.filter(|shared| !shared.is_empty()) {
+            let object = sys::pmix_byte_object_t { bytes: shared.as_mut_ptr().cast(), size: shared.len() };
+            infos.load(sys::PMIX_GROUP_ENDPT_DATA, ptr::from_ref(&object).cast(), sys::PMIX_BYTE_OBJECT).ok()?;
+        }
+        Some(infos)
+    }
+}
+
 /// Answers a group operation.
 #[derive(Debug)]
 pub struct GroupResponder(
@@ -184,19 +215,14 @@ pub struct GroupResponder(
 );
 
 impl GroupResponder {
-    /// Answers; a constructed group has a context number.
-    pub fn complete(mut self, status: Status, context: Option<usize>) {
-        self.answer(status, context);
+    /// Answers.
+    pub fn complete(mut self, status: Status, constructed: Option<Constructed>) {
+        self.answer(status, constructed);
     }
 
-    fn answer(&mut self, status: Status, context: Option<usize>) {
+    fn answer(&mut self, status: Status, constructed: Option<Constructed>) {
         let Some(function) = self.0.function.take() else { return };
-        let infos = context.and_then(|context| {
-            let mut infos = Infos(Vec::new());
-            let at = ptr::from_ref(&context).cast();
-            infos.load(sys::PMIX_GROUP_CONTEXT_ID, at, sys::PMIX_SIZE).ok().map(|()| Box::new(infos))
-        });
-        let Some(mut infos) = infos else {
+        let Some(mut infos) = constructed.and_then(Constructed::infos).map(Box::new) else {
             // SAFETY: libpmix gave function and data together; they are used once. Nothing has to be released.
             unsafe { function(status.0, ptr::null_mut(), 0, self.0.data, None, ptr::null_mut()) };
             return;

@@ -12,6 +12,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use tokio::sync::mpsc;
 
+const BYTES: sys::pmix_data_type_t = sys::PMIX_BYTE_OBJECT as _;
+
 static UPCALLS: OnceLock<mpsc::UnboundedSender<Upcall>> = OnceLock::new();
 
 /// Has all upcalls sent there, from now on and for ever; false when there is such a place already.
@@ -300,15 +302,32 @@ unsafe extern "C" fn job_control(
 unsafe extern "C" fn group(
     operation: sys::pmix_group_operation_t,
     _name: *mut c_char,
-    _procs: *const sys::pmix_proc_t,
-    _nprocs: usize,
-    _directives: *const sys::pmix_info_t,
-    _ndirectives: usize,
+    procs: *const sys::pmix_proc_t,
+    nprocs: usize,
+    directives: *const sys::pmix_info_t,
+    ndirectives: usize,
     function: sys::pmix_info_cbfunc_t,
     data: *mut c_void,
 ) -> sys::pmix_status_t {
-    let construct = operation == sys::PMIX_GROUP_CONSTRUCT;
-    push(|| Upcall::Group { construct, respond: GroupResponder(Owed { function, data }) })
+    // libpmix 5 goes on by itself after any other answer to this, and then the second time with what it has freed.
+    if operation != sys::PMIX_GROUP_CONSTRUCT {
+        return OPERATION_SUCCEEDED;
+    }
+    push(|| {
+        // SAFETY: libpmix passes the participants' names.
+        let members = unsafe { procs_from(procs, nprocs) };
+        // SAFETY: libpmix passes that many attributes.
+        let directives = unsafe { slice(directives, ndirectives) };
+        let key = sys::PMIX_GROUP_ENDPT_DATA.to_string_lossy();
+        let shared = directives.iter().find(|info| fixed(&info.key) == key && info.value.type_ == BYTES);
+        let shared = shared.map(|info| {
+            // SAFETY: the value is of the type of byte objects, and sound.
+            let object = unsafe { info.value.data.bo };
+            // SAFETY: the object describes its bytes.
+            unsafe { slice(object.bytes.cast::<u8>(), object.size) }.to_vec()
+        });
+        Upcall::Group { members, shared, respond: GroupResponder(Owed { function, data }) }
+    })
 }
 
 pub(super) unsafe extern "C" fn lost_connection(

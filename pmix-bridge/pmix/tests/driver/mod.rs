@@ -116,16 +116,24 @@ impl Host {
         (link, command.stdin(Stdio::null()).stderr(stderr).spawn().unwrap())
     }
 
-    /// Starts with a folder that cannot be made; returns what was said on stderr, and the exit status.
+    /// Starts with a folder that cannot be made; returns what the agent is told, and the exit status.
     pub fn fail(folder: &Path) -> (String, ExitStatus) {
-        let (_link, mut process) = Host::spawn(&[], folder, Stdio::piped());
-        let status = wait_end(&mut process);
-        let mut text = String::new();
-        process.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        (text, status)
+        let mut host = Host::greeted(&[], folder);
+        let Some(ToAgent::Failed { reason }) = host.receive(LIMIT) else { panic!("it did not say that it fails") };
+        host.hang_up();
+        (reason, wait_end(&mut host.process))
     }
 
     pub fn start(env: &[(String, String)], folder: &Path) -> Host {
+        let mut host = Host::greeted(env, folder);
+        match host.receive(LIMIT) {
+            Some(ToAgent::Ready { version }) => host.version = version,
+            other => panic!("{other:?}"),
+        }
+        host
+    }
+
+    fn greeted(env: &[(String, String)], folder: &Path) -> Host {
         let (link, process) = Host::spawn(env, folder, Stdio::inherit());
         let mut host = Host { process, link, frames: FrameBuffer::default(), version: String::new(), may_crash: false };
         host.link.write_all(&Preamble::ours(Role::Agent).to_bytes()).unwrap();
@@ -133,10 +141,6 @@ impl Host {
         let mut preamble = [0; PREAMBLE_LEN];
         host.link.read_exact(&mut preamble).unwrap();
         assert_eq!(Preamble::from_bytes(&preamble).unwrap().role, Role::Pmix);
-        match host.receive(LIMIT) {
-            Some(ToAgent::Ready { version }) => host.version = version,
-            other => panic!("{other:?}"),
-        }
         host
     }
 

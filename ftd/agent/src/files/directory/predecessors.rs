@@ -5,17 +5,16 @@
 //! was given up. What was closed before a name was deleted (a successor that is about to be moved there) has been looked at
 //! before it is let go of.
 
-use super::super::aside::{Instead, Torn};
+use super::super::aside::{Instead, Torn, one_line};
 use super::super::kept::Entry;
-use super::{CheckpointDir, State, handle, is_free};
+use super::{CheckpointDir, State, is_free};
+use ft_sys::beneath::{is_foreign, path_of};
 use ft_sys::unlocked::Unlocked;
 use rustix::fs::{CWD, RenameFlags};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,6 +30,8 @@ pub(super) struct Left {
     since: Instant,
     /// By the program's own wish, not only because something else was renamed to it.
     deleted: bool,
+    /// After that it was made anew: what it stood for before was not to come back.
+    given_up: bool,
 }
 
 enum Verdict {
@@ -56,13 +57,10 @@ impl CheckpointDir {
     /// The file is whole, and this is a name of it.
     pub(super) fn keep(&self, path: &Path, inode: u64) {
         let (Some(kept), Some(parent), Some(name)) = (&self.kept, path.parent(), path.file_name()) else { return };
-        let flags = (rustix::fs::OFlags::PATH | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW).bits();
-        let opened = OpenOptions::new().read(true).custom_flags(flags as i32).open(parent);
-        let Ok((Ok(directory), parent)) = opened.map(|parent| (parent.metadata(), parent)) else { return };
-        let inside = PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name);
+        let Ok(directory) = self.beneath.directory(parent).and_then(|parent| parent.metadata()) else { return };
         // Of one that has another name by now there is a notice.
         let same = |file: &std::fs::File| file.metadata().is_ok_and(|meta| meta.ino() == inode);
-        let Some(file) = handle(&inside).filter(same) else { return };
+        let Some(file) = self.beneath.file(path).filter(same) else { return };
         match kept.keep(directory.ino(), name, &file, inode) {
             Ok(Some(Entry::Directory(before))) => self.discard(before, &BTreeSet::new()),
             Ok(_) => {}
@@ -73,9 +71,9 @@ impl CheckpointDir {
 
     /// This directory has this name. It counts when all that is in it is whole.
     pub(super) fn note_directory(&mut self, path: &Path, inode: u64) {
-        let (Some(kept), Some(name), Some(parent)) = (&self.kept, path.file_name(), parent(path)) else { return };
+        let (Some(kept), Some(name), Some(parent)) = (&self.kept, path.file_name(), self.parent(path)) else { return };
         if path != self.root && kept.entry(parent, name) != Some(Entry::Directory(inode)) {
-            let left = || Left { since: Instant::now(), deleted: false };
+            let left = || Left { since: Instant::now(), deleted: false, given_up: false };
             self.left.entry((parent, name.to_os_string())).or_insert_with(left);
         }
     }
@@ -83,9 +81,24 @@ impl CheckpointDir {
     /// The name stands for something else than before, or for nothing.
     pub(super) fn note_left(&mut self, directory: u64, name: OsString, deleted: bool) {
         if self.kept.is_some() {
-            let left = self.left.entry((directory, name)).or_insert(Left { since: Instant::now(), deleted });
+            let left =
+                self.left.entry((directory, name)).or_insert(Left { since: Instant::now(), deleted, given_up: false });
             left.deleted = deleted;
         }
+    }
+
+    /// The name was made, for a new file or directory. Where it had been deleted before, the old content was given up by that;
+    /// it is only where another file is then moved, or linked, there that it was deleted for this one.
+    pub(super) fn note_made(&mut self, directory: u64, name: OsString, path: &Path) {
+        if let Some(left) = self.left.get_mut(&(directory, name))
+            && left.deleted
+        {
+            left.given_up |= self.beneath.metadata(path).is_ok_and(|meta| meta.is_dir() || meta.nlink() < 2);
+        }
+    }
+
+    fn is_given_up(&self, directory: u64, name: &OsStr) -> bool {
+        self.left.get(&(directory, name.to_os_string())).is_some_and(|left| left.given_up)
     }
 
     /// Compares what an agent before this one has kept with what is there.
@@ -152,7 +165,7 @@ impl CheckpointDir {
                 Some(entry)
             }
             Verdict::Renew(entry, path) => {
-                match path.symlink_metadata() {
+                match self.beneath.metadata(&path) {
                     Ok(meta) if meta.is_dir() => drop(kept.mark(*directory, name, meta.ino())),
                     Ok(meta) => self.keep(&path, meta.ino()),
                     Err(_) => return false,
@@ -171,7 +184,7 @@ impl CheckpointDir {
     /// What has this name now, and where.
     fn actual(&self, directory: u64, name: &OsStr) -> Option<(Entry, PathBuf)> {
         let path = self.path_of(directory)?.join(name);
-        let meta = path.symlink_metadata().ok()?;
+        let meta = self.beneath.metadata(&path).ok()?;
         match meta.file_type() {
             kind if kind.is_dir() => Some((Entry::Directory(meta.ino()), path)),
             kind if kind.is_file() => Some((Entry::File(meta.ino()), path)),
@@ -181,7 +194,7 @@ impl CheckpointDir {
 
     /// Where a directory is that is still there.
     fn path_of(&self, directory: u64) -> Option<&PathBuf> {
-        let same = |path: &&PathBuf| path.symlink_metadata().is_ok_and(|meta| meta.ino() == directory);
+        let same = |path: &&PathBuf| self.beneath.metadata(path).is_ok_and(|meta| meta.ino() == directory);
         self.places.get(&directory).filter(same)
     }
 
@@ -192,9 +205,12 @@ impl CheckpointDir {
     /// Whether the directory that was there before is needed no more. What a living process has open (a log) counts for
     /// nothing: who renames a directory into place has closed its files.
     fn is_successor(&self, directory: &Path) -> bool {
-        let Ok(entries) = std::fs::read_dir(directory) else { return false };
+        let entries = match self.beneath.directory(directory).and_then(|handle| std::fs::read_dir(path_of(&handle))) {
+            Ok(entries) => entries,
+            Err(error) => return is_foreign(&error),
+        };
         entries.flatten().all(|entry| match entry.file_type() {
-            Ok(kind) if kind.is_dir() => self.is_successor(&entry.path()),
+            Ok(kind) if kind.is_dir() => self.is_successor(&directory.join(entry.file_name())),
             Ok(kind) if kind.is_file() => {
                 let state = self.files.get(&entry.ino()).map(|file| &file.state);
                 matches!(state, Some(State::Whole | State::Open))
@@ -248,7 +264,7 @@ impl CheckpointDir {
         for (directory, torn) in directories {
             let former = asked.remove(&directory).flatten();
             match former.as_ref().map(|former| self.exchange_directory(&directory, former)) {
-                Some(Ok(lies)) => all.extend(replaced(directory, lies, &torn, former.as_ref())),
+                Some(Ok(lies)) => all.extend(self.replaced(directory, lies, &torn, former.as_ref())),
                 failed => {
                     tracing::warn!(path = %directory.display(), ?failed, "what was there before cannot be brought back");
                     all.extend(torn);
@@ -261,15 +277,17 @@ impl CheckpointDir {
     fn exchange_file(&self, mut torn: Torn, present: &HashSet<u64>, unlocked: &mut Unlocked) -> Torn {
         let mut find = || {
             let (kept, name) = (self.kept.as_ref()?, torn.path.file_name()?);
-            let directory = parent(&torn.path)?;
-            let Entry::File(inode) = kept.entry(directory, name)? else { return None };
+            let directory = self.parent(&torn.path)?;
+            let Entry::File(inode) = kept.entry(directory, name).filter(|_| !self.is_given_up(directory, name))? else {
+                return None;
+            };
             let lies = kept.path(directory, name);
             let written = self.written_when_whole(&lies, inode, present, unlocked)?;
             Some((lies, written))
         };
         let Some((lies, written)) = find() else { return torn };
-        let earlier = earlier(&torn.path, written);
-        match exchange(&lies, &torn.path) {
+        let earlier = self.earlier(&torn.path, written);
+        match self.exchange(&lies, &torn.path) {
             Ok(()) => torn.instead = Some(Instead { lies, earlier }),
             Err(error) => {
                 tracing::warn!(path = %torn.path.display(), %error, "the file before it cannot be brought back");
@@ -280,10 +298,9 @@ impl CheckpointDir {
 
     /// The last directory of this name that was whole, if it is another one and has been lost.
     fn former_directory(&self, path: &Path, present: &HashSet<u64>, unlocked: &mut Unlocked) -> Option<Former> {
-        let Entry::Directory(before) = self.kept.as_ref()?.entry(parent(path)?, path.file_name()?)? else {
-            return None;
-        };
-        if path.symlink_metadata().ok()?.ino() == before {
+        let (parent, name) = (self.parent(path)?, path.file_name()?);
+        let Entry::Directory(before) = self.kept.as_ref()?.entry(parent, name)? else { return None };
+        if self.is_given_up(parent, name) || self.beneath.metadata(path).ok()?.ino() == before {
             return None;
         }
         let mut former = Former { files: Vec::new(), directories: Vec::new(), written: SystemTime::UNIX_EPOCH };
@@ -329,58 +346,64 @@ impl CheckpointDir {
         if present.contains(&inode) || !self.is_whole(inode) {
             return None;
         }
-        unlocked.permit(lies, 0o400);
-        let file = handle(lies).filter(|file| is_free(file, || ()).unwrap_or(false))?;
+        let file = self.beneath.file(lies)?;
+        unlocked.permit(&file, 0o400);
+        if file.metadata().ok()?.ino() != inode || !is_free(&file, || ()).unwrap_or(false) {
+            return None;
+        }
         file.metadata().ok()?.modified().ok()
     }
 
     /// Returns where the one that was there lies.
     fn exchange_directory(&self, path: &Path, former: &Former) -> io::Result<PathBuf> {
         let draft = self.root.with_extension("back");
-        match ft_sys::job_dir::remove_tree(&draft) {
+        let beneath = &self.beneath;
+        match ft_sys::job_dir::remove_tree(&beneath.spot(&draft)?.path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => std::fs::create_dir(&draft)?,
+            _ => std::fs::create_dir(beneath.spot(&draft)?.path())?,
         }
         for directory in &former.directories {
-            std::fs::create_dir_all(draft.join(directory))?;
+            beneath.make_directories(&draft.join(directory))?;
         }
         for (name, lies) in &former.files {
-            std::fs::hard_link(lies, draft.join(name))?;
+            std::fs::hard_link(beneath.spot(lies)?.path(), beneath.spot(&draft.join(name))?.path())?;
         }
-        std::fs::set_permissions(&draft, path.metadata()?.permissions())?;
-        exchange(&draft, path)?;
+        let permissions = beneath.directory(path)?.metadata()?.permissions();
+        std::fs::set_permissions(path_of(&beneath.directory(&draft)?), permissions)?;
+        self.exchange(&draft, path)?;
         Ok(draft)
     }
-}
 
-fn replaced(directory: PathBuf, lies: PathBuf, torn: &[Torn], former: Option<&Former>) -> Option<Torn> {
-    let first = torn.first()?;
-    let name = first.path.strip_prefix(&directory).unwrap_or(&first.path);
-    let why =
-        format!("of what is in it, {} is not known to be whole: {}", super::super::aside::one_line(name), first.why);
-    let now = lies.join(name);
-    let earlier = former.and_then(|former| earlier(&now, former.written));
-    Some(Torn { path: directory, why, instead: Some(Instead { lies, earlier }) })
-}
+    fn replaced(&self, directory: PathBuf, lies: PathBuf, torn: &[Torn], former: Option<&Former>) -> Option<Torn> {
+        let first = torn.first()?;
+        let name = first.path.strip_prefix(&directory).unwrap_or(&first.path);
+        let why = format!("of what is in it, {} is not known to be whole: {}", one_line(name), first.why);
+        let now = lies.join(name);
+        let earlier = former.and_then(|former| self.earlier(&now, former.written));
+        Some(Torn { path: directory, why, instead: Some(Instead { lies, earlier }) })
+    }
 
-/// How much older something is than the file, as far as their times tell.
-fn earlier(file: &Path, written: SystemTime) -> Option<Duration> {
-    file.symlink_metadata().ok()?.modified().ok()?.duration_since(written).ok()
-}
+    /// How much older something is than the file, as far as their times tell.
+    fn earlier(&self, file: &Path, written: SystemTime) -> Option<Duration> {
+        self.beneath.metadata(file).ok()?.modified().ok()?.duration_since(written).ok()
+    }
 
-fn exchange(one: &Path, other: &Path) -> io::Result<()> {
-    Ok(rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
-}
+    fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
+        let (one, other) = (self.beneath.spot(one)?, self.beneath.spot(other)?);
+        Ok(rustix::fs::renameat_with(CWD, one.path(), CWD, other.path(), RenameFlags::EXCHANGE)?)
+    }
 
-fn parent(path: &Path) -> Option<u64> {
-    Some(path.parent()?.symlink_metadata().ok()?.ino())
+    /// The inode of the directory that this is in.
+    fn parent(&self, path: &Path) -> Option<u64> {
+        Some(self.beneath.directory(path.parent()?).ok()?.metadata().ok()?.ino())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{Job, absorb, dies, job, names, open};
     use super::*;
-    use std::fs::{self, File};
+    use std::fs::{self, File, OpenOptions};
     use std::os::fd::OwnedFd;
 
     /// With these files, which are whole.
@@ -478,6 +501,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_deleted_before_the_next_was_written_does_not_come_back() {
+        let (_job, _notices, mut dir) = with(&["step", "linked", "directory/a"]);
+        fs::remove_file(dir.root.join("step")).unwrap();
+        fs::remove_dir_all(dir.root.join("directory")).unwrap();
+        write(&dir, &["step", "directory/a", "linked.tmp"], "two");
+        fs::remove_file(dir.root.join("linked")).unwrap();
+        fs::hard_link(dir.root.join("linked.tmp"), dir.root.join("linked")).unwrap();
+        absorb(&mut dir, || false);
+        let said = dir.set_aside().unwrap().join("\n");
+        assert_eq!((names(&dir), read(&dir, "linked")), (vec!["linked".to_string()], "one".to_string()), "{said}");
+    }
+
+    #[test]
     fn what_has_a_name_still_is_not_given_a_second_one() {
         let (_job, _notices, mut dir) = with(&["step.0"]);
         write(&dir, &["new"], "two");
@@ -530,7 +566,7 @@ mod tests {
                 rename(dir, "part", "step");
             },
             |dir| {
-                exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
+                dir.exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
                 fs::remove_dir_all(dir.root.join("part")).unwrap();
             },
         ];
@@ -554,8 +590,7 @@ mod tests {
             swap(&dir);
             absorb(&mut dir, || true);
             absorb(&mut dir, || true);
-            // The two files that were whole in what was set aside are known still.
-            assert_eq!((kept(&job), dir.files.len()), (2 + 1, 2 + 2));
+            assert_eq!((kept(&job), dir.files.len()), (2 + 1, 2));
         }
     }
 
@@ -566,7 +601,7 @@ mod tests {
         rename(&dir, "part", "step");
         absorb(&mut dir, || false);
         write(&dir, &["part/a", "part/b"], "two");
-        exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
+        dir.exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
         fs::remove_dir_all(dir.root.join("part")).unwrap();
         absorb(&mut dir, || false);
         let said = dir.set_aside().unwrap().join("\n");
@@ -586,7 +621,7 @@ mod tests {
         // From then on it is what the name stands for.
         absorb(&mut dir, || true);
         write(&dir, &["part/a"], "three");
-        exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
+        dir.exchange(&dir.root.join("part"), &dir.root.join("step")).unwrap();
         fs::remove_dir_all(dir.root.join("part")).unwrap();
         absorb(&mut dir, || false);
         dir.set_aside().unwrap();
