@@ -1,0 +1,2 @@
+//! `ft-sim`: runs seeds of a profile.
+fn main() {}

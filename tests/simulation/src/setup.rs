@@ -1,0 +1,136 @@
+//! One run, said beforehand: the cluster, the job, what the network and the store are like, and the faults.
+
+use crate::breach::Breach;
+use crate::faults::Planned;
+use crate::net::Weather;
+use ftd_core::{Micros, Mode, Policy};
+use std::collections::BTreeMap;
+
+/// A millisecond and a second of simulated time.
+pub const MS: u64 = 1000;
+pub const SECOND: u64 = 1_000_000;
+
+/// What a rank does when it learns that a peer has died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Temper {
+    /// It waits for ever.
+    Hangs,
+    /// It calls `MPI_Abort`, or exits with a code, after a while.
+    Aborts,
+}
+
+/// What a rank does with a signal that ends the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Obedience {
+    /// It has no handler.
+    Dies,
+    /// Its handler takes a while, and exits with this code.
+    Saves(i32),
+    /// It ignores the signal.
+    Ignores,
+}
+
+/// What the run promises beyond the invariants that hold everywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Promises {
+    /// Nobody may be left out (invariant 7).
+    pub nobody_out: bool,
+    /// The job ends well.
+    pub ends_well: bool,
+}
+
+/// Everything that a run depends on.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub seed: u64,
+    pub nodes: u32,
+    /// Slots of each node; numbered through.
+    pub slots: u32,
+    pub ranks: u32,
+    /// Failure domains: node `i` is in rack `i % racks`.
+    pub racks: u32,
+    pub policy: Policy,
+    /// P of DESIGN §5.
+    pub patience: u64,
+    pub mode: Mode,
+    pub renewable: bool,
+    /// The program: so many steps, a checkpoint every so many, so long a step.
+    pub steps: u32,
+    pub every: u32,
+    pub pace: u64,
+    /// Each rank needs a message of so many neighbours on each side for its next step.
+    pub width: u32,
+    /// Checkpoint groups; ranks of different groups do not talk.
+    pub groups: u32,
+    pub temper: Temper,
+    /// How ranks take the signal that ends the job; each as it likes without.
+    pub obedience: Option<Obedience>,
+    pub weather: Weather,
+    /// After so long the driver gives a request to the store up.
+    pub deadline: u64,
+    /// Agents whose own configuration says another T than the job's.
+    pub own_timeouts: BTreeMap<u32, u64>,
+    /// A new agent's watch may show the key as it was some time ago.
+    pub stale_watch: bool,
+    pub breach: Option<Breach>,
+    pub promises: Promises,
+    pub faults: Vec<Planned>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup {
+            seed: 1,
+            nodes: 3,
+            slots: 2,
+            ranks: 4,
+            racks: 64,
+            policy: Policy::default(),
+            patience: 30 * SECOND,
+            mode: Mode::Reinit,
+            renewable: false,
+            steps: 200,
+            every: 20,
+            pace: 5 * MS,
+            width: 1,
+            groups: 1,
+            temper: Temper::Hangs,
+            obedience: None,
+            weather: Weather::default(),
+            deadline: 500 * MS,
+            own_timeouts: BTreeMap::new(),
+            stale_watch: false,
+            breach: None,
+            promises: Promises::default(),
+            faults: Vec::new(),
+        }
+    }
+}
+
+impl Setup {
+    /// T of DESIGN §5.
+    pub fn timeout(&self) -> u64 {
+        self.policy.heartbeat_timeout.0
+    }
+
+    /// The policy of the agent on `node`.
+    pub fn policy_of(&self, node: usize) -> Policy {
+        let timeout = self.own_timeouts.get(&(node as u32)).map_or(self.policy.heartbeat_timeout, |own| Micros(*own));
+        Policy { heartbeat_timeout: timeout, ..self.policy.clone() }
+    }
+
+    pub fn group(&self, rank: u32) -> u32 {
+        rank % self.groups
+    }
+
+    pub fn rack(&self, node: usize) -> usize {
+        node % self.racks as usize
+    }
+
+    /// After so long without a sign of progress, and without a fault, the job hangs: the longest that the policy lets
+    /// anything wait for a cluster that is well.
+    pub fn hangs_after(&self) -> u64 {
+        let waits = self.policy.slot_timeout.0.max(self.policy.exit_timeout.0).max(self.policy.grace.0);
+        self.patience + waits + 10 * SECOND
+    }
+}
