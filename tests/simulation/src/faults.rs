@@ -7,6 +7,9 @@ use crate::store::Trouble;
 use crate::world::{Act, World};
 use ftd_core::{Event, Exit, OwnEnd, Rank, SlotId};
 
+/// What lasts so long does not end.
+pub const FOREVER: u64 = 1_000_000_000;
+
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -76,8 +79,11 @@ pub struct Planned {
 }
 
 impl Planned {
-    /// When it is over.
+    /// When it is over, or stands for good.
     pub fn ends(&self) -> u64 {
+        if self.fault.span() >= FOREVER {
+            return self.at;
+        }
         let spread = match self.fault {
             Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, .. } => spread,
             Fault::Store { trouble: Trouble::Loses { by, .. }, .. } => by,

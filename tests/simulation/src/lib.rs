@@ -37,6 +37,7 @@ mod store;
 mod world;
 
 pub mod profiles;
+pub mod shrink;
 
 pub use breach::Breach;
 pub use invariants::Violation;

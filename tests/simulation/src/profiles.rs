@@ -1,7 +1,12 @@
 //! Named mixes of faults; each draws a schedule from a seed.
 
+use crate::driver::observers;
+use crate::faults::{FOREVER, Fault, Planned};
+use crate::net::{Barrier, Set, Weather};
 use crate::rng::Rng;
-use crate::setup::Setup;
+use crate::setup::{MS, Promises, SECOND, Setup, Temper};
+use crate::store::Trouble;
+use ftd_core::Micros;
 
 /// Whether today's core passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,13 +40,447 @@ impl Profile {
 }
 
 /// All profiles.
-pub static ALL: &[Profile] = &[Profile { name: "calm", about: "nothing happens", known: Known::Holds, draw: calm }];
+pub static ALL: &[Profile] = &[
+    Profile { name: "calm", about: "nothing happens", known: Known::Holds, draw: calm },
+    Profile { name: "crash", about: "ranks, agents, servers, shepherds and single nodes die", known: Known::Holds, draw: crash },
+    Profile { name: "nodes", about: "one or two nodes die", known: Known::Holds, draw: nodes },
+    Profile { name: "rack", about: "a node dies with all its observers, or a whole rack", known: Known::Holds, draw: rack },
+    Profile { name: "islands", about: "the application's network falls apart", known: Known::Holds, draw: islands },
+    Profile { name: "one-way", about: "all that one node sends, or is sent, is lost for good; it reaches the store", known: Known::Holds, draw: one_way },
+    Profile { name: "everybody-cut", about: "a switch restarts: everybody is cut off from everybody; ports and links return one by one", known: Known::Holds, draw: everybody_cut },
+    Profile { name: "short", about: "disturbances under half a time-out", known: Known::Holds, draw: short },
+    Profile { name: "store-slow", about: "the store is slow or elects, longer than four time-outs, while ranks and nodes die", known: Known::Holds, draw: store_slow },
+    Profile { name: "store-lost", about: "requests to the store are lost, or land late, while nodes are cut off for a moment", known: Known::Holds, draw: store_lost },
+    Profile { name: "watches", about: "watches are late, lost and stale; agents start again", known: Known::Holds, draw: watches },
+    Profile { name: "stalls", about: "agents stand still and their ranks do not", known: Known::Holds, draw: stalls },
+    Profile { name: "suspend", about: "whole machines stand still", known: Known::Holds, draw: suspend },
+    Profile { name: "agent-quick", about: "agents die and are back within half a time-out", known: Known::Holds, draw: agent_quick },
+    Profile { name: "agent-late", about: "an agent is back after its time-out; there is no other place for its ranks", known: Known::Holds, draw: agent_late },
+    Profile { name: "agent-twice", about: "agents die twice in a row while acknowledgements are late", known: Known::Holds, draw: agent_twice },
+    Profile { name: "two", about: "clusters of two nodes", known: Known::Holds, draw: two },
+    Profile { name: "three", about: "clusters of three nodes", known: Known::Holds, draw: three },
+    Profile { name: "levels", about: "nodes die; what their partners held is restored", known: Known::Holds, draw: levels },
+    Profile { name: "aborts", about: "survivors abort because a node died while the store elects", known: Known::Holds, draw: aborts },
+    Profile { name: "cancel", about: "the job is cancelled while the store is out of reach", known: Known::Holds, draw: cancel },
+    Profile { name: "deleted-key", about: "somebody deletes the job's key", known: Known::Holds, draw: deleted_key },
+    Profile { name: "left-out", about: "nodes that are cut off read that they are out", known: Known::Holds, draw: left_out },
+    Profile { name: "own-timeouts", about: "one agent's configuration has another time-out than the job", known: Known::Holds, draw: own_timeouts },
+    Profile { name: "reboot", about: "machines die and come back under their old ids", known: Known::Holds, draw: reboot },
+    Profile { name: "slow-net", about: "packets that take longer than a time-out may", known: Known::Holds, draw: slow_net },
+    Profile { name: "mixed", about: "everything", known: Known::Holds, draw: mixed },
+];
 
 /// The profile of this name.
 pub fn named(name: &str) -> Option<&'static Profile> {
     ALL.iter().find(|profile| profile.name == name)
 }
 
-fn calm(_: &mut Rng, setup: &mut Setup) {
+// ---- what the profiles draw from
+
+/// A cluster with a spare node, its job of two to four seconds, and a network with small faults.
+fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
+    let slots = rng.range(1, 2);
+    let spares = if nodes > 2 { rng.range(1, nodes / 2) } else { 1 };
+    let ranks = ((nodes - spares) * slots).max(2).min(nodes * slots);
+    (setup.nodes, setup.slots, setup.ranks) = (nodes as u32, slots as u32, ranks as u32);
+    setup.racks = if rng.chance(500) { 64 } else { rng.range(2, nodes) as u32 };
+    setup.policy.observers = rng.range(1, 3) as usize;
+    setup.policy.max_failures = 50;
+    setup.policy.fence_kill = Micros(rng.range(2, 8) * SECOND);
+    setup.patience = rng.range(4, 6) * SECOND;
+    setup.steps = rng.range(80, 240) as u32;
+    setup.pace = rng.range(2000, 4000) * MS / u64::from(setup.steps);
+    setup.every = rng.range(8, 30) as u32;
+    setup.width = rng.range(1, 2) as u32;
+    setup.groups = if ranks >= 4 && rng.chance(300) { 2 } else { 1 };
+    setup.temper = rng.pick(&[Temper::Hangs, Temper::Aborts]);
+    setup.deadline = rng.range(200, 1500) * MS;
+    setup.weather = Weather { drop: rng.range(0, 10), double: rng.range(0, 100), ..Weather::default() };
+}
+
+fn usual(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(3, 7);
+    cluster(rng, setup, nodes);
+}
+
+/// While the job runs.
+fn sometime(rng: &mut Rng) -> u64 {
+    rng.range(50, 2000) * MS
+}
+
+/// Often soon after the one before, to hit a recovery.
+fn next(rng: &mut Rng, before: u64) -> u64 {
+    if rng.chance(500) { before + rng.range(0, 40_000) } else { sometime(rng) }
+}
+
+fn node(rng: &mut Rng, setup: &Setup) -> usize {
+    rng.range(0, u64::from(setup.nodes) - 1) as usize
+}
+
+fn some_nodes(rng: &mut Rng, setup: &Setup, most: u64) -> Set {
+    let count = rng.range(1, most.max(1));
+    Set::of((0..count).map(|_| node(rng, setup)))
+}
+
+fn plan(setup: &mut Setup, at: u64, fault: Fault) {
+    setup.faults.push(Planned { at, fault });
+}
+
+fn kill_rank(rng: &mut Rng, setup: &Setup) -> Fault {
+    Fault::KillRank { rank: rng.range(0, u64::from(setup.ranks) - 1) as u32, signal: rng.pick(&[9, 11, 6]) }
+}
+
+fn net(barrier: Barrier, span: u64) -> Fault {
+    Fault::Net { barrier, span }
+}
+
+fn small_death(rng: &mut Rng, setup: &Setup) -> Fault {
+    match rng.range(0, 9) {
+        0..=5 => kill_rank(rng, setup),
+        6..=7 => Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 50) * MS },
+        8 => Fault::KillServer { node: node(rng, setup) },
+        _ => Fault::LoseSlot { slot: rng.range(0, u64::from(setup.nodes * setup.slots) - 1) as u32 },
+    }
+}
+
+/// A cut of one kind or another.
+fn barrier(rng: &mut Rng, setup: &Setup) -> Barrier {
+    let (one, other) = (node(rng, setup), node(rng, setup));
+    match rng.range(0, 5) {
+        0 => Barrier::Cut { from: Set::one(one), to: Set::All },
+        1 => Barrier::Cut { from: Set::All, to: Set::one(one) },
+        2 => Barrier::Cut { from: Set::one(one), to: Set::one(other) },
+        3 => Barrier::Loss(rng.range(100, 600)),
+        _ => Barrier::Island(some_nodes(rng, setup, u64::from(setup.nodes) / 2)),
+    }
+}
+
+fn store_trouble(rng: &mut Rng, setup: &Setup) -> Trouble {
+    let all = |rng: &mut Rng| if rng.chance(500) { Set::All } else { some_nodes(rng, setup, 2) };
+    match rng.range(0, 5) {
+        0 => Trouble::NoRequests(all(rng)),
+        1 => Trouble::NoAnswers(all(rng)),
+        2 => Trouble::Election,
+        3 => Trouble::Slow(10 * MS, rng.range(100, 5000) * MS),
+        4 => Trouble::Watches { lost: rng.range(0, 1000), up_to: rng.range(1, 5000) * MS },
+        _ => Trouble::Loses { before: 200, after: 200, late: 300, by: rng.range(100, 4000) * MS },
+    }
+}
+
+// ---- the profiles
+
+fn calm(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.promises = Promises { nobody_out: true, ends_well: true };
+}
+
+fn crash(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.renewable = rng.chance(500);
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 6) {
+        let fault = small_death(rng, setup);
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+    if rng.chance(300) {
+        plan(setup, at, Fault::KillNodes(Set::one(node(&mut rng.clone(), setup))));
+    }
+}
+
+fn nodes(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 2) {
+        let dies = node(rng, setup);
+        plan(setup, at, Fault::KillNodes(Set::one(dies)));
+        at = next(rng, at);
+    }
+}
+
+fn rack(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(5, 8);
+    cluster(rng, setup, nodes);
+    setup.ranks = (u64::from(setup.slots) * nodes.div_ceil(2)).max(2) as u32 - 1;
+    setup.groups = 1;
+    let first = node(rng, setup);
+    let doomed = if rng.chance(600) {
+        Set::of(observers(setup, first).into_iter().chain([first]))
+    } else {
+        Set::of((0..nodes as usize).filter(|other| setup.rack(*other) == setup.rack(first)))
+    };
+    let at = sometime(rng);
+    plan(setup, at, Fault::KillNodes(doomed));
+}
+
+fn islands(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let island = some_nodes(rng, setup, u64::from(setup.nodes) / 2);
+        let span = if rng.chance(300) { FOREVER } else { rng.range(100, 3000) * MS };
+        let at = sometime(rng);
+        plan(setup, at, net(Barrier::Island(island), span));
+        if rng.chance(500) {
+            plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(island), span: span.min(3 * SECOND) });
+        }
+    }
+}
+
+fn one_way(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let (one, at) = (Set::one(node(rng, setup)), sometime(rng));
+    let barrier = match rng.range(0, 1) {
+        0 => Barrier::Cut { from: one, to: Set::All },
+        _ => Barrier::Cut { from: Set::All, to: one },
+    };
+    plan(setup, at, net(barrier, FOREVER));
+}
+
+fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.patience = rng.range(4, 6) * SECOND;
+    let spread = if rng.chance(300) { 0 } else { rng.range(0, 2 * setup.timeout()) };
+    let span = rng.range(100 * MS, setup.patience - SECOND - spread);
+    let draw = rng.draw();
+    let barrier = if rng.chance(500) { Barrier::Ports { spread, draw } } else { Barrier::Links { spread, draw } };
+    let at = sometime(rng);
+    plan(setup, at, net(barrier, span));
+    setup.promises = Promises { nobody_out: true, ends_well: true };
+}
+
+fn short(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather.drop = 0;
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 3) {
+        let span = rng.range(10 * MS, setup.timeout() / 2 - 10 * MS);
+        let fault = match rng.range(0, 2) {
+            0 => Fault::Stall { node: node(rng, setup), span },
+            1 => Fault::Suspend { node: node(rng, setup), span },
+            _ => net(barrier(rng, setup), span),
+        };
+        plan(setup, at, fault);
+        at += span + 7 * setup.timeout();
+    }
+    if rng.chance(300) {
+        plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::All), span: SECOND });
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true };
+}
+
+fn store_slow(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let at = sometime(rng);
+    let span = rng.range(500, 6000) * MS;
+    let high = rng.range(1, 10) * setup.timeout();
+    let trouble = if rng.chance(500) { Trouble::Election } else { Trouble::Slow(10 * MS, high) };
+    plan(setup, at, Fault::Store { trouble, span });
+    for _ in 0..rng.range(1, 2) {
+        let during = at + rng.range(0, 400) * MS;
+        let fault = if rng.chance(300) { Fault::KillNodes(Set::one(node(rng, setup))) } else { small_death(rng, setup) };
+        plan(setup, during, fault);
+    }
+}
+
+fn store_lost(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.deadline = rng.range(100, 300) * MS;
+    let at = sometime(rng);
+    let trouble = Trouble::Loses { before: 100, after: 200, late: 500, by: rng.range(500, 3000) * MS };
+    plan(setup, at, Fault::Store { trouble, span: 4 * SECOND });
+    for _ in 0..rng.range(1, 2) {
+        let away = node(rng, setup);
+        let span = rng.range(450, 900) * MS;
+        let begins = at + rng.range(0, 1000) * MS;
+        plan(setup, begins, net(Barrier::Island(Set::one(away)), span));
+        if rng.chance(500) {
+            plan(setup, begins + span - rng.range(0, 200) * MS, small_death(&mut rng.clone(), setup));
+        }
+    }
+}
+
+fn watches(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.stale_watch = true;
+    let trouble = Trouble::Watches { lost: rng.range(0, 900), up_to: rng.range(100, 5000) * MS };
+    plan(setup, 0, Fault::Store { trouble, span: 10 * SECOND });
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 3) {
+        let fault = match rng.range(0, 3) {
+            0 => kill_rank(rng, setup),
+            _ => Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 150) * MS },
+        };
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+}
+
+fn stalls(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let (stalled, span, at) = (node(rng, setup), rng.range(100, 3000) * MS, sometime(rng));
+        plan(setup, at, Fault::Stall { node: stalled, span });
+    }
+}
+
+fn suspend(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let (stalled, span, at) = (node(rng, setup), rng.range(100, 3000) * MS, sometime(rng));
+        plan(setup, at, Fault::Suspend { node: stalled, span });
+    }
+}
+
+fn agent_quick(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather.drop = 0;
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 3) {
+        let back_after = rng.range(5 * MS, setup.timeout() / 2 - 20 * MS);
+        let dies = node(rng, setup);
+        plan(setup, at, Fault::KillAgent { node: dies, back_after });
+        at += 7 * setup.timeout();
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true };
+}
+
+fn agent_late(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.ranks = setup.nodes * setup.slots;
+    let (dies, at) = (node(rng, setup), sometime(rng));
+    plan(setup, at, Fault::KillAgent { node: dies, back_after: rng.range(600, 2500) * MS });
     setup.promises.ends_well = true;
+}
+
+fn agent_twice(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather = Weather { slow: 300, slow_up_to: 400 * MS, ..setup.weather };
+    let (twice, mut at) = (node(rng, setup), sometime(rng));
+    for _ in 0..3 {
+        plan(setup, at, Fault::KillAgent { node: twice, back_after: rng.range(5, 30) * MS });
+        at += rng.range(50, 400) * MS;
+    }
+    plan(setup, at, net(Barrier::Island(Set::one(twice)), FOREVER));
+}
+
+fn anything(rng: &mut Rng, setup: &Setup) -> Fault {
+    let span = rng.range(50, 3000) * MS;
+    match rng.range(0, 11) {
+        0..=3 => small_death(rng, setup),
+        4 => Fault::KillNodes(Set::one(node(rng, setup))),
+        5 => Fault::Suspend { node: node(rng, setup), span },
+        6 => Fault::Stall { node: node(rng, setup), span },
+        7 => net(Barrier::Ports { spread: rng.range(0, 1000) * MS, draw: rng.draw() }, span),
+        8 | 9 => net(barrier(rng, setup), span),
+        _ => Fault::Store { trouble: store_trouble(rng, setup), span },
+    }
+}
+
+fn several(rng: &mut Rng, setup: &mut Setup, most: u64) {
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, most) {
+        let fault = anything(rng, setup);
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+}
+
+fn two(rng: &mut Rng, setup: &mut Setup) {
+    cluster(rng, setup, 2);
+    several(rng, setup, 3);
+}
+
+fn three(rng: &mut Rng, setup: &mut Setup) {
+    cluster(rng, setup, 3);
+    several(rng, setup, 3);
+}
+
+fn levels(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.groups = if setup.ranks >= 4 { rng.range(1, 2) as u32 } else { 1 };
+    let (dies, at) = (node(rng, setup), rng.range(500, 2500) * MS);
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+    if rng.chance(500) {
+        let before = at.saturating_sub(rng.range(50, 400) * MS);
+        let away = node(rng, setup);
+        // Copies wait, and newer versions than the partners have are there.
+        plan(setup, before, net(Barrier::Island(Set::one(away)), rng.range(50, 240) * MS));
+    }
+    setup.promises.ends_well = true;
+}
+
+fn aborts(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.temper = Temper::Aborts;
+    setup.groups = 1;
+    let (dies, at) = (rng.range(0, 1) as usize, sometime(rng));
+    let span = rng.range(4, 12) * setup.timeout();
+    let trouble = if rng.chance(700) { Trouble::Election } else { Trouble::NoRequests(Set::All) };
+    plan(setup, at.saturating_sub(rng.range(0, 100) * MS), Fault::Store { trouble, span });
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+}
+
+fn cancel(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let at = sometime(rng);
+    let signal = rng.pick(&[2, 15]);
+    plan(setup, at, Fault::Cancel { signal });
+    if rng.chance(600) {
+        let trouble = store_trouble(rng, setup);
+        plan(setup, at.saturating_sub(rng.range(0, 300) * MS), Fault::Store { trouble, span: 3 * SECOND });
+    }
+    if rng.chance(300) {
+        let fault = small_death(rng, setup);
+        plan(setup, next(&mut rng.clone(), at), fault);
+    }
+}
+
+fn deleted_key(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let at = sometime(rng);
+    plan(setup, at, Fault::DeleteKey);
+    let fault = if rng.chance(500) { small_death(rng, setup) } else { kill_rank(rng, setup) };
+    plan(setup, at + rng.range(1, 200) * MS, fault);
+}
+
+fn left_out(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let away = some_nodes(rng, setup, u64::from(setup.nodes - 1) / 2);
+    let (at, span) = (sometime(rng), rng.range(480, 1500) * MS);
+    // For as long as it takes to be left out it hears nothing of the store either, so that it cannot vouch for itself.
+    plan(setup, at, net(Barrier::Island(away), span));
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(away), span: span + rng.range(0, 100) * MS });
+}
+
+fn own_timeouts(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let hasty = node(rng, setup) as u32;
+    setup.own_timeouts.insert(hasty, setup.timeout() / 2);
+    let (away, at) = (node(rng, setup), sometime(rng));
+    plan(setup, at, net(Barrier::Cut { from: Set::one(away), to: Set::All }, rng.range(200, 400) * MS));
+}
+
+fn reboot(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let (dies, at) = (node(rng, setup), sometime(rng));
+        plan(setup, at, Fault::Reboot { node: dies, back_after: rng.range(50, 3000) * MS });
+    }
+}
+
+fn slow_net(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather = Weather { slow: rng.range(20, 700), slow_up_to: 900 * MS, ..setup.weather };
+    several(rng, setup, 2);
+}
+
+fn mixed(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.renewable = rng.chance(300);
+    setup.stale_watch = rng.chance(300);
+    several(rng, setup, 6);
+    if rng.chance(50) {
+        let at = sometime(rng);
+        plan(setup, at, Fault::Cancel { signal: 15 });
+    }
 }
