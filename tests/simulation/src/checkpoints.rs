@@ -39,7 +39,7 @@ impl World {
     }
 
     fn ship_soon(&mut self, node: usize, rank: Rank, stamp: Stamp) {
-        let delay = self.rng.range(500, 20_000);
+        let delay = self.rng.range(500, self.setup.shipping);
         self.push(delay, Act::Ship { node, rank, stamp });
     }
 
@@ -52,7 +52,7 @@ impl World {
         let members = driver::members(machine.agent.as_ref());
         let Some(to) = partner(&self.setup, &members, node) else { return };
         if self.net.passes(node, to, self.now) {
-            let delay = self.net.delay();
+            let delay = self.net.delay(self.now);
             self.push(delay, Act::Arrive { to, packet: Packet::Ship { from: node, rank, stamp, value, epoch } });
         }
         self.push(150_000, Act::Ship { node, rank, stamp });

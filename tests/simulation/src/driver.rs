@@ -259,7 +259,7 @@ impl World {
         self.requests += 1;
         let (request, incarnation) = (self.requests, self.machines[node].incarnation);
         self.machines[node].asked = Some(request);
-        let course = self.store.course(node, self.now);
+        let course = self.store.course(node, write.is_some(), self.now);
         if let Some(after) = course.lands {
             let answer = course.answer;
             self.push(after, Act::StoreLands { node, request: Some(request), incarnation, write, answer });
@@ -270,7 +270,7 @@ impl World {
     /// A read behind the agent's back.
     fn reread(&mut self, node: usize, incarnation: u64) {
         self.push(REREAD, Act::Reread { node, incarnation });
-        let course = self.store.course(node, self.now);
+        let course = self.store.course(node, false, self.now);
         if let (Some(after), Some(_)) = (course.lands, course.answer) {
             let answer = course.answer;
             self.push(after, Act::StoreLands { node, request: None, incarnation, write: None, answer });

@@ -86,7 +86,7 @@ impl Planned {
         }
         let spread = match self.fault {
             Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, .. } => spread,
-            Fault::Store { trouble: Trouble::Loses { by, .. }, .. } => by,
+            Fault::Store { trouble: Trouble::Loses { by, .. } | Trouble::LosesWrites { by, .. }, .. } => by,
             Fault::Store { trouble: Trouble::Slow(_, high), .. } => high,
             Fault::Store { trouble: Trouble::Watches { up_to, .. }, .. } => up_to,
             _ => 0,
@@ -141,6 +141,7 @@ impl Fault {
 fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
     let short = setup.timeout() / 2;
     match barrier {
+        Barrier::Slow { up_to, .. } if up_to < setup.timeout() / 4 => Set::Some(0),
         // The patience of two is T.
         Barrier::Ports { spread, .. } | Barrier::Links { spread, .. } => {
             let two = setup.nodes == 2 && span + spread >= short;
@@ -157,7 +158,7 @@ fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
 /// The nodes that may have been left out up to this time.
 pub fn harmed(setup: &Setup, until: u64) -> Set {
     let begun: Vec<&Planned> = setup.faults.iter().filter(|planned| planned.at <= until).collect();
-    if setup.weather.drop > 20 || (setup.weather.slow > 0 && setup.weather.slow_up_to >= setup.timeout() / 4) {
+    if setup.weather.drop > 20 {
         return Set::All;
     }
     // Short disturbances one upon the other are a long one.

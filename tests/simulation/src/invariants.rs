@@ -388,18 +388,20 @@ impl World {
         if reason.contains("cancelled") {
             return self.cancelled.is_none().then(|| "nobody cancelled it".to_string());
         }
+        if reason.contains("cannot be placed") || reason.contains("cannot start") {
+            let silent = |node: usize| reason.contains(&format!("{} was silent", NodeId(node as u32)));
+            let lost = |node: usize| self.is_out(node) || (silent(node) && !self.setup.promises.waits);
+            let here = self.machines.iter().enumerate().filter(|(node, machine)| machine.alive && !lost(*node));
+            let slots: usize = here.map(|(_, machine)| machine.slots.len()).sum();
+            let enough = slots >= self.setup.ranks as usize;
+            return enough.then(|| format!("it has {slots} slots for {} ranks", self.setup.ranks));
+        }
         if reason.contains("called MPI_Abort") || reason.contains("exited with") {
             let named = |(name, end): &(Process, ftd_core::OwnEnd)| {
                 reason.starts_with(&format!("{} ", name.rank)) && reason.contains(&end.to_string())
             };
             let wished = self.ranks.wishes.iter().any(named);
             return (!wished).then(|| "that rank did so because a peer had died".to_string());
-        }
-        if reason.contains("cannot be placed") || reason.contains("cannot start") {
-            let here = self.machines.iter().enumerate().filter(|(node, machine)| machine.alive && !self.is_out(*node));
-            let slots: usize = here.map(|(_, machine)| machine.slots.len()).sum();
-            let enough = slots >= self.setup.ranks as usize;
-            return enough.then(|| format!("it has {slots} slots for {} ranks", self.setup.ranks));
         }
         if reason.contains("times in a row") {
             let deaths = self.setup.faults.len() as u32 >= self.setup.policy.max_failures;

@@ -46,6 +46,8 @@ pub enum Barrier {
     Links { spread: u64, draw: u64 },
     /// So many of a thousand packets are lost.
     Loss(u64),
+    /// So many of a thousand packets take up to this long.
+    Slow { share: u64, up_to: u64 },
 }
 
 /// What every packet meets, faults apart.
@@ -55,9 +57,6 @@ pub struct Weather {
     pub drop: u64,
     /// Per mille of datagrams that come twice.
     pub double: u64,
-    /// Per mille of packets that take up to this long.
-    pub slow: u64,
-    pub slow_up_to: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -106,9 +105,15 @@ impl Net {
     }
 
     /// How long a packet takes.
-    pub fn delay(&mut self) -> u64 {
-        if self.weather.slow > 0 && self.rng.chance(self.weather.slow) {
-            return self.rng.range(50, self.weather.slow_up_to.max(50));
+    pub fn delay(&mut self, now: u64) -> u64 {
+        let slow = self.standing.iter().filter(|standing| standing.from <= now && now < standing.until).find_map(
+            |standing| match standing.barrier {
+                Barrier::Slow { share, up_to } => Some((share, up_to)),
+                _ => None,
+            },
+        );
+        if let Some((_, up_to)) = slow.filter(|(share, _)| self.rng.chance(*share)) {
+            return self.rng.range(50, up_to.max(50));
         }
         if self.rng.chance(20) { self.rng.range(500, 20_000) } else { self.rng.range(50, 500) }
     }
@@ -118,8 +123,8 @@ impl Net {
         if !self.passes(from, to, now) || self.rng.chance(self.weather.drop) {
             return [None, None];
         }
-        let again = self.rng.chance(self.weather.double).then(|| self.delay());
-        [Some(self.delay()), again]
+        let again = self.rng.chance(self.weather.double).then(|| self.delay(now));
+        [Some(self.delay(now)), again]
     }
 }
 
@@ -136,7 +141,7 @@ impl Standing {
                 let link = (from.min(to) as u64) << 32 | from.max(to) as u64;
                 now < back(spread, draw, link)
             }
-            Barrier::Loss(_) => false,
+            Barrier::Loss(_) | Barrier::Slow { .. } => false,
         }
     }
 }

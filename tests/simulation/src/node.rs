@@ -131,11 +131,16 @@ impl World {
 
     /// Shepherds read what has come in; a stop's first SIGKILL comes after it.
     pub fn shepherds(&mut self, node: usize) {
-        for command in std::mem::take(&mut self.machines[node].commands) {
+        let mut commands = std::mem::take(&mut self.machines[node].commands);
+        if self.setup.kill_first {
+            commands.sort_by_key(|command| !matches!(command, Command::Stop(_)));
+        }
+        for command in commands {
             match command {
                 Command::Pause => self.stop(node, |stopped| stopped.by_agent = true),
                 Command::Continue => self.stop(node, |stopped| stopped.by_agent = false),
                 Command::Release(world) => self.unpark(node, world),
+                Command::Stop(world) if self.setup.kill_first => self.kill_world(node, world),
                 Command::Stop(world) => {
                     let delay = self.rng.range(10, 200);
                     self.push(delay, Act::Kill { node, world });

@@ -51,6 +51,7 @@ pub static ALL: &[Profile] = &[
     Profile { name: "short", about: "disturbances under half a time-out", known: Known::Holds, draw: short },
     Profile { name: "store-slow", about: "the store is slow or elects, longer than four time-outs, while ranks and nodes die", known: Known::Holds, draw: store_slow },
     Profile { name: "store-lost", about: "requests to the store are lost, or land late, while nodes are cut off for a moment", known: Known::Holds, draw: store_lost },
+    Profile { name: "accusation", about: "accusations are on their way for long, and their authors write again or start again", known: Known::Holds, draw: accusation },
     Profile { name: "watches", about: "watches are late, lost and stale; agents start again", known: Known::Holds, draw: watches },
     Profile { name: "stalls", about: "agents stand still and their ranks do not", known: Known::Holds, draw: stalls },
     Profile { name: "suspend", about: "whole machines stand still", known: Known::Holds, draw: suspend },
@@ -87,6 +88,7 @@ fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     setup.policy.observers = rng.range(1, 3) as usize;
     setup.policy.max_failures = 50;
     setup.policy.fence_kill = Micros(rng.range(2, 8) * SECOND);
+    setup.policy.start_timeout = Micros(5 * SECOND);
     setup.patience = rng.range(4, 6) * SECOND;
     setup.steps = rng.range(80, 240) as u32;
     setup.pace = rng.range(2000, 4000) * MS / u64::from(setup.steps);
@@ -105,7 +107,7 @@ fn usual(rng: &mut Rng, setup: &mut Setup) {
 
 /// While the job runs.
 fn sometime(rng: &mut Rng) -> u64 {
-    rng.range(50, 2000) * MS
+    rng.range(150, 2000) * MS
 }
 
 /// Often soon after the one before, to hit a recovery.
@@ -171,7 +173,7 @@ fn store_trouble(rng: &mut Rng, setup: &Setup) -> Trouble {
 
 fn calm(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
-    setup.promises = Promises { nobody_out: true, ends_well: true };
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
 }
 
 fn crash(rng: &mut Rng, setup: &mut Setup) {
@@ -245,7 +247,15 @@ fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
     let barrier = if rng.chance(500) { Barrier::Ports { spread, draw } } else { Barrier::Links { spread, draw } };
     let at = sometime(rng);
     plan(setup, at, net(barrier, span));
-    setup.promises = Promises { nobody_out: true, ends_well: true };
+    // The store behind the same switch.
+    for node in 0..setup.nodes as usize {
+        if rng.chance(300) {
+            continue;
+        }
+        let until = span + rng.range(0, spread);
+        plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(node)), span: until });
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
 }
 
 fn short(rng: &mut Rng, setup: &mut Setup) {
@@ -265,7 +275,7 @@ fn short(rng: &mut Rng, setup: &mut Setup) {
     if rng.chance(300) {
         plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::All), span: SECOND });
     }
-    setup.promises = Promises { nobody_out: true, ends_well: true };
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
 }
 
 fn store_slow(rng: &mut Rng, setup: &mut Setup) {
@@ -285,6 +295,7 @@ fn store_slow(rng: &mut Rng, setup: &mut Setup) {
 fn store_lost(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.deadline = rng.range(100, 300) * MS;
+    setup.kill_first = true;
     let at = sometime(rng);
     let trouble = Trouble::Loses { before: 100, after: 200, late: 500, by: rng.range(500, 3000) * MS };
     plan(setup, at, Fault::Store { trouble, span: 4 * SECOND });
@@ -296,6 +307,24 @@ fn store_lost(rng: &mut Rng, setup: &mut Setup) {
         if rng.chance(500) {
             plan(setup, begins + span - rng.range(0, 200) * MS, small_death(&mut rng.clone(), setup));
         }
+    }
+}
+
+fn accusation(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.kill_first = true;
+    setup.deadline = rng.range(80, 200) * MS;
+    setup.policy.observers = rng.range(1, 2) as usize;
+    let (away, at, span) = (node(rng, setup), sometime(rng), rng.range(510, 700) * MS);
+    plan(setup, at, net(Barrier::Island(Set::one(away)), span));
+    // The one that is accused cannot read, nor write, what would save it.
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(away)), span: 4 * SECOND });
+    let trouble = Trouble::LosesWrites { before: 500, late: 500, by: rng.range(1000, 3000) * MS };
+    plan(setup, at + 300 * MS, Fault::Store { trouble, span: 2 * SECOND });
+    if rng.chance(500) {
+        let author = rng.pick(&observers(setup, away));
+        let dies = at + rng.range(510, 900) * MS;
+        plan(setup, dies, Fault::KillAgent { node: author, back_after: rng.range(5, 30) * MS });
     }
 }
 
@@ -341,7 +370,7 @@ fn agent_quick(rng: &mut Rng, setup: &mut Setup) {
         plan(setup, at, Fault::KillAgent { node: dies, back_after });
         at += 7 * setup.timeout();
     }
-    setup.promises = Promises { nobody_out: true, ends_well: true };
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
 }
 
 fn agent_late(rng: &mut Rng, setup: &mut Setup) {
@@ -349,18 +378,23 @@ fn agent_late(rng: &mut Rng, setup: &mut Setup) {
     setup.ranks = setup.nodes * setup.slots;
     let (dies, at) = (node(rng, setup), sometime(rng));
     plan(setup, at, Fault::KillAgent { node: dies, back_after: rng.range(600, 2500) * MS });
-    setup.promises.ends_well = true;
+    setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
 }
 
 fn agent_twice(rng: &mut Rng, setup: &mut Setup) {
-    usual(rng, setup);
-    setup.weather = Weather { slow: 300, slow_up_to: 400 * MS, ..setup.weather };
+    let nodes = rng.range(3, 4);
+    cluster(rng, setup, nodes);
+    setup.kill_first = true;
+    setup.policy.observers = 1;
     let (twice, mut at) = (node(rng, setup), sometime(rng));
-    for _ in 0..3 {
-        plan(setup, at, Fault::KillAgent { node: twice, back_after: rng.range(5, 30) * MS });
-        at += rng.range(50, 400) * MS;
+    plan(setup, at, net(Barrier::Slow { share: 500, up_to: 500 * MS }, 2 * SECOND));
+    for _ in 0..2 {
+        plan(setup, at, Fault::KillAgent { node: twice, back_after: rng.range(5, 15) * MS });
+        at += rng.range(250, 500) * MS;
     }
+    at -= rng.range(100, 200) * MS;
     plan(setup, at, net(Barrier::Island(Set::one(twice)), FOREVER));
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(twice)), span: FOREVER });
 }
 
 fn anything(rng: &mut Rng, setup: &Setup) -> Fault {
@@ -398,6 +432,7 @@ fn three(rng: &mut Rng, setup: &mut Setup) {
 fn levels(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.groups = if setup.ranks >= 4 { rng.range(1, 2) as u32 } else { 1 };
+    setup.shipping = rng.range(20, 400) * MS;
     let (dies, at) = (node(rng, setup), rng.range(500, 2500) * MS);
     plan(setup, at, Fault::KillNodes(Set::one(dies)));
     if rng.chance(500) {
@@ -413,9 +448,15 @@ fn aborts(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.temper = Temper::Aborts;
     setup.groups = 1;
+    setup.every = u32::MAX;
     let (dies, at) = (rng.range(0, 1) as usize, sometime(rng));
     let span = rng.range(4, 12) * setup.timeout();
-    let trouble = if rng.chance(700) { Trouble::Election } else { Trouble::NoRequests(Set::All) };
+    let trouble = match rng.range(0, 3) {
+        0 => Trouble::Election,
+        1 => Trouble::Slow(10 * MS, 10 * setup.timeout()),
+        2 => Trouble::LosesWrites { before: 0, late: 1000, by: 8 * setup.timeout() },
+        _ => Trouble::NoRequests(Set::of(observers(setup, dies))),
+    };
     plan(setup, at.saturating_sub(rng.range(0, 100) * MS), Fault::Store { trouble, span });
     plan(setup, at, Fault::KillNodes(Set::one(dies)));
 }
@@ -470,7 +511,8 @@ fn reboot(rng: &mut Rng, setup: &mut Setup) {
 
 fn slow_net(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
-    setup.weather = Weather { slow: rng.range(20, 700), slow_up_to: 900 * MS, ..setup.weather };
+    let barrier = Barrier::Slow { share: rng.range(20, 700), up_to: rng.range(100, 900) * MS };
+    plan(setup, 0, net(barrier, rng.range(500, 4000) * MS));
     several(rng, setup, 2);
 }
 

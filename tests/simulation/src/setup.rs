@@ -37,6 +37,8 @@ pub struct Promises {
     pub nobody_out: bool,
     /// The job ends well.
     pub ends_well: bool,
+    /// It waits for a node that comes back.
+    pub waits: bool,
 }
 
 /// Everything that a run depends on.
@@ -68,10 +70,15 @@ pub struct Setup {
     pub weather: Weather,
     /// After so long the driver gives a request to the store up.
     pub deadline: u64,
+    /// A copy takes up to so long to a partner.
+    pub shipping: u64,
     /// Agents whose own configuration says another T than the job's.
     pub own_timeouts: BTreeMap<u32, u64>,
     /// A new agent's watch may show the key as it was some time ago.
     pub stale_watch: bool,
+    /// Shepherds that read a stop send SIGKILL before they obey what came with it: looks past ranks that are continued
+    /// before they are killed.
+    pub kill_first: bool,
     pub breach: Option<Breach>,
     pub promises: Promises,
     pub faults: Vec<Planned>,
@@ -98,8 +105,10 @@ impl Default for Setup {
             obedience: None,
             weather: Weather::default(),
             deadline: 500 * MS,
+            shipping: 20 * MS,
             own_timeouts: BTreeMap::new(),
             stale_watch: false,
+            kill_first: false,
             breach: None,
             promises: Promises::default(),
             faults: Vec::new(),

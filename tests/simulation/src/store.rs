@@ -20,6 +20,8 @@ pub enum Trouble {
     /// So many of a thousand requests are lost before they take effect, after that, and land late, perhaps after their
     /// author has given them up, at most so much later.
     Loses { before: u64, after: u64, late: u64, by: u64 },
+    /// Likewise, but of writes alone.
+    LosesWrites { before: u64, late: u64, by: u64 },
     /// So many of a thousand watches are lost; others take up to this long.
     Watches { lost: u64, up_to: u64 },
 }
@@ -66,11 +68,15 @@ impl<R> Store<R> {
     }
 
     /// The way that a request of `node` takes.
-    pub fn course(&mut self, node: usize, now: u64) -> Course {
+    pub fn course(&mut self, node: usize, write: bool, now: u64) -> Course {
         let usual = if self.rng.chance(30) { self.rng.range(1000, 50_000) } else { self.rng.range(100, 2000) };
         let mut course = Course { lands: Some(usual / 2), answer: Some(usual / 2) };
         let troubles: Vec<_> = self.now(now).collect();
         for (until, trouble) in troubles {
+            let trouble = match trouble {
+                Trouble::LosesWrites { before, late, by } if write => Trouble::Loses { before, after: 0, late, by },
+                other => other,
+            };
             match trouble {
                 Trouble::NoRequests(nodes) if nodes.has(node) => course.lands = None,
                 Trouble::NoAnswers(nodes) if nodes.has(node) => course.answer = None,
@@ -168,9 +174,9 @@ mod tests {
         store.trouble(Trouble::NoRequests(Set::one(1)), 10, 20);
         store.trouble(Trouble::NoAnswers(Set::one(2)), 10, 20);
         store.trouble(Trouble::Election, 30, 5000);
-        assert!(store.course(0, 15).lands.is_some() && store.course(1, 15).lands.is_none());
-        assert!(store.course(2, 15).lands.is_some() && store.course(2, 15).answer.is_none());
-        assert!(store.course(1, 20).lands.is_some());
-        assert!(store.course(1, 40).lands.is_some_and(|after| after >= 4960));
+        assert!(store.course(0, false, 15).lands.is_some() && store.course(1, true, 15).lands.is_none());
+        assert!(store.course(2, false, 15).lands.is_some() && store.course(2, false, 15).answer.is_none());
+        assert!(store.course(1, false, 20).lands.is_some());
+        assert!(store.course(1, true, 40).lands.is_some_and(|after| after >= 4960));
     }
 }

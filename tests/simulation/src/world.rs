@@ -335,7 +335,7 @@ impl World {
             return;
         }
         if self.net.passes(from, to, self.now) {
-            let delay = self.net.delay();
+            let delay = self.net.delay(self.now);
             return self.push(delay, Act::Arrive { to, packet });
         }
         let wait = (100_000u64 << tries.min(3)).min(500_000);
