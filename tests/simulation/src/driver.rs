@@ -3,7 +3,7 @@
 
 use crate::application::{Phase, Proc};
 use crate::breach::Breach;
-use crate::node::{Command, Stopped};
+use crate::node::Command;
 use crate::setup::{SECOND, Setup};
 use crate::world::{Act, Packet, World};
 use ftd_core::agent::Stage;
@@ -84,6 +84,9 @@ impl World {
             }
             Act::Reread { node, incarnation } if self.is(node, incarnation) => self.reread(node, incarnation),
             Act::StartAgent { node, incarnation } => self.start_agent(node, incarnation),
+            Act::DialIn { node, incarnation, slot } if self.is(node, incarnation) => {
+                self.dial_in(node, incarnation, slot);
+            }
             Act::StoreLands { node, request, incarnation, write, answer } => {
                 self.at_store(node, request, incarnation, write, answer);
             }
@@ -113,19 +116,15 @@ impl World {
             self.machines[node].slots = (self.next_slot..self.next_slot + slots).map(SlotId).collect();
             self.next_slot += slots;
         }
-        // Shepherds dial in when nothing runs below them any more.
-        if !self.machines[node].procs.is_empty() {
-            return self.push(500, Act::StartAgent { node, incarnation });
-        }
         let config = config(&self.setup, node);
         let machine = &mut self.machines[node];
         machine.agent = Some(Agent::new(NodeId(node as u32), config));
-        machine.stopped = Stopped::default();
         let slots: Vec<SlotId> = machine.slots.iter().copied().collect();
         self.note(|| format!("n{node} starts agent {incarnation}"));
         self.tell(node, Event::Start { slots: slots.clone() });
         for slot in slots {
-            self.local(node, Event::SlotUp(slot));
+            let delay = self.rng.range(1, 300);
+            self.push(delay, Act::DialIn { node, incarnation, slot });
         }
         if let Some((signal, _)) = self.cancelled {
             self.local(node, Event::Cancel { signal });
@@ -136,6 +135,16 @@ impl World {
             self.push(delay, Act::Watch { node, incarnation, revision, value });
         }
         self.push(REREAD, Act::Reread { node, incarnation });
+    }
+
+    /// Shepherds dial in when nothing runs below them any more.
+    fn dial_in(&mut self, node: usize, incarnation: u64, slot: SlotId) {
+        if self.ranks.of(&self.machines[node]).any(|(_, proc)| proc.slot == slot) {
+            return self.push(500, Act::DialIn { node, incarnation, slot });
+        }
+        if self.machines[node].slots.contains(&slot) {
+            self.tell(node, Event::SlotUp(slot));
+        }
     }
 
     fn new_slot(&mut self, node: usize) {
@@ -196,8 +205,9 @@ impl World {
             Effect::ReadStore => self.ask_store(node, None),
             Effect::Cas { expected, record } => self.ask_store(node, Some((expected, Arc::new(*record)))),
             Effect::Send { to, message } => {
+                let beat = matches!(message, PeerMessage::Heartbeat { .. } | PeerMessage::Acknowledge { .. });
                 let packet = Packet::Peer { from: NodeId(node as u32), message: Box::new(message) };
-                self.send_datagram(node, to.0 as usize, &packet);
+                self.send_datagram(node, to.0 as usize, beat, &packet);
             }
             Effect::WakeAt(at) => {
                 let at = at.0.saturating_sub(self.machines[node].offset);

@@ -141,6 +141,7 @@ impl Fault {
 fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
     let short = setup.timeout() / 2;
     match barrier {
+        Barrier::Late { by, .. } if by < setup.timeout() / 4 => Set::Some(0),
         Barrier::Slow { up_to, .. } if up_to < setup.timeout() / 4 => Set::Some(0),
         // The patience of two is T.
         Barrier::Ports { spread, .. } | Barrier::Links { spread, .. } => {
@@ -150,6 +151,12 @@ fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
         }
         _ if span < short => Set::Some(0),
         Barrier::Cut { from: Set::Some(from), to: Set::Some(to) } => Set::Some(from | to),
+        // Whom nobody hears, or who hears nobody, is alone.
+        Barrier::Cut { from: one @ Set::Some(_), to: Set::All } | Barrier::Cut { from: Set::All, to: one }
+            if setup.nodes > 2 && one.len(setup.nodes as usize) == 1 =>
+        {
+            one
+        }
         // Who of two sides goes on is not said before.
         _ => Set::All,
     }

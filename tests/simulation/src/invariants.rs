@@ -7,7 +7,7 @@ use crate::setup::Setup;
 use crate::world::World;
 use ftd_core::inventory::choose;
 use ftd_core::{
-    Choice, EpochId, EpochRecord, GroupId, Groups, Inventory, NodeId, Outcome, Process, Rank, Recovery, SlotId,
+    Choice, EpochId, EpochRecord, GroupId, Groups, Inventory, Mode, NodeId, Outcome, Process, Rank, Recovery, SlotId,
     SlotState, Stamp, Subject, WorldId,
 };
 use std::collections::{BTreeMap, BTreeSet};
@@ -402,6 +402,10 @@ impl World {
             };
             let wished = self.ranks.wishes.iter().any(named);
             return (!wished).then(|| "that rank did so because a peer had died".to_string());
+        }
+        if reason.contains("--ft=none recovers nothing") {
+            let asked = self.setup.mode == Mode::None && !self.setup.faults.is_empty();
+            return (!asked).then(|| "nothing died, or recovery was asked for".to_string());
         }
         if reason.contains("times in a row") {
             let deaths = self.setup.faults.len() as u32 >= self.setup.policy.max_failures;

@@ -37,6 +37,7 @@ mod store;
 mod world;
 
 pub mod profiles;
+pub mod scenario;
 pub mod shrink;
 
 pub use breach::Breach;

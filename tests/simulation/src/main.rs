@@ -1,7 +1,7 @@
 //! `ft-sim`: random runs of a simulated cluster. A seed that fails is shortened, told, and replayed exactly by its name.
 
 use clap::Parser;
-use ft_simulation::{Breach, Run, Setup, profiles, profiles::Known, profiles::Profile, shrink};
+use ft_simulation::{Breach, Run, Setup, profiles, profiles::Known, profiles::Profile, scenario, shrink};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
@@ -27,6 +27,9 @@ struct Options {
     /// Threads.
     #[arg(long, default_value_t = 1)]
     threads: u64,
+    /// Runs a text scenario, with its history.
+    #[arg(long)]
+    scenario: Option<std::path::PathBuf>,
     /// Lists the profiles.
     #[arg(long)]
     list: bool,
@@ -53,6 +56,15 @@ fn main() -> ExitCode {
             }
         }
         return ExitCode::SUCCESS;
+    }
+    if let Some(path) = &options.scenario {
+        return match scenario::run(path, true) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say(&error);
+                ExitCode::FAILURE
+            }
+        };
     }
     let named = |name: &String| profiles::named(name).map(|profile| vec![profile]);
     let Some(chosen) = options.profile.as_ref().map_or_else(|| Some(profiles::ALL.iter().collect()), named) else {

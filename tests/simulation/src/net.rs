@@ -48,6 +48,8 @@ pub enum Barrier {
     Loss(u64),
     /// So many of a thousand packets take up to this long.
     Slow { share: u64, up_to: u64 },
+    /// Heartbeats and their acknowledgements from the first to the second take so much longer.
+    Late { from: Set, to: Set, by: u64 },
 }
 
 /// What every packet meets, faults apart.
@@ -118,13 +120,24 @@ impl Net {
         if self.rng.chance(20) { self.rng.range(500, 20_000) } else { self.rng.range(50, 500) }
     }
 
-    /// The delays after which a datagram arrives: none when it is lost, two when it comes twice.
-    pub fn datagram(&mut self, from: usize, to: usize, now: u64) -> [Option<u64>; 2] {
+    /// The delays after which a datagram arrives: none when it is lost, two when it comes twice. `beat`: a heartbeat, or
+    /// its acknowledgement.
+    pub fn datagram(&mut self, from: usize, to: usize, beat: bool, now: u64) -> [Option<u64>; 2] {
         if !self.passes(from, to, now) || self.rng.chance(self.weather.drop) {
             return [None, None];
         }
-        let again = self.rng.chance(self.weather.double).then(|| self.delay(now));
-        [Some(self.delay(now)), again]
+        let late = if beat { self.late(from, to, now) } else { 0 };
+        let again = self.rng.chance(self.weather.double).then(|| late + self.delay(now));
+        [Some(late + self.delay(now)), again]
+    }
+
+    fn late(&self, from: usize, to: usize, now: u64) -> u64 {
+        let standing = self.standing.iter().filter(|standing| standing.from <= now && now < standing.until);
+        let late = standing.map(|standing| match standing.barrier {
+            Barrier::Late { from: these, to: those, by } if these.has(from) && those.has(to) => by,
+            _ => 0,
+        });
+        late.max().unwrap_or(0)
     }
 }
 
@@ -141,7 +154,7 @@ impl Standing {
                 let link = (from.min(to) as u64) << 32 | from.max(to) as u64;
                 now < back(spread, draw, link)
             }
-            Barrier::Loss(_) | Barrier::Slow { .. } => false,
+            Barrier::Loss(_) | Barrier::Slow { .. } | Barrier::Late { .. } => false,
         }
     }
 }

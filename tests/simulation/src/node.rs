@@ -116,8 +116,6 @@ impl Machine {
         self.wake = None;
         self.asked = None;
         self.commands.clear();
-        self.page = Page::default();
-        self.stopped = Stopped::default();
     }
 }
 
@@ -216,6 +214,7 @@ impl World {
             for id in self.machines[node].procs.clone() {
                 self.die(id, Exit::Signal(9), false);
             }
+            self.machines[node].stopped = Stopped::default();
         }
     }
 

@@ -387,12 +387,13 @@ fn agent_twice(rng: &mut Rng, setup: &mut Setup) {
     setup.kill_first = true;
     setup.policy.observers = 1;
     let (twice, mut at) = (node(rng, setup), sometime(rng));
-    plan(setup, at, net(Barrier::Slow { share: 500, up_to: 500 * MS }, 2 * SECOND));
+    let late = Barrier::Late { from: Set::All, to: Set::one(twice), by: rng.range(350, 450) * MS };
+    plan(setup, at, net(late, 3 * SECOND));
     for _ in 0..2 {
         plan(setup, at, Fault::KillAgent { node: twice, back_after: rng.range(5, 15) * MS });
-        at += rng.range(250, 500) * MS;
+        at += rng.range(310, 360) * MS;
     }
-    at -= rng.range(100, 200) * MS;
+    at -= rng.range(230, 270) * MS;
     plan(setup, at, net(Barrier::Island(Set::one(twice)), FOREVER));
     plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(twice)), span: FOREVER });
 }

@@ -66,10 +66,8 @@ pub enum Act {
         node: usize,
         incarnation: u64,
     },
-    StartAgent {
-        node: usize,
-        incarnation: u64,
-    },
+    StartAgent { node: usize, incarnation: u64 },
+    DialIn { node: usize, incarnation: u64, slot: SlotId },
     /// For the machine.
     Shepherds {
         node: usize,
@@ -283,6 +281,7 @@ impl World {
             | Act::Orphans { node, .. }
             | Act::Empty { node, .. }
             | Act::NewSlot { node, .. }
+            | Act::DialIn { node, .. }
             | Act::SlotGone { node, .. }
             | Act::Ship { node, .. }
             | Act::Resume { node }
@@ -319,8 +318,8 @@ impl World {
     // ---- between nodes
 
     /// A datagram: lost, late, or twice.
-    pub fn send_datagram(&mut self, from: usize, to: usize, packet: &Packet) {
-        for delay in self.net.datagram(from, to, self.now).into_iter().flatten() {
+    pub fn send_datagram(&mut self, from: usize, to: usize, beat: bool, packet: &Packet) {
+        for delay in self.net.datagram(from, to, beat, self.now).into_iter().flatten() {
             self.push(delay, Act::Arrive { to, packet: packet.clone() });
         }
     }
@@ -385,7 +384,7 @@ impl World {
             look -= 1;
             if self.queue.next_at().is_none_or(|at| at > end) {
                 self.now = end;
-                return false;
+                return condition(self);
             }
             self.advance();
         }
