@@ -302,7 +302,9 @@ impl World {
             let sentence = format!("n{node} restores {is} of {group} in {epoch}, another node {other}");
             return self.violated(Violation::Bytes(sentence));
         }
-        if let Some(owed) = self.owed(group).filter(|owed| stamp.is_none_or(|stamp| stamp.version < owed.version)) {
+        if let Some(owed) =
+            self.owed(group, epoch).filter(|owed| stamp.is_none_or(|stamp| stamp.version < owed.version))
+        {
             let sentence = format!(
                 "{epoch} restores {} of {group}, although all of {} lay on nodes that are still there",
                 shown(stamp),
@@ -314,8 +316,9 @@ impl World {
         self.checks.held.retain(|(of, old), _| *of != group || keep(old));
     }
 
-    /// The newest version of which every rank's bytes lie on a node that has been there all the time since.
-    fn owed(&self, group: GroupId) -> Option<Stamp> {
+    /// The newest version from before this epoch of which every rank's bytes lie on a node that has been there all the
+    /// time since.
+    fn owed(&self, group: GroupId, epoch: EpochId) -> Option<Stamp> {
         let record = self.store.value()?;
         let size = self.checks.sizes.get(&group).copied()?;
         let there = |(node, since): &(usize, u64)| {
@@ -324,7 +327,8 @@ impl World {
         };
         let whole =
             |holders: &Holders| holders.len() == size && holders.values().all(|of_rank| of_rank.iter().any(there));
-        let of_group = self.checks.held.iter().filter(|((of, _), holders)| *of == group && whole(holders));
+        let before = |of: GroupId, stamp: Stamp| of == group && stamp.epoch < epoch;
+        let of_group = self.checks.held.iter().filter(|((of, stamp), holders)| before(*of, *stamp) && whole(holders));
         of_group.map(|((_, stamp), _)| *stamp).max()
     }
 

@@ -108,12 +108,13 @@ impl Net {
 
     /// How long a packet takes.
     pub fn delay(&mut self, now: u64) -> u64 {
-        let slow = self.standing.iter().filter(|standing| standing.from <= now && now < standing.until).find_map(
-            |standing| match standing.barrier {
-                Barrier::Slow { share, up_to } => Some((share, up_to)),
-                _ => None,
-            },
-        );
+        let slow =
+            self.standing.iter().filter(|standing| standing.from <= now && now < standing.until).find_map(|standing| {
+                match standing.barrier {
+                    Barrier::Slow { share, up_to } => Some((share, up_to)),
+                    _ => None,
+                }
+            });
         if let Some((_, up_to)) = slow.filter(|(share, _)| self.rng.chance(*share)) {
             return self.rng.range(50, up_to.max(50));
         }

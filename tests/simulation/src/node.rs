@@ -260,7 +260,6 @@ impl World {
             let proc = self.ranks.get_mut(id);
             let (process, initialized) = (proc.name, proc.initialized);
             let lived = proc.dead.replace(Exit::Signal(9)).is_none();
-            self.machines[node].procs.retain(|other| *other != id);
             self.checks.look();
             self.reset_peers(process, node);
             // The rank dies of its shepherd's death, and that is seen, as a rule, long before the launcher has swept.
@@ -276,6 +275,8 @@ impl World {
     }
 
     pub fn slot_gone(&mut self, node: usize, slot: SlotId) {
+        let ranks = &self.ranks;
+        self.machines[node].procs.retain(|id| ranks.get(*id).slot != slot);
         self.local(node, Event::SlotLost(slot));
     }
 

@@ -66,8 +66,15 @@ pub enum Act {
         node: usize,
         incarnation: u64,
     },
-    StartAgent { node: usize, incarnation: u64 },
-    DialIn { node: usize, incarnation: u64, slot: SlotId },
+    StartAgent {
+        node: usize,
+        incarnation: u64,
+    },
+    DialIn {
+        node: usize,
+        incarnation: u64,
+        slot: SlotId,
+    },
     /// For the machine.
     Shepherds {
         node: usize,
