@@ -20,13 +20,14 @@ pub enum Breach {
 }
 
 impl Breach {
+    /// All of them.
     pub const ALL: [Breach; 5] =
         [Breach::NoPause, Breach::HalfCopies, Breach::EarlyEmptied, Breach::BlindStore, Breach::LateCopies];
 
     /// The profile that is to catch it, and a part of the complaint.
     pub fn caught_by(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Breach::NoPause => ("left-out", &["computes on"]),
+            Breach::NoPause => ("fenced", &["computes on"]),
             Breach::HalfCopies => ("crash", &["restored"]),
             Breach::EarlyEmptied => ("crash", &["still", "compute at the same time"]),
             Breach::BlindStore => ("crash", &["was written after"]),

@@ -63,22 +63,14 @@ impl World {
     pub fn drive(&mut self, act: Act) {
         match act {
             Act::Tell { node, incarnation, event } if self.is(node, incarnation) => self.tell(node, *event),
-            Act::Wake { node, incarnation, at } if self.is(node, incarnation) => {
-                if self.machines[node].wake.take_if(|due| *due == at).is_some() {
-                    self.tell(node, Event::Timer);
-                }
-            }
-            Act::StoreAnswer { node, request, event } => {
-                if self.machines[node].asked.take_if(|asked| *asked == request).is_some() {
-                    self.tell(node, *event);
-                }
-            }
-            Act::StoreDeadline { node, request } => {
-                if self.machines[node].asked.take_if(|asked| *asked == request).is_some() {
-                    self.tell(node, Event::StoreUnavailable);
-                }
-            }
+            Act::Wake { node, incarnation, at } if self.is(node, incarnation) => self.wake(node, at),
+            Act::StoreAnswer { node, request, event } => self.answered(node, request, *event),
+            Act::StoreDeadline { node, request } => self.answered(node, request, Event::StoreUnavailable),
             Act::Watch { node, incarnation, revision, value } if self.is(node, incarnation) => {
+                // Changes soon after one another come as one.
+                if revision < self.machines[node].watched && self.rng.chance(300) {
+                    return;
+                }
                 let record = value.map(|value| (*value).clone());
                 self.tell(node, Event::StoreRead { revision: Revision(revision), record });
             }
@@ -98,6 +90,19 @@ impl World {
             }
             Act::NewSlot { node, incarnation } if self.is(node, incarnation) => self.new_slot(node),
             _ => {}
+        }
+    }
+
+    fn wake(&mut self, node: usize, at: u64) {
+        if self.machines[node].wake.take_if(|due| *due == at).is_some() {
+            self.tell(node, Event::Timer);
+        }
+    }
+
+    /// What comes first counts: the store's answer or the deadline.
+    fn answered(&mut self, node: usize, request: u64, event: Event) {
+        if self.machines[node].asked.take_if(|asked| *asked == request).is_some() {
+            self.tell(node, event);
         }
     }
 
@@ -341,6 +346,7 @@ impl World {
             let after = self.store.watch(node, self.now).filter(|_| self.machines[node].alive);
             if let Some(after) = after {
                 let value = Some(record.clone());
+                self.machines[node].watched = revision;
                 self.push(after, Act::Watch { node, incarnation, revision, value });
             }
         }

@@ -401,10 +401,11 @@ impl World {
             return enough.then(|| format!("it has {slots} slots for {} ranks", self.setup.ranks));
         }
         if reason.contains("called MPI_Abort") || reason.contains("exited with") {
-            let named = |(name, end): &(Process, ftd_core::OwnEnd)| {
-                reason.starts_with(&format!("{} ", name.rank)) && reason.contains(&end.to_string())
-            };
-            let wished = self.ranks.wishes.iter().any(named);
+            // Whoever follows a rank that ended by its own wish ends the job no less; which was first, other nodes cannot see.
+            let wished = self.ranks.wishes.iter().any(|(name, end)| {
+                let named = reason.starts_with(&format!("{} ", name.rank)) && reason.contains(&end.to_string());
+                named || name.world == self.checks.world
+            });
             return (!wished).then(|| "that rank did so because a peer had died".to_string());
         }
         if reason.contains("--ft=none recovers nothing") {

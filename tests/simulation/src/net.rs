@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_cut_has_a_direction_and_an_island_has_two() {
-        let mut net = Net::new(Weather::default(), Rng::new(1));
+        let mut net = Net::new(Weather::default(), Rng::of(1, 0));
         net.raise(Barrier::Cut { from: Set::one(0), to: Set::one(1) }, 10, 20);
         net.raise(Barrier::Island(Set::of([0, 1])), 30, 40);
         assert!(!net.passes(0, 1, 15) && net.passes(1, 0, 15) && net.passes(0, 1, 20) && net.passes(0, 1, 5));
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn ports_return_one_by_one() {
-        let mut net = Net::new(Weather::default(), Rng::new(1));
+        let mut net = Net::new(Weather::default(), Rng::of(1, 0));
         net.raise(Barrier::Ports { spread: 1000, draw: 7 }, 0, 5000);
         let pairs = || (0..6).flat_map(|a| (0..6).filter(move |b| a != *b).map(move |b| (a, b)));
         assert!(pairs().all(|(a, b)| !net.passes(a, b, 4999)));

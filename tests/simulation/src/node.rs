@@ -52,6 +52,8 @@ pub struct Machine {
     pub offset: u64,
     /// When the agent is woken.
     pub wake: Option<u64>,
+    /// The newest revision of which a watch is on its way.
+    pub watched: u64,
     /// The request to the store that is not answered yet.
     pub asked: Option<u64>,
     pub slots: BTreeSet<SlotId>,
@@ -80,6 +82,7 @@ impl Machine {
             incarnation: 0,
             offset,
             wake: None,
+            watched: 0,
             asked: None,
             slots,
             procs: Vec::new(),

@@ -185,6 +185,18 @@ pub static ALL: &[Profile] = &[
         draw: left_out,
     },
     Profile {
+        name: "fenced",
+        about: "nodes are cut off from everything for a while",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: fenced,
+    },
+    Profile {
+        name: "wishes",
+        about: "ranks abort and exit by their own wish while others die",
+        known: Known::Holds,
+        draw: wishes,
+    },
+    Profile {
         name: "own-timeouts",
         about: "one agent's configuration has another time-out than the job",
         known: Known::Fails("each agent has a time-out of its own", "invariant 5"),
@@ -237,7 +249,7 @@ fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     setup.temper = rng.pick(&[Temper::Hangs, Temper::Aborts]);
     setup.deadline = rng.range(200, 1500) * MS;
     setup.shipping = rng.range(5, 150) * MS;
-    setup.weather = Weather { drop: rng.range(0, 10), double: rng.range(0, 100), ..Weather::default() };
+    setup.weather = Weather { drop: rng.range(0, 10), double: rng.range(0, 100) };
 }
 
 fn usual(rng: &mut Rng, setup: &mut Setup) {
@@ -635,6 +647,32 @@ fn left_out(rng: &mut Rng, setup: &mut Setup) {
     plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(away), span: span + rng.range(0, 100) * MS });
 }
 
+fn fenced(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.kill_first = true;
+    let away = some_nodes(rng, setup, u64::from(setup.nodes - 1) / 2);
+    let (at, span) = (sometime(rng), rng.range(300, 2000) * MS);
+    plan(setup, at, net(Barrier::Island(away), span));
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(away), span });
+    plan(setup, at, Fault::Store { trouble: Trouble::NoAnswers(away), span });
+}
+
+fn wishes(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.policy.recover_aborts = rng.chance(300);
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 4) {
+        let rank = rng.range(0, u64::from(setup.ranks) - 1) as u32;
+        let fault = match rng.range(0, 3) {
+            0 => Fault::AbortRank { rank, code: rng.range(1, 300) as i32 },
+            1 => Fault::ExitRank { rank, code: rng.range(1, 128) as i32 },
+            _ => small_death(rng, setup),
+        };
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+}
+
 fn own_timeouts(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     let hasty = node(rng, setup) as u32;
@@ -662,6 +700,8 @@ fn mixed(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.renewable = rng.chance(300);
     setup.stale_watch = rng.chance(300);
+    setup.policy.recover_aborts = rng.chance(100);
+    setup.weather.drop = if rng.chance(300) { rng.range(0, 100) } else { setup.weather.drop };
     several(rng, setup, 6);
     if rng.chance(50) {
         let at = sometime(rng);

@@ -6,11 +6,6 @@
 pub struct Rng(u64);
 
 impl Rng {
-    /// The stream of this seed.
-    pub fn new(seed: u64) -> Self {
-        Rng(seed)
-    }
-
     /// The stream of `part` in the run of `seed`.
     pub fn of(seed: u64, part: u64) -> Self {
         let mut mixed = Rng(seed ^ part.wrapping_mul(0x2545_f491_4f6c_dd1d));

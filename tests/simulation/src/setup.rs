@@ -44,29 +44,39 @@ pub struct Promises {
 /// Everything that a run depends on.
 #[derive(Debug, Clone)]
 pub struct Setup {
+    /// All randomness.
     pub seed: u64,
+    /// How many nodes.
     pub nodes: u32,
     /// Slots of each node; numbered through.
     pub slots: u32,
+    /// How many ranks.
     pub ranks: u32,
     /// Failure domains: node `i` is in rack `i % racks`.
     pub racks: u32,
+    /// What all agents share.
     pub policy: Policy,
     /// P of DESIGN §5.
     pub patience: u64,
+    /// Who survives a failure.
     pub mode: Mode,
+    /// Lost slots are replaced.
     pub renewable: bool,
-    /// The program: so many steps, a checkpoint every so many, so long a step.
+    /// The program's length.
     pub steps: u32,
+    /// A checkpoint every so many steps.
     pub every: u32,
+    /// So long is a step.
     pub pace: u64,
     /// Each rank needs a message of so many neighbours on each side for its next step.
     pub width: u32,
     /// Checkpoint groups; ranks of different groups do not talk.
     pub groups: u32,
+    /// What ranks do when a peer has died.
     pub temper: Temper,
     /// How ranks take the signal that ends the job; each as it likes without.
     pub obedience: Option<Obedience>,
+    /// What every packet meets.
     pub weather: Weather,
     /// After so long the driver gives a request to the store up.
     pub deadline: u64,
@@ -79,8 +89,11 @@ pub struct Setup {
     /// Shepherds that read a stop send SIGKILL before they obey what came with it: looks past ranks that are continued
     /// before they are killed.
     pub kill_first: bool,
+    /// A rule that is broken on purpose.
     pub breach: Option<Breach>,
+    /// What must hold beside the invariants.
     pub promises: Promises,
+    /// What happens, and when.
     pub faults: Vec<Planned>,
 }
 
@@ -128,10 +141,12 @@ impl Setup {
         Policy { heartbeat_timeout: timeout, ..self.policy.clone() }
     }
 
+    /// The checkpoint group of a rank.
     pub fn group(&self, rank: u32) -> u32 {
         rank % self.groups
     }
 
+    /// The failure domain of a node.
     pub fn rack(&self, node: usize) -> usize {
         node % self.racks as usize
     }

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_second_of_two_writes_on_one_revision_loses() {
-        let mut store = Store::new(Rng::new(1));
+        let mut store = Store::new(Rng::of(1, 0));
         assert_eq!(store.swap(0, Arc::new('a'), false), Some(1));
         assert_eq!(store.swap(0, Arc::new('b'), false), None);
         assert_eq!(store.read(), (1, Some(Arc::new('a'))));
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn troubles_are_one_way_and_pass() {
-        let mut store: Store<char> = Store::new(Rng::new(1));
+        let mut store: Store<char> = Store::new(Rng::of(1, 0));
         store.trouble(Trouble::NoRequests(Set::one(1)), 10, 20);
         store.trouble(Trouble::NoAnswers(Set::one(2)), 10, 20);
         store.trouble(Trouble::Election, 30, 5000);

@@ -1,6 +1,8 @@
 //! Some hundred seeds of every profile. A profile that is known to fail must do so, for the reason that is written there:
 //! whoever cures that removes its mark.
 
+#![allow(clippy::print_stdout)]
+
 use ft_simulation::profiles::{ALL, Known, Profile};
 use ft_simulation::run;
 use std::sync::Mutex;
@@ -10,13 +12,20 @@ const SEEDS: u64 = 300;
 
 /// What is wrong with a profile, if anything.
 fn wrong(profile: &Profile) -> Option<String> {
-    let broken = |seed| run(&profile.setup(seed), false).result.err().map(|violation| (seed, violation.to_string()));
-    let mut broken = (0..SEEDS).filter_map(broken);
-    match profile.known {
-        Known::Holds => {
-            let (seed, sentence) = broken.next()?;
-            Some(format!("ft-sim --profile {} --seed {seed}: {sentence}", profile.name))
+    let mut well = 0;
+    let mut broken = (0..SEEDS).filter_map(|seed| match run(&profile.setup(seed), false).result {
+        Ok((status, _)) => {
+            well += u64::from(status == 0);
+            None
         }
+        Err(violation) => Some((seed, violation.to_string())),
+    });
+    match profile.known {
+        Known::Holds => match broken.next() {
+            Some((seed, sentence)) => Some(format!("ft-sim --profile {} --seed {seed}: {sentence}", profile.name)),
+            None if well * 3 < SEEDS => Some(format!("{}: only {well} of {SEEDS} end well: too harsh", profile.name)),
+            None => None,
+        },
         Known::Fails(why, words) => match broken.find(|(_, sentence)| sentence.contains(words)) {
             Some((seed, sentence)) => {
                 println!("{} seed {seed}: {sentence} ({why})", profile.name);
