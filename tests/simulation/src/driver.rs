@@ -371,11 +371,9 @@ impl World {
         record.members().all(executes) && record.processes().all(|(process, _)| ready(process))
     }
 
-    /// Whether a node was in the job and is no more.
+    /// Whether a node is not in the job: left out, or not in yet.
     pub fn is_out(&self, node: usize) -> bool {
-        let known = |record: &EpochRecord| record.nodes.iter().any(|entry| entry.node.0 as usize == node);
-        let node_id = NodeId(node as u32);
-        self.store.value().is_some_and(|record| known(record) && !record.is_member(node_id))
+        self.store.value().is_some_and(|record| !record.is_member(NodeId(node as u32)))
     }
 }
 

@@ -42,6 +42,8 @@ pub enum Fault {
         node: usize,
         back_after: u64,
     },
+    /// A machine that was not in the job is given to it, as a new node.
+    Join,
     LoseSlot {
         slot: u32,
     },
@@ -230,6 +232,7 @@ impl World {
                     self.push(back_after, Act::StartAgent { node, incarnation });
                 }
             }
+            Fault::Join => self.join(),
             Fault::LoseSlot { slot } => self.lose_slot(SlotId(slot)),
             Fault::Suspend { node, span } => {
                 let machine = &mut self.machines[node];

@@ -394,7 +394,7 @@ impl World {
         }
         if reason.contains("cannot be placed") || reason.contains("cannot start") {
             let silent = |node: usize| reason.contains(&format!("{} was silent", NodeId(node as u32)));
-            let lost = |node: usize| self.is_out(node) || (silent(node) && !self.setup.promises.waits);
+            let lost = |node: usize| (self.is_out(node) || silent(node)) && !self.setup.promises.waits;
             let here = self.machines.iter().enumerate().filter(|(node, machine)| machine.alive && !lost(*node));
             let slots: usize = here.map(|(_, machine)| machine.slots.len()).sum();
             let enough = slots >= self.setup.ranks as usize;

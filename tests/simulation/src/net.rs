@@ -10,11 +10,13 @@ pub enum Set {
     All,
     /// Node `i` where bit `i` is set.
     Some(u64),
+    /// One, of however many.
+    One(u32),
 }
 
 impl Set {
     pub fn one(node: usize) -> Self {
-        Set::Some(1 << node)
+        if node < 64 { Set::Some(1 << node) } else { Set::One(node as u32) }
     }
 
     pub fn of(nodes: impl IntoIterator<Item = usize>) -> Self {
@@ -25,6 +27,7 @@ impl Set {
         match self {
             Set::All => true,
             Set::Some(bits) => node < 64 && bits >> node & 1 == 1,
+            Set::One(one) => node == one as usize,
         }
     }
 

@@ -254,6 +254,15 @@ impl World {
         self.checks.look();
     }
 
+    /// A new machine, with empty arenas and slots that nobody had.
+    pub fn join(&mut self) {
+        let (node, slots) = (self.machines.len(), self.setup.slots);
+        let offset = self.rng.range(0, 10 * SECOND);
+        self.machines.push(Machine::new(offset, (self.next_slot..self.next_slot + slots).map(SlotId).collect()));
+        self.next_slot += slots;
+        self.push(1000, Act::StartAgent { node, incarnation: 0 });
+    }
+
     pub fn lose_slot(&mut self, slot: SlotId) {
         let Some(node) = self.machines.iter().position(|node| node.alive && node.slots.contains(&slot)) else { return };
         self.machines[node].slots.remove(&slot);
@@ -309,6 +318,73 @@ impl World {
                 }
                 Obedience::Ignores => {}
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::{MS, Setup};
+
+    /// A job of three nodes that has computed for a while.
+    fn running() -> World {
+        let mut world = World::new(&Setup { steps: 10_000, ..Setup::default() }, false);
+        assert!(world.run_until(SECOND, World::computing));
+        world
+    }
+
+    fn steps(world: &World, node: usize) -> u32 {
+        world.ranks.of(&world.machines[node]).map(|(_, proc)| proc.step).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn shepherds_stop_their_ranks_when_the_lease_ends_whatever_the_agent_does() {
+        let mut world = running();
+        world.machines[1].stalled_until = 10 * SECOND;
+        let end = world.now + 50 * MS;
+        world.write_lease(1, end);
+        world.run_until(49 * MS, |_| false);
+        assert!(!world.machines[1].still(world.now));
+        world.run_until(2 * MS, |_| false);
+        assert!(world.machines[1].still(world.now), "the lease is over");
+        let before = steps(&world, 1);
+        world.run_until(100 * MS, |_| false);
+        assert_eq!(steps(&world, 1), before);
+        // The agent is heard again, and writes another end: they go on at once.
+        let again = world.now + SECOND;
+        world.write_lease(1, again);
+        assert!(!world.machines[1].still(world.now));
+        world.run_until(100 * MS, |_| false);
+        assert!(steps(&world, 1) > before);
+    }
+
+    #[test]
+    fn a_new_lease_continues_nothing_that_the_agent_stopped() {
+        let mut world = running();
+        world.command(0, Command::Pause);
+        let end = world.now + MS;
+        world.write_lease(0, end);
+        world.run_until(2 * MS, |_| false);
+        let again = world.now + SECOND;
+        world.write_lease(0, again);
+        assert!(world.machines[0].still(world.now));
+    }
+
+    #[test]
+    fn what_came_with_a_stop_is_obeyed_before_the_first_kill() {
+        for kill_first in [false, true] {
+            let mut world = running();
+            world.setup.kill_first = kill_first;
+            world.command(0, Command::Pause);
+            world.run_until(MS, |_| false);
+            world.command(0, Command::Stop(WorldId(1)));
+            world.command(0, Command::Continue);
+            let (end, mut ran) = (world.now + MS, false);
+            while world.now < end && world.advance() {
+                ran |= !world.machines[0].still(world.now) && world.ranks.lives_on(&world.machines[0]);
+            }
+            assert_eq!(ran, !kill_first);
         }
     }
 }

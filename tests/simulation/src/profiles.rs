@@ -209,6 +209,12 @@ pub static ALL: &[Profile] = &[
         draw: reboot,
     },
     Profile {
+        name: "joins",
+        about: "a node dies, there is no spare, and a new machine is given to the job a moment later; others are cut off",
+        known: Known::Fails("nodes cannot join, and nobody waits for one", "cannot be placed"),
+        draw: joins,
+    },
+    Profile {
         name: "slow-net",
         about: "packets that take longer than a time-out may",
         known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
@@ -687,6 +693,21 @@ fn reboot(rng: &mut Rng, setup: &mut Setup) {
         let (dies, at) = (node(rng, setup), sometime(rng));
         plan(setup, at, Fault::Reboot { node: dies, back_after: rng.range(50, 3000) * MS });
     }
+}
+
+fn joins(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.ranks = setup.nodes * setup.slots;
+    let (dies, at) = (node(rng, setup), sometime(rng));
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+    let given = (at + rng.range(0, 3000) * MS).saturating_sub(SECOND);
+    plan(setup, given, Fault::Join);
+    if rng.chance(500) {
+        let span = rng.range(50, 2000) * MS;
+        let during = given.saturating_sub(rng.range(0, 500) * MS);
+        plan(setup, during, net(Barrier::Ports { spread: rng.range(0, 500) * MS, draw: rng.draw() }, span));
+    }
+    setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
 }
 
 fn slow_net(rng: &mut Rng, setup: &mut Setup) {

@@ -12,7 +12,7 @@
 //! | `shepherds kill first` | looks past ranks that are continued before they are killed |
 //! | `start`, `settle` | until all ranks compute in the newest epoch |
 //! | `run T`, `finish` | lets time pass (`5ms`, `2s`); until the job is over |
-//! | `kill rank R [signal S]`, `kill agent N [for T]`, `kill node N`, `kill server N`, `lose slot S`, `reboot node N T` | deaths |
+//! | `kill rank R [signal S]`, `kill agent N [for T]`, `kill node N`, `kill server N`, `lose slot S`, `reboot node N T`, `join` | deaths; a new machine |
 //! | `crash rank R` | from now on the rank dies by itself in every world, before a newer checkpoint |
 //! | `exit rank R code C`, `abort rank R code C`, `cancel`, `delete key` | ends |
 //! | `told ranks die`, `told ranks save code C`, `told ranks ignore` | what they do with the signal of `cancel` |
@@ -97,7 +97,13 @@ impl Scenario {
     fn settle(&mut self) -> Result<(), String> {
         let reached = self.world().run_until(20 * SECOND, World::computing);
         self.sound()?;
-        if reached { Ok(()) } else { Err(format!("not computing after 20 s: {}", self.world().whereabouts())) }
+        let world = self.world();
+        let over = world.store.value().and_then(|record| record.outcome.clone()).and_then(|outcome| outcome.reason);
+        match over {
+            _ if reached => Ok(()),
+            Some(reason) => Err(format!("the job is over: {reason}")),
+            None => Err(format!("not computing after 20 s: {}", world.whereabouts())),
+        }
     }
 
     fn line(&mut self, line: &str) -> Result<(), String> {
@@ -239,6 +245,7 @@ fn death(words: &[&str]) -> Result<Fault, String> {
         ["abort", "rank", r, "code", c] => Fault::AbortRank { rank: number(r)?, code: number(c)? },
         ["cancel"] => Fault::Cancel { signal: 15 },
         ["delete", "key"] => Fault::DeleteKey,
+        ["join"] => Fault::Join,
         ["suspend", "node", n, t] => Fault::Suspend { node: number(n)?, span: span(t)? },
         ["stall", "agent", n, t] => Fault::Stall { node: number(n)?, span: span(t)? },
         ["heal"] => Fault::Heal,
