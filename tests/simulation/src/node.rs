@@ -241,7 +241,7 @@ impl World {
             proc.dead.get_or_insert(Exit::Signal(9));
             let name = proc.name;
             // Some networks tell their neighbours.
-            if self.rng.chance(300) {
+            if self.rng.chance(500) {
                 for peer in self.program.neighbours(name.rank).to_vec() {
                     if let Some(other) = self.ranks.named(Process::primary(name.world, Rank(peer))) {
                         let (to, delay) = (self.ranks.get(other).node, self.rng.range(5000, 400_000));

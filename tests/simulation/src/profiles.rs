@@ -215,6 +215,12 @@ pub static ALL: &[Profile] = &[
         draw: joins,
     },
     Profile {
+        name: "start",
+        about: "deaths and cuts before the first world computes",
+        known: Known::Fails("a job that cannot start ends beside the record", "every end is a record"),
+        draw: start,
+    },
+    Profile {
         name: "slow-net",
         about: "packets that take longer than a time-out may",
         known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
@@ -701,6 +707,7 @@ fn joins(rng: &mut Rng, setup: &mut Setup) {
     let (dies, at) = (node(rng, setup), sometime(rng));
     plan(setup, at, Fault::KillNodes(Set::one(dies)));
     let given = (at + rng.range(0, 3000) * MS).saturating_sub(SECOND);
+    let given = given.max(150 * MS);
     plan(setup, given, Fault::Join);
     if rng.chance(500) {
         let span = rng.range(50, 2000) * MS;
@@ -708,6 +715,19 @@ fn joins(rng: &mut Rng, setup: &mut Setup) {
         plan(setup, during, net(Barrier::Ports { spread: rng.range(0, 500) * MS, draw: rng.draw() }, span));
     }
     setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
+}
+
+fn start(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.renewable = rng.chance(300);
+    for _ in 0..rng.range(1, 3) {
+        let fault = anything(rng, setup);
+        plan(setup, rng.range(0, 150) * MS, fault);
+    }
+    if rng.chance(200) {
+        let dies = node(rng, setup);
+        plan(setup, rng.range(0, 40) * MS, Fault::KillNodes(Set::one(dies)));
+    }
 }
 
 fn slow_net(rng: &mut Rng, setup: &mut Setup) {
