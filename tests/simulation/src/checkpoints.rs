@@ -151,6 +151,7 @@ impl World {
 
     /// What is older is given up.
     pub fn retire(&mut self, node: usize, group: GroupId, complete: Version) {
+        self.check_retire(node, group, complete);
         let setup = &self.setup;
         let of_group = |rank: Rank| setup.group(rank.0) == group.0;
         let keep = |copy: &crate::arenas::Copy| copy.stamp.version >= complete || copy.copied != Copied::Hashed;

@@ -8,7 +8,7 @@ use crate::world::World;
 use ftd_core::inventory::choose;
 use ftd_core::{
     Choice, EpochId, EpochRecord, GroupId, Groups, Inventory, Mode, NodeId, Outcome, Process, Rank, Recovery, SlotId,
-    SlotState, Stamp, Subject, WorldId,
+    SlotState, Stamp, Subject, Version, WorldId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -314,6 +314,34 @@ impl World {
         }
         let keep = |old: &Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| *old <= stamp);
         self.checks.held.retain(|(of, old), _| *of != group || keep(old));
+    }
+
+    /// A version is given up only for one that is complete, at the same or a safer level.
+    pub fn check_retire(&mut self, node: usize, group: GroupId, complete: Version) {
+        // What a node that was left out holds is lost already; it may act on what it heard before.
+        if self.is_out(node) || !self.machines[node].alive {
+            return;
+        }
+        let ranks = || (0..self.setup.ranks).map(Rank).filter(|rank| self.checks.groups.of(*rank) == group);
+        let holders = |rank: Rank, stamp: &dyn Fn(Stamp) -> bool| {
+            let alive = self.machines.iter().filter(|machine| machine.alive);
+            alive.filter(|machine| machine.arena.hashed().any(|(of, copy)| of == rank && stamp(copy.stamp))).count()
+        };
+        if let Some(rank) = ranks().find(|rank| holders(*rank, &|stamp| stamp.version >= complete) == 0) {
+            let sentence = format!("n{node} gives up what is older than {complete}, which {rank} does not hold");
+            return self.violated(Violation::Lost(sentence));
+        }
+        if !self.setup.promises.levels {
+            return;
+        }
+        let twice = |stamp: &dyn Fn(Stamp) -> bool| ranks().all(|rank| holders(rank, stamp) > 1);
+        let older = self.checks.held.keys().filter(|(of, old)| *of == group && old.version < complete);
+        let safe = older.map(|(_, old)| *old).filter(|old| twice(&|stamp| stamp == *old)).max();
+        if let Some(safe) = safe.filter(|_| !twice(&|stamp| stamp.version >= complete)) {
+            let older = safe.version;
+            let sentence = format!("n{node} gives up {older}, which partners hold, for {complete}, which they do not");
+            self.violated(Violation::Lost(sentence));
+        }
     }
 
     /// The newest version from before this epoch of which every rank's bytes lie on a node that has been there all the

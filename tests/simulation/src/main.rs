@@ -203,7 +203,8 @@ fn many(chosen: &[&Profile], options: &Options) -> ExitCode {
                 red = true;
                 one(profile, *seed, options);
             }
-            (Known::Fails(why, _), None) => {
+            // Some show themselves in one seed of a hundred.
+            (Known::Fails(why, _), None) if tally.runs >= 300 => {
                 red = true;
                 say(&format!("    nothing is broken any more ({why}): remove the profile's mark"));
             }

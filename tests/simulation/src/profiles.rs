@@ -607,7 +607,7 @@ fn levels(rng: &mut Rng, setup: &mut Setup) {
         // Copies wait, and newer versions than the partners have are there.
         plan(setup, before, net(Barrier::Island(Set::one(away)), rng.range(50, 240) * MS));
     }
-    setup.promises.ends_well = true;
+    setup.promises = Promises { ends_well: true, levels: true, ..Promises::default() };
 }
 
 fn aborts(rng: &mut Rng, setup: &mut Setup) {

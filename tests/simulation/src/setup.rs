@@ -39,6 +39,8 @@ pub struct Promises {
     pub ends_well: bool,
     /// It waits for a node that comes back.
     pub waits: bool,
+    /// At no moment is a version given up that partners hold, for one that they do not.
+    pub levels: bool,
 }
 
 /// Everything that a run depends on.
