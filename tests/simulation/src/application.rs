@@ -500,6 +500,17 @@ impl World {
         self.local(node, Event::AbortRequested { process, code });
     }
 
+    /// Every rank notices at once that somebody died.
+    pub fn all_abort(&mut self) {
+        for node in 0..self.machines.len() {
+            for id in self.machines[node].procs.clone() {
+                if self.ranks.get(id).dead.is_none() {
+                    self.call_abort(id, 1);
+                }
+            }
+        }
+    }
+
     /// `MPI_Abort` returns to the library, which ends the process.
     pub fn abort_goes_on(&mut self, name: Process) {
         if let Some(id) = self.ranks.named(name).filter(|id| self.ranks.get(*id).aborting) {

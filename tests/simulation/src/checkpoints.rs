@@ -120,7 +120,7 @@ impl World {
         }
         let half = self.setup.breach == Some(Breach::HalfCopies);
         let inventory = self.machines[node].arena.inventory(half);
-        self.checks.inventory(node, epoch, &inventory);
+        self.checks.inventory(node, epoch, &inventory, self.now);
         self.local(node, Event::InventoryTaken { epoch, inventory });
     }
 

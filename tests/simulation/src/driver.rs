@@ -12,6 +12,7 @@ use ftd_core::{
     SlotId,
 };
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Watches are backed by a linearizable re-read (DESIGN §10).
 const REREAD: u64 = 2 * SECOND;
@@ -51,6 +52,21 @@ pub fn observers(setup: &Setup, node: usize) -> Vec<usize> {
 /// When the agent's lease ends, on its clock. The core does not say it yet: shepherds go by `Pause` and `Continue`.
 fn lease(_agent: &Agent) -> Option<Micros> {
     None
+}
+
+/// About how many bytes a message has on the wire.
+pub fn size(message: &PeerMessage) -> u64 {
+    let many = |count: usize, each: u64| count as u64 * each;
+    match message {
+        PeerMessage::Status(status) => {
+            let inventory = status.inventory.as_ref().map_or(0, |inventory| many(inventory.holdings.len(), 21));
+            let committed: u64 = status.committed.values().map(|versions| 4 + many(versions.len(), 8)).sum();
+            let slots = status.slots.as_ref().map_or(0, |slots| many(slots.len(), 4));
+            24 + inventory + committed + slots + many(status.causes.len(), 20)
+        }
+        PeerMessage::Deaths { dead, .. } => 24 + many(dead.len(), 16),
+        _ => 24,
+    }
 }
 
 /// Whether the agent executes the newest epoch: its world is released.
@@ -190,8 +206,12 @@ impl World {
         if self.history.wanted() && !is_chatter(&event) {
             self.history.note(self.now, || format!("n{node} <- {}", short(&format!("{event:?}"))));
         }
+        let began = self.meter.as_ref().map(|_| Instant::now());
         let effects = agent.step(now, event);
         let lease = lease(agent).map(|until| until.0.saturating_sub(machine.offset));
+        if let (Some(meter), Some(began)) = (&mut self.meter, began) {
+            meter.step(node, began, &effects);
+        }
         for effect in effects {
             self.effect(node, effect);
         }

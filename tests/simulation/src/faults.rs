@@ -145,11 +145,12 @@ fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
     match barrier {
         Barrier::Late { by, .. } if by < setup.timeout() / 4 => Set::Some(0),
         Barrier::Slow { up_to, .. } if up_to < setup.timeout() / 4 => Set::Some(0),
-        // The patience of two is T.
         Barrier::Ports { spread, .. } | Barrier::Links { spread, .. } => {
-            let two = setup.nodes == 2 && span + spread >= short;
-            let common = span + spread < setup.patience && spread <= 2 * setup.timeout();
-            if two || !common { Set::All } else { Set::Some(0) }
+            if is_common(span, spread, setup) {
+                Set::Some(0)
+            } else {
+                Set::All
+            }
         }
         _ if span < short => Set::Some(0),
         Barrier::Cut { from: Set::Some(from), to: Set::Some(to) } => Set::Some(from | to),
@@ -162,6 +163,16 @@ fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
         // Who of two sides goes on is not said before.
         _ => Set::All,
     }
+}
+
+/// Whether a switch that restarts for so long, and whose ports return within `spread` after it, costs nobody: it is over
+/// before anybody may speak, or everybody has been alone by then and gives all 4 T anew.
+fn is_common(span: u64, spread: u64, setup: &Setup) -> bool {
+    let timeout = setup.timeout();
+    let soon = span + spread + 3 * setup.policy.heartbeat_period.0 / 2 <= timeout;
+    // The patience of two is T.
+    let all_were_alone = span >= timeout + setup.policy.heartbeat_period.0 && setup.nodes > 2;
+    soon || (all_were_alone && span + spread < setup.patience && spread <= 2 * timeout)
 }
 
 /// The nodes that may have been left out up to this time.

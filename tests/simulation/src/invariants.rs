@@ -120,7 +120,12 @@ impl Checks {
         self.held.entry((group, stamp)).or_default().entry(rank).or_default().push((node, now));
     }
 
-    pub fn inventory(&mut self, node: usize, epoch: EpochId, inventory: &Inventory) {
+    /// What a node says that it holds; what was whole was hashed for it.
+    pub fn inventory(&mut self, node: usize, epoch: EpochId, inventory: &Inventory, now: u64) {
+        for holding in &inventory.holdings {
+            let group = self.groups.of(holding.owner);
+            self.holds(group, holding.owner, holding.stamp, node, now);
+        }
         self.inventories.entry(epoch).or_default().insert(node, inventory.clone());
     }
 }
@@ -327,7 +332,10 @@ impl World {
             let alive = self.machines.iter().filter(|machine| machine.alive);
             alive.filter(|machine| machine.arena.hashed().any(|(of, copy)| of == rank && stamp(copy.stamp))).count()
         };
-        if let Some(rank) = ranks().find(|rank| holders(*rank, &|stamp| stamp.version >= complete) == 0) {
+        // (Whoever held it may have died since.)
+        let newer = || self.checks.held.iter().filter(|((of, stamp), _)| *of == group && stamp.version >= complete);
+        let held = |rank: &Rank| newer().any(|(_, holders)| holders.contains_key(rank));
+        if let Some(rank) = ranks().find(|rank| !held(rank)) {
             let sentence = format!("n{node} gives up what is older than {complete}, which {rank} does not hold");
             return self.violated(Violation::Lost(sentence));
         }

@@ -19,6 +19,7 @@
 //! | `history` | what happened, readable |
 //! | `shrink` | the shortest schedule that still fails |
 //! | `scenario` | schedules as text |
+//! | `measure` | what one recovery costs in a large cluster |
 
 mod application;
 mod arenas;
@@ -36,6 +37,7 @@ mod setup;
 mod store;
 mod world;
 
+pub mod measure;
 pub mod profiles;
 pub mod scenario;
 pub mod shrink;

@@ -405,8 +405,15 @@ fn one_way(rng: &mut Rng, setup: &mut Setup) {
 fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.patience = rng.range(4, 6) * SECOND;
-    let spread = if rng.chance(300) { 0 } else { rng.range(0, 2 * setup.timeout()) };
-    let span = rng.range(100 * MS, setup.patience - SECOND - spread);
+    let (timeout, period) = (setup.timeout(), setup.policy.heartbeat_period.0);
+    // Over before anybody may speak, or so long that everybody has been alone.
+    let (span, spread) = if rng.chance(200) {
+        let span = rng.range(100 * MS, timeout - 2 * period);
+        (span, rng.range(0, timeout - 2 * period - span))
+    } else {
+        let spread = if rng.chance(300) { 0 } else { rng.range(0, 2 * timeout) };
+        (rng.range(timeout + period, setup.patience - SECOND - spread), spread)
+    };
     let draw = rng.draw();
     let barrier = if rng.chance(500) { Barrier::Ports { spread, draw } } else { Barrier::Links { spread, draw } };
     let at = sometime(rng);
@@ -711,7 +718,7 @@ fn joins(rng: &mut Rng, setup: &mut Setup) {
     plan(setup, given, Fault::Join);
     if rng.chance(500) {
         let span = rng.range(50, 2000) * MS;
-        let during = given.saturating_sub(rng.range(0, 500) * MS);
+        let during = given.saturating_sub(rng.range(0, 500) * MS).max(150 * MS);
         plan(setup, during, net(Barrier::Ports { spread: rng.range(0, 500) * MS, draw: rng.draw() }, span));
     }
     setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };

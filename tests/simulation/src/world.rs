@@ -3,6 +3,7 @@
 use crate::application::{ProcId, Program, Ranks};
 use crate::history::History;
 use crate::invariants::{Checks, Violation};
+use crate::measure::Meter;
 use crate::net::Net;
 use crate::node::Machine;
 use crate::queue::Queue;
@@ -180,6 +181,8 @@ pub struct World {
     /// The last sign that the job gets on, or that something happens to it.
     pub last_sign: u64,
     pub last_fault: u64,
+    /// Counts, if somebody wants to know.
+    pub meter: Option<Meter>,
 }
 
 impl World {
@@ -206,6 +209,7 @@ impl World {
             crashing: BTreeSet::new(),
             last_sign: 0,
             last_fault: 0,
+            meter: None,
             rng,
             setup: setup.clone(),
         };
@@ -386,7 +390,7 @@ impl World {
                 if condition(self) {
                     return true;
                 }
-                look = 8;
+                look = self.machines.len().max(8);
             }
             look -= 1;
             if self.queue.next_at().is_none_or(|at| at > end) {
