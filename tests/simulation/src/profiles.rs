@@ -84,7 +84,12 @@ pub static ALL: &[Profile] = &[
         known: Known::Fails("a node that is alone accuses all whom it observes", "invariant 7"),
         draw: everybody_cut,
     },
-    Profile { name: "short", about: "disturbances under half a time-out", known: Known::Holds, draw: short },
+    Profile {
+        name: "short",
+        about: "disturbances under half a time-out, while ranks die and watches are slow",
+        known: Known::Holds,
+        draw: short,
+    },
     Profile {
         name: "store-slow",
         about: "the store is slow or elects, longer than four time-outs, while ranks and nodes die",
@@ -382,7 +387,12 @@ fn rack(rng: &mut Rng, setup: &mut Setup) {
 fn islands(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     for _ in 0..rng.range(1, 2) {
-        let island = some_nodes(rng, setup, u64::from(setup.nodes) / 2);
+        let first = node(rng, setup);
+        let island = if rng.chance(300) {
+            Set::of(observers(setup, first).into_iter().chain([first]))
+        } else {
+            some_nodes(rng, setup, u64::from(setup.nodes) / 2)
+        };
         let span = if rng.chance(300) { FOREVER } else { rng.range(100, 3000) * MS };
         let at = sometime(rng);
         plan(setup, at, net(Barrier::Island(island), span));
@@ -445,6 +455,14 @@ fn short(rng: &mut Rng, setup: &mut Setup) {
     }
     if rng.chance(300) {
         plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::All), span: SECOND });
+    }
+    if rng.chance(500) {
+        let trouble = Trouble::Watches { lost: rng.range(0, 1000), up_to: rng.range(100, 5000) * MS };
+        plan(setup, 0, Fault::Store { trouble, span: 10 * SECOND });
+    }
+    for _ in 0..rng.range(0, 2) {
+        let (dies, when) = (kill_rank(rng, setup), rng.range(150 * MS, at));
+        plan(setup, when, dies);
     }
     setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
 }
