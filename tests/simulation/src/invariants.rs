@@ -375,6 +375,10 @@ impl World {
         if self.ranks.lives_on(&self.machines[node]) {
             self.violated(Violation::Order(format!("n{node} ends the job while processes of it are there")));
         }
+        // Who was told to end may have ended well.
+        if status == 0 && reason.is_some_and(|reason| !reason.contains("was cancelled by")) {
+            self.violated(Violation::Untrue(format!("n{node} ends a job that failed with 0: {reason:?}")));
+        }
         if self.is_out(node) {
             return;
         }

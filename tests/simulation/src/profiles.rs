@@ -701,7 +701,7 @@ fn wishes(rng: &mut Rng, setup: &mut Setup) {
     for _ in 0..rng.range(1, 4) {
         let rank = rng.range(0, u64::from(setup.ranks) - 1) as u32;
         let fault = match rng.range(0, 3) {
-            0 => Fault::AbortRank { rank, code: rng.range(1, 300) as i32 },
+            0 => Fault::AbortRank { rank, code: rng.range(0, 300) as i32 * rng.range(0, 1) as i32 },
             1 => Fault::ExitRank { rank, code: rng.range(1, 128) as i32 },
             _ => small_death(rng, setup),
         };
