@@ -259,6 +259,7 @@ impl World {
         let proc = self.ranks.get_mut(id);
         let (name, node, group) = (proc.name, proc.node, proc.got.len());
         if !std::mem::replace(&mut proc.greeted, true) {
+            self.local(node, Event::Initializing(name));
             for peer in self.program.neighbours(name.rank).to_vec() {
                 self.send_to_peer(id, Packet::Hello { from: id, to: Rank(peer) }, Rank(peer));
             }
@@ -268,6 +269,7 @@ impl World {
             proc.phase = Phase::Restoring;
             proc.initialized = true;
             self.local(node, Event::Initialized(name));
+            self.local(node, Event::RestoreAsked(name));
             self.busy(id, 50, 500);
         }
     }
@@ -411,7 +413,8 @@ impl World {
         }
         self.ranks.get_mut(id).phase = Phase::Copying;
         let long = self.fate.chance(200);
-        self.busy(id, 50, if long { 4000 } else { 400 });
+        let most = if long { self.setup.copying } else { 400 };
+        self.busy(id, 50, most);
     }
 
     fn end_copy(&mut self, id: ProcId) {

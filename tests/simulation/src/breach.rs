@@ -28,7 +28,7 @@ impl Breach {
     pub fn caught_by(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Breach::NoPause => ("fenced", &["computes on"]),
-            Breach::HalfCopies => ("crash", &["restored"]),
+            Breach::HalfCopies => ("copies", &["restored"]),
             Breach::EarlyEmptied => ("crash", &["still", "compute at the same time"]),
             Breach::BlindStore => ("crash", &["was written after"]),
             Breach::LateCopies => ("watches", &["of an ended epoch"]),

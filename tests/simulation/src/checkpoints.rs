@@ -39,7 +39,7 @@ impl World {
     }
 
     fn ship_soon(&mut self, node: usize, rank: Rank, stamp: Stamp) {
-        let delay = self.rng.range(500, self.setup.shipping);
+        let delay = self.rng.range(self.setup.shipping / 2, self.setup.shipping);
         self.push(delay, Act::Ship { node, rank, stamp });
     }
 

@@ -8,8 +8,8 @@ use crate::setup::{SECOND, Setup};
 use crate::world::{Act, Packet, World};
 use ftd_core::agent::Stage;
 use ftd_core::{
-    Agent, Effect, EpochRecord, Event, GroupId, Groups, JobConfig, Micros, NodeId, PeerMessage, Report, Revision,
-    SlotId,
+    Agent, Effect, EpochRecord, Event, GroupId, Groups, JobConfig, Micros, NodeId, PeerMessage, Predecessor, Report,
+    Revision, SlotId,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -139,7 +139,9 @@ impl World {
         }
         let config = config(&self.setup, node);
         let machine = &mut self.machines[node];
-        machine.agent = Some(Agent::new(NodeId(node as u32), config));
+        let predecessor =
+            machine.predecessor.map(|(died, reported)| Predecessor { died: Micros(died + machine.offset), reported });
+        machine.agent = Some(Agent::new(NodeId(node as u32), config).succeeding(predecessor));
         let slots: Vec<SlotId> = machine.slots.iter().copied().collect();
         self.note(|| format!("n{node} starts agent {incarnation}"));
         self.tell(node, Event::Start { slots: slots.clone() });

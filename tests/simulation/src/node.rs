@@ -50,6 +50,8 @@ pub struct Machine {
     pub incarnation: u64,
     /// The clock of this machine is ahead of the run's by this.
     pub offset: u64,
+    /// When the agent before this one died, and the epoch that it knew.
+    pub predecessor: Option<(u64, EpochId)>,
     /// When the agent is woken.
     pub wake: Option<u64>,
     /// The newest revision of which a watch is on its way.
@@ -81,6 +83,7 @@ impl Machine {
             agent: None,
             incarnation: 0,
             offset,
+            predecessor: None,
             wake: None,
             watched: 0,
             asked: None,
@@ -113,8 +116,9 @@ impl Machine {
     }
 
     /// The agent is gone. Shepherds notice, and kill their ranks.
-    pub fn lose_agent(&mut self) {
-        self.agent = None;
+    pub fn lose_agent(&mut self, now: u64) {
+        let epoch = self.agent.take().and_then(|agent| agent.record().map(|record| record.epoch));
+        self.predecessor = Some((now, epoch.unwrap_or_default()));
         self.incarnation += 1;
         self.wake = None;
         self.asked = None;
@@ -222,11 +226,12 @@ impl World {
     }
 
     pub fn kill_agent(&mut self, node: usize, back_after: u64) {
+        let now = self.now;
         let machine = &mut self.machines[node];
         if !machine.alive || machine.agent.is_none() || machine.ended.is_some() {
             return;
         }
-        machine.lose_agent();
+        machine.lose_agent(now);
         machine.stalled_until = 0;
         let incarnation = machine.incarnation;
         let delay = self.rng.range(10, 2000);

@@ -226,6 +226,12 @@ pub static ALL: &[Profile] = &[
         draw: start,
     },
     Profile {
+        name: "copies",
+        about: "ranks and agents die while they copy their state",
+        known: Known::Holds,
+        draw: copies,
+    },
+    Profile {
         name: "slow-net",
         about: "packets that take longer than a time-out may",
         known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
@@ -752,6 +758,21 @@ fn start(rng: &mut Rng, setup: &mut Setup) {
     if rng.chance(200) {
         let dies = node(rng, setup);
         plan(setup, rng.range(0, 40) * MS, Fault::KillNodes(Set::one(dies)));
+    }
+}
+
+fn copies(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.every = rng.range(3, 8) as u32;
+    setup.copying = 2 * setup.pace;
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 5) {
+        let fault = match rng.range(0, 3) {
+            0 => Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 50) * MS },
+            _ => kill_rank(rng, setup),
+        };
+        plan(setup, at, fault);
+        at = next(rng, at);
     }
 }
 

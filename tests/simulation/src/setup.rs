@@ -82,6 +82,8 @@ pub struct Setup {
     pub weather: Weather,
     /// After so long the driver gives a request to the store up.
     pub deadline: u64,
+    /// Now and then a copy into the arena takes up to so long.
+    pub copying: u64,
     /// A copy takes up to so long to a partner.
     pub shipping: u64,
     /// Agents whose own configuration says another T than the job's.
@@ -120,6 +122,7 @@ impl Default for Setup {
             obedience: None,
             weather: Weather::default(),
             deadline: 500 * MS,
+            copying: 4 * MS,
             shipping: 20 * MS,
             own_timeouts: BTreeMap::new(),
             stale_watch: false,
