@@ -8,7 +8,7 @@
 //! | `observers N` `max-failures N` `mode M` `patience T` `timeout of N T` | the policy; one agent's own |
 //! | `steps N` `every N` `never-checkpoints` `shipping T` | the program; a copy takes up to T to a partner |
 //! | `renewable` `recover-aborts` `nervous` `stale watches` `deadline T` | lost slots are replaced; survivors abort by themselves |
-//! | `progress-after T` | what counts as progress |
+//! | `progress-after T`, `store-timeout T` | what counts as progress; how long the store may be away |
 //! | `shepherds kill first` | looks past ranks that are continued before they are killed |
 //! | `start`, `settle` | until all ranks compute in the newest epoch |
 //! | `run T`, `finish` | lets time pass (`5ms`, `2s`); until the job is over |
@@ -179,6 +179,7 @@ impl Scenario {
             ["shipping", t] => setup.shipping = span(t)?,
             ["deadline", t] => setup.deadline = span(t)?,
             ["progress-after", t] => setup.policy.progress_after = Micros(span(t)?),
+            ["store-timeout", t] => setup.policy.store_timeout = Micros(span(t)?),
             ["renewable"] => setup.renewable = true,
             ["recover-aborts"] => setup.policy.recover_aborts = true,
             ["nervous"] => setup.temper = Temper::Aborts,
