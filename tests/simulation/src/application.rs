@@ -158,6 +158,10 @@ impl Ranks {
 impl World {
     /// A process is forked, before `main`.
     pub fn fork(&mut self, node: usize, name: Process, slot: SlotId, epoch: EpochId, parked: bool) {
+        // The agent's SIGSTOP was for those that it stopped.
+        if !self.ranks.lives_on(&self.machines[node]) {
+            self.machines[node].stopped.by_agent = false;
+        }
         let neighbours = self.program.neighbours(name.rank).len();
         let proc = Proc {
             name,

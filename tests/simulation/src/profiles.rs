@@ -150,13 +150,13 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "two",
         about: "clusters of two nodes",
-        known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
         draw: two,
     },
     Profile {
         name: "three",
         about: "clusters of three nodes",
-        known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
         draw: three,
     },
     Profile {
@@ -234,13 +234,13 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "slow-net",
         about: "packets that take longer than a time-out may",
-        known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
         draw: slow_net,
     },
     Profile {
         name: "mixed",
         about: "everything",
-        known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
         draw: mixed,
     },
 ];
