@@ -21,7 +21,7 @@ includedir = $(DESTDIR)$(prefix)/include
 mandir     = $(DESTDIR)$(prefix)/share/man
 docdir     = $(DESTDIR)$(prefix)/share/doc/ftd
 
-.PHONY: build demo test check licences subjects specification documented scenarios soak bench install clean
+.PHONY: build demo test check licences subjects specification documented scenarios sim soak bench install clean
 
 build:
 	scripts/install-deps.sh build
@@ -60,6 +60,11 @@ documented:
 
 scenarios:
 	$(PYTHON) tests/run.py $(TESTS)
+
+# Random runs of the shipped agents in a simulated cluster, as many of each kind; a seed that fails is shortened and told.
+SEEDS ?= 100000
+sim:
+	$(CARGO) run --release --package ft-simulation --bin ft-sim -- --total $(SEEDS) --threads 2
 
 # The full product of tests/matrix.toml, and random failures at random moments.
 soak:

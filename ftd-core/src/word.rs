@@ -43,6 +43,11 @@ impl Holdings {
         Holdings { copies: owners.into_iter().map(|(key, ranks)| (key, ranks.into_iter().collect())).collect() }
     }
 
+    /// About how many bytes it takes on the wire.
+    pub fn size(&self) -> u64 {
+        self.copies.values().map(|ranks| 18 + 8 * ranks.runs().len() as u64).sum()
+    }
+
     /// Adds another's.
     pub fn merge(&mut self, other: &Holdings) {
         for (key, ranks) in &other.copies {

@@ -1,0 +1,167 @@
+//! Checkpoints on their way: copied, hashed, shipped to a partner in another rack, frozen, fetched.
+
+use crate::application::ProcId;
+use crate::arenas::{Copied, partner};
+use crate::breach::Breach;
+use crate::driver;
+use crate::invariants::Violation;
+use crate::world::{Act, Packet, World};
+use ftd_core::{EpochId, Event, GroupId, Level, Rank, Stamp, Version};
+
+impl World {
+    /// A rank has copied a version whole; its checksum is made behind it.
+    pub fn copied(&mut self, node: usize, process: ProcId, rank: Rank, stamp: Stamp, value: u64) {
+        if let Some(copy) = self.machines[node].arena.find_mut(rank, stamp, Level::Own) {
+            (copy.copied, copy.value) = (Copied::Whole, value);
+            let delay = self.rng.range(20, 2000);
+            self.push(delay, Act::Hash { node, process, stamp });
+        }
+    }
+
+    pub fn hash(&mut self, node: usize, process: ProcId, stamp: Stamp) {
+        let (name, machine) = (self.ranks.get(process).name, &mut self.machines[node]);
+        if machine.frozen > stamp.epoch || machine.agent.is_none() {
+            return;
+        }
+        let Some(copy) = machine.arena.find_mut(name.rank, stamp, Level::Own) else { return };
+        if copy.copied == Copied::Whole {
+            copy.copied = Copied::Hashed;
+            self.holds(node, name.rank, stamp);
+            self.local(node, Event::Committed { process: name, version: stamp.version, level: Level::Own });
+            self.ship_soon(node, name.rank, stamp);
+        }
+    }
+
+    /// The bytes are safe as long as this node is there.
+    fn holds(&mut self, node: usize, rank: Rank, stamp: Stamp) {
+        let group = GroupId(self.setup.group(rank.0));
+        self.checks.holds(group, rank, stamp, node, self.now);
+    }
+
+    fn ship_soon(&mut self, node: usize, rank: Rank, stamp: Stamp) {
+        let delay = self.rng.range(self.setup.shipping / 2, self.setup.shipping);
+        self.push(delay, Act::Ship { node, rank, stamp });
+    }
+
+    /// Sends a version to the partner, until that has it or it is needed no more.
+    pub fn ship(&mut self, node: usize, rank: Rank, stamp: Stamp) {
+        let machine = &mut self.machines[node];
+        let epoch = machine.frozen.max(stamp.epoch);
+        let Some(copy) = machine.arena.find_mut(rank, stamp, Level::Own).filter(|copy| !copy.shipped) else { return };
+        let value = copy.value;
+        let members = driver::members(machine.agent.as_ref());
+        let Some(to) = partner(&self.setup, &members, node) else { return };
+        if self.net.passes(node, to, self.now) {
+            let delay = self.net.delay(self.now);
+            self.push(delay, Act::Arrive { to, packet: Packet::Ship { from: node, rank, stamp, value, epoch } });
+        }
+        self.push(150_000, Act::Ship { node, rank, stamp });
+    }
+
+    pub fn take_copy(&mut self, node: usize, from: usize, rank: Rank, stamp: Stamp, value: u64, epoch: EpochId) {
+        let machine = &mut self.machines[node];
+        if machine.agent.is_none() {
+            return;
+        }
+        let ended = machine.frozen > epoch;
+        if ended && self.setup.breach != Some(Breach::LateCopies) {
+            return;
+        }
+        if !machine.arena.take(rank, stamp, value, Level::Partner) {
+            return;
+        }
+        if ended {
+            let violation =
+                format!("n{node} takes {} of {rank} from n{from}, which is of an ended epoch", stamp.version);
+            self.violated(Violation::Commit(violation));
+        }
+        self.holds(node, rank, stamp);
+        self.send_reliably(node, from, Packet::Shipped { rank, stamp });
+    }
+
+    pub fn shipped(&mut self, node: usize, rank: Rank, stamp: Stamp) {
+        let Some(copy) = self.machines[node].arena.find_mut(rank, stamp, Level::Own) else { return };
+        copy.shipped = true;
+        let process = self.ranks.of(&self.machines[node]).map(|(_, proc)| proc.name).find(|name| name.rank == rank);
+        if let Some(process) = process {
+            self.local(node, Event::Committed { process, version: stamp.version, level: Level::Partner });
+        }
+    }
+
+    /// The bytes for a rank: its own node's, else another's, if the network lets them through.
+    pub fn fetch(&mut self, node: usize, rank: Rank, stamp: Stamp) -> Option<u64> {
+        let now = self.now;
+        let sources = (0..self.machines.len()).map(|step| (node + step) % self.machines.len());
+        let has = |source: usize| {
+            let machine = &self.machines[source];
+            let copy = machine.arena.find(rank, stamp).filter(|_| machine.alive && machine.agent.is_some());
+            copy.map(|copy| (source, copy.value))
+        };
+        let found: Vec<(usize, u64)> = sources.filter_map(has).collect();
+        let reached = |source: usize| self.net.passes(node, source, now) && self.net.passes(source, node, now);
+        let (source, value) = found.into_iter().find({
+            let mut reached = reached;
+            move |(source, _)| reached(*source)
+        })?;
+        let arena = &mut self.machines[node].arena;
+        if source != node || arena.find_mut(rank, stamp, Level::Own).is_none() {
+            // It takes the place of what is oldest here.
+            while !arena.take(rank, stamp, value, Level::Own) {
+                let oldest = arena.hashed().filter(|(owner, copy)| *owner == rank && copy.level == Level::Own);
+                let Some(oldest) = oldest.map(|(_, copy)| copy.stamp).min() else { break };
+                arena.retain(|owner| owner == rank, |copy| copy.level != Level::Own || copy.stamp != oldest);
+            }
+            self.holds(node, rank, stamp);
+            self.ship_soon(node, rank, stamp);
+        }
+        Some(value)
+    }
+
+    pub fn take_inventory(&mut self, node: usize, epoch: EpochId) {
+        if self.machines[node].frozen != epoch {
+            return;
+        }
+        let half = self.setup.breach == Some(Breach::HalfCopies);
+        let inventory = self.machines[node].arena.inventory(half);
+        self.checks.inventory(node, epoch, &inventory, self.now);
+        self.local(node, Event::InventoryTaken { epoch, inventory });
+    }
+
+    /// What the ranks of a group are given in this epoch.
+    pub fn restore(&mut self, node: usize, epoch: EpochId, group: GroupId, stamp: Option<Stamp>) {
+        self.check_restore(node, epoch, group, stamp);
+        let setup = &self.setup;
+        let machine = &mut self.machines[node];
+        machine.restore.insert((epoch, group), stamp);
+        let of_group = |rank: Rank| setup.group(rank.0) == group.0;
+        let keep = |old: Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| old <= stamp);
+        machine.arena.retain(of_group, |copy| keep(copy.stamp));
+        // The partner may be gone: what is restored is shipped again.
+        let again: Vec<Rank> = machine
+            .arena
+            .hashed()
+            .filter(|(rank, copy)| of_group(*rank) && Some(copy.stamp) == stamp && copy.level == Level::Own)
+            .map(|(rank, _)| rank)
+            .collect();
+        for (rank, stamp) in again.into_iter().filter_map(|rank| Some((rank, stamp?))) {
+            if let Some(copy) = self.machines[node].arena.find_mut(rank, stamp, Level::Own) {
+                copy.shipped = false;
+            }
+            self.ship_soon(node, rank, stamp);
+        }
+        self.go_all(node);
+    }
+
+    /// What is older is given up.
+    pub fn retire(&mut self, node: usize, group: GroupId, level: Level, complete: Version) {
+        // What has a partner is kept until something newer has one as well.
+        if level == Level::Own && self.setup.nodes > 1 {
+            return;
+        }
+        self.check_retire(node, group, complete);
+        let setup = &self.setup;
+        let of_group = |rank: Rank| setup.group(rank.0) == group.0;
+        let keep = |copy: &crate::arenas::Copy| copy.stamp.version >= complete || copy.copied != Copied::Hashed;
+        self.machines[node].arena.retain(of_group, keep);
+    }
+}

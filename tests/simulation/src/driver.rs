@@ -1,0 +1,429 @@
+//! The driver around the agent: effects become acts, acts become events. This file and `invariants` alone know the
+//! interface of `ftd_core` in detail.
+
+use crate::application::{Phase, Proc};
+use crate::breach::Breach;
+use crate::node::Command;
+use crate::setup::{SECOND, Setup};
+use crate::world::{Act, Packet, World};
+use ftd_core::agent::Stage;
+use ftd_core::fence::Lease;
+use ftd_core::{
+    Agent, Effect, EpochRecord, Event, GroupId, Groups, JobConfig, Micros, NodeId, PeerMessage, Predecessor, Report,
+    Revision, SlotId,
+};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Watches are backed by a linearizable re-read (DESIGN §10).
+const REREAD: u64 = 2 * SECOND;
+
+/// Before its first linearizable read an agent's watch may show the past.
+const STALE_WATCH: (u64, u64) = (10, 300);
+
+fn config(setup: &Setup, node: usize) -> JobConfig {
+    let groups = match setup.groups {
+        0 | 1 => Groups::one(),
+        _ => Groups::coloured((0..setup.ranks).map(|rank| GroupId(setup.group(rank))).collect()),
+    };
+    JobConfig {
+        nodes: (0..setup.nodes).map(NodeId).collect(),
+        world_size: setup.ranks,
+        mode: setup.mode,
+        policy: setup.policy_of(node),
+        renewable_slots: setup.renewable,
+        groups,
+        breach: ftd_core::breach::Breach::Nothing,
+    }
+}
+
+/// The nodes of the job as this agent knows it.
+pub fn members(agent: Option<&Agent>) -> Vec<usize> {
+    let record = agent.and_then(Agent::record);
+    record.map(|record| record.members().map(|node| node.0 as usize).collect()).unwrap_or_default()
+}
+
+/// The observers of `node` in a job of these members.
+pub fn observers(setup: &Setup, node: usize) -> Vec<usize> {
+    let members = ftd_core::Members::of((0..setup.nodes).map(NodeId));
+    let observers = ftd_core::ring::observers(&members, NodeId(node as u32), setup.policy.observers);
+    observers.into_iter().map(|node| node.0 as usize).collect()
+}
+
+/// When the agent's lease ends, on its clock.
+fn lease(agent: &Agent) -> Option<Micros> {
+    match agent.fence().lease() {
+        Lease::None => Some(Micros(0)),
+        Lease::Until(end) => Some(end),
+        Lease::Endless => Some(Micros(u64::MAX)),
+    }
+}
+
+/// About how many bytes a message has on the wire.
+pub fn size(message: &PeerMessage) -> u64 {
+    let many = |count: usize, each: u64| count as u64 * each;
+    match message {
+        PeerMessage::Up { word, .. } => {
+            let committed: u64 = word.committed.iter().flatten().map(|(_, versions)| 5 + many(versions.len(), 8)).sum();
+            let holdings = word.holdings.as_ref().map_or(0, ftd_core::word::Holdings::size);
+            32 + holdings + committed + many(word.causes.len(), 20)
+        }
+        PeerMessage::Down { decree, .. } => 32 + many(decree.complete.len(), 13) + many(decree.causes.len(), 20),
+        PeerMessage::Record { record, .. } => {
+            let runs = record.placement.runs().len() + record.slots.homes().len() + record.slots.states().len();
+            64 + many(runs + record.nodes.runs().len(), 8) + many(record.history.len(), 40)
+        }
+        PeerMessage::Slots { slots } => many(slots.values().map(|slots| 4 + slots.len()).sum(), 4),
+        PeerMessage::Accuse { accused, .. } => 24 + many(accused.len(), 4),
+        PeerMessage::Relay { message, .. } => 8 + size(message),
+        _ => 24,
+    }
+}
+
+/// Whether the agent executes the newest epoch: its world is released.
+fn computes(agent: &Agent, record: &EpochRecord) -> bool {
+    agent.stage() == Stage::Computing && agent.record().is_some_and(|own| own.epoch == record.epoch)
+}
+
+impl World {
+    /// What only concerns agents.
+    pub fn drive(&mut self, act: Act) {
+        match act {
+            Act::Tell { node, incarnation, event } if self.is(node, incarnation) => self.tell(node, *event),
+            Act::Wake { node, incarnation, at } if self.is(node, incarnation) => self.wake(node, at),
+            Act::StoreAnswer { node, request, event } => self.answered(node, request, *event),
+            Act::StoreDeadline { node, request } => self.answered(node, request, Event::StoreUnavailable),
+            Act::Watch { node, incarnation, revision, value } if self.is(node, incarnation) => {
+                // Changes soon after one another come as one.
+                if revision < self.machines[node].watched && self.rng.chance(300) {
+                    return;
+                }
+                self.tell(node, Event::Watched { revision: Revision(revision), record: value });
+            }
+            Act::Reread { node, incarnation } if self.is(node, incarnation) => self.reread(node, incarnation),
+            Act::StartAgent { node, incarnation } => self.start_agent(node, incarnation),
+            Act::DialIn { node, incarnation, slot } if self.is(node, incarnation) => {
+                self.dial_in(node, incarnation, slot);
+            }
+            Act::StoreLands { node, request, incarnation, write, answer } => {
+                self.at_store(node, request, incarnation, write, answer);
+            }
+            Act::Empty { node, incarnation, world } if self.is(node, incarnation) => {
+                self.look_if_empty(node, incarnation, world);
+            }
+            Act::Inventory { node, incarnation, epoch } if self.is(node, incarnation) => {
+                self.take_inventory(node, epoch);
+            }
+            Act::NewSlot { node, incarnation } if self.is(node, incarnation) => self.new_slot(node),
+            _ => {}
+        }
+    }
+
+    fn wake(&mut self, node: usize, at: u64) {
+        if self.machines[node].wake.take_if(|due| *due == at).is_some() {
+            self.tell(node, Event::Timer);
+        }
+    }
+
+    /// What comes first counts: the store's answer or the deadline.
+    fn answered(&mut self, node: usize, request: u64, event: Event) {
+        if self.machines[node].asked.take_if(|asked| *asked == request).is_some() {
+            self.tell(node, event);
+        }
+    }
+
+    fn is(&self, node: usize, incarnation: u64) -> bool {
+        self.machines[node].incarnation == incarnation
+    }
+
+    fn start_agent(&mut self, node: usize, incarnation: u64) {
+        if !self.is(node, incarnation) || self.machines[node].ended.is_some() {
+            return;
+        }
+        // A machine that was off is on again, with new slots and nothing in its memory.
+        if !self.machines[node].alive {
+            self.machines[node].alive = true;
+            let slots = self.setup.slots;
+            self.machines[node].slots = (self.next_slot..self.next_slot + slots).map(SlotId).collect();
+            self.next_slot += slots;
+        }
+        let config = config(&self.setup, node);
+        let machine = &mut self.machines[node];
+        let predecessor =
+            machine.predecessor.map(|(died, reported)| Predecessor { died: Micros(died + machine.offset), reported });
+        machine.agent = Some(Agent::new(NodeId(node as u32), config).incarnation(incarnation).succeeding(predecessor));
+        let slots: Vec<SlotId> = machine.slots.iter().copied().collect();
+        self.note(|| format!("n{node} starts agent {incarnation}"));
+        self.tell(node, Event::Start { slots: slots.clone() });
+        for slot in slots {
+            let delay = self.rng.range(1, 300);
+            self.push(delay, Act::DialIn { node, incarnation, slot });
+        }
+        if let Some((signal, _)) = self.cancelled {
+            self.local(node, Event::Cancel { signal });
+        }
+        if self.setup.stale_watch && self.rng.chance(700) {
+            let (revision, value) = self.store.stale();
+            let delay = self.rng.range(STALE_WATCH.0, STALE_WATCH.1);
+            self.push(delay, Act::Watch { node, incarnation, revision, value });
+        }
+        self.push(REREAD, Act::Reread { node, incarnation });
+    }
+
+    /// Shepherds dial in when nothing runs below them any more.
+    fn dial_in(&mut self, node: usize, incarnation: u64, slot: SlotId) {
+        if self.ranks.of(&self.machines[node]).any(|(_, proc)| proc.slot == slot) {
+            return self.push(500, Act::DialIn { node, incarnation, slot });
+        }
+        if self.machines[node].slots.contains(&slot) {
+            self.tell(node, Event::SlotUp(slot));
+        }
+    }
+
+    fn new_slot(&mut self, node: usize) {
+        let slot = SlotId(self.next_slot);
+        self.next_slot += 1;
+        self.machines[node].slots.insert(slot);
+        self.local(node, Event::SlotAdded(slot));
+        self.local(node, Event::SlotUp(slot));
+    }
+
+    /// A slot is empty when nothing runs there any more; how it ended may be told much later.
+    fn look_if_empty(&mut self, node: usize, incarnation: u64, world: ftd_core::WorldId) {
+        let reaped = self.rng.chance(300);
+        let of_world = |proc: &Proc| proc.name.world == world && (reaped || proc.dead.is_none());
+        let busy = self.ranks.of(&self.machines[node]).any(|(_, proc)| of_world(proc));
+        if busy && self.setup.breach != Some(Breach::EarlyEmptied) {
+            let delay = self.rng.range(50, 300);
+            return self.push(delay, Act::Empty { node, incarnation, world });
+        }
+        self.local(node, Event::WorldEmptied(world));
+    }
+
+    /// An event of the own node, a little later.
+    pub fn local(&mut self, node: usize, event: Event) {
+        let incarnation = self.machines[node].incarnation;
+        let delay = self.rng.range(1, 300);
+        self.push(delay, Act::Tell { node, incarnation, event: Box::new(event) });
+    }
+
+    /// One step of an agent.
+    pub fn tell(&mut self, node: usize, event: Event) {
+        let machine = &mut self.machines[node];
+        let now = Micros(self.now + machine.offset);
+        if machine.ended.is_some() {
+            return;
+        }
+        let Some(agent) = machine.agent.as_mut() else { return };
+        if self.history.wanted() && !is_chatter(&event) {
+            self.history.note(self.now, || format!("n{node} <- {}", short(&format!("{event:?}"))));
+        }
+        let began = self.meter.as_ref().map(|_| Instant::now());
+        let effects = agent.step(now, event);
+        let lease = lease(agent).map(|until| until.0.saturating_sub(machine.offset));
+        if let (Some(meter), Some(began)) = (&mut self.meter, began) {
+            meter.step(node, began, &effects);
+        }
+        for effect in effects {
+            self.effect(node, effect);
+        }
+        if let Some(until) = lease.filter(|_| self.setup.breach != Some(Breach::NoPause)) {
+            self.write_lease(node, until);
+        }
+    }
+
+    #[allow(clippy::too_many_lines, reason = "a table: one entry for each effect")]
+    fn effect(&mut self, node: usize, effect: Effect) {
+        if self.history.wanted() && !matches!(effect, Effect::WakeAt(_) | Effect::Send { .. } | Effect::ReadStore) {
+            self.history.note(self.now, || format!("n{node} -> {}", short(&format!("{effect:?}"))));
+        }
+        let incarnation = self.machines[node].incarnation;
+        match effect {
+            Effect::ReadStore => self.ask_store(node, None),
+            Effect::Cas { expected, record } => self.ask_store(node, Some((expected, record))),
+            Effect::Send { to, message } => {
+                let beat = matches!(message, PeerMessage::Heartbeat { .. } | PeerMessage::Acknowledge { .. });
+                let packet = Packet::Peer { from: NodeId(node as u32), message: Box::new(message) };
+                self.send_datagram(node, to.0 as usize, beat, &packet);
+            }
+            Effect::WakeAt(at) => {
+                let at = at.0.saturating_sub(self.machines[node].offset);
+                self.machines[node].wake = Some(at);
+                self.queue.push(at.max(self.now), Act::Wake { node, incarnation, at });
+            }
+            Effect::Launch { epoch, processes, parked, .. } => {
+                for (name, slot) in processes {
+                    // Without its shepherd nothing is launched; the agent will hear of it.
+                    if self.machines[node].slots.contains(&slot) {
+                        self.check_launch(node, name, slot);
+                        self.fork(node, name, slot, epoch, parked);
+                    }
+                }
+            }
+            Effect::Release(world) => self.command(node, Command::Release(world)),
+            Effect::StopWorld(world) => self.command(node, Command::Stop(world)),
+            Effect::Pause if self.setup.breach == Some(Breach::NoPause) => {}
+            Effect::Pause => self.command(node, Command::Pause),
+            Effect::Continue => self.command(node, Command::Continue),
+            Effect::Survey => self.survey(node),
+            Effect::Drain(world) => self.local(node, Event::Drained(world)),
+            Effect::TakeInventory { epoch, world } => {
+                self.machines[node].frozen = epoch;
+                self.check_frozen(node, world);
+                let delay = self.rng.range(50, 5000);
+                self.push(delay, Act::Inventory { node, incarnation, epoch });
+            }
+            Effect::Restore { epoch, group, stamp, away: _ } => self.restore(node, epoch, group, stamp),
+            Effect::Retire { group, level, complete } => self.retire(node, group, level, complete),
+            Effect::Proceed { process, .. } => self.abort_goes_on(process),
+            Effect::Signal { signal } => self.signal(node, signal),
+            Effect::NeedSlot => {
+                let delay = self.rng.range(500, 10_000);
+                self.push(delay, Act::NewSlot { node, incarnation });
+            }
+            Effect::Report(Report::RecoveryDone(done)) => self.checks.reports.push(done),
+            Effect::Report(_) => {}
+            Effect::End { status, reason } => {
+                self.check_end(node, status, reason.as_deref());
+                self.machines[node].ended = Some((status, reason));
+                self.last_sign = self.now;
+            }
+        }
+    }
+
+    /// Whoever has been waited for has no wait status to look at any more.
+    fn survey(&mut self, node: usize) {
+        let (mut dying, mut leaving) = (Vec::new(), Vec::new());
+        for (_, proc) in self.ranks.of(&self.machines[node]).filter(|(_, proc)| proc.dead.is_some()) {
+            if proc.own_exit || proc.reaped { &mut leaving } else { &mut dying }.push(proc.name);
+        }
+        self.local(node, Event::Surveyed { dying, leaving });
+    }
+
+    // ---- the store
+
+    fn ask_store(&mut self, node: usize, write: Option<(Revision, Arc<EpochRecord>)>) {
+        self.requests += 1;
+        let (request, incarnation) = (self.requests, self.machines[node].incarnation);
+        self.machines[node].asked = Some(request);
+        let course = self.store.course(node, write.is_some(), self.now);
+        if let Some(after) = course.lands {
+            let answer = course.answer;
+            self.push(after, Act::StoreLands { node, request: Some(request), incarnation, write, answer });
+        }
+        self.push(self.setup.deadline, Act::StoreDeadline { node, request });
+    }
+
+    /// A read behind the agent's back.
+    fn reread(&mut self, node: usize, incarnation: u64) {
+        self.push(REREAD, Act::Reread { node, incarnation });
+        let course = self.store.course(node, false, self.now);
+        if let (Some(after), Some(_)) = (course.lands, course.answer) {
+            let answer = course.answer;
+            self.push(after, Act::StoreLands { node, request: None, incarnation, write: None, answer });
+        }
+    }
+
+    fn at_store(
+        &mut self,
+        node: usize,
+        request: Option<u64>,
+        incarnation: u64,
+        write: Option<(Revision, Arc<EpochRecord>)>,
+        answer: Option<u64>,
+    ) {
+        let event = match write {
+            Some((expected, record)) => self.write(node, expected, record),
+            None => {
+                let (revision, value) = self.store.read();
+                match request {
+                    Some(_) => Event::StoreRead { revision: Revision(revision), record: value },
+                    None => Event::Watched { revision: Revision(revision), record: value },
+                }
+            }
+        };
+        let Some(after) = answer else { return };
+        let event = Box::new(event);
+        match request {
+            Some(request) => self.push(after, Act::StoreAnswer { node, request, event }),
+            None => self.push(after, Act::Tell { node, incarnation, event }),
+        }
+    }
+
+    fn write(&mut self, node: usize, expected: Revision, record: Arc<EpochRecord>) -> Event {
+        let before = self.store.value().cloned();
+        let blind = self.setup.breach == Some(Breach::BlindStore);
+        match self.store.swap(expected.0, record.clone(), blind) {
+            Some(revision) => {
+                self.note(|| {
+                    let out = record.outcome.as_ref().map(|outcome| format!(", the job's end: {outcome:?}"));
+                    let (failures, out) = (&record.failures, out.unwrap_or_default());
+                    format!(
+                        "store: revision {revision} by n{node}: {}, {}: {failures}{out}",
+                        record.epoch, record.world
+                    )
+                });
+                self.check_written(node, before.as_deref(), &record);
+                self.tell_watches(revision, &record);
+                Event::CasDone { revision: Revision(revision) }
+            }
+            None => match self.store.read() {
+                (revision, record) => Event::CasLost { revision: Revision(revision), record },
+            },
+        }
+    }
+
+    fn tell_watches(&mut self, revision: u64, record: &Arc<EpochRecord>) {
+        for node in 0..self.machines.len() {
+            let incarnation = self.machines[node].incarnation;
+            let after = self.store.watch(node, self.now).filter(|_| self.machines[node].alive);
+            if let Some(after) = after {
+                let value = Some(record.clone());
+                self.machines[node].watched = revision;
+                self.push(after, Act::Watch { node, incarnation, revision, value });
+            }
+        }
+    }
+
+    // ---- what is seen from outside
+
+    /// All ranks of the newest epoch compute, or are through.
+    pub fn computing(&self) -> bool {
+        let Some(record) = self.store.value().filter(|record| record.outcome.is_none()) else { return false };
+        let executes = |node: NodeId| {
+            let agent = self.machines[node.0 as usize].agent.as_ref();
+            agent.is_some_and(|agent| computes(agent, record))
+        };
+        let ready = |process| {
+            let computes = |id| {
+                let proc = self.ranks.get(id);
+                proc.dead.is_none() && proc.initialized && proc.phase != Phase::Restoring
+            };
+            self.ranks.finished.contains(&process) || self.ranks.named(process).is_some_and(computes)
+        };
+        record.members().all(executes) && record.processes().all(|(process, _)| ready(process))
+    }
+
+    /// Whether a node is not in the job: left out, or not in yet.
+    pub fn is_out(&self, node: usize) -> bool {
+        self.store.value().is_some_and(|record| !record.is_member(NodeId(node as u32)))
+    }
+}
+
+fn is_chatter(event: &Event) -> bool {
+    let word = |message: &PeerMessage| {
+        matches!(
+            message,
+            PeerMessage::Heartbeat { .. } | PeerMessage::Acknowledge { .. } | PeerMessage::Received { .. }
+        )
+    };
+    matches!(event, Event::Message { message, .. } if word(message)) || *event == Event::Timer
+}
+
+/// Records are long; their beginning says enough.
+fn short(line: &str) -> String {
+    match line.char_indices().nth(160) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_string(),
+    }
+}

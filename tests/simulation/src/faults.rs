@@ -1,0 +1,286 @@
+//! What can happen to a cluster, and when.
+
+use crate::application::ProcId;
+use crate::net::{Barrier, Set};
+use crate::setup::Setup;
+use crate::store::Trouble;
+use crate::world::{Act, World};
+use ftd_core::{Event, Exit, OwnEnd, Rank, SlotId};
+
+/// What lasts so long does not end.
+pub const FOREVER: u64 = 1_000_000_000;
+
+/// One fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    KillRank {
+        rank: u32,
+        signal: i32,
+    },
+    /// From now on the rank dies by itself in every world, before a newer checkpoint.
+    Crashes {
+        rank: u32,
+    },
+    ExitRank {
+        rank: u32,
+        code: i32,
+    },
+    AbortRank {
+        rank: u32,
+        code: i32,
+    },
+    KillServer {
+        node: usize,
+    },
+    KillAgent {
+        node: usize,
+        back_after: u64,
+    },
+    KillNodes(Set),
+    /// The machine dies, and is on again after a while under its old id.
+    Reboot {
+        node: usize,
+        back_after: u64,
+    },
+    /// A machine that was not in the job is given to it, as a new node.
+    Join,
+    LoseSlot {
+        slot: u32,
+    },
+    /// The whole machine stands still.
+    Suspend {
+        node: usize,
+        span: u64,
+    },
+    /// The agent alone stands still.
+    Stall {
+        node: usize,
+        span: u64,
+    },
+    Net {
+        barrier: Barrier,
+        span: u64,
+    },
+    Store {
+        trouble: Trouble,
+        span: u64,
+    },
+    DeleteKey,
+    Cancel {
+        signal: i32,
+    },
+    /// Networks are well again.
+    Heal,
+}
+
+/// A fault and when it comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Planned {
+    pub at: u64,
+    pub fault: Fault,
+}
+
+impl Planned {
+    /// When it is over, or stands for good.
+    pub fn ends(&self) -> u64 {
+        if self.fault.span() >= FOREVER {
+            return self.at;
+        }
+        let spread = match self.fault {
+            Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, .. } => spread,
+            Fault::Store { trouble: Trouble::Loses { by, .. } | Trouble::LosesWrites { by, .. }, .. } => by,
+            Fault::Store { trouble: Trouble::Slow(_, high), .. } => high,
+            Fault::Store { trouble: Trouble::Watches { up_to, .. }, .. } => up_to,
+            _ => 0,
+        };
+        self.at + self.fault.span() + spread
+    }
+}
+
+impl Fault {
+    /// How long it lasts.
+    pub fn span(&self) -> u64 {
+        match *self {
+            Fault::Suspend { span, .. } | Fault::Stall { span, .. } => span,
+            Fault::Net { span, .. } | Fault::Store { span, .. } => span,
+            Fault::KillAgent { back_after, .. } | Fault::Reboot { back_after, .. } => back_after,
+            _ => 0,
+        }
+    }
+
+    /// The same for another time.
+    pub fn lasting(mut self, time: u64) -> Self {
+        match &mut self {
+            Fault::Suspend { span, .. } | Fault::Stall { span, .. } => *span = time,
+            Fault::Net { span, .. } | Fault::Store { span, .. } => *span = time,
+            Fault::KillAgent { back_after, .. } | Fault::Reboot { back_after, .. } => *back_after = time,
+            _ => {}
+        }
+        self
+    }
+
+    /// The nodes that an epoch may leave out because of it (invariant 7): none for what is under ½ T, or cuts everybody
+    /// from everybody for less than P, or is the store's.
+    pub fn harms(&self, setup: &Setup) -> Set {
+        let short = setup.timeout() / 2;
+        match *self {
+            Fault::KillNodes(nodes) => nodes,
+            Fault::Reboot { node, .. } => Set::one(node),
+            // Its start costs a few milliseconds.
+            Fault::KillAgent { node, back_after } if back_after + 10_000 >= short => Set::one(node),
+            Fault::Suspend { node, span } | Fault::Stall { node, span } if span >= short => Set::one(node),
+            Fault::Net { barrier, span } => barrier_harms(barrier, span, setup),
+            _ => Set::Some(0),
+        }
+    }
+
+    /// Whether heartbeats stop for a moment.
+    fn disturbs(&self) -> bool {
+        matches!(self, Fault::Suspend { .. } | Fault::Stall { .. } | Fault::Net { .. } | Fault::KillAgent { .. })
+    }
+}
+
+fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
+    let short = setup.timeout() / 2;
+    match barrier {
+        Barrier::Late { by, .. } if by < setup.timeout() / 4 => Set::Some(0),
+        Barrier::Slow { up_to, .. } if up_to < setup.timeout() / 4 => Set::Some(0),
+        Barrier::Ports { spread, .. } | Barrier::Links { spread, .. } => {
+            if is_common(span, spread, setup) {
+                Set::Some(0)
+            } else {
+                Set::All
+            }
+        }
+        _ if span < short => Set::Some(0),
+        Barrier::Cut { from: Set::Some(from), to: Set::Some(to) } => Set::Some(from | to),
+        // Whom nobody hears, or who hears nobody, is alone.
+        Barrier::Cut { from: one @ Set::Some(_), to: Set::All } | Barrier::Cut { from: Set::All, to: one }
+            if setup.nodes > 2 && one.len(setup.nodes as usize) == 1 =>
+        {
+            one
+        }
+        // Who of two sides goes on is not said before.
+        _ => Set::All,
+    }
+}
+
+/// Whether a switch that restarts for so long, and whose ports return within `spread` after it, costs nobody: it is over
+/// before anybody may speak, or everybody has been alone by then and gives all 4 T anew.
+fn is_common(span: u64, spread: u64, setup: &Setup) -> bool {
+    let timeout = setup.timeout();
+    let soon = span + spread + 3 * setup.policy.heartbeat_period.0 / 2 <= timeout;
+    // The patience of two is T.
+    let all_were_alone = span >= timeout + setup.policy.heartbeat_period.0 && setup.nodes > 2;
+    soon || (all_were_alone && span + spread < setup.patience && spread <= 2 * timeout)
+}
+
+/// The nodes that may have been left out up to this time.
+pub fn harmed(setup: &Setup, until: u64) -> Set {
+    let begun: Vec<&Planned> = setup.faults.iter().filter(|planned| planned.at <= until).collect();
+    if setup.weather.drop > 20 {
+        return Set::All;
+    }
+    // Short disturbances one upon the other are a long one.
+    let mut passing: Vec<(u64, u64)> =
+        begun.iter().filter(|planned| planned.fault.disturbs()).map(|planned| (planned.at, planned.ends())).collect();
+    passing.sort_unstable();
+    if passing.windows(2).any(|pair| pair[1].0 < pair[0].1 + 6 * setup.timeout()) {
+        return Set::All;
+    }
+    begun.iter().fold(Set::Some(0), |all, planned| match (all, planned.fault.harms(setup)) {
+        (Set::Some(some), Set::Some(more)) => Set::Some(some | more),
+        _ => Set::All,
+    })
+}
+
+impl Setup {
+    /// When the last fault is over.
+    pub fn quiet_from(&self) -> u64 {
+        self.faults.iter().map(Planned::ends).max().unwrap_or(0)
+    }
+}
+
+impl World {
+    /// The newest living process of a rank.
+    fn living(&self, rank: u32) -> Option<ProcId> {
+        let all = self.machines.iter().filter(|machine| machine.alive).flat_map(|machine| self.ranks.of(machine));
+        let of_rank = all.filter(|(_, proc)| proc.name.rank == Rank(rank) && proc.dead.is_none());
+        of_rank.max_by_key(|(_, proc)| proc.name.world).map(|(id, _)| id)
+    }
+
+    #[allow(clippy::too_many_lines, reason = "a table: one entry for each fault")]
+    pub fn fault(&mut self, fault: Fault) {
+        self.note(|| format!("fault: {fault:?}"));
+        self.last_fault = self.now;
+        let now = self.now;
+        match fault {
+            Fault::KillRank { rank, signal } => {
+                if let Some(id) = self.living(rank) {
+                    self.die(id, Exit::Signal(signal), false);
+                }
+            }
+            Fault::Crashes { rank } => {
+                self.crashing.insert(Rank(rank));
+            }
+            Fault::ExitRank { rank, code } => self.wish(rank, OwnEnd::ExitCode(code)),
+            Fault::AbortRank { rank, code } => self.wish(rank, OwnEnd::Abort(code)),
+            Fault::KillServer { node } => {
+                let world = self.ranks.of(&self.machines[node]).map(|(_, proc)| proc.name.world).max();
+                if let Some(world) = world {
+                    self.local(node, Event::WorldServerLost(world));
+                }
+            }
+            Fault::KillAgent { node, back_after } => self.kill_agent(node, back_after),
+            Fault::KillNodes(nodes) => {
+                let doomed = (0..self.machines.len()).filter(|node| nodes.has(*node));
+                doomed.for_each(|node| self.crash(node));
+            }
+            Fault::Reboot { node, back_after } => {
+                if self.machines[node].alive && self.machines[node].ended.is_none() {
+                    self.crash(node);
+                    let incarnation = self.machines[node].incarnation;
+                    self.push(back_after, Act::StartAgent { node, incarnation });
+                }
+            }
+            Fault::Join => self.join(),
+            Fault::LoseSlot { slot } => self.lose_slot(SlotId(slot)),
+            Fault::Suspend { node, span } => {
+                let machine = &mut self.machines[node];
+                machine.suspended_until = machine.suspended_until.max(now + span);
+                self.push(span, Act::Resume { node });
+                // What may run on until its lease is over stands then.
+                self.push(span + self.setup.timeout() / 4 * 3 + 1, Act::Resume { node });
+            }
+            Fault::Stall { node, span } => {
+                let machine = &mut self.machines[node];
+                machine.stalled_until = machine.stalled_until.max(now + span);
+            }
+            Fault::Net { barrier, span } => self.net.raise(barrier, now, now + span),
+            Fault::Store { trouble, span } => self.store.trouble(trouble, now, now + span),
+            Fault::DeleteKey => self.store.delete(),
+            Fault::Cancel { signal } => {
+                self.cancelled.get_or_insert((signal, now));
+                for node in 0..self.machines.len() {
+                    self.local(node, Event::Cancel { signal });
+                }
+            }
+            Fault::Heal => {
+                self.net.heal();
+                self.store.heal();
+            }
+        }
+    }
+
+    /// A rank ends by its own wish.
+    fn wish(&mut self, rank: u32, end: OwnEnd) {
+        let Some(id) = self.living(rank) else { return };
+        let name = self.ranks.get(id).name;
+        self.ranks.wishes.push((name, end));
+        match end {
+            OwnEnd::Abort(code) => self.call_abort(id, code),
+            OwnEnd::ExitCode(code) => self.die(id, Exit::Code(code), true),
+            OwnEnd::NoFinalize => self.die(id, Exit::Code(0), true),
+        }
+    }
+}

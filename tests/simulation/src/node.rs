@@ -1,0 +1,395 @@
+//! A machine of the cluster: its slots, their shepherds, its agent's incarnations and clock.
+//!
+//! Shepherds take the agent's commands in order, and what has come in is taken before the first SIGKILL of a stop. Each
+//! has a timer on the page with the lease's end that the agent writes: when it passes, it stops its rank, whatever the
+//! agent does; when the lease runs again it continues what it stopped, and nothing else.
+
+use crate::application::ProcId;
+use crate::arenas::Arena;
+use crate::breach::Breach;
+use crate::setup::{Obedience, SECOND};
+use crate::world::{Act, Packet, World};
+use ftd_core::{Agent, EpochId, Event, Exit, GroupId, Process, Rank, SlotId, Stamp, WorldId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the agent tells its shepherds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// SIGSTOP to every rank.
+    Pause,
+    /// SIGCONT to every rank.
+    Continue,
+    /// SIGKILL to every process of this world.
+    Stop(WorldId),
+    /// Processes of this world that wait before `main` go on.
+    Release(WorldId),
+}
+
+/// The page that the agent shares with its shepherds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Page {
+    /// When the right to compute ends (the run's time); `None`: nobody wrote it, and shepherds go by commands alone.
+    pub lease: Option<u64>,
+}
+
+/// Why a node's ranks stand still; each reason goes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stopped {
+    /// The agent said so.
+    pub by_agent: bool,
+    /// The shepherds' own timers.
+    pub by_lease: bool,
+}
+
+pub struct Machine {
+    pub alive: bool,
+    /// When it crashed last.
+    pub crashed_at: Option<u64>,
+    pub agent: Option<Agent>,
+    /// Counts agents; what was meant for an earlier one is not for this one.
+    pub incarnation: u64,
+    /// The clock of this machine is ahead of the run's by this.
+    pub offset: u64,
+    /// When the agent before this one died, and the epoch that it knew.
+    pub predecessor: Option<(u64, EpochId)>,
+    /// When the agent is woken.
+    pub wake: Option<u64>,
+    /// The newest revision of which a watch is on its way.
+    pub watched: u64,
+    /// The request to the store that is not answered yet.
+    pub asked: Option<u64>,
+    pub slots: BTreeSet<SlotId>,
+    pub procs: Vec<ProcId>,
+    pub commands: Vec<Command>,
+    pub page: Page,
+    pub stopped: Stopped,
+    /// The whole machine stands still until then; it may compute for ¾ T after it.
+    pub suspended_until: u64,
+    /// The agent alone stands still until then.
+    pub stalled_until: u64,
+    pub arena: Arena,
+    /// Nothing of an epoch before this one is committed any more.
+    pub frozen: EpochId,
+    /// What `ft_restore` gives.
+    pub restore: BTreeMap<(EpochId, GroupId), Option<Stamp>>,
+    pub ended: Option<(i32, Option<String>)>,
+}
+
+impl Machine {
+    pub fn new(offset: u64, slots: BTreeSet<SlotId>) -> Self {
+        Machine {
+            alive: true,
+            crashed_at: None,
+            agent: None,
+            incarnation: 0,
+            offset,
+            predecessor: None,
+            wake: None,
+            watched: 0,
+            asked: None,
+            slots,
+            procs: Vec::new(),
+            commands: Vec::new(),
+            page: Page::default(),
+            stopped: Stopped::default(),
+            suspended_until: 0,
+            stalled_until: 0,
+            arena: Arena::default(),
+            frozen: EpochId(0),
+            restore: BTreeMap::new(),
+            ended: None,
+        }
+    }
+
+    /// Whether its ranks stand still.
+    pub fn still(&self, now: u64) -> bool {
+        self.stopped.by_agent || self.stopped.by_lease || self.suspended_until > now
+    }
+
+    /// It loses everything, and its agent with it.
+    pub fn crash(&mut self, now: u64) {
+        let incarnation = self.incarnation + 1;
+        *self = Machine::new(self.offset, BTreeSet::new());
+        self.alive = false;
+        self.crashed_at = Some(now);
+        self.incarnation = incarnation;
+    }
+
+    /// The agent is gone. Shepherds notice, and kill their ranks.
+    pub fn lose_agent(&mut self, now: u64) {
+        let epoch = self.agent.take().and_then(|agent| agent.record().map(|record| record.epoch));
+        self.predecessor = Some((now, epoch.unwrap_or_default()));
+        self.incarnation += 1;
+        self.wake = None;
+        self.asked = None;
+        self.commands.clear();
+    }
+}
+
+impl World {
+    /// Commands arrive a little later, in order.
+    pub fn command(&mut self, node: usize, command: Command) {
+        self.machines[node].commands.push(command);
+        let delay = self.rng.range(5, 100);
+        self.push(delay, Act::Shepherds { node });
+    }
+
+    /// Shepherds read what has come in; a stop's first SIGKILL comes after it.
+    pub fn shepherds(&mut self, node: usize) {
+        let mut commands = std::mem::take(&mut self.machines[node].commands);
+        if self.setup.kill_first {
+            commands.sort_by_key(|command| !matches!(command, Command::Stop(_)));
+        }
+        for command in commands {
+            match command {
+                Command::Pause => self.stop(node, |stopped| stopped.by_agent = true),
+                Command::Continue => self.stop(node, |stopped| stopped.by_agent = false),
+                Command::Release(world) => self.unpark(node, world),
+                Command::Stop(world) if self.setup.kill_first => self.kill_world(node, world),
+                Command::Stop(world) => {
+                    let delay = self.rng.range(10, 200);
+                    self.push(delay, Act::Kill { node, world });
+                }
+            }
+        }
+    }
+
+    fn stop(&mut self, node: usize, change: impl Fn(&mut Stopped)) {
+        let machine = &mut self.machines[node];
+        change(&mut machine.stopped);
+        self.checks.look();
+        if !machine.still(self.now) {
+            self.go_all(node);
+        }
+    }
+
+    fn unpark(&mut self, node: usize, world: WorldId) {
+        for id in self.machines[node].procs.clone() {
+            let proc = self.ranks.get_mut(id);
+            proc.parked &= proc.name.world != world;
+        }
+        self.checks.look();
+        self.go_all(node);
+    }
+
+    /// The agent writes the lease's end on the page.
+    pub fn write_lease(&mut self, node: usize, until: u64) {
+        let machine = &mut self.machines[node];
+        if machine.page.lease != Some(until) {
+            machine.page.lease = Some(until);
+            self.queue.push(until.max(self.now), Act::Lease { node });
+            if until > self.now && machine.stopped.by_lease {
+                self.stop(node, |stopped| stopped.by_lease = false);
+            }
+        }
+    }
+
+    /// A shepherd's own timer.
+    pub fn lease_timer(&mut self, node: usize) {
+        let now = self.now;
+        if self.machines[node].page.lease.is_some_and(|until| until <= now) {
+            self.stop(node, |stopped| stopped.by_lease = true);
+        }
+    }
+
+    pub fn kill_world(&mut self, node: usize, world: WorldId) {
+        let incarnation = self.machines[node].incarnation;
+        if self.setup.breach != Some(Breach::EarlyEmptied) {
+            for id in self.machines[node].procs.clone() {
+                if self.ranks.get(id).name.world == world {
+                    self.put_down(id);
+                }
+            }
+        }
+        let delay = self.rng.range(10, 300);
+        self.push(delay, Act::Empty { node, incarnation, world });
+    }
+
+    /// ftd ends a process: nobody may be blamed for that.
+    fn put_down(&mut self, id: ProcId) {
+        let proc = self.ranks.get(id);
+        if proc.dead.is_none() {
+            let name = proc.name;
+            self.checks.put_down.insert(name);
+            self.die(id, Exit::Signal(9), false);
+        }
+    }
+
+    /// The shepherds of a dead agent end their ranks.
+    pub fn orphans(&mut self, node: usize, incarnation: u64) {
+        if self.machines[node].incarnation == incarnation {
+            for id in self.machines[node].procs.clone() {
+                self.die(id, Exit::Signal(9), false);
+            }
+            self.machines[node].stopped = Stopped::default();
+        }
+    }
+
+    pub fn kill_agent(&mut self, node: usize, back_after: u64) {
+        let now = self.now;
+        let machine = &mut self.machines[node];
+        if !machine.alive || machine.agent.is_none() || machine.ended.is_some() {
+            return;
+        }
+        machine.lose_agent(now);
+        machine.stalled_until = 0;
+        let incarnation = machine.incarnation;
+        let delay = self.rng.range(10, 2000);
+        self.push(delay, Act::Orphans { node, incarnation });
+        self.push(back_after, Act::StartAgent { node, incarnation });
+    }
+
+    /// The machine loses its power; what ran on it is gone without a word.
+    pub fn crash(&mut self, node: usize) {
+        for id in self.machines[node].procs.clone() {
+            let proc = self.ranks.get_mut(id);
+            proc.dead.get_or_insert(Exit::Signal(9));
+            let name = proc.name;
+            // Some networks tell their neighbours.
+            if self.rng.chance(500) {
+                for peer in self.program.neighbours(name.rank).to_vec() {
+                    if let Some(other) = self.ranks.named(Process::primary(name.world, Rank(peer))) {
+                        let (to, delay) = (self.ranks.get(other).node, self.rng.range(5000, 400_000));
+                        self.push(delay, Act::Arrive { to, packet: Packet::Reset { to: other } });
+                    }
+                }
+            }
+        }
+        self.machines[node].crash(self.now);
+        self.checks.look();
+    }
+
+    /// A new machine, with empty arenas and slots that nobody had.
+    pub fn join(&mut self) {
+        let (node, slots) = (self.machines.len(), self.setup.slots);
+        let offset = self.rng.range(0, 10 * SECOND);
+        self.machines.push(Machine::new(offset, (self.next_slot..self.next_slot + slots).map(SlotId).collect()));
+        self.next_slot += slots;
+        self.push(1000, Act::StartAgent { node, incarnation: 0 });
+    }
+
+    pub fn lose_slot(&mut self, slot: SlotId) {
+        let Some(node) = self.machines.iter().position(|node| node.alive && node.slots.contains(&slot)) else { return };
+        self.machines[node].slots.remove(&slot);
+        let on_it = |id: &ProcId| self.ranks.get(*id).slot == slot;
+        let found = self.machines[node].procs.iter().copied().find(on_it);
+        if let Some(id) = found {
+            let proc = self.ranks.get_mut(id);
+            let (process, initialized) = (proc.name, proc.initialized);
+            let lived = proc.dead.replace(Exit::Signal(9)).is_none();
+            self.checks.look();
+            self.reset_peers(process, node);
+            // The rank dies of its shepherd's death, and that is seen, as a rule, long before the launcher has swept.
+            if lived && initialized && self.rng.chance(900) {
+                let (incarnation, delay) = (self.machines[node].incarnation, self.rng.range(1, 300));
+                for event in [Event::SlotDying(slot), Event::Dying(process)] {
+                    self.push(delay, Act::Tell { node, incarnation, event: Box::new(event) });
+                }
+            }
+        }
+        let delay = self.rng.range(300, 8000);
+        self.push(delay, Act::SlotGone { node, slot });
+    }
+
+    pub fn slot_gone(&mut self, node: usize, slot: SlotId) {
+        let ranks = &self.ranks;
+        self.machines[node].procs.retain(|id| ranks.get(*id).slot != slot);
+        self.local(node, Event::SlotLost(slot));
+    }
+
+    /// A machine that was suspended runs again.
+    pub fn resumed(&mut self, node: usize) {
+        self.checks.look();
+        if !self.machines[node].still(self.now) {
+            self.go_all(node);
+        }
+    }
+
+    /// The job is told to end.
+    pub fn signal(&mut self, node: usize, signal: i32) {
+        for id in self.machines[node].procs.clone() {
+            if self.ranks.get(id).dead.is_some() {
+                continue;
+            }
+            let at_random =
+                [Obedience::Dies, Obedience::Dies, Obedience::Saves(0), Obedience::Saves(3), Obedience::Ignores];
+            let drawn = self.fate.pick(&at_random);
+            match self.setup.obedience.unwrap_or(drawn) {
+                Obedience::Dies => self.die(id, Exit::Signal(signal), false),
+                Obedience::Saves(code) => {
+                    let most = if self.setup.obedience.is_some() { SECOND } else { 15 * SECOND };
+                    let delay = self.fate.range(0, most);
+                    self.push(delay, Act::Leave(id, code));
+                }
+                Obedience::Ignores => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::{MS, Setup};
+
+    /// A job of three nodes that has computed for a while.
+    fn running() -> World {
+        let mut world = World::new(&Setup { steps: 10_000, ..Setup::default() }, false);
+        assert!(world.run_until(SECOND, World::computing));
+        world
+    }
+
+    fn steps(world: &World, node: usize) -> u32 {
+        world.ranks.of(&world.machines[node]).map(|(_, proc)| proc.step).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn shepherds_stop_their_ranks_when_the_lease_ends_whatever_the_agent_does() {
+        let mut world = running();
+        world.machines[1].stalled_until = 10 * SECOND;
+        let end = world.now + 50 * MS;
+        world.write_lease(1, end);
+        world.run_until(49 * MS, |_| false);
+        assert!(!world.machines[1].still(world.now));
+        world.run_until(2 * MS, |_| false);
+        assert!(world.machines[1].still(world.now), "the lease is over");
+        let before = steps(&world, 1);
+        world.run_until(100 * MS, |_| false);
+        assert_eq!(steps(&world, 1), before);
+        // The agent is heard again, and writes another end: they go on at once.
+        let again = world.now + SECOND;
+        world.write_lease(1, again);
+        assert!(!world.machines[1].still(world.now));
+        world.run_until(100 * MS, |_| false);
+        assert!(steps(&world, 1) > before);
+    }
+
+    #[test]
+    fn a_new_lease_continues_nothing_that_the_agent_stopped() {
+        let mut world = running();
+        world.command(0, Command::Pause);
+        let end = world.now + MS;
+        world.write_lease(0, end);
+        world.run_until(2 * MS, |_| false);
+        let again = world.now + SECOND;
+        world.write_lease(0, again);
+        assert!(world.machines[0].still(world.now));
+    }
+
+    #[test]
+    fn what_came_with_a_stop_is_obeyed_before_the_first_kill() {
+        for kill_first in [false, true] {
+            let mut world = running();
+            world.setup.kill_first = kill_first;
+            world.command(0, Command::Pause);
+            world.run_until(MS, |_| false);
+            world.command(0, Command::Stop(WorldId(1)));
+            world.command(0, Command::Continue);
+            let (end, mut ran) = (world.now + MS, false);
+            while world.now < end && world.advance() {
+                ran |= !world.machines[0].still(world.now) && world.ranks.lives_on(&world.machines[0]);
+            }
+            assert_eq!(ran, !kill_first);
+        }
+    }
+}

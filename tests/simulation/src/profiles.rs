@@ -1,0 +1,797 @@
+//! Named mixes of faults; each draws a schedule from a seed.
+
+use crate::driver::observers;
+use crate::faults::{FOREVER, Fault, Planned};
+use crate::net::{Barrier, Set, Weather};
+use crate::rng::Rng;
+use crate::setup::{MS, Promises, SECOND, Setup, Temper};
+use crate::store::Trouble;
+use ftd_core::Micros;
+
+/// Whether today's core passes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Every seed passes.
+    Holds,
+    /// Some seeds do not, and this is why; the complaint contains the second.
+    Fails(&'static str, &'static str),
+}
+
+/// A named mix of faults.
+pub struct Profile {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, one line.
+    pub about: &'static str,
+    /// Whether today's core passes.
+    pub known: Known,
+    draw: fn(&mut Rng, &mut Setup),
+}
+
+impl Profile {
+    /// The schedule of this seed.
+    pub fn setup(&self, seed: u64) -> Setup {
+        let part = self.name.bytes().fold(0xf7d, |sum: u64, byte| sum.wrapping_mul(31) + u64::from(byte));
+        let mut rng = Rng::of(seed, part);
+        let mut setup = Setup { seed, ..Setup::default() };
+        (self.draw)(&mut rng, &mut setup);
+        setup
+    }
+}
+
+/// All profiles.
+pub static ALL: &[Profile] = &[
+    Profile { name: "calm", about: "nothing happens", known: Known::Holds, draw: calm },
+    Profile {
+        name: "crash",
+        about: "ranks, agents, servers, shepherds and single nodes die",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: crash,
+    },
+    Profile {
+        name: "nodes",
+        about: "one or two nodes die",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: nodes,
+    },
+    Profile {
+        name: "rack",
+        about: "a node dies with all its observers, or a whole rack",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: rack,
+    },
+    Profile {
+        name: "islands",
+        about: "the application's network falls apart",
+        known: Known::Fails(
+            "a node that is cut off and reaches the store vouches for ever",
+            "invariant 6: the job hangs",
+        ),
+        draw: islands,
+    },
+    Profile {
+        name: "one-way",
+        about: "all that one node sends, or is sent, is lost for good; it reaches the store",
+        known: Known::Fails(
+            "a node that is cut off and reaches the store vouches for ever",
+            "invariant 6: the job hangs",
+        ),
+        draw: one_way,
+    },
+    Profile {
+        name: "everybody-cut",
+        about: "a switch restarts: everybody is cut off from everybody; ports and links return one by one",
+        known: Known::Fails("a node that is alone accuses all whom it observes", "invariant 7"),
+        draw: everybody_cut,
+    },
+    Profile {
+        name: "short",
+        about: "disturbances under half a time-out, while ranks die and watches are slow",
+        known: Known::Holds,
+        draw: short,
+    },
+    Profile {
+        name: "store-slow",
+        about: "the store is slow or elects, longer than four time-outs, while ranks and nodes die",
+        known: Known::Fails("an agent that starts again is silent until the store has answered it", "invariant 7"),
+        draw: store_slow,
+    },
+    Profile {
+        name: "store-lost",
+        about: "requests to the store are lost, or land late, while nodes are cut off for a moment",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: store_lost,
+    },
+    Profile {
+        name: "accusation",
+        about: "accusations are on their way for long, and their authors write again or start again",
+        known: Known::Fails(
+            "an accusation on its way is forgotten by a second write and by a new agent",
+            "invariant 5",
+        ),
+        draw: accusation,
+    },
+    Profile {
+        name: "watches",
+        about: "watches are late, lost and stale; agents start again",
+        known: Known::Fails("a stale watch hides the predecessor's death", "launched a second time"),
+        draw: watches,
+    },
+    Profile {
+        name: "stalls",
+        about: "agents stand still and their ranks do not",
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        draw: stalls,
+    },
+    Profile {
+        name: "suspend",
+        about: "whole machines stand still",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: suspend,
+    },
+    Profile {
+        name: "agent-quick",
+        about: "agents die and are back within half a time-out",
+        known: Known::Holds,
+        draw: agent_quick,
+    },
+    Profile {
+        name: "agent-late",
+        about: "an agent is back after its time-out; there is no other place for its ranks",
+        known: Known::Fails("a node whose agent was away for long cannot come back", "cannot be placed"),
+        draw: agent_late,
+    },
+    Profile {
+        name: "agent-twice",
+        about: "agents die twice in a row while acknowledgements are late",
+        known: Known::Fails("acknowledgements carry no incarnation", "invariant 5"),
+        draw: agent_twice,
+    },
+    Profile {
+        name: "two",
+        about: "clusters of two nodes",
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        draw: two,
+    },
+    Profile {
+        name: "three",
+        about: "clusters of three nodes",
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        draw: three,
+    },
+    Profile {
+        name: "levels",
+        about: "nodes die; what their partners held is restored",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: levels,
+    },
+    Profile {
+        name: "aborts",
+        about: "survivors abort because a node died while the store elects",
+        known: Known::Fails("a hold is settled by a clock", "because a peer had died"),
+        draw: aborts,
+    },
+    Profile {
+        name: "cancel",
+        about: "the job is cancelled while the store is out of reach",
+        known: Known::Fails("a job that is cancelled ends beside the record", "every end is a record"),
+        draw: cancel,
+    },
+    Profile {
+        name: "deleted-key",
+        about: "somebody deletes the job's key",
+        known: Known::Fails("without the key every write is tried again for ever", "invariant 6: the job hangs"),
+        draw: deleted_key,
+    },
+    Profile {
+        name: "left-out",
+        about: "nodes that are cut off read that they are out",
+        known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
+        draw: left_out,
+    },
+    Profile {
+        name: "fenced",
+        about: "nodes are cut off from everything for a while",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: fenced,
+    },
+    Profile {
+        name: "wishes",
+        about: "ranks abort and exit by their own wish while others die",
+        known: Known::Holds,
+        draw: wishes,
+    },
+    Profile {
+        name: "own-timeouts",
+        about: "one agent's configuration has another time-out than the job",
+        known: Known::Fails("each agent has a time-out of its own", "invariant 5"),
+        draw: own_timeouts,
+    },
+    Profile {
+        name: "reboot",
+        about: "machines die and come back under their old ids",
+        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        draw: reboot,
+    },
+    Profile {
+        name: "joins",
+        about: "a node dies, there is no spare, and a new machine is given to the job a moment later; others are cut off",
+        known: Known::Fails("nodes cannot join, and nobody waits for one", "cannot be placed"),
+        draw: joins,
+    },
+    Profile {
+        name: "start",
+        about: "deaths and cuts before the first world computes",
+        known: Known::Fails("a job that cannot start ends beside the record", "every end is a record"),
+        draw: start,
+    },
+    Profile {
+        name: "copies",
+        about: "ranks and agents die while they copy their state",
+        known: Known::Holds,
+        draw: copies,
+    },
+    Profile {
+        name: "slow-net",
+        about: "packets that take longer than a time-out may",
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        draw: slow_net,
+    },
+    Profile {
+        name: "mixed",
+        about: "everything",
+        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        draw: mixed,
+    },
+];
+
+/// The profile of this name.
+pub fn named(name: &str) -> Option<&'static Profile> {
+    ALL.iter().find(|profile| profile.name == name)
+}
+
+// ---- what the profiles draw from
+
+/// A cluster with a spare node, its job of two to four seconds, and a network with small faults.
+fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
+    let slots = rng.range(1, 2);
+    let spares = if nodes > 2 { rng.range(1, nodes / 2) } else { 1 };
+    let ranks = ((nodes - spares) * slots).max(2).min(nodes * slots);
+    (setup.nodes, setup.slots, setup.ranks) = (nodes as u32, slots as u32, ranks as u32);
+    setup.racks = if rng.chance(500) { 64 } else { rng.range(2, nodes) as u32 };
+    setup.policy.observers = rng.range(1, 3) as usize;
+    setup.policy.max_failures = 50;
+    setup.policy.fence_kill = Micros(rng.range(2, 8) * SECOND);
+    setup.policy.start_timeout = Micros(5 * SECOND);
+    setup.patience = rng.range(4, 6) * SECOND;
+    setup.steps = rng.range(80, 240) as u32;
+    setup.pace = rng.range(2000, 4000) * MS / u64::from(setup.steps);
+    setup.every = rng.range(8, 30) as u32;
+    setup.width = rng.range(1, 2) as u32;
+    setup.groups = if ranks >= 4 && rng.chance(300) { 2 } else { 1 };
+    setup.temper = rng.pick(&[Temper::Hangs, Temper::Aborts]);
+    setup.deadline = rng.range(200, 1500) * MS;
+    setup.shipping = rng.range(5, 150) * MS;
+    setup.weather = Weather { drop: rng.range(0, 10), double: rng.range(0, 100) };
+}
+
+fn usual(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(3, 7);
+    cluster(rng, setup, nodes);
+}
+
+/// While the job runs.
+fn sometime(rng: &mut Rng) -> u64 {
+    rng.range(150, 2000) * MS
+}
+
+/// Often soon after the one before, to hit a recovery.
+fn next(rng: &mut Rng, before: u64) -> u64 {
+    if rng.chance(500) { before + rng.range(0, 40_000) } else { sometime(rng) }
+}
+
+fn node(rng: &mut Rng, setup: &Setup) -> usize {
+    rng.range(0, u64::from(setup.nodes) - 1) as usize
+}
+
+fn some_nodes(rng: &mut Rng, setup: &Setup, most: u64) -> Set {
+    let count = rng.range(1, most.max(1));
+    Set::of((0..count).map(|_| node(rng, setup)))
+}
+
+fn plan(setup: &mut Setup, at: u64, fault: Fault) {
+    setup.faults.push(Planned { at, fault });
+}
+
+fn kill_rank(rng: &mut Rng, setup: &Setup) -> Fault {
+    Fault::KillRank { rank: rng.range(0, u64::from(setup.ranks) - 1) as u32, signal: rng.pick(&[9, 11, 6]) }
+}
+
+fn net(barrier: Barrier, span: u64) -> Fault {
+    Fault::Net { barrier, span }
+}
+
+fn small_death(rng: &mut Rng, setup: &Setup) -> Fault {
+    match rng.range(0, 9) {
+        0..=5 => kill_rank(rng, setup),
+        6..=7 => Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 50) * MS },
+        8 => Fault::KillServer { node: node(rng, setup) },
+        _ => Fault::LoseSlot { slot: rng.range(0, u64::from(setup.nodes * setup.slots) - 1) as u32 },
+    }
+}
+
+/// A cut of one kind or another.
+fn barrier(rng: &mut Rng, setup: &Setup) -> Barrier {
+    let (one, other) = (node(rng, setup), node(rng, setup));
+    match rng.range(0, 5) {
+        0 => Barrier::Cut { from: Set::one(one), to: Set::All },
+        1 => Barrier::Cut { from: Set::All, to: Set::one(one) },
+        2 => Barrier::Cut { from: Set::one(one), to: Set::one(other) },
+        3 => Barrier::Loss(rng.range(100, 600)),
+        _ => Barrier::Island(some_nodes(rng, setup, u64::from(setup.nodes) / 2)),
+    }
+}
+
+fn store_trouble(rng: &mut Rng, setup: &Setup) -> Trouble {
+    let all = |rng: &mut Rng| if rng.chance(500) { Set::All } else { some_nodes(rng, setup, 2) };
+    match rng.range(0, 5) {
+        0 => Trouble::NoRequests(all(rng)),
+        1 => Trouble::NoAnswers(all(rng)),
+        2 => Trouble::Election,
+        3 => Trouble::Slow(10 * MS, rng.range(100, 5000) * MS),
+        4 => Trouble::Watches { lost: rng.range(0, 1000), up_to: rng.range(1, 5000) * MS },
+        _ => Trouble::Loses { before: 200, after: 200, late: 300, by: rng.range(100, 4000) * MS },
+    }
+}
+
+// ---- the profiles
+
+fn calm(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+fn crash(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.renewable = rng.chance(500);
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 6) {
+        let fault = small_death(rng, setup);
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+    if rng.chance(300) {
+        plan(setup, at, Fault::KillNodes(Set::one(node(&mut rng.clone(), setup))));
+    }
+}
+
+fn nodes(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 2) {
+        let dies = node(rng, setup);
+        plan(setup, at, Fault::KillNodes(Set::one(dies)));
+        at = next(rng, at);
+    }
+}
+
+fn rack(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(5, 8);
+    cluster(rng, setup, nodes);
+    setup.ranks = (u64::from(setup.slots) * nodes.div_ceil(2)).max(2) as u32 - 1;
+    setup.groups = 1;
+    let first = node(rng, setup);
+    let doomed = if rng.chance(600) {
+        Set::of(observers(setup, first).into_iter().chain([first]))
+    } else {
+        Set::of((0..nodes as usize).filter(|other| setup.rack(*other) == setup.rack(first)))
+    };
+    let at = sometime(rng);
+    plan(setup, at, Fault::KillNodes(doomed));
+}
+
+fn islands(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let first = node(rng, setup);
+        let island = if rng.chance(300) {
+            Set::of(observers(setup, first).into_iter().chain([first]))
+        } else {
+            some_nodes(rng, setup, u64::from(setup.nodes) / 2)
+        };
+        let span = if rng.chance(300) { FOREVER } else { rng.range(100, 3000) * MS };
+        let at = sometime(rng);
+        plan(setup, at, net(Barrier::Island(island), span));
+        if rng.chance(500) {
+            plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(island), span: span.min(3 * SECOND) });
+        }
+    }
+}
+
+fn one_way(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let (one, at) = (Set::one(node(rng, setup)), sometime(rng));
+    let barrier = match rng.range(0, 1) {
+        0 => Barrier::Cut { from: one, to: Set::All },
+        _ => Barrier::Cut { from: Set::All, to: one },
+    };
+    plan(setup, at, net(barrier, FOREVER));
+}
+
+fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.patience = rng.range(4, 6) * SECOND;
+    let (timeout, period) = (setup.timeout(), setup.policy.heartbeat_period.0);
+    // Over before anybody may speak, or so long that everybody has been alone.
+    let (span, spread) = if rng.chance(200) {
+        let span = rng.range(100 * MS, timeout - 2 * period);
+        (span, rng.range(0, timeout - 2 * period - span))
+    } else {
+        let spread = if rng.chance(300) { 0 } else { rng.range(0, 2 * timeout) };
+        (rng.range(timeout + period, setup.patience - SECOND - spread), spread)
+    };
+    let draw = rng.draw();
+    let barrier = if rng.chance(500) { Barrier::Ports { spread, draw } } else { Barrier::Links { spread, draw } };
+    let at = sometime(rng);
+    plan(setup, at, net(barrier, span));
+    // The store behind the same switch.
+    for node in 0..setup.nodes as usize {
+        if rng.chance(300) {
+            continue;
+        }
+        let until = span + rng.range(0, spread);
+        plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(node)), span: until });
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+fn short(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather.drop = 0;
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 3) {
+        let span = rng.range(10 * MS, setup.timeout() / 2 - 10 * MS);
+        let fault = match rng.range(0, 2) {
+            0 => Fault::Stall { node: node(rng, setup), span },
+            1 => Fault::Suspend { node: node(rng, setup), span },
+            _ => net(barrier(rng, setup), span),
+        };
+        plan(setup, at, fault);
+        at += span + 7 * setup.timeout();
+    }
+    if rng.chance(300) {
+        plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::All), span: SECOND });
+    }
+    if rng.chance(500) {
+        let trouble = Trouble::Watches { lost: rng.range(0, 1000), up_to: rng.range(100, 5000) * MS };
+        plan(setup, 0, Fault::Store { trouble, span: 10 * SECOND });
+    }
+    for _ in 0..rng.range(0, 2) {
+        let (dies, when) = (kill_rank(rng, setup), rng.range(150 * MS, at));
+        plan(setup, when, dies);
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+fn store_slow(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let at = sometime(rng);
+    let span = rng.range(500, 6000) * MS;
+    let high = rng.range(1, 10) * setup.timeout();
+    let trouble = if rng.chance(500) { Trouble::Election } else { Trouble::Slow(10 * MS, high) };
+    plan(setup, at, Fault::Store { trouble, span });
+    for _ in 0..rng.range(1, 2) {
+        let during = at + rng.range(0, 400) * MS;
+        let fault =
+            if rng.chance(300) { Fault::KillNodes(Set::one(node(rng, setup))) } else { small_death(rng, setup) };
+        plan(setup, during, fault);
+    }
+}
+
+fn store_lost(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.deadline = rng.range(100, 300) * MS;
+    setup.kill_first = true;
+    let at = sometime(rng);
+    let trouble = Trouble::Loses { before: 100, after: 200, late: 500, by: rng.range(500, 3000) * MS };
+    plan(setup, at, Fault::Store { trouble, span: 4 * SECOND });
+    for _ in 0..rng.range(1, 2) {
+        let away = node(rng, setup);
+        let span = rng.range(450, 900) * MS;
+        let begins = at + rng.range(0, 1000) * MS;
+        plan(setup, begins, net(Barrier::Island(Set::one(away)), span));
+        if rng.chance(500) {
+            plan(setup, begins + span - rng.range(0, 200) * MS, small_death(&mut rng.clone(), setup));
+        }
+    }
+}
+
+fn accusation(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.kill_first = true;
+    setup.deadline = rng.range(80, 200) * MS;
+    setup.policy.observers = rng.range(1, 2) as usize;
+    let (away, at, span) = (node(rng, setup), sometime(rng), rng.range(510, 700) * MS);
+    plan(setup, at, net(Barrier::Island(Set::one(away)), span));
+    // The one that is accused cannot read, nor write, what would save it.
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(away)), span: 4 * SECOND });
+    let trouble = Trouble::LosesWrites { before: 500, late: 500, by: rng.range(1000, 3000) * MS };
+    plan(setup, at + 300 * MS, Fault::Store { trouble, span: 2 * SECOND });
+    if rng.chance(500) {
+        let author = rng.pick(&observers(setup, away));
+        let dies = at + rng.range(510, 900) * MS;
+        plan(setup, dies, Fault::KillAgent { node: author, back_after: rng.range(5, 30) * MS });
+    }
+}
+
+fn watches(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.stale_watch = true;
+    let trouble = Trouble::Watches { lost: rng.range(0, 900), up_to: rng.range(100, 5000) * MS };
+    plan(setup, 0, Fault::Store { trouble, span: 10 * SECOND });
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 3) {
+        let fault = match rng.range(0, 3) {
+            0 => kill_rank(rng, setup),
+            _ => Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 150) * MS },
+        };
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+}
+
+fn stalls(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let (stalled, span, at) = (node(rng, setup), rng.range(100, 3000) * MS, sometime(rng));
+        plan(setup, at, Fault::Stall { node: stalled, span });
+    }
+}
+
+fn suspend(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let (stalled, span, at) = (node(rng, setup), rng.range(100, 3000) * MS, sometime(rng));
+        plan(setup, at, Fault::Suspend { node: stalled, span });
+    }
+}
+
+fn agent_quick(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather.drop = 0;
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 3) {
+        let back_after = rng.range(5 * MS, setup.timeout() / 2 - 20 * MS);
+        let dies = node(rng, setup);
+        plan(setup, at, Fault::KillAgent { node: dies, back_after });
+        at += 7 * setup.timeout();
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+fn agent_late(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.ranks = setup.nodes * setup.slots;
+    let (dies, at) = (node(rng, setup), sometime(rng));
+    plan(setup, at, Fault::KillAgent { node: dies, back_after: rng.range(600, 2500) * MS });
+    setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
+}
+
+fn agent_twice(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(3, 4);
+    cluster(rng, setup, nodes);
+    setup.kill_first = true;
+    setup.policy.observers = 1;
+    let (twice, mut at) = (node(rng, setup), sometime(rng));
+    let late = Barrier::Late { from: Set::All, to: Set::one(twice), by: rng.range(350, 450) * MS };
+    plan(setup, at, net(late, 3 * SECOND));
+    for _ in 0..2 {
+        plan(setup, at, Fault::KillAgent { node: twice, back_after: rng.range(5, 15) * MS });
+        at += rng.range(310, 360) * MS;
+    }
+    at -= rng.range(230, 270) * MS;
+    plan(setup, at, net(Barrier::Island(Set::one(twice)), FOREVER));
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(twice)), span: FOREVER });
+}
+
+fn anything(rng: &mut Rng, setup: &Setup) -> Fault {
+    let span = rng.range(50, 3000) * MS;
+    match rng.range(0, 11) {
+        0..=3 => small_death(rng, setup),
+        4 => Fault::KillNodes(Set::one(node(rng, setup))),
+        5 => Fault::Suspend { node: node(rng, setup), span },
+        6 => Fault::Stall { node: node(rng, setup), span },
+        7 => net(Barrier::Ports { spread: rng.range(0, 1000) * MS, draw: rng.draw() }, span),
+        8 | 9 => net(barrier(rng, setup), span),
+        _ => Fault::Store { trouble: store_trouble(rng, setup), span },
+    }
+}
+
+fn several(rng: &mut Rng, setup: &mut Setup, most: u64) {
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, most) {
+        let fault = anything(rng, setup);
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+}
+
+fn two(rng: &mut Rng, setup: &mut Setup) {
+    cluster(rng, setup, 2);
+    several(rng, setup, 3);
+}
+
+fn three(rng: &mut Rng, setup: &mut Setup) {
+    cluster(rng, setup, 3);
+    several(rng, setup, 3);
+}
+
+fn levels(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.groups = if setup.ranks >= 4 { rng.range(1, 2) as u32 } else { 1 };
+    setup.shipping = rng.range(20, 400) * MS;
+    let (dies, at) = (node(rng, setup), rng.range(500, 2500) * MS);
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+    if rng.chance(500) {
+        let before = at.saturating_sub(rng.range(50, 400) * MS);
+        let away = node(rng, setup);
+        // Copies wait, and newer versions than the partners have are there.
+        plan(setup, before, net(Barrier::Island(Set::one(away)), rng.range(50, 240) * MS));
+    }
+    setup.promises = Promises { ends_well: true, levels: true, ..Promises::default() };
+}
+
+fn aborts(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.temper = Temper::Aborts;
+    setup.groups = 1;
+    setup.every = u32::MAX;
+    let (dies, at) = (rng.range(0, 1) as usize, sometime(rng));
+    let span = rng.range(4, 12) * setup.timeout();
+    let trouble = match rng.range(0, 3) {
+        0 => Trouble::Election,
+        1 => Trouble::Slow(10 * MS, 10 * setup.timeout()),
+        2 => Trouble::LosesWrites { before: 0, late: 1000, by: 8 * setup.timeout() },
+        _ => Trouble::NoRequests(Set::of(observers(setup, dies))),
+    };
+    plan(setup, at.saturating_sub(rng.range(0, 100) * MS), Fault::Store { trouble, span });
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+}
+
+fn cancel(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let at = sometime(rng);
+    let signal = rng.pick(&[2, 15]);
+    plan(setup, at, Fault::Cancel { signal });
+    if rng.chance(600) {
+        let trouble = store_trouble(rng, setup);
+        plan(setup, at.saturating_sub(rng.range(0, 300) * MS), Fault::Store { trouble, span: 3 * SECOND });
+    }
+    if rng.chance(300) {
+        let fault = small_death(rng, setup);
+        plan(setup, next(&mut rng.clone(), at), fault);
+    }
+}
+
+fn deleted_key(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let at = sometime(rng);
+    plan(setup, at, Fault::DeleteKey);
+    let fault = if rng.chance(500) { small_death(rng, setup) } else { kill_rank(rng, setup) };
+    plan(setup, at + rng.range(1, 200) * MS, fault);
+}
+
+fn left_out(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let away = some_nodes(rng, setup, u64::from(setup.nodes - 1) / 2);
+    let (at, span) = (sometime(rng), rng.range(480, 1500) * MS);
+    // For as long as it takes to be left out it hears nothing of the store either, so that it cannot vouch for itself.
+    plan(setup, at, net(Barrier::Island(away), span));
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(away), span: span + rng.range(0, 100) * MS });
+}
+
+fn fenced(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.kill_first = true;
+    let away = some_nodes(rng, setup, u64::from(setup.nodes - 1) / 2);
+    let (at, span) = (sometime(rng), rng.range(300, 2000) * MS);
+    plan(setup, at, net(Barrier::Island(away), span));
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(away), span });
+    plan(setup, at, Fault::Store { trouble: Trouble::NoAnswers(away), span });
+}
+
+fn wishes(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.policy.recover_aborts = rng.chance(300);
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 4) {
+        let rank = rng.range(0, u64::from(setup.ranks) - 1) as u32;
+        let fault = match rng.range(0, 3) {
+            0 => Fault::AbortRank { rank, code: rng.range(0, 300) as i32 * rng.range(0, 1) as i32 },
+            1 => Fault::ExitRank { rank, code: rng.range(1, 128) as i32 },
+            _ => small_death(rng, setup),
+        };
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+}
+
+fn own_timeouts(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let hasty = node(rng, setup) as u32;
+    setup.own_timeouts.insert(hasty, setup.timeout() / 2);
+    let (away, at) = (node(rng, setup), sometime(rng));
+    plan(setup, at, net(Barrier::Cut { from: Set::one(away), to: Set::All }, rng.range(200, 400) * MS));
+}
+
+fn reboot(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    for _ in 0..rng.range(1, 2) {
+        let (dies, at) = (node(rng, setup), sometime(rng));
+        plan(setup, at, Fault::Reboot { node: dies, back_after: rng.range(50, 3000) * MS });
+    }
+}
+
+fn joins(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.ranks = setup.nodes * setup.slots;
+    let (dies, at) = (node(rng, setup), sometime(rng));
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+    let given = (at + rng.range(0, 3000) * MS).saturating_sub(SECOND);
+    let given = given.max(150 * MS);
+    plan(setup, given, Fault::Join);
+    if rng.chance(500) {
+        let span = rng.range(50, 2000) * MS;
+        let during = given.saturating_sub(rng.range(0, 500) * MS).max(150 * MS);
+        plan(setup, during, net(Barrier::Ports { spread: rng.range(0, 500) * MS, draw: rng.draw() }, span));
+    }
+    setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
+}
+
+fn start(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.renewable = rng.chance(300);
+    for _ in 0..rng.range(1, 3) {
+        let fault = anything(rng, setup);
+        plan(setup, rng.range(0, 150) * MS, fault);
+    }
+    if rng.chance(200) {
+        let dies = node(rng, setup);
+        plan(setup, rng.range(0, 40) * MS, Fault::KillNodes(Set::one(dies)));
+    }
+}
+
+fn copies(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.every = rng.range(3, 8) as u32;
+    setup.copying = 2 * setup.pace;
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 5) {
+        let fault = match rng.range(0, 3) {
+            0 => Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 50) * MS },
+            _ => kill_rank(rng, setup),
+        };
+        plan(setup, at, fault);
+        at = next(rng, at);
+    }
+}
+
+fn slow_net(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let barrier = Barrier::Slow { share: rng.range(20, 700), up_to: rng.range(100, 900) * MS };
+    plan(setup, 0, net(barrier, rng.range(500, 4000) * MS));
+    several(rng, setup, 2);
+}
+
+fn mixed(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.renewable = rng.chance(300);
+    setup.stale_watch = rng.chance(300);
+    setup.policy.recover_aborts = rng.chance(100);
+    setup.weather.drop = if rng.chance(300) { rng.range(0, 100) } else { setup.weather.drop };
+    several(rng, setup, 6);
+    if rng.chance(50) {
+        let at = sometime(rng);
+        plan(setup, at, Fault::Cancel { signal: 15 });
+    }
+}
