@@ -274,6 +274,18 @@ impl CheckpointDir {
         all
     }
 
+    /// What has been brought back is kept from now on, and not from the agent's first look at the next world on: that may have
+    /// replaced it by then.
+    pub(super) fn keep_again(&self, torn: &[Torn]) {
+        for path in torn.iter().filter(|torn| torn.instead.is_some()).map(|torn| &torn.path) {
+            if let Ok(meta) = self.beneath.metadata(path)
+                && meta.is_file()
+            {
+                self.keep(path, meta.ino());
+            }
+        }
+    }
+
     fn exchange_file(&self, mut torn: Torn, present: &HashSet<u64>, unlocked: &mut Unlocked) -> Torn {
         let mut find = || {
             let (kept, name) = (self.kept.as_ref()?, torn.path.file_name()?);
@@ -657,6 +669,37 @@ mod tests {
         assert_eq!((read(&dir, "step"), read(&dir, "deep/step")), ("one".to_string(), "one".to_string()));
         absorb(&mut dir, || true);
         assert_eq!((links(&gone), kept(&job)), (0, 3));
+    }
+
+    #[test]
+    fn what_was_brought_back_is_kept_before_anybody_looks_at_the_next_world() {
+        let (_job, _notices, mut dir) = with(&["step"]);
+        for text in ["two", "three", "four"] {
+            write(&dir, &["step.tmp"], text);
+            rename(&dir, "step.tmp", "step");
+            absorb(&mut dir, || false);
+            let said = dir.set_aside().unwrap().join("\n");
+            assert_eq!((names(&dir), read(&dir, "step")), (vec!["step".to_string()], "one".to_string()), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_agent_that_was_killed_while_it_worked_in_notices_loses_nothing() {
+        let (job, notices, mut dir) = with(&["step", "again", "beside"]);
+        for _ in 0..2 {
+            write(&dir, &["step.tmp"], "two");
+            rename(&dir, "step.tmp", "step");
+            write(&dir, &["again"], "tow");
+            assert!(!dir.read_notices().is_empty());
+            drop(dir);
+            dir = open(&job, &notices);
+            let said = dir.set_aside().unwrap().join("\n");
+            assert_eq!(
+                (names(&dir), read(&dir, "step")),
+                (vec!["beside".into(), "step".into()], "one".into()),
+                "{said}"
+            );
+        }
     }
 
     #[test]
