@@ -33,6 +33,11 @@ impl Agent {
             Event::Surveyed { dying, leaving } => self.take_survey(&dying, &leaving),
             Event::WorldServerLost(world) => self.take_server_lost(world),
             Event::WorldEmptied(world) => self.take_emptied(world),
+            Event::Lingers(world) => {
+                if let Some(Some(since)) = self.worlds.get_mut(&world) {
+                    *since = self.now;
+                }
+            }
             Event::Drained(world) => self.drained |= self.stage == Stage::Draining && world.next() == self.world(),
             Event::Committed { process, version } => self.take_committed(process, version),
             Event::InventoryTaken { epoch, inventory } => {

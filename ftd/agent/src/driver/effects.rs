@@ -263,6 +263,15 @@ impl Driver {
         }
     }
 
+    /// The user does not want to wait: what is still printed at the job's end has as little time as in a recovery.
+    pub(super) fn hurry_filters(&mut self) {
+        for (number, world) in self.worlds.iter().filter(|(_, world)| world.stopping) {
+            for shepherd in world.occupied.iter().filter_map(|slot| self.shepherds.get(slot)) {
+                shepherd.link.send(&shepherd::ToShepherd::Stop { world: *number, over: false });
+            }
+        }
+    }
+
     pub(super) fn world_emptied(&mut self, number: WorldNumber) {
         if let Some(host) = self.worlds.get_mut(&number).and_then(|w| w.pmix.take()) {
             host.kill();
