@@ -1,5 +1,6 @@
 """Looking at processes through /proc, and ending them."""
 
+import contextlib
 import ctypes
 import glob
 import os
@@ -274,10 +275,13 @@ def kill(pid):
 
 
 def kill_all(pids):
-    """SIGKILLs several processes at once, then waits until none of them runs."""
+    """SIGKILLs several processes at once, then waits until none of them runs. All were there; one may die of another's death."""
     pids = list(pids)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    held = [os.pidfd_open(pid) for pid in pids]
+    for descriptor in held:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
     deadline = time.monotonic() + 10
     while any(alive(pid) for pid in pids):
         if time.monotonic() > deadline:
