@@ -40,7 +40,7 @@ enum Verdict {
     /// It is of no use any more.
     Release(Entry),
     /// What is there is kept from now on, instead of this.
-    Renew(Option<Entry>, PathBuf),
+    Renew(Option<Entry>, Entry, PathBuf),
     /// There is nothing to do.
     Nothing,
 }
@@ -144,8 +144,12 @@ impl CheckpointDir {
         }
         match (self.actual(*directory, name), entry) {
             (Some((actual, _)), Some(entry)) if actual == entry => Verdict::Nothing,
-            (Some((Entry::File(inode), path)), Some(_)) if self.is_whole(inode) => Verdict::Renew(entry, path),
-            (Some((Entry::Directory(_), path)), _) if self.is_successor(&path) => Verdict::Renew(entry, path),
+            (Some((actual @ Entry::File(inode), path)), Some(_)) if self.is_whole(inode) => {
+                Verdict::Renew(entry, actual, path)
+            }
+            (Some((actual @ Entry::Directory(_), path)), _) if self.is_successor(&path) => {
+                Verdict::Renew(entry, actual, path)
+            }
             (None, Some(entry)) => Verdict::Release(entry),
             (Some(_), Some(entry)) if left.deleted => Verdict::Release(entry),
             (Some((Entry::Directory(_), _)), None) | (Some(_), Some(_)) => Verdict::Hold(entry),
@@ -164,11 +168,14 @@ impl CheckpointDir {
                 kept.tidy(*directory);
                 Some(entry)
             }
-            Verdict::Renew(entry, path) => {
-                match self.beneath.metadata(&path) {
-                    Ok(meta) if meta.is_dir() => drop(kept.mark(*directory, name, meta.ino())),
-                    Ok(meta) => self.keep(&path, meta.ino()),
-                    Err(_) => return false,
+            Verdict::Renew(entry, found, path) => {
+                // Something else may have the name by now, of which nothing is known.
+                if self.actual(*directory, name).is_none_or(|(actual, _)| actual != found) {
+                    return false;
+                }
+                match found {
+                    Entry::Directory(inode) => drop(kept.mark(*directory, name, inode)),
+                    Entry::File(inode) => self.keep(&path, inode),
                 }
                 entry
             }
@@ -681,6 +688,21 @@ mod tests {
             let said = dir.set_aside().unwrap().join("\n");
             assert_eq!((names(&dir), read(&dir, "step")), (vec!["step".to_string()], "one".to_string()), "{said}");
         }
+    }
+
+    #[test]
+    fn nothing_is_let_go_of_for_what_was_replaced_meanwhile() {
+        let (_job, _notices, mut dir) = with(&["step", "next"]);
+        let name = (dir.root_inode.unwrap(), OsString::from("step"));
+        let before = dir.kept.as_ref().unwrap().entry(name.0, &name.1);
+        rename(&dir, "next", "step");
+        let (found, path) = dir.actual(name.0, &name.1).unwrap();
+        write(&dir, &["step.tmp"], "two");
+        rename(&dir, "step.tmp", "step");
+        assert!(!dir.carry_out(&name, Verdict::Renew(before, found, path), &BTreeSet::new()));
+        absorb(&mut dir, || false);
+        dir.set_aside().unwrap();
+        assert_eq!((names(&dir), read(&dir, "step")), (vec!["step".to_string()], "one".to_string()));
     }
 
     #[test]
