@@ -97,12 +97,23 @@ def shared_files():
     return found
 
 
+def _lock_holders():
+    """Who holds which file's lock: inode and pid."""
+    with open("/proc/locks") as file:
+        return {int(line.split()[5].rpartition(":")[2]): int(line.split()[4]) for line in file if " FLOCK " in line}
+
+
+def has_dead_jobs():
+    """Whether there is a job directory of this user's below /dev/shm whose lock nobody holds."""
+    holders = _lock_holders()
+    locks = [path for path, _ in shared_files() if path.endswith(".lock") and f"/ftd-{os.getuid()}-" in path]
+    return any(os.path.exists(path) and os.lstat(path).st_ino not in holders for path in locks)
+
+
 def of_other_jobs(mine):
     """The job directories below /dev/shm whose lock is held by a process that is not one of `mine`, with the files beside them:
     what is in them comes and goes with that job."""
-    with open("/proc/locks") as file:
-        holders = {int(line.split()[5].rpartition(":")[2]): int(line.split()[4]) for line in file if " FLOCK " in line}
-    found = set()
+    holders, found = _lock_holders(), set()
     for path in glob.glob("/dev/shm/**/ftd-*.lock", recursive=True):
         try:
             holder = holders.get(os.lstat(path).st_ino)

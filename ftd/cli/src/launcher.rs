@@ -781,12 +781,24 @@ impl Launcher {
             if now < ending.until {
                 return false;
             }
+            let sentence = self.overdue();
+            self.output.say(&sentence);
             family::end_all(LEAVE);
             self.agent = None;
         }
         self.take_pipes(now);
         self.shepherds.clear();
         true
+    }
+
+    /// Who has not ended after the job's end.
+    fn overdue(&self) -> String {
+        let agent = self.agent.iter().map(|agent| format!("the agent (process {})", agent.pid));
+        let shepherds =
+            self.shepherds.iter().map(|(slot, s)| format!("the shepherd of slot {slot} (process {})", s.pid));
+        let who: Vec<String> = agent.chain(shepherds).take(4).collect();
+        let who = if who.is_empty() { "a process of the job".to_string() } else { who.join(", ") };
+        format!("ftrun: {who}: still there {} s after the job's end, and killed", LEAVE.as_secs())
     }
 
     /// The last of the output, the last sentence, and the status.

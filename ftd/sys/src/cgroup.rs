@@ -138,7 +138,7 @@ fn remove_below(group: &File, depth: usize) {
 }
 
 fn inside(directory: &File, name: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name)
+    crate::beneath::path_of(directory).join(name)
 }
 
 /// The directory of this process's own group.

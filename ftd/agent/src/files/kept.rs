@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -79,7 +78,7 @@ impl Kept {
     /// nothing is kept. When it has lost its last name meanwhile, to one of which nothing is known yet, what was kept stays.
     pub fn keep(&self, directory: u64, name: &OsStr, file: &File, inode: u64) -> io::Result<Option<Entry>> {
         let room = self.make_room(directory)?;
-        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let own = path_of(file);
         match rustix::fs::linkat(CWD, &own, &room, name, AtFlags::SYMLINK_FOLLOW) {
             Err(Errno::EXIST) => {}
             result => return Ok(result.map(|()| None)?),
