@@ -253,6 +253,9 @@ impl Driver {
         }
         self.files.world_ends();
         let over = self.core.stage() == ftd_core::agent::Stage::Ending;
+        if over {
+            self.files.job_ends();
+        }
         for slot in world.occupied.clone() {
             if let Some(shepherd) = self.shepherds.get(&slot) {
                 shepherd.link.send(&shepherd::ToShepherd::Stop { world: number, over });

@@ -219,6 +219,14 @@ impl CheckpointDir {
         alive && !self.pending.is_empty()
     }
 
+    /// Watches nothing any more. An agent that comes after this knows of no whole file.
+    pub fn let_go(&mut self) {
+        self.journal.nothing();
+        let files = self.files.values_mut().filter_map(|file| file.watch.take());
+        let watches = self.directories.drain().map(|(watch, _)| watch).chain(self.job.take()).chain(files);
+        watches.for_each(|watch| self.queue.forget(watch));
+    }
+
     /// Whether somebody was writing when this was last looked at.
     pub fn is_open(&self) -> bool {
         !self.open.is_empty()
