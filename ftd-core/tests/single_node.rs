@@ -423,6 +423,35 @@ fn a_program_that_never_asks_for_its_state_gets_its_block_at_the_end() {
 }
 
 #[test]
+fn a_cause_that_comes_before_the_record_is_in_the_next_agents_block() {
+    let mut node = running();
+    node.tell(Event::Dying(process(1, 0)));
+    node.wait(MS);
+    // The epoch is agreed, and its agent dies before anybody has been told of what the rank died.
+    let predecessor = Predecessor { died: Micros(node.now), reported: EpochId(1) };
+    let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
+    node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
+    node.agent.step(Micros(node.now), killed(1, 0));
+    let mut said = node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    let events = [
+        Event::SlotUp(SlotId(0)),
+        Event::SlotUp(SlotId(1)),
+        Event::WorldEmptied(WorldId(2)),
+        Event::Timer,
+        Event::Drained(WorldId(2)),
+        Event::InventoryTaken { epoch: EpochId(3), inventory: Inventory::default() },
+        Event::Initialized(process(3, 0)),
+        Event::Initialized(process(3, 1)),
+    ];
+    for event in events {
+        said.extend(node.wait(MS));
+        said.extend(node.tell(event));
+    }
+    let block = "done: rank 0 on node 0 was killed by SIGKILL; node 0 lost its agent";
+    assert!(said.iter().any(|line| line == block), "{said:?}");
+}
+
+#[test]
 fn an_abort_in_a_recovery_comes_below_its_block() {
     let mut node = restoring();
     let said = node.tell(Event::AbortRequested { process: process(2, 1), code: 3 });

@@ -1,5 +1,6 @@
 """Looking at processes through /proc, and ending them."""
 
+import contextlib
 import ctypes
 import glob
 import os
@@ -96,12 +97,23 @@ def shared_files():
     return found
 
 
+def _lock_holders():
+    """Who holds which file's lock: inode and pid."""
+    with open("/proc/locks") as file:
+        return {int(line.split()[5].rpartition(":")[2]): int(line.split()[4]) for line in file if " FLOCK " in line}
+
+
+def has_dead_jobs():
+    """Whether there is a job directory of this user's below /dev/shm whose lock nobody holds."""
+    holders = _lock_holders()
+    locks = [path for path, _ in shared_files() if path.endswith(".lock") and f"/ftd-{os.getuid()}-" in path]
+    return any(os.path.exists(path) and os.lstat(path).st_ino not in holders for path in locks)
+
+
 def of_other_jobs(mine):
     """The job directories below /dev/shm whose lock is held by a process that is not one of `mine`, with the files beside them:
     what is in them comes and goes with that job."""
-    with open("/proc/locks") as file:
-        holders = {int(line.split()[5].rpartition(":")[2]): int(line.split()[4]) for line in file if " FLOCK " in line}
-    found = set()
+    holders, found = _lock_holders(), set()
     for path in glob.glob("/dev/shm/**/ftd-*.lock", recursive=True):
         try:
             holder = holders.get(os.lstat(path).st_ino)
@@ -274,10 +286,13 @@ def kill(pid):
 
 
 def kill_all(pids):
-    """SIGKILLs several processes at once, then waits until none of them runs."""
+    """SIGKILLs several processes at once, then waits until none of them runs. All were there; one may die of another's death."""
     pids = list(pids)
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    held = [os.pidfd_open(pid) for pid in pids]
+    for descriptor in held:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        os.close(descriptor)
     deadline = time.monotonic() + 10
     while any(alive(pid) for pid in pids):
         if time.monotonic() > deadline:

@@ -32,7 +32,8 @@ def guide_try_it(context):
     prepared.expect(0)
     job = context.start(["bash", "-ec", f"cd examples; exec {run}"], mpi=mpi, env=env)
     deadline = time.monotonic() + 30
-    while "step 20 " not in job.output.text:
+    # Ten steps, or 0.2 s, after version 20 was taken.
+    while "step 30 " not in job.output.text:
         check(job.running() and time.monotonic() < deadline, f"it does not compute: {job.err}")
         time.sleep(0.01)
     subprocess.run(["bash", "-ec", kill], check=True)

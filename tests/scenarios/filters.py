@@ -185,8 +185,8 @@ def filter_and_slow_reader(context, when):
     job = context.script(SLOW_READER, env={"HERE": context.work, "RANK": dies}, hurry=20 if when == "end" else 4)
     until((context.work / "printed").exists, "the rank does not print")
     if when == "end":
-        # Filters have half a second here.
-        time.sleep(1.5)
+        # Filters have half a second here, and what is killed a second and a half.
+        time.sleep(2.5)
         check(job.running(), f"the job did not wait for its reader: {job.err}")
     else:
         if when == "shepherd":

@@ -319,11 +319,15 @@ def early_kills(context, seed):
 # --- helpers that are frozen ------------------------------------------------------------------------------------------
 
 
-def stand(context, size=4, gates=()):
+# A slot of which nothing is left when the epoch is agreed is not stopped: this one waits for that.
+WAITS = ["bash", "-c", '"$@" || sleep 600', "bash"]
+
+
+def stand(context, size=4, gates=(), wrapper=()):
     """A job of `places` with rank 1 at its place; its ranks have checkpointed version 5."""
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "places.c")
-    job = context.ftrun(mpi, size, program, gates=["app.compute:1", *gates], hurry=10)
+    job = context.ftrun(mpi, size, *wrapper, program, gates=["app.compute:1", *gates], hurry=10)
     return job, job.at_gate("app.compute", 1), context.reference(mpi, size, program)
 
 
@@ -379,7 +383,7 @@ def frozen_hanging(context, what):
     the other: no checkpoint is lost."""
     gates = {"agent": ["agent.noticed"], "shepherd": ["shepherd.stop:2"], "shepherds": ["shepherd.stop"],
              "newborn": ["shepherd.born:3"]}[what]
-    job, rank, reference = stand(context, size=3, gates=gates)
+    job, rank, reference = stand(context, size=3, gates=gates, wrapper=WAITS if what == "shepherds" else ())
     job.kill(job.shepherd_of(rank) if what == "newborn" else rank)
     hanging = {
         "agent": lambda: [job.at_gate("agent.noticed")],
@@ -414,7 +418,7 @@ def frozen_few(context, place, size):
         program, gates = [context.program(mpi, "ending.c"), "ok"], [f"shepherd.born:{slot}" for slot in range(size)]
     else:
         program, gates = [context.program(mpi, "places.c")], ["app.compute:0", "shepherd.stop"]
-    job = context.ftrun(mpi, size, *program, gates=gates, hurry=20)
+    job = context.ftrun(mpi, size, *(WAITS if place == "stop" else []), *program, gates=gates, hurry=20)
     if place == "stop":
         job.kill(job.at_gate("app.compute", 0))
     hanging = [job.at_gate(f"shepherd.{place}", slot) for slot in range(size)]

@@ -137,7 +137,7 @@ if sys.argv[1] == "again":
         s = dial(RANK)
         read(s, 16)
         s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"]))
-                        + varint(2 * os.getpid()) + b"\1\0"))
+                        + varint(2 * os.getpid()) + b"\1\0\0"))
         text = answer(s)
         held.append(s)
         if number in (0, 299):

@@ -405,6 +405,49 @@ def replaced(context, how, agent):
     check(links == [2] * len(names), f"links of a whole file: {links}")
 
 
+@scenario("replaced-while-kept")
+def replaced_while_kept(context):
+    """The agent is killed when it knows that the new restart file is whole and is about to let go of the one before it: a whole file
+    is there."""
+    command = [context.program(context.mpi("openmpi4"), "replaced.c")]
+    job = context.ftrun(None, 1, *command, gates=["replaced.1:0", "replaced.2:0", "agent.whole:*:2"])
+    directory = pathlib.Path(proc.environ(job.at_gate("replaced.1", 0))["FT_CHECKPOINT_DIR"])
+    job.wait_whole(directory / "step")
+    wait_kept(directory, directory / "step")
+    job.go("replaced.1", 0)
+    job.at_gate("replaced.2", 0)
+    job.kill(job.at_gate("agent.whole"))
+    job.expect(0)
+    check(job.output.text == "step 2..2 100000\n", f"found {job.output.text!r}: {job.err}")
+    check("is set aside" not in job.err, job.err)
+
+
+ONLY = REACH + """
+import os, pathlib
+gates = os.environ["FT_GATE_DIR"]
+if os.environ["FT_WORLD"] == "1":
+    reach("only.begin")
+    pathlib.Path(os.environ["FT_CHECKPOINT_DIR"], "step").write_bytes(b"x")
+    reach("only.written")
+"""
+
+
+@scenario("none-left")
+def none_left(context):
+    """The only restart file was written too late to be known as whole, and there is none before it: the block does not say that
+    there was none."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", ONLY, gates=["only.begin:0", "only.written:0"])
+    job.at_gate("only.begin", 0)
+    first = job.one("ft-agent")
+    freeze(first)
+    job.go("only.begin", 0)
+    job.at_gate("only.written", 0)
+    job.kill(first)
+    job.expect(0)
+    said = "restarted from the beginning: 1 file of the program's was set aside and none is left (it lies in $FT_CHECKPOINT_DIR.aside)"
+    check(said in job.err, job.err)
+
+
 KEPT = REACH + """
 import os, pathlib, sys, time
 directory, gates = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"]

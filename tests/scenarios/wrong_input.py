@@ -529,8 +529,7 @@ def mixed_agent_newer(context):
     server.bind(str(path))
     server.listen()
 
-    def answer():
-        connection, _ = server.accept()
+    def answer(connection):
         with connection:
             connection.sendall(MAGIC + struct.pack("<II", 9999, 0))
             connection.settimeout(10)
@@ -540,7 +539,14 @@ def mixed_agent_newer(context):
             except OSError:
                 pass
 
-    threading.Thread(target=answer, daemon=True).start()
+    def serve():
+        try:
+            while True:
+                threading.Thread(target=answer, args=[server.accept()[0]], daemon=True).start()
+        except OSError:
+            pass
+
+    threading.Thread(target=serve, daemon=True).start()
     env = {"FT_SOCKET": path, "FT_RANK": 0, "FT_SIZE": 1, "FT_WORLD": 1, "FT_EPOCH": 1, "FT_JOB": "x", "FT_MODE": "reinit"}
     job = context.start(mpi.mpiexec(1, program), mpi=mpi, env=env)
     job.wait(30)

@@ -79,7 +79,7 @@ impl Agent {
         let Some(Predecessor { reported, .. }) = self.predecessor else { return };
         let (Some(record), Some(progress)) = (&self.record, &mut self.progress) else { return };
         for entry in record.history.iter().filter(|entry| entry.epoch >= reported) {
-            let (epoch, failures) = (entry.epoch.next(), entry.failures.clone());
+            let (epoch, failures) = (entry.epoch.next(), plan::completed(&entry.failures, &self.causes));
             progress.episodes.push(Episode { epoch, failures, placement: record.placement.clone() });
         }
     }

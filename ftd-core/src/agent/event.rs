@@ -140,6 +140,8 @@ pub enum Event {
     WorldServerLost(WorldId),
     /// Answer to [`Effect::StopWorld`]: nothing is left below any slot of this node that the world used.
     WorldEmptied(WorldId),
+    /// A world that is being stopped is not empty yet, and that is as it should be: what it printed is still being read.
+    Lingers(WorldId),
     /// Answer to [`Effect::Drain`]: what the world's processes wrote has been read.
     Drained(WorldId),
     /// `version` is whole in this node's memory, checksum made. Ignored when its process is not of the released world.

@@ -37,6 +37,11 @@ impl Agent {
             Event::Surveyed { dying, leaving } => self.take_survey(&dying, &leaving),
             Event::WorldServerLost(world) => self.take_server_lost(world),
             Event::WorldEmptied(world) => self.take_emptied(world),
+            Event::Lingers(world) => {
+                if let Some(Some(since)) = self.worlds.get_mut(&world) {
+                    *since = self.now;
+                }
+            }
             Event::Drained(world) => self.drained |= self.stage == Stage::Draining && world.next() == self.world(),
             Event::Committed { process, version, level } => self.take_committed(process, version, level),
             Event::InventoryTaken { epoch, inventory } => self.take_inventory(epoch, &inventory),
@@ -249,6 +254,11 @@ impl Agent {
     /// The true cause of a death that has been noted, and perhaps agreed, without one.
     fn cause_known(&mut self, process: Process, verdict: blame::Verdict) {
         let blame::Verdict::Failure(cause) = verdict else { return };
+        if self.record.is_none() && cause != Cause::Unknown {
+            // A shepherd says again what it said to an agent that is dead; whether that was agreed will be read in a moment.
+            self.causes.insert(process, cause);
+            return;
+        }
         let failure = Failure { subject: Subject::Process(process), cause, node: self.node_of(process) };
         let unknown = |set: &FailureSet| set.of_process(process).is_some_and(|known| known.cause == Cause::Unknown);
         let noted = self.batch.as_ref().is_some_and(|batch| unknown(&batch.failures));

@@ -270,7 +270,10 @@ impl Driver {
                 self.report(Event::SlotsSilent(slots.into_iter().map(SlotId).collect()));
             }
             launcher::ToAgent::Signal(signal) => self.to_all_shepherds(&shepherd::ToShepherd::Signal(signal)),
-            launcher::ToAgent::Cancel { signal } => self.report(Event::Cancel { signal }),
+            launcher::ToAgent::Cancel { signal } => {
+                self.hurry_filters();
+                self.report(Event::Cancel { signal });
+            }
             launcher::ToAgent::Drained { world } => self.report(Event::Drained(WorldId(world))),
         }
     }

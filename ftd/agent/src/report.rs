@@ -130,6 +130,9 @@ fn restored(recovery: &Recovery, files: RestartFiles) -> String {
                 writeln!(out, "ftd:   restored  {group}nothing{yet}: {why}")
             }
             Some(stamp) => writeln!(out, "ftd:   restored  {group}nothing of version {}", stamp.version.0),
+            None if matches!(files, RestartFiles::SetAside(_)) => {
+                writeln!(out, "ftd:   restarted {group}from the beginning: {files}")
+            }
             None if files.is_empty() => {
                 writeln!(out, "ftd:   restarted {group}from the beginning: no complete checkpoint")
             }
@@ -198,6 +201,11 @@ mod tests {
         );
         assert!(
             said_of(None, false, RestartFiles::Found(0), true).ends_with("nothing: the ranks cannot be started again")
+        );
+        let lost = said(None, false, RestartFiles::SetAside(2));
+        assert_eq!(
+            lost,
+            "ftd:   restarted from the beginning: 2 files of the program's were set aside and none is left (they lie in $FT_CHECKPOINT_DIR.aside)"
         );
         let own = said(None, false, RestartFiles::Found(1));
         assert!(own.ends_with("without a checkpoint of the API, with 1 file in $FT_CHECKPOINT_DIR"), "{own}");

@@ -1,7 +1,8 @@
 //! The program's file and the working directory, opened when the job begins: later worlds are started from these when the
 //! paths lead somewhere else by then.
 
-use ft_sys::content::{self, Content};
+use ft_sys::beneath;
+use ft_sys::content::Content;
 use ft_sys::identity::Snapshot;
 use nix::libc;
 use std::fs::{File, OpenOptions};
@@ -74,7 +75,7 @@ impl Held {
 /// Whether the kernel can start it without its name. A script must be readable, so what is not readable is none.
 fn is_binary(program: &File) -> bool {
     let mut magic = [0; 4];
-    let readable = File::open(content::path_of(program));
+    let readable = File::open(beneath::path_of(program));
     match readable.and_then(|mut file| file.read_exact(&mut magic)) {
         Ok(()) => magic == *b"\x7fELF",
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,

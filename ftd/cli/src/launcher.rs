@@ -29,6 +29,7 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -139,6 +140,19 @@ impl Shepherd {
             self.lost_output |= said[..count].contains(&Lifeline::LOST);
         }
     }
+
+    /// Takes the pipes of processes that it has started.
+    fn take_pipes(&mut self, slot: u32, output: &mut Output, now: Instant) {
+        while let Ok(Some((Pipes { world, rank }, fds))) = self.pipes.try_receive() {
+            self.rank = Some(rank);
+            let mut fds = fds.into_iter();
+            if let Some(pipes) = fds.next().zip(fds.next())
+                && let Err(error) = output.adopt((world, slot, rank), pipes, now)
+            {
+                output.say(&format!("ftrun: the output of rank {rank} cannot be read: {error}"));
+            }
+        }
+    }
 }
 
 /// How the job ends.
@@ -164,7 +178,8 @@ pub struct Launcher {
     /// The embedded store's memory, which outlives every agent.
     store: OwnedFd,
     /// The watch over the program's restart files, which outlives every agent, too: nothing that happens goes unseen.
-    notices: OwnedFd,
+    /// Closed with this process, which has said by then that it ends: it may take the kernel a while.
+    notices: ManuallyDrop<OwnedFd>,
     input: Input,
     output: Output,
     signals: Signals,
@@ -240,7 +255,7 @@ impl Launcher {
         spec.job = format!("ftrun-{}", directory.word());
         spec.job_dir = directory.path().to_path_buf();
         let mut launcher = Launcher {
-            notices: watch().map_err(|error| LaunchError::Notices { error })?,
+            notices: ManuallyDrop::new(watch().map_err(|error| LaunchError::Notices { error })?),
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             input: Input::open().map_err(system("standard input"))?,
             output: Output::new(options.tag_output).map_err(system("standard output"))?,
@@ -565,15 +580,7 @@ impl Launcher {
     fn take_pipes(&mut self, now: Instant) {
         for (slot, shepherd) in &mut self.shepherds {
             // One that is dead is buried soon; what it sent before is here.
-            while let Ok(Some((Pipes { world, rank }, fds))) = shepherd.pipes.try_receive() {
-                shepherd.rank = Some(rank);
-                let mut fds = fds.into_iter();
-                if let Some(pipes) = fds.next().zip(fds.next())
-                    && let Err(error) = self.output.adopt((world, *slot, rank), pipes, now)
-                {
-                    self.output.say(&format!("ftrun: the output of rank {rank} cannot be read: {error}"));
-                }
-            }
+            shepherd.take_pipes(*slot, &mut self.output, now);
         }
     }
 
@@ -676,8 +683,8 @@ impl Launcher {
             self.agent = None;
             self.agent_died(end);
         } else if let Some(slot) = self.shepherds.iter().find(|(_, s)| s.pid == pid).map(|(slot, _)| *slot) {
-            self.take_pipes(Instant::now());
             let dialled = self.shepherds.remove(&slot).is_some_and(|mut shepherd| {
+                shepherd.take_pipes(slot, &mut self.output, Instant::now());
                 shepherd.hear();
                 self.lost_output |= shepherd.lost_output;
                 shepherd.dialled
@@ -781,12 +788,24 @@ impl Launcher {
             if now < ending.until {
                 return false;
             }
+            let sentence = self.overdue();
+            self.output.say(&sentence);
             family::end_all(LEAVE);
             self.agent = None;
         }
         self.take_pipes(now);
         self.shepherds.clear();
         true
+    }
+
+    /// Who has not ended after the job's end.
+    fn overdue(&self) -> String {
+        let agent = self.agent.iter().map(|agent| format!("the agent (process {})", agent.pid));
+        let shepherds =
+            self.shepherds.iter().map(|(slot, s)| format!("the shepherd of slot {slot} (process {})", s.pid));
+        let who: Vec<String> = agent.chain(shepherds).take(4).collect();
+        let who = if who.is_empty() { "a process of the job".to_string() } else { who.join(", ") };
+        format!("ftrun: {who}: still there {} s after the job's end, and killed", LEAVE.as_secs())
     }
 
     /// The last of the output, the last sentence, and the status.

@@ -93,13 +93,15 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    match launch() {
-        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+    let status = match launch() {
+        Ok(status) => u8::try_from(status).unwrap_or(1),
         Err(refusal) => {
             say(&refusal.to_string());
-            ExitCode::from(refusal.status())
+            refusal.status()
         }
-    }
+    };
+    front::take_leave(status);
+    ExitCode::from(status)
 }
 
 /// A sentence of ftrun's own. Nobody may be there to read it.

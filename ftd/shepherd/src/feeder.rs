@@ -3,7 +3,7 @@
 use crate::options::Stdin;
 use std::fs::File;
 use std::io::{self, ErrorKind, Seek, SeekFrom, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 /// Offset of the data in the spool. Before it the launcher keeps its length (u64 at 0) and whether it ended (u32 at 8), and
@@ -40,7 +40,7 @@ pub fn open(stdin: &Stdin) -> io::Result<(Option<OwnedFd>, Option<Feeder>)> {
         Stdin::File(fd, offset) => {
             // An open file description of its own, or worlds would share their position. A file that this user may not
             // open again (a redirection by root) is read through the launcher's.
-            let mut file = match File::open(format!("/proc/self/fd/{}", fd.as_raw_fd())) {
+            let mut file = match File::open(ft_sys::beneath::path_of(fd)) {
                 Ok(file) => file,
                 Err(_) => File::from(fd.try_clone()?),
             };

@@ -20,6 +20,8 @@ const SPARED: Duration = Duration::from_millis(5);
 const LINGERS: Duration = Duration::from_millis(200);
 /// … and the same at the job's end.
 const OVER: Duration = Duration::from_millis(20);
+/// How often the agent is told that a reader is waited for.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// What is killed needs no more than this to end, unless it cannot be killed one by one.
 const ITSELF: Duration = Duration::from_millis(50);
 
@@ -50,6 +52,8 @@ pub struct Leaving {
     told: (Duration, bool),
     /// It was said that it takes longer.
     said: bool,
+    /// When the agent was told last that there is somebody who is waited for.
+    told_agent: Option<Instant>,
 }
 
 impl Leaving {
@@ -63,6 +67,7 @@ impl Leaving {
             spared: 0,
             told: (Duration::ZERO, false),
             said: false,
+            told_agent: None,
         }
     }
 
@@ -116,6 +121,15 @@ impl Leaving {
         }
         let long = self.since.elapsed() >= patience;
         long && !std::mem::replace(&mut self.said, true)
+    }
+
+    /// Whether the agent, which believes that killing takes no time, is to be told that a reader is waited for.
+    pub fn tells_agent(&mut self) -> bool {
+        let due = self.told_agent.is_none_or(|told| told.elapsed() >= scaled(TELL_AGAIN));
+        if due {
+            self.told_agent = Some(Instant::now());
+        }
+        due
     }
 
     /// When they are killed, in words.

@@ -78,7 +78,7 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     };
     while shepherd.launcher_lives() {
         if shepherd.agent.is_none() && !shepherd.dial(&options.socket, options.slot)? {
-            std::thread::sleep(REDIAL);
+            shepherd.pause(REDIAL);
             continue;
         }
         if shepherd.turn()? == Turn::Exit {
@@ -151,6 +151,13 @@ impl Shepherd {
                 Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
             }
         }
+    }
+
+    /// Waits, but not when the launcher says something or is gone.
+    fn pause(&self, time: Duration) {
+        let mut lifeline = [PollFd::new(self.lifeline.as_fd(), PollFlags::POLLIN)];
+        // Where it cannot be waited for there is no pause.
+        let _ = poll(&mut lifeline, ft_sys::patience::at_most(time));
     }
 
     /// Connects to the agent. The launcher listens on behalf of an agent that is being started again, so this may wait for

@@ -520,12 +520,8 @@ impl Slot {
     pub fn emptied(&mut self) -> Vec<ToAgent> {
         let Some(mut leaving) = self.leaving.take() else { return Vec::new() };
         let (mut reports, mut slot) = (Vec::new(), self.for_filters());
-        if self.output.is_unread() && leaving.waits_for_reader() {
-            reports.push(ToAgent::Notice(format!(
-                "slot {}: the job's end waits until what a filter prints has been read; ftrun's reader is slow, or the filter \
-                 prints for ever (a signal to ftrun ends it)",
-                self.number
-            )));
+        if self.output.is_unread() {
+            reports.extend(self.waits_for_reader(&mut leaving));
         }
         if leaving.is_late() {
             let late = self.late(&leaving, &mut slot).map(ToAgent::Notice);
@@ -555,6 +551,22 @@ impl Slot {
             self.groups.kill();
         }
         self.leaving = Some(leaving);
+        reports
+    }
+
+    /// Nobody is late while what was printed is not read. Returns what is to be said.
+    fn waits_for_reader(&self, leaving: &mut Leaving) -> Vec<ToAgent> {
+        let mut reports = Vec::new();
+        if leaving.waits_for_reader() {
+            reports.push(ToAgent::Notice(format!(
+                "slot {}: the job's end waits until what a filter prints has been read; ftrun's reader is slow, or the filter \
+                 prints for ever (a signal to ftrun ends it)",
+                self.number
+            )));
+        }
+        if leaving.tells_agent() {
+            reports.push(ToAgent::Lingers { world: leaving.world });
+        }
         reports
     }
 

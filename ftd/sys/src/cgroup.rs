@@ -138,7 +138,7 @@ fn remove_below(group: &File, depth: usize) {
 }
 
 fn inside(directory: &File, name: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())).join(name)
+    crate::beneath::path_of(directory).join(name)
 }
 
 /// The directory of this process's own group.
@@ -173,23 +173,20 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// `fork`, with the child in a group from its first instruction on; in this process's own where there is none, or the kernel
-/// does not do it.
+/// `fork`, with the child in a group from its first instruction on; in this process's own where the kernel does not do it.
 ///
 /// # Safety
 /// As `fork`; what the C library does in a child is not done.
-pub unsafe fn fork_into(group: Option<BorrowedFd<'_>>) -> libc::pid_t {
-    if let Some(group) = group {
-        // SAFETY: an all-zero value is valid; every field that matters is set below.
-        let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-        arguments.flags = INTO_GROUP;
-        arguments.exit_signal = libc::SIGCHLD as u64;
-        arguments.cgroup = group.as_raw_fd() as u64;
-        // SAFETY: without CLONE_VM it is a fork; the caller answers for what the child does.
-        let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>()) };
-        if pid >= 0 {
-            return pid as libc::pid_t;
-        }
+pub unsafe fn fork_into(group: BorrowedFd<'_>) -> libc::pid_t {
+    // SAFETY: an all-zero value is valid; every field that matters is set below.
+    let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
+    arguments.flags = INTO_GROUP;
+    arguments.exit_signal = libc::SIGCHLD as u64;
+    arguments.cgroup = group.as_raw_fd() as u64;
+    // SAFETY: without CLONE_VM it is a fork; the caller answers for what the child does.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut arguments, size_of::<libc::clone_args>()) };
+    if pid >= 0 {
+        return pid as libc::pid_t;
     }
     // SAFETY: as the caller says.
     unsafe { libc::fork() }
@@ -213,16 +210,14 @@ mod tests {
     #[test]
     fn without_a_group_of_its_own_a_child_is_a_child() {
         let other = File::open("/").unwrap();
-        for group in [None, Some(std::os::fd::AsFd::as_fd(&other))] {
-            // SAFETY: the child ends at once.
-            let pid = unsafe { fork_into(group) };
-            if pid == 0 {
-                // SAFETY: ends the child without running anything of the test's.
-                unsafe { libc::_exit(7) };
-            }
-            let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None).unwrap();
-            assert_eq!(status, nix::sys::wait::WaitStatus::Exited(nix::unistd::Pid::from_raw(pid), 7));
+        // SAFETY: the child ends at once.
+        let pid = unsafe { fork_into(std::os::fd::AsFd::as_fd(&other)) };
+        if pid == 0 {
+            // SAFETY: ends the child without running anything of the test's.
+            unsafe { libc::_exit(7) };
         }
+        let status = nix::sys::wait::waitpid(nix::unistd::Pid::from_raw(pid), None).unwrap();
+        assert_eq!(status, nix::sys::wait::WaitStatus::Exited(nix::unistd::Pid::from_raw(pid), 7));
         assert_eq!(Group::known(Path::new("/"), fs::metadata("/").unwrap().ino()), None);
     }
 }

@@ -174,7 +174,7 @@ impl Channel {
 
     /// Takes in what is here; false when nothing is.
     fn fill_now(&mut self) -> Result<bool, ChannelError> {
-        let mut bytes = [0; 16 << 10];
+        let mut bytes = [0; 4 << 10];
         let count = self.read_now(&mut bytes)?;
         self.frames.push(&bytes[..count.unwrap_or(0)]);
         Ok(count.is_some())

@@ -3,9 +3,8 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 use twox_hash::XxHash3_64;
 
@@ -54,13 +53,8 @@ impl Content {
     /// # Errors
     /// What the system said.
     pub fn of_held(file: &File) -> io::Result<Content> {
-        Self::of(&path_of(file))
+        Self::of(&crate::beneath::path_of(file))
     }
-}
-
-/// A path that leads to what a descriptor of this process names, whatever has become of its names.
-pub fn path_of(held: impl AsFd) -> PathBuf {
-    Path::new("/proc/self/fd").join(held.as_fd().as_raw_fd().to_string())
 }
 
 impl fmt::Display for Content {

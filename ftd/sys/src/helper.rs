@@ -1,12 +1,12 @@
 //! Starting one of ftd's own programs: it inherits exactly the descriptors that it is told about, and outlives its parent
 //! for as long as it takes to clean up.
 
-use std::ffi::OsString;
+use std::ffi::{CString, NulError, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
 
 /// Signals that are for the ranks and reach them through ftrun. Batch systems, `systemctl stop` and people send them to all
 /// processes of a job: a helper that died of one would take the ranks' time to save, or their checkpoints, with it.
@@ -48,20 +48,47 @@ impl Helper<'_> {
     /// # Errors
     /// What `fork` or `exec` said.
     pub fn start(self) -> io::Result<i32> {
-        let mut command = Command::new(self.program);
-        command.args(&self.arguments).envs(self.environment).stdin(Stdio::null());
-        if let Some((stdout, stderr)) = self.output {
-            command.stdout(stdout).stderr(stderr);
-        }
+        let program = CString::new(self.program.as_os_str().as_bytes())?;
+        let arguments = self.arguments.into_iter().map(|argument| CString::new(argument.into_vec()));
+        let argv = std::iter::once(Ok(program.clone())).chain(arguments).collect::<Result<Vec<_>, NulError>>()?;
+        let env = environment(&self.environment)?;
+        let (argv, env) = (crate::spawn::pointers(&argv), crate::spawn::pointers(&env));
+        let null = File::open("/dev/null")?;
+        let output = self.output.as_ref().map(|(out, err)| (out.as_raw_fd(), err.as_raw_fd()));
         let descriptors: Vec<RawFd> = self.descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-        // SAFETY: between fork and exec only system calls that are safe there are made; nothing is allocated or locked.
-        unsafe { command.pre_exec(move || in_child(self.own_session, &descriptors)) };
-        Ok(command.spawn()?.id() as i32)
+        let mut failed = None;
+        let child = || {
+            let prepared = in_child(self.own_session, null.as_raw_fd(), output, &descriptors);
+            failed = Some(prepared.err().unwrap_or_else(|| {
+                // SAFETY: null-terminated lists of strings that live above.
+                unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+                io::Error::last_os_error()
+            }));
+            127
+        };
+        // SAFETY: only system calls that are safe there are made, nothing is allocated or locked, and no handler is left when
+        // signals are unblocked.
+        let pid = unsafe { crate::vfork::vfork(child) }?;
+        match failed {
+            None => Ok(pid),
+            Some(error) => {
+                crate::wait::wait_for(pid);
+                Err(error)
+            }
+        }
     }
 }
 
-/// Runs between fork and exec.
-fn in_child(own_session: bool, descriptors: &[RawFd]) -> io::Result<()> {
+/// This process's environment with these variables.
+fn environment(own: &[(&'static str, String)]) -> io::Result<Vec<CString>> {
+    let others = std::env::vars_os().filter(|(name, _)| own.iter().all(|(other, _)| name != other));
+    let own = own.iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let entry = |(name, value): (OsString, OsString)| CString::new([name.as_bytes(), b"=", value.as_bytes()].concat());
+    Ok(others.chain(own).map(entry).collect::<Result<Vec<_>, NulError>>()?)
+}
+
+/// Runs before `exec`.
+fn in_child(own_session: bool, stdin: RawFd, output: Option<(RawFd, RawFd)>, descriptors: &[RawFd]) -> io::Result<()> {
     if own_session {
         nix::unistd::setsid()?;
     } else {
@@ -70,6 +97,13 @@ fn in_child(own_session: bool, descriptors: &[RawFd]) -> io::Result<()> {
     crate::slice::shorten();
     crate::spawn::default_signals();
     FOR_THE_RANKS.into_iter().for_each(crate::process::ignore_signal);
+    let streams = output.map(|(out, err)| [(out, 1), (err, 2)]).into_iter().flatten();
+    for (fd, number) in std::iter::once((stdin, 0)).chain(streams) {
+        // SAFETY: these are the standard streams, and the parent holds the other open.
+        if unsafe { libc::dup2(fd, number) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
     crate::process::close_on_exec_from(3)?;
     for fd in descriptors {
         // SAFETY: changes a flag of a descriptor that the parent holds open.

@@ -61,7 +61,7 @@ pub fn announce(path: &Path) -> io::Result<Flock<File>> {
 }
 
 fn link(file: &File, path: &Path) -> io::Result<()> {
-    let file = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let file = crate::beneath::path_of(file);
     Ok(nix::unistd::linkat(AT_FDCWD, &file, AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?)
 }
 
@@ -187,7 +187,7 @@ impl Statement {
 
     /// The file itself, opened once more.
     fn open(&self) -> Option<File> {
-        File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok()
+        File::open(crate::beneath::path_of(&self.file)).ok()
     }
 
     /// Removes what was announced and not stated as made, if it is there and empty, and the statement.
@@ -257,7 +257,7 @@ impl Proven {
 
     /// A path below the directory itself, whatever stands at its old name.
     fn inside(&self, name: &OsStr) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd())).join(name)
+        crate::beneath::path_of(&self.directory).join(name)
     }
 
     /// Removes it with all that is in it, in which others may still be making files for a while; several may do so at once.

@@ -40,4 +40,5 @@ pub mod sweep;
 pub mod timescale;
 pub mod unkillable;
 pub mod unlocked;
+pub mod vfork;
 pub mod wait;

@@ -22,7 +22,7 @@ const PROCESSES: &str = "processes";
 /// How long the kernel may take to detach what has ended from a segment.
 const DETACH: Duration = Duration::from_secs(2);
 /// How often it is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 /// Notes in the job's directory that this process belongs to it. Nothing is done to the process: a segment that somebody is
 /// attached to is looked at again until those that are named here have let go of it.

@@ -63,7 +63,7 @@ impl Spawn<'_> {
     /// descriptors than those named; killed when the calling thread ends. Returns its pid when its program is loaded; the
     /// caller waits for it.
     ///
-    /// It forks: to be called in a process that has one thread.
+    /// It may fork: to be called in a process that has one thread.
     ///
     /// # Errors
     /// Which step failed, and what the system said.
@@ -80,9 +80,6 @@ impl Spawn<'_> {
             Some(stdin) => stdin,
             None => File::open("/dev/null")?.into(),
         };
-        let pointers = |list: &[CString]| {
-            list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect::<Vec<*const libc::c_char>>()
-        };
         let (argv_pointers, env_pointers) = (pointers(&argv), pointers(&env));
         let (mut report, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), w))?;
         let image = Image {
@@ -98,14 +95,19 @@ impl Spawn<'_> {
             // SAFETY: takes nothing.
             parent: unsafe { libc::getpid() },
         };
-        // SAFETY: the child makes async-signal-safe calls only, up to exec or _exit.
-        let pid = unsafe { crate::cgroup::fork_into(self.group) };
-        match pid {
-            -1 => return Err(io::Error::last_os_error().into()),
-            // SAFETY: this is the child, and the pointers are null-terminated lists of strings that live above.
-            0 => unsafe { image.become_it(theirs.as_raw_fd()) },
-            _ => drop(theirs),
-        }
+        // SAFETY: the pointers are null-terminated lists of strings that live above.
+        let child = || -> i32 { unsafe { image.become_it(theirs.as_raw_fd()) } };
+        let pid = match self.group {
+            // SAFETY: the child makes async-signal-safe calls only, and no handler is left when signals are unblocked.
+            None => unsafe { crate::vfork::vfork(child) }?,
+            // SAFETY: the same.
+            Some(group) => match unsafe { crate::cgroup::fork_into(group) } {
+                -1 => return Err(io::Error::last_os_error().into()),
+                0 => child(),
+                pid => pid,
+            },
+        };
+        drop(theirs);
         let mut bytes = [0; 5];
         let failed = loop {
             match report.read(&mut bytes) {
@@ -129,6 +131,11 @@ impl Spawn<'_> {
     }
 }
 
+/// The null-terminated list that the kernel wants.
+pub(crate) fn pointers(list: &[CString]) -> Vec<*const libc::c_char> {
+    list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
+}
+
 /// What the child needs, ready made: it must not allocate.
 struct Image<'a> {
     argv: &'a [*const libc::c_char],
@@ -145,7 +152,7 @@ struct Image<'a> {
 
 impl Image<'_> {
     /// # Safety
-    /// To be called in a forked child; `argv` and `env` are null-terminated lists of strings.
+    /// To be called in a child that has descriptors of its own; `argv` and `env` are null-terminated lists of strings.
     unsafe fn become_it(&self, mut report: RawFd) -> ! {
         // SAFETY: system calls with numbers, and with pointers that the caller vouches for.
         unsafe {

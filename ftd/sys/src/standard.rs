@@ -3,7 +3,7 @@
 //! Rust's run-time opens the null device in their place before `main`: whatever is written there is lost, and nobody knows.
 //! So what was closed is noted before that.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,12 +51,26 @@ pub fn keep_closed() -> io::Result<()> {
             // Writing to what is open for reading alone, and the other way round, is EBADF.
             let reads = number != Standard::Input as usize;
             let null = OpenOptions::new().read(reads).write(!reads).open("/dev/null")?;
-            match number {
-                0 => nix::unistd::dup2_stdin(null.as_fd())?,
-                1 => nix::unistd::dup2_stdout(null.as_fd())?,
-                _ => nix::unistd::dup2_stderr(null.as_fd())?,
-            }
+            replace(number, &null)?;
         }
+    }
+    Ok(())
+}
+
+/// Lets go of all three.
+///
+/// # Errors
+/// When the null device cannot be opened.
+pub fn let_go() -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    (0..CLOSED.len()).try_for_each(|number| replace(number, &null))
+}
+
+fn replace(number: usize, by: &File) -> io::Result<()> {
+    match number {
+        0 => nix::unistd::dup2_stdin(by.as_fd())?,
+        1 => nix::unistd::dup2_stdout(by.as_fd())?,
+        _ => nix::unistd::dup2_stderr(by.as_fd())?,
     }
     Ok(())
 }

@@ -158,4 +158,9 @@ pub enum ToAgent {
         /// World named in [`ToShepherd::Stop`], or the world of the child that ended by itself.
         world: World,
     },
+    /// The slot is not empty, because what is printed there has not been read: said again every second.
+    Lingers {
+        /// World of what runs there.
+        world: World,
+    },
 }

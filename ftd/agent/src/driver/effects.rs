@@ -254,6 +254,9 @@ impl Driver {
         }
         self.files.world_ends();
         let over = self.core.stage() == ftd_core::agent::Stage::Ending;
+        if over {
+            self.files.job_ends();
+        }
         for slot in world.occupied.clone() {
             if let Some(shepherd) = self.shepherds.get(&slot) {
                 shepherd.link.send(&shepherd::ToShepherd::Stop { world: number, over });
@@ -261,6 +264,15 @@ impl Driver {
         }
         if self.worlds.get(&number).is_some_and(|w| w.occupied.is_empty()) {
             self.world_emptied(number);
+        }
+    }
+
+    /// The user does not want to wait: what is still printed at the job's end has as little time as in a recovery.
+    pub(super) fn hurry_filters(&mut self) {
+        for (number, world) in self.worlds.iter().filter(|(_, world)| world.stopping) {
+            for shepherd in world.occupied.iter().filter_map(|slot| self.shepherds.get(slot)) {
+                shepherd.link.send(&shepherd::ToShepherd::Stop { world: *number, over: false });
+            }
         }
     }
 

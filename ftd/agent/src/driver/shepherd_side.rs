@@ -60,6 +60,7 @@ impl Driver {
                 let limit = if oom { Some(Limit::Memory) } else { cpu_limit.then_some(Limit::CpuTime) };
                 self.child_ended(world, rank, pid, status, limit)
             }
+            shepherd::ToAgent::Lingers { world } => self.report(Event::Lingers(WorldId(world))),
             shepherd::ToAgent::Emptied { world } => {
                 if self.worlds.get(&world).is_some_and(|w| w.occupied.contains(&slot)) {
                     self.slot_emptied(slot);

@@ -219,6 +219,14 @@ impl CheckpointDir {
         alive && !self.pending.is_empty()
     }
 
+    /// Watches nothing any more. An agent that comes after this knows of no whole file.
+    pub fn let_go(&mut self) {
+        self.journal.nothing();
+        let files = self.files.values_mut().filter_map(|file| file.watch.take());
+        let watches = self.directories.drain().map(|(watch, _)| watch).chain(self.job.take()).chain(files);
+        watches.for_each(|watch| self.queue.forget(watch));
+    }
+
     /// Whether somebody was writing when this was last looked at.
     pub fn is_open(&self) -> bool {
         !self.open.is_empty()
@@ -247,8 +255,11 @@ impl CheckpointDir {
                 self.await_look(path, Some(inode));
             } else if let Some(watch) = file.watch {
                 file.state = State::Whole;
-                self.keep(&path, inode);
+                // In this order: to keep it lets go of the one before it. Whenever an agent dies, the next one finds one of them
+                // kept and knows that it is whole.
                 self.journal.whole(inode, watch);
+                ft_sys::gate::reach("agent.whole", None);
+                self.keep(&path, inode);
             }
         }
         self.explained.extend(self.open.intersection(writing).chain(self.open.intersection(&after.writing)));
@@ -372,11 +383,33 @@ impl CheckpointDir {
     /// Takes the notices out of the queue.
     fn drain(&mut self) {
         while self.queue.is_ready() {
-            self.journal.begin();
-            for notice in self.queue.take() {
+            for notice in self.read_notices() {
                 self.take(notice);
             }
-            self.journal.end();
+        }
+    }
+
+    fn read_notices(&mut self) -> Vec<Notice> {
+        self.journal.begin();
+        let notices = self.queue.take();
+        notices.iter().for_each(|notice| self.write_down(notice));
+        self.journal.end();
+        notices
+    }
+
+    /// What the next agent must know of a notice if this one is killed before it has worked it in: it looks at all that is there
+    /// by itself, but no other notice tells which files are no longer known to be whole. So the mark stands for as long as it
+    /// takes to read and to write a few bytes, and not while directories are looked through.
+    fn write_down(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Closed(watch) | Notice::Ended(watch) => {
+                let whole = |inode: &u64| self.files.get(inode).is_some_and(|file| file.state == State::Whole);
+                if let Some(inode) = self.inodes.get(watch).copied().filter(whole) {
+                    self.journal.unknown(inode, *watch);
+                }
+            }
+            Notice::Overflow => self.journal.nothing(),
+            Notice::Appeared { .. } | Notice::Left { .. } | Notice::Changed(_) => {}
         }
     }
 
@@ -411,9 +444,6 @@ impl CheckpointDir {
             Notice::Closed(watch) => {
                 let Some(inode) = self.inodes.get(&watch) else { return };
                 let Some(file) = self.files.get_mut(inode) else { return };
-                if file.state == State::Whole {
-                    self.journal.unknown(*inode, watch);
-                }
                 file.state = match std::mem::replace(&mut file.state, State::Closed) {
                     State::Open | State::OpenAtLast => State::OpenAtLast,
                     torn @ State::Torn { free: false, .. } => torn,
@@ -426,12 +456,10 @@ impl CheckpointDir {
                 if let Some(place) = self.directories.remove(&watch) {
                     self.places.remove(&place.inode);
                 }
-                if let Some(inode) = self.inodes.remove(&watch)
-                    && let _ = (self.open.remove(&inode), self.explained.remove(&inode))
-                    && let Some(file) = self.files.remove(&inode)
-                    && file.state == State::Whole
-                {
-                    self.journal.unknown(inode, watch);
+                if let Some(inode) = self.inodes.remove(&watch) {
+                    self.open.remove(&inode);
+                    self.explained.remove(&inode);
+                    self.files.remove(&inode);
                 }
             }
             Notice::Overflow => self.start_anew(),
@@ -454,7 +482,6 @@ impl CheckpointDir {
     /// Notices were lost: nothing is known any more before everything has been looked at.
     fn start_anew(&mut self) {
         tracing::warn!("too much happened at once in $FT_CHECKPOINT_DIR: all of it is looked at again");
-        self.journal.nothing();
         self.kept.iter().for_each(Kept::clear);
         self.left.clear();
         for file in self.files.values_mut().filter(|file| !matches!(file.state, State::Torn { .. })) {
@@ -478,6 +505,7 @@ impl CheckpointDir {
         let Found { torn, present, foreign } = self.find_torn(&mut unlocked);
         let torn = self.bring_back(torn, &present, &mut unlocked);
         let mut notices = aside::move_out(&self.beneath, &self.root, &self.aside, &torn)?;
+        self.keep_again(&torn);
         notices.extend(said_of_root);
         notices.extend(self.said_of_foreign(foreign));
         self.forget_all_but_whole();

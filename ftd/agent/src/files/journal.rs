@@ -1,8 +1,8 @@
 //! What the next agent must know: which files are whole, and by which watch the kernel tells of them. Records are appended;
 //! the file is written anew when most of them are outdated.
 //!
-//! Notices that were read but not worked in when an agent was killed are lost. A mark in the file says that notices are
-//! being read: an agent that finds it set knows nothing.
+//! Notices that were read but not written down here when an agent was killed are lost. A mark in the file says that notices
+//! are being read: an agent that finds it set knows nothing.
 
 use super::queue::WatchId;
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ impl Journal {
         self.note(marked);
     }
 
-    /// All that was read is worked in.
+    /// What was read is written down.
     pub fn end(&mut self) {
         if !self.broken {
             let cleared = self.file.write_all_at(&[0], 0);

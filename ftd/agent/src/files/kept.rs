@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -76,10 +75,10 @@ impl Kept {
     ///
     /// # Errors
     /// What the kernel says when the file has too many links, there is no room for one more, or it is another user's. Then
-    /// nothing is kept.
+    /// nothing is kept. When it has lost its last name meanwhile, to one of which nothing is known yet, what was kept stays.
     pub fn keep(&self, directory: u64, name: &OsStr, file: &File, inode: u64) -> io::Result<Option<Entry>> {
         let room = self.make_room(directory)?;
-        let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let own = path_of(file);
         match rustix::fs::linkat(CWD, &own, &room, name, AtFlags::SYMLINK_FOLLOW) {
             Err(Errno::EXIST) => {}
             result => return Ok(result.map(|()| None)?),
@@ -109,8 +108,10 @@ impl Kept {
         // An agent may have been killed before it put its own in place.
         let _ = rustix::fs::unlinkat(&self.root, DRAFT, AtFlags::empty());
         let replaced = draft().and_then(|()| rustix::fs::renameat(&self.root, DRAFT, room, name));
-        Ok(replaced.inspect_err(|_| {
-            let _ = rustix::fs::unlinkat(room, name, AtFlags::empty());
+        Ok(replaced.inspect_err(|errno| {
+            if *errno != Errno::NOENT {
+                let _ = rustix::fs::unlinkat(room, name, AtFlags::empty());
+            }
         })?)
     }
 
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(kept.keep(7, name, &two, second).unwrap(), Some(Entry::File(first)));
         assert_eq!((one.metadata().unwrap().nlink(), two.metadata().unwrap().nlink()), (0, 2));
         assert!(kept.keep(7, name, &one, first).is_err(), "nothing names it any more");
-        assert_eq!(kept.entry(7, name), None);
+        assert_eq!(kept.entry(7, name), Some(Entry::File(second)));
         kept.mark(7, name, 12).unwrap();
         assert_eq!(kept.mark(7, name, 13).unwrap(), Some(Entry::Directory(12)));
         assert_eq!(kept.entries(7), [(name.to_os_string(), Entry::Directory(13))]);

@@ -21,6 +21,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use writers::Writers;
@@ -43,8 +44,9 @@ pub struct Watch {
     directory: Arc<Mutex<CheckpointDir>>,
     writers: Arc<Mutex<Writers>>,
     helpers: Arc<Mutex<Helpers>>,
-    /// Something was learnt about the writers.
+    /// Something was learnt about the writers, or the job is over.
     news: Arc<EventFd>,
+    over: Arc<AtomicBool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -68,13 +70,14 @@ impl Watch {
             helpers: Arc::new(Mutex::new(Helpers::of(job_dir))),
             job_dir: job_dir.to_path_buf(),
             news: Arc::new(news),
+            over: Arc::default(),
         };
         let theirs = watch.clone();
         std::thread::Builder::new().name("checkpoint-files".into()).spawn(move || theirs.attend(&events))?;
         Ok(watch)
     }
 
-    /// Takes in what happens, for ever.
+    /// Takes in what happens until the job is over.
     fn attend(&self, events: &OwnedFd) {
         let mut timeout = PollTimeout::NONE;
         loop {
@@ -87,6 +90,9 @@ impl Watch {
                 Err(errno) => return tracing::error!(%errno, "nobody watches the restart files any more"),
             }
             let _ = self.news.read();
+            if self.over.load(Ordering::Acquire) {
+                return lock(&self.directory).let_go();
+            }
             let begun = processor_time();
             let mut directory = lock(&self.directory);
             if directory.is_empty() && helpers.is_empty() {
@@ -139,6 +145,13 @@ impl Watch {
     /// The world is over: what is closed from now on may be torn.
     pub fn world_ends(&self) {
         self.tell(Writers::world_ends);
+    }
+
+    /// The job is over: nobody needs its files any more. The kernel takes some milliseconds to forget a watch, and whoever closes
+    /// its instance waits for that; here it is at leisure.
+    pub fn job_ends(&self) {
+        self.over.store(true, Ordering::Release);
+        let _ = self.news.write(1);
     }
 
     /// Before the next world, which has so many processes, starts: sets aside what is not whole. Returns what is to be said.

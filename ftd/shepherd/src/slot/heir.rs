@@ -44,8 +44,11 @@ impl Slot {
     /// Decides that, when it can be decided: the slot is the rank's, or its child has ended as it said.
     pub fn decide(&mut self) -> Option<ToAgent> {
         let until = self.child.as_ref()?.early?;
-        if self.joined.is_some() || descendants().into_iter().any(may_join) {
-            self.child.iter_mut().for_each(|child| child.early = None);
+        // Who may join may also end before the agent's word on it is here, and then nobody is to be waited for.
+        let (joined, comes) = (self.joined.is_some(), || descendants().into_iter().any(may_join));
+        if joined || comes() {
+            let early = (!joined).then(|| Instant::now() + scaled(EARLY));
+            self.child.iter_mut().for_each(|child| child.early = early);
             return None;
         }
         let child = self.child.take_if(|_| Instant::now() >= until)?;

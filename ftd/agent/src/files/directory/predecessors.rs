@@ -40,7 +40,7 @@ enum Verdict {
     /// It is of no use any more.
     Release(Entry),
     /// What is there is kept from now on, instead of this.
-    Renew(Option<Entry>, PathBuf),
+    Renew(Option<Entry>, Entry, PathBuf),
     /// There is nothing to do.
     Nothing,
 }
@@ -144,8 +144,12 @@ impl CheckpointDir {
         }
         match (self.actual(*directory, name), entry) {
             (Some((actual, _)), Some(entry)) if actual == entry => Verdict::Nothing,
-            (Some((Entry::File(inode), path)), Some(_)) if self.is_whole(inode) => Verdict::Renew(entry, path),
-            (Some((Entry::Directory(_), path)), _) if self.is_successor(&path) => Verdict::Renew(entry, path),
+            (Some((actual @ Entry::File(inode), path)), Some(_)) if self.is_whole(inode) => {
+                Verdict::Renew(entry, actual, path)
+            }
+            (Some((actual @ Entry::Directory(_), path)), _) if self.is_successor(&path) => {
+                Verdict::Renew(entry, actual, path)
+            }
             (None, Some(entry)) => Verdict::Release(entry),
             (Some(_), Some(entry)) if left.deleted => Verdict::Release(entry),
             (Some((Entry::Directory(_), _)), None) | (Some(_), Some(_)) => Verdict::Hold(entry),
@@ -164,11 +168,14 @@ impl CheckpointDir {
                 kept.tidy(*directory);
                 Some(entry)
             }
-            Verdict::Renew(entry, path) => {
-                match self.beneath.metadata(&path) {
-                    Ok(meta) if meta.is_dir() => drop(kept.mark(*directory, name, meta.ino())),
-                    Ok(meta) => self.keep(&path, meta.ino()),
-                    Err(_) => return false,
+            Verdict::Renew(entry, found, path) => {
+                // Something else may have the name by now, of which nothing is known.
+                if self.actual(*directory, name).is_none_or(|(actual, _)| actual != found) {
+                    return false;
+                }
+                match found {
+                    Entry::Directory(inode) => drop(kept.mark(*directory, name, inode)),
+                    Entry::File(inode) => self.keep(&path, inode),
                 }
                 entry
             }
@@ -272,6 +279,18 @@ impl CheckpointDir {
             }
         }
         all
+    }
+
+    /// What has been brought back is kept from now on, and not from the agent's first look at the next world on: that may have
+    /// replaced it by then.
+    pub(super) fn keep_again(&self, torn: &[Torn]) {
+        for path in torn.iter().filter(|torn| torn.instead.is_some()).map(|torn| &torn.path) {
+            if let Ok(meta) = self.beneath.metadata(path)
+                && meta.is_file()
+            {
+                self.keep(path, meta.ino());
+            }
+        }
     }
 
     fn exchange_file(&self, mut torn: Torn, present: &HashSet<u64>, unlocked: &mut Unlocked) -> Torn {
@@ -657,6 +676,52 @@ mod tests {
         assert_eq!((read(&dir, "step"), read(&dir, "deep/step")), ("one".to_string(), "one".to_string()));
         absorb(&mut dir, || true);
         assert_eq!((links(&gone), kept(&job)), (0, 3));
+    }
+
+    #[test]
+    fn what_was_brought_back_is_kept_before_anybody_looks_at_the_next_world() {
+        let (_job, _notices, mut dir) = with(&["step"]);
+        for text in ["two", "three", "four"] {
+            write(&dir, &["step.tmp"], text);
+            rename(&dir, "step.tmp", "step");
+            absorb(&mut dir, || false);
+            let said = dir.set_aside().unwrap().join("\n");
+            assert_eq!((names(&dir), read(&dir, "step")), (vec!["step".to_string()], "one".to_string()), "{said}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_let_go_of_for_what_was_replaced_meanwhile() {
+        let (_job, _notices, mut dir) = with(&["step", "next"]);
+        let name = (dir.root_inode.unwrap(), OsString::from("step"));
+        let before = dir.kept.as_ref().unwrap().entry(name.0, &name.1);
+        rename(&dir, "next", "step");
+        let (found, path) = dir.actual(name.0, &name.1).unwrap();
+        write(&dir, &["step.tmp"], "two");
+        rename(&dir, "step.tmp", "step");
+        assert!(!dir.carry_out(&name, Verdict::Renew(before, found, path), &BTreeSet::new()));
+        absorb(&mut dir, || false);
+        dir.set_aside().unwrap();
+        assert_eq!((names(&dir), read(&dir, "step")), (vec!["step".to_string()], "one".to_string()));
+    }
+
+    #[test]
+    fn an_agent_that_was_killed_while_it_worked_in_notices_loses_nothing() {
+        let (job, notices, mut dir) = with(&["step", "again", "beside"]);
+        for _ in 0..2 {
+            write(&dir, &["step.tmp"], "two");
+            rename(&dir, "step.tmp", "step");
+            write(&dir, &["again"], "tow");
+            assert!(!dir.read_notices().is_empty());
+            drop(dir);
+            dir = open(&job, &notices);
+            let said = dir.set_aside().unwrap().join("\n");
+            assert_eq!(
+                (names(&dir), read(&dir, "step")),
+                (vec!["beside".into(), "step".into()], "one".into()),
+                "{said}"
+            );
+        }
     }
 
     #[test]
