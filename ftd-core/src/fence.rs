@@ -22,7 +22,6 @@
 
 use crate::breach::Breach;
 use crate::ids::{EpochId, Micros, NodeId, Revision};
-use crate::policy::Policy;
 use crate::record::EpochRecord;
 use crate::ring;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -126,6 +125,8 @@ pub struct Fence {
     mute: bool,
     /// When each of this node's accusations was handed over.
     handed: BTreeMap<NodeId, Micros>,
+    /// To whom.
+    collector: Option<NodeId>,
     /// Accusations that others handed to this node, and since when.
     collected: BTreeMap<NodeId, Micros>,
     /// Its own that it is to write itself, and since when.
@@ -161,6 +162,7 @@ impl Fence {
             regretted: false,
             mute: false,
             handed: BTreeMap::new(),
+            collector: None,
             collected: BTreeMap::new(),
             own: BTreeMap::new(),
             sequence: 0,
@@ -177,7 +179,7 @@ impl Fence {
     }
 
     /// A record was read, written or received.
-    pub fn adopt(&mut self, record: &EpochRecord, revision: Revision, policy: &Policy, now: Micros) {
+    pub fn adopt(&mut self, record: &EpochRecord, revision: Revision, now: Micros) {
         if record.epoch < self.epoch || revision <= self.revision {
             return;
         }
@@ -197,13 +199,13 @@ impl Fence {
         if self.epoch == EpochId(0) {
             self.last_acknowledged = now;
         }
-        (self.period, self.timeout, self.patience) =
-            (policy.heartbeat_period, policy.heartbeat_timeout, policy.patience);
+        let terms = record.terms;
+        (self.period, self.timeout, self.patience) = (terms.period, terms.timeout, terms.patience);
         self.joined = record.joined.contains(&self.me);
         self.epoch = record.epoch;
         self.adopted = now;
         self.members = record.nodes.len();
-        let width = policy.observers.max(1);
+        let width = terms.observers as usize;
         self.lowest = record.members().take(width + 1).collect();
         let observer = Observer { acknowledged: None, pending: None, heard: now };
         self.observers =
@@ -372,7 +374,11 @@ impl Fence {
         let accused = self.accused(now);
         self.handed.retain(|node, _| accused.contains(node));
         self.own.retain(|node, _| accused.contains(node));
-        let fresh: BTreeSet<NodeId> = accused.iter().filter(|node| !self.handed.contains_key(node)).copied().collect();
+        let collector = self.lowest.iter().find(|node| !accused.contains(node)).copied().unwrap_or(self.me);
+        // What was handed to one that is accused now has to be handed on.
+        let another = self.collector.replace(collector) != Some(collector);
+        let is_fresh = |node: &&NodeId| another || !self.handed.contains_key(node);
+        let fresh: BTreeSet<NodeId> = accused.iter().filter(is_fresh).copied().collect();
         let overdue = self.period.quarters(8);
         for node in &accused {
             if self.handed.get(node).is_some_and(|since| now.since(*since) >= overdue) {
@@ -384,8 +390,9 @@ impl Fence {
             return None;
         }
         self.bound.extend(&fresh);
-        self.handed.extend(fresh.iter().map(|node| (*node, now)));
-        let collector = self.lowest.iter().find(|node| !accused.contains(node)).copied().unwrap_or(self.me);
+        for node in &fresh {
+            self.handed.entry(*node).or_insert(now);
+        }
         if collector != self.me {
             return Some((collector, fresh));
         }

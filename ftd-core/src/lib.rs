@@ -53,7 +53,7 @@ pub use members::Members;
 pub use message::PeerMessage;
 pub use placement::Placement;
 pub use plan::{Cluster, Unrecoverable, plan};
-pub use policy::{Mode, Policy};
+pub use policy::{Mode, Policy, Terms};
 pub use record::{EpochRecord, HistoryEntry, Outcome, Strategy, Streak, Suspect};
 pub use report::{Episode, Notice, PhaseTimes, Recovery, Report};
 pub use slots::{SlotEntry, SlotState, Slots};

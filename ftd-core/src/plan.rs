@@ -8,7 +8,7 @@ use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject, signal_nam
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::members::Members;
 use crate::placement::Placement;
-use crate::policy::{Mode, Policy};
+use crate::policy::{Mode, Policy, Terms};
 use crate::record::{EpochRecord, HistoryEntry, Outcome, RecordError, Strategy, Streak, Suspect};
 use crate::slots::{SlotEntry, SlotState, Slots};
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,6 +117,7 @@ impl Unrecoverable {
 /// [`Unrecoverable::TooFewSlots`].
 pub fn first_record(
     mode: Mode,
+    terms: Terms,
     world_size: u32,
     nodes: &[NodeId],
     slots: &BTreeMap<SlotId, NodeId>,
@@ -134,6 +135,7 @@ pub fn first_record(
         epoch: EpochId(1),
         began: now,
         mode,
+        terms,
         world: WorldId(1),
         world_size,
         placement: Placement::from_slots(order.into_iter().map(|(_, slot)| slot)),
@@ -148,6 +150,27 @@ pub fn first_record(
     };
     record.check()?;
     Ok(record)
+}
+
+/// The record of a job that ends before it has begun.
+pub fn only_record(mode: Mode, terms: Terms, world_size: u32, nodes: &[NodeId], outcome: Outcome) -> EpochRecord {
+    EpochRecord {
+        epoch: EpochId(1),
+        began: Micros(0),
+        mode,
+        terms,
+        world: WorldId(0),
+        world_size,
+        placement: Placement::from_slots([]),
+        slots: Slots::of([]),
+        nodes: Members::of(nodes.iter().copied()),
+        joined: BTreeSet::new(),
+        failures: FailureSet::new(),
+        strategy: Strategy::Fresh,
+        streaks: Vec::new(),
+        history: Vec::new(),
+        outcome: Some(outcome),
+    }
 }
 
 /// The record that ends the job.

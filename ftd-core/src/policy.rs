@@ -47,6 +47,27 @@ impl FromStr for Mode {
     }
 }
 
+/// What all agents of a job must go by alike: it stands in the record, and nobody uses others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// Period of the heartbeats.
+    pub period: Micros,
+    /// T: a node that was silent this long may be proposed dead by its observers.
+    pub timeout: Micros,
+    /// P: a node that nobody acknowledges accuses nobody for this long.
+    pub patience: Micros,
+    /// k: how many of the next nodes in the ring observe a node.
+    pub observers: u32,
+    /// How many children a node has in the tree.
+    pub fan_out: u32,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Policy::default().terms()
+    }
+}
+
 /// The same on every agent of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
@@ -83,8 +104,6 @@ pub struct Policy {
     pub store_retry: Micros,
     /// A recovery or a start gives up on an unreachable store after this long.
     pub store_timeout: Micros,
-    /// A job that its user ends is over after this long although that cannot be written down.
-    pub end_timeout: Micros,
     /// Period of the heartbeats between agents; short, because a period is what a lost datagram costs.
     pub heartbeat_period: Micros,
     /// A node that was silent this long may be proposed dead by its observers. It stops itself after three quarters.
@@ -100,6 +119,19 @@ pub struct Policy {
     pub fan_out: u32,
     /// How many past failures a record carries.
     pub history: usize,
+}
+
+impl Policy {
+    /// What stands in the record.
+    pub fn terms(&self) -> Terms {
+        Terms {
+            period: self.heartbeat_period,
+            timeout: self.heartbeat_timeout,
+            patience: self.patience,
+            observers: self.observers.max(1) as u32,
+            fan_out: self.fan_out.max(1),
+        }
+    }
 }
 
 impl Default for Policy {
@@ -121,7 +153,6 @@ impl Default for Policy {
             init_patience: Micros::from_secs(30),
             store_retry: Micros::from_millis(100),
             store_timeout: Micros::from_secs(600),
-            end_timeout: Micros::from_secs(10),
             heartbeat_period: Micros::from_millis(100),
             heartbeat_timeout: Micros::from_millis(500),
             patience: Micros::from_secs(30),

@@ -4,7 +4,7 @@ use crate::failure::FailureSet;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::members::Members;
 use crate::placement::Placement;
-use crate::policy::Mode;
+use crate::policy::{Mode, Terms};
 use crate::slots::{SlotEntry, SlotState, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -111,6 +111,8 @@ pub struct EpochRecord {
     pub began: Micros,
     /// The job's mode.
     pub mode: Mode,
+    /// What all agents go by.
+    pub terms: Terms,
     /// The world that is released (with [`outcome`](Self::outcome): the last one that was).
     pub world: WorldId,
     /// Number of ranks.

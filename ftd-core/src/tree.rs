@@ -1,7 +1,7 @@
 //! One tree over an epoch's members. What needs a word from every node goes up in it, merged on the way; what the root makes
 //! of that goes down to everybody. No message goes from all to all.
 //!
-//! The tree follows from the record alone: the members by id, each the parent of the next [`fan_out`](Tree::new). Only facts
+//! The tree follows from the record alone: the members by id, each the parent of the next [`fan_out`](Terms::fan_out). Only facts
 //! that are never taken back within an epoch go up, so a word that is late, doubled or lost does no harm: each says
 //! everything that its sender's subtree has to say, is numbered, and is sent again until that number is acknowledged. One
 //! that is not acknowledged for a time-out goes through both ends' observers as well ([`Sending::detour`]): the link between
@@ -10,6 +10,7 @@
 
 use crate::ids::{EpochId, Micros, NodeId};
 use crate::members::Members;
+use crate::policy::Terms;
 use std::collections::BTreeMap;
 
 /// What a node says of itself, and, merged, of its subtree.
@@ -95,7 +96,6 @@ struct Child<W> {
 #[derive(Debug, Clone)]
 pub struct Tree<W, D> {
     me: NodeId,
-    fan_out: u32,
     period: Micros,
     timeout: Micros,
     epoch: EpochId,
@@ -111,11 +111,10 @@ pub struct Tree<W, D> {
 }
 
 impl<W: Word, D: Clone + PartialEq + Default> Tree<W, D> {
-    /// Before the first record: a tree of nobody. A node has `fan_out` children at the most.
-    pub fn new(me: NodeId, fan_out: u32) -> Self {
+    /// Before the first record: a tree of nobody.
+    pub fn new(me: NodeId) -> Self {
         Tree {
             me,
-            fan_out: fan_out.max(1),
             period: Micros(0),
             timeout: Micros(0),
             epoch: EpochId(0),
@@ -130,15 +129,16 @@ impl<W: Word, D: Clone + PartialEq + Default> Tree<W, D> {
     }
 
     /// An epoch begins: nothing that was said in the one before counts in it.
-    pub fn adopt(&mut self, epoch: EpochId, members: &Members, period: Micros, timeout: Micros) {
+    pub fn adopt(&mut self, epoch: EpochId, members: &Members, terms: Terms) {
+        let Terms { period, timeout, fan_out, .. } = terms;
         let place = members.position(self.me);
-        let first = |place: u32| place * self.fan_out + 1;
-        let parent = place.filter(|place| *place > 0).and_then(|place| members.at((place - 1) / self.fan_out));
-        let last = |place| first(place).saturating_add(self.fan_out).min(members.len());
+        let first = |place: u32| place.saturating_mul(fan_out).saturating_add(1);
+        let parent = place.filter(|place| *place > 0).and_then(|place| members.at((place - 1) / fan_out));
+        let last = |place| first(place).saturating_add(fan_out).min(members.len());
         let children = place.into_iter().flat_map(|place| first(place)..last(place)).filter_map(|at| members.at(at));
         let child = |node| (node, Child { number: 0, word: None, delivery: Delivery::default() });
         let children = children.map(child).collect();
-        *self = Tree { epoch, parent, children, period, timeout, ..Tree::new(self.me, self.fan_out) };
+        *self = Tree { epoch, parent, children, period, timeout, ..Tree::new(self.me) };
     }
 
     /// Whether this node is the tree's root.
@@ -275,9 +275,10 @@ mod tests {
     /// Every node says its number; a part of all messages is lost. Returns the nodes, and how many messages one sent at most.
     fn run(nodes: u32, fan_out: u32, lost: u64) -> (Vec<Tree<Count, Count>>, u32) {
         let members = Members::of((0..nodes).map(|node| NodeId(2 * node + 1)));
-        let (period, timeout, epoch) = (Micros::from_millis(100), Micros::from_millis(500), EpochId(3));
-        let mut trees: Vec<Tree<Count, Count>> = members.iter().map(|node| Tree::new(node, fan_out)).collect();
-        trees.iter_mut().for_each(|tree| tree.adopt(epoch, &members, period, timeout));
+        let (terms, epoch) = (Terms { fan_out, ..Terms::default() }, EpochId(3));
+        let period = terms.period;
+        let mut trees: Vec<Tree<Count, Count>> = members.iter().map(Tree::new).collect();
+        trees.iter_mut().for_each(|tree| tree.adopt(epoch, &members, terms));
         trees.iter_mut().for_each(|tree| tree.say(Count(1, 7)));
         let mut sent = vec![0; nodes as usize];
         let at = |node: NodeId| (node.0 as usize - 1) / 2;
@@ -343,8 +344,8 @@ mod tests {
     #[test]
     fn what_is_not_acknowledged_goes_by_a_detour() {
         let members = Members::of([NodeId(0), NodeId(1)]);
-        let mut tree: Tree<Count, Count> = Tree::new(NodeId(1), 16);
-        tree.adopt(EpochId(1), &members, Micros::from_millis(100), Micros::from_millis(500));
+        let mut tree: Tree<Count, Count> = Tree::new(NodeId(1));
+        tree.adopt(EpochId(1), &members, Terms::default());
         tree.say(Count(1, 1));
         let detours: Vec<bool> =
             (0..8).filter_map(|n| tree.send_up(Micros::from_millis(100 * n))).map(|sending| sending.detour).collect();

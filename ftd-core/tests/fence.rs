@@ -8,7 +8,7 @@ use ftd_core::breach::Breach;
 use ftd_core::fence::{Beat, Fence, Lease, Reply};
 use ftd_core::members::Members;
 use ftd_core::plan::first_record;
-use ftd_core::{EpochId, EpochRecord, Micros, Mode, NodeId, Policy, Revision, SlotId};
+use ftd_core::{EpochId, EpochRecord, Micros, Mode, NodeId, Policy, Revision, SlotId, Terms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -140,11 +140,11 @@ impl World {
         let policy = Policy::default();
         let ids: Vec<NodeId> = (0..count as u32).map(NodeId).collect();
         let slots = ids.iter().map(|node| (SlotId(node.0), *node)).collect();
-        let record = Arc::new(first_record(Mode::Reinit, 1, &ids, &slots, Micros(0)).unwrap());
+        let record = Arc::new(first_record(Mode::Reinit, Terms::default(), 1, &ids, &slots, Micros(0)).unwrap());
         let revision = Revision(1);
         let nodes = ids.iter().map(|id| {
             let mut fence = Fence::new(*id, 1, breach);
-            fence.adopt(&record, revision, &policy, Micros(0));
+            fence.adopt(&record, revision, Micros(0));
             let known = Some((record.clone(), revision));
             Node { alive: true, out: false, fence, known, inbox: Vec::new(), reads: false, writes: None }
         });
@@ -290,7 +290,7 @@ impl World {
             node.out = true;
             return;
         }
-        node.fence.adopt(&record, revision, &self.policy, ms(self.now));
+        node.fence.adopt(&record, revision, ms(self.now));
         if record.epoch > known.epoch {
             for to in self.nodes[at].fence.neighbours() {
                 self.send(at, to, Word::Record { record: record.clone(), revision });
@@ -533,8 +533,8 @@ fn rules_that_are_broken_are_noticed() {
 fn a_single_node_computes_for_ever() {
     let mut fence = Fence::new(NodeId(0), 1, Breach::Nothing);
     assert_eq!(fence.lease(), Lease::None);
-    let record = first_record(Mode::Reinit, 1, &[NodeId(0)], &[(SlotId(0), NodeId(0))].into(), Micros(0)).unwrap();
-    fence.adopt(&record, Revision(1), &Policy::default(), Micros(0));
+    let record = first_record(Mode::Reinit, Terms::default(), 1, &[NodeId(0)], &[(SlotId(0), NodeId(0))].into(), Micros(0)).unwrap();
+    fence.adopt(&record, Revision(1), Micros(0));
     assert_eq!(fence.lease(), Lease::Endless);
     assert_eq!(fence.beat(Micros::from_secs(1)), None);
 }

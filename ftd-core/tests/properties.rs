@@ -16,7 +16,7 @@ fn record() -> impl Generator<Value = EpochRecord> {
             (0..nodes * slots).map(|slot| (SlotId(slot), NodeId(slot / slots))).collect();
         let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
         let ranks = (nodes * slots).saturating_sub(spare).max(1);
-        first_record(Mode::Reinit, ranks, &members, &all, Micros(0)).unwrap()
+        first_record(Mode::Reinit, Terms::default(), ranks, &members, &all, Micros(0)).unwrap()
     })
 }
 

@@ -799,7 +799,8 @@ fn a_job_that_is_cancelled_while_it_recovers_ends_at_once() {
 
     let mut node = Node::new(Policy::default(), Mode::Reinit);
     node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
-    assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["end 130: the job was cancelled by SIGINT"]);
+    let said = node.tell(Event::Cancel { signal: 2 });
+    assert_eq!(said, ["agree end 130", "end 130: the job was cancelled by SIGINT"], "every end is a record");
 
     let mut node = Node::new(Policy { grace: Micros(0), ..Policy::default() }, Mode::Reinit);
     node.start();

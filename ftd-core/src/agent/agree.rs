@@ -2,7 +2,8 @@
 
 use super::{Agent, Effect, Predecessor, Stage};
 use crate::failure::{Cause, Failure, FailureSet, Subject};
-use crate::ids::{GroupId, NodeId, Process, Revision, SlotId, Version};
+use crate::ids::{EpochId, GroupId, NodeId, Process, Revision, SlotId, Version};
+use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, Notice, Report};
@@ -24,29 +25,29 @@ impl Agent {
         let out: Vec<NodeId> =
             self.record.iter().flat_map(|known| known.members()).filter(|node| !record.is_member(*node)).collect();
         self.fence.writing(out);
-        self.store.writes(record.clone());
+        self.store.writes(record.clone(), self.now);
         self.emit(Effect::Cas { expected: self.store.revision, record });
     }
 
     /// Takes a record that was read, written or received.
     pub(super) fn adopt(&mut self, revision: Revision, record: Arc<EpochRecord>) {
         let known = self.epoch();
-        if revision < self.store.revision || revision == Revision(0) || record.epoch < known {
+        // The end of a job whose record was deleted may be written by one who does not know how far it was.
+        let ends = record.outcome.is_some() && self.record.as_ref().is_some_and(|record| record.outcome.is_none());
+        if revision < self.store.revision || revision == Revision(0) || (record.epoch < known && !ends) {
             return;
         }
-        self.store.revision = revision;
+        self.store.knows(revision, self.now);
         if self.record.is_none() && !self.announced {
             self.fence.succeed();
         }
-        self.fence.adopt(&record, revision, &self.config.policy, self.now);
-        if record.epoch == known {
+        self.fence.adopt(&record, revision, self.now);
+        if record.epoch == known && !ends {
             // Written once more, to take back an accusation: invariant 1.
             debug_assert_eq!(self.record.as_ref(), Some(&record), "two records of {known}");
             return;
         }
-        let policy = &self.config.policy;
-        let (period, timeout) = (policy.heartbeat_period, policy.heartbeat_timeout);
-        self.tree.adopt(record.epoch, &record.nodes, period, timeout);
+        self.tree.adopt(record.epoch, &record.nodes, record.terms);
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
         if self.record.is_none() && !self.announced {
@@ -109,6 +110,7 @@ impl Agent {
         let mut failures = plan::completed(&record.failures, &self.causes);
         let remembered =
             |process: &Process| record.history.iter().any(|entry| entry.failures.of_process(*process).is_some());
+        self.fenced = None;
         self.causes.retain(|process, _| remembered(process));
         self.exited.retain(remembered);
         if let Some(batch) = &self.batch {
@@ -181,12 +183,13 @@ impl Agent {
         let needed = self.verdict.is_some()
             || self.batch.is_some()
             || self.record.is_none()
-            || self.paused.is_some()
-            || self.fenced;
+            || self.fenced.is_some();
         let timeout = self.config.policy.store_timeout;
         if needed && self.store.down.is_some_and(|since| self.due(since, timeout)) {
+            // Unless somebody else has gone on meanwhile, that is written when it answers again.
             let reason = format!("the job cannot continue, because the store has not answered for {timeout}");
-            return self.end_unrecorded(Outcome::failed(1, reason));
+            self.conclude(Outcome::failed(1, reason), false);
+            self.stop_worlds(None);
         }
         if !self.store.is_idle(self.now) {
             return;
@@ -194,11 +197,20 @@ impl Agent {
         let verdict = self.verdict.clone();
         match (verdict, self.record.clone()) {
             (Some(verdict), Some(record)) => self.write(plan::last_record(&record, verdict.outcome)),
-            (Some(verdict), None) => self.end_unrecorded(verdict.outcome),
+            (Some(verdict), None) => self.write(self.only_record(verdict.outcome)),
             (None, None) => self.propose_first(),
             (None, Some(record)) => self.propose_next(&record),
         }
         self.guard_take_back();
+    }
+
+    /// The record of a job that ends before its first one.
+    fn only_record(&self, outcome: Outcome) -> EpochRecord {
+        let policy = &self.config.policy;
+        let last = self.predecessor.map_or(EpochId(0), |predecessor| predecessor.reported);
+        let record =
+            plan::only_record(self.config.mode, policy.terms(), self.config.world_size, &self.config.nodes, outcome);
+        EpochRecord { epoch: last.next(), ..record }
     }
 
     /// All ranks of all nodes ended cleanly: the job is complete. The root says so for all.
@@ -220,7 +232,7 @@ impl Agent {
     /// Nodes that are to be left out now.
     fn silent_nodes(&self) -> FailureSet {
         let mut silent = FailureSet::new();
-        if self.stage != Stage::Restarted && !self.fenced {
+        if self.stage != Stage::Restarted && self.fenced.is_none() {
             for node in self.fence.to_write(self.now) {
                 silent.insert(Failure { subject: Subject::Node(node), cause: Cause::NodeSilent, node });
             }
@@ -256,7 +268,7 @@ impl Agent {
                 .filter(|(slot, known)| known.up && record.slot(**slot).is_none())
                 .map(|(slot, _)| (*slot, self.me))
                 .collect(),
-            checkpointed: !self.tree.decree().complete.is_empty(),
+            checkpointed: self.checkpointed(),
             computed: self.computed(),
             late_progress: self.late_progress,
             causes: self.causes.clone(),
@@ -276,6 +288,15 @@ impl Agent {
             }
             Err(error) => self.conclude_now(&error, record),
         }
+    }
+
+    /// A newer version than the restored one has become complete in this epoch. (That one is shipped to new partners.)
+    fn checkpointed(&self) -> bool {
+        let restored = |group: &GroupId| self.choice.as_ref().and_then(|choice| choice.get(group).copied().flatten());
+        let newer = |((group, _), version): (&(GroupId, Level), &Version)| {
+            restored(group).is_none_or(|stamp| *version > stamp.version)
+        };
+        self.tree.decree().complete.iter().any(newer)
     }
 
     /// A slot is about to be lost: the epoch that is proposed without that ends with the launcher's word on it.

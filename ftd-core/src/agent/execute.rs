@@ -27,7 +27,7 @@ impl Agent {
         }
         if self.worlds.values().all(Option::is_some) {
             // Who is to be killed is not continued first.
-            self.paused = None;
+            self.paused = false;
         }
     }
 
@@ -35,12 +35,6 @@ impl Agent {
         self.report_last_recovery();
         self.batch = None;
         self.enter(Stage::Ending);
-    }
-
-    /// Ends the job on this node without a word in the store, because there is none, or no record yet.
-    pub(super) fn end_unrecorded(&mut self, outcome: Outcome) {
-        self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled: true });
-        self.enter_ending();
     }
 
     /// Takes the epoch on by as many stages as its conditions allow.
@@ -64,7 +58,6 @@ impl Agent {
         self.speak();
         self.guard_retire();
         self.note_complete();
-        self.guard_cancelled();
     }
 
     /// Processes that outlive SIGKILL are beyond ftd.
@@ -86,7 +79,7 @@ impl Agent {
             "the job cannot continue, because processes of {world} on {} are still there {timeout} after SIGKILL",
             self.me
         );
-        self.end_unrecorded(Outcome::failed(1, reason));
+        self.conclude(Outcome::failed(1, reason), true);
     }
 
     fn guard_emptying(&mut self) {
@@ -252,16 +245,6 @@ impl Agent {
             && self.locals.values().all(|local| local.end == Some(LocalEnd::Clean))
     }
 
-    /// A job that its user ends is over in a while although the store does not answer.
-    fn guard_cancelled(&mut self) {
-        let Some(verdict) = self.verdict.as_ref().filter(|verdict| verdict.cancelled) else { return };
-        let waited = self.due(verdict.since, self.config.policy.end_timeout);
-        if waited && !matches!(self.stage, Stage::Ending | Stage::Over) {
-            self.enter_ending();
-            self.guard_ending();
-        }
-    }
-
     fn guard_ending(&mut self) {
         if let Some((_, until)) = self.last_words {
             if self.now < until {
@@ -274,9 +257,8 @@ impl Agent {
             return;
         }
         let recorded = self.record.as_ref().and_then(|record| record.outcome.clone());
-        let wanted = self.verdict.take().map(|verdict| verdict.outcome);
         let epoch = self.epoch();
-        let outcome = recorded.or(wanted).unwrap_or_else(|| {
+        let outcome = recorded.unwrap_or_else(|| {
             Outcome::failed(signal_status(9).0, format!("{} was left out of the job in {epoch}", self.me))
         });
         self.enter(Stage::Over);

@@ -138,11 +138,12 @@ impl Agent {
         let nodes: Vec<NodeId> = known.keys().copied().collect();
         let of_node = |(node, slots): (NodeId, BTreeSet<SlotId>)| slots.into_iter().map(move |slot| (slot, node));
         let slots: BTreeMap<SlotId, NodeId> = known.into_iter().flat_map(of_node).collect();
-        let first = plan::first_record(self.config.mode, self.config.world_size, &nodes, &slots, self.now);
+        let (mode, terms) = (self.config.mode, self.config.policy.terms());
+        let first = plan::first_record(mode, terms, self.config.world_size, &nodes, &slots, self.now);
         match first {
             Ok(record) => self.write(record),
             Err(_) if self.config.renewable_slots && !overdue => {}
-            Err(error) => self.end_unrecorded(Outcome::failed(error.status(), error.to_string())),
+            Err(error) => self.conclude(Outcome::failed(error.status(), error.to_string()), true),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What an event means for what the agent knows.
 
-use super::{Agent, Batch, Event, Exit, Limit, LocalEnd, Progress, Stage};
+use super::{Agent, Batch, Event, Exit, Limit, LocalEnd, Predecessor, Progress, Stage};
 use crate::blame::{self, Phase, verdict};
 use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
@@ -58,8 +58,8 @@ impl Agent {
             Event::Watched { revision, record } => self.take_watched(revision, record),
             Event::CasLost { revision, record } => {
                 self.answered();
-                self.store.written();
-                self.take_key(revision, record);
+                let asked = self.store.written().map(|(asked, _)| asked);
+                self.take_key(revision, record, asked);
             }
             Event::StoreUnavailable => self.take_unavailable(),
             Event::Message { from, message } => self.take_message(from, message),
@@ -333,7 +333,9 @@ impl Agent {
     }
 
     fn take_committed(&mut self, process: Process, version: Version, level: Level) {
-        if self.stage != Stage::Computing || !self.locals.contains_key(&process) || self.ended(process.world) {
+        // Before it is released nothing is new, but what is restored may be shipped to another partner.
+        let of_epoch = matches!(self.stage, Stage::Parked | Stage::Computing);
+        if !of_epoch || !self.locals.contains_key(&process) || self.ended(process.world) {
             return;
         }
         // What is older than what is complete is not told any more, from the next word on.
@@ -420,7 +422,7 @@ impl Agent {
         self.answered();
         let asked = self.store.read();
         let before = self.epoch();
-        self.take_key(revision, record);
+        self.take_key(revision, record, asked);
         if let Some(asked) = asked.filter(|_| before == self.epoch()) {
             self.fence.read(asked);
         }
@@ -428,27 +430,37 @@ impl Agent {
 
     /// What the watch says may be older than what this agent's predecessor knew: it counts when a read has been answered.
     fn take_watched(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
-        if self.store.began {
-            self.take_key(revision, record);
+        if !self.store.began {
+            return;
+        }
+        match record {
+            Some(record) => self.adopt(revision, record),
+            None => self.store.want(),
         }
     }
 
-    /// What the key is.
-    fn take_key(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
+    /// What the key is, says the store to one who asked at this time.
+    fn take_key(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>, asked: Option<Micros>) {
         match record {
             Some(record) => self.adopt(revision, record),
             // Somebody has removed it: what is agreed is not known any more, and must not be agreed anew from the beginning.
-            None if self.record.is_some() && revision >= self.store.revision => {
+            None if self.knew_record() && asked.is_some_and(|asked| self.store.is_removed(asked)) => {
                 let reason = "the job cannot continue, because its record was deleted from the store".to_string();
-                self.end_unrecorded(Outcome::failed(1, reason));
+                self.conclude(Outcome::failed(1, reason), true);
             }
             None => {}
         }
     }
 
+    /// This agent has read a record, or the one before it had.
+    fn knew_record(&self) -> bool {
+        let before = |predecessor: &Predecessor| predecessor.reported > EpochId(0);
+        self.record.is_some() || self.predecessor.as_ref().is_some_and(before)
+    }
+
     fn take_written(&mut self, revision: Revision) {
         self.answered();
-        if let Some(record) = self.store.written() {
+        if let Some((_, record)) = self.store.written() {
             self.adopt(revision, record);
         }
     }
@@ -549,7 +561,7 @@ impl Agent {
             return;
         }
         self.report_last_recovery();
-        self.verdict = Some(super::Verdict { outcome, since: self.now, cancelled });
+        self.verdict = Some(super::Verdict { outcome, cancelled });
         self.batch = None;
         if cancelled {
             self.last_words = None;

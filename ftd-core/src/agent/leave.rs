@@ -26,7 +26,7 @@ impl Agent {
         if self.leaving.is_some() {
             return;
         }
-        let recovers = self.batch.is_some() || self.progress.is_some() || self.paused.is_some();
+        let recovers = self.batch.is_some() || self.progress.is_some() || self.paused;
         let computing = self.stage == Stage::Computing && !recovers && self.verdict.is_none();
         if !computing || self.config.policy.grace == Micros(0) {
             let reason = format!("the job was cancelled by {}", signal_name(signal));

@@ -124,8 +124,7 @@ struct Progress {
 #[derive(Debug, Clone)]
 struct Verdict {
     outcome: Outcome,
-    since: Micros,
-    /// Stands even when somebody else's record comes first.
+    /// Stands even when somebody else's record comes first, and ends the ranks before it is written.
     cancelled: bool,
 }
 
@@ -197,8 +196,11 @@ pub struct Agent {
     /// This node may have something else to say than it said.
     changed: bool,
     tree: Tree<NodeWord, Decree>,
-    paused: Option<Micros>,
-    fenced: bool,
+    paused: bool,
+    /// Since when this node has had no lease, in whatever epoch.
+    unleased: Option<Micros>,
+    /// When this node killed its ranks, because it had neither a lease nor the record for too long.
+    fenced: Option<Micros>,
     progress: Option<Progress>,
     last_block: Option<last_block::LastBlock>,
     /// The recovery of this epoch, noticed at this time, was reported without anybody having taken back what there is.
@@ -219,7 +221,7 @@ impl Agent {
     /// The agent of node `me`.
     pub fn new(me: NodeId, config: JobConfig) -> Self {
         let fence = Fence::new(me, 0, config.breach);
-        let tree = Tree::new(me, config.policy.fan_out);
+        let tree = Tree::new(me);
         Agent {
             me,
             config,
@@ -268,8 +270,9 @@ impl Agent {
             fence,
             changed: true,
             tree,
-            paused: None,
-            fenced: false,
+            paused: false,
+            unleased: None,
+            fenced: None,
             progress: None,
             last_block: None,
             denied: None,
@@ -308,7 +311,7 @@ impl Agent {
 
     /// Whether its ranks are stopped by the fence.
     pub fn paused(&self) -> bool {
-        self.paused.is_some()
+        self.paused
     }
 
     /// The version that each group restores in this epoch, once it is known.
@@ -428,9 +431,8 @@ impl Agent {
         at.extend(self.leave_deadline());
         at.extend(self.store.deadline());
         at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
-        at.extend(self.verdict.as_ref().map(|verdict| verdict.since.after(policy.end_timeout)));
         at.extend(self.last_block_deadline());
-        at.extend(self.paused.map(|since| since.after(policy.fence_kill)));
+        at.extend(self.blind_deadlines());
         if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
             at.push(progress.last_sign.after(self.report_patience()));
         }

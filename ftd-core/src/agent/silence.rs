@@ -4,7 +4,7 @@
 use super::{Agent, Effect, Stage};
 use crate::failure::{Cause, Subject};
 use crate::fence::Reply;
-use crate::ids::NodeId;
+use crate::ids::{Micros, NodeId};
 use crate::message::PeerMessage;
 use crate::report::{Notice, Report};
 
@@ -16,6 +16,7 @@ impl Agent {
         }
         self.fence.ran(self.now);
         self.guard_pause();
+        self.guard_blind();
         if self.stage == Stage::Restarted {
             return;
         }
@@ -36,29 +37,53 @@ impl Agent {
     fn guard_pause(&mut self) {
         let runs = self.fence.lease().runs(self.now);
         let computing = self.stage == Stage::Computing && !self.stopping(self.world());
-        match self.paused {
-            None if !runs && computing => {
-                self.paused = Some(self.now);
-                self.emit(Effect::Pause);
-                self.report(Report::Notice(Notice::Paused));
-            }
+        if !self.paused && !runs && computing {
+            self.paused = true;
+            self.emit(Effect::Pause);
+            self.report(Report::Notice(Notice::Paused));
+        } else if self.paused && !computing {
             // Nobody is continued who is to be killed.
-            Some(_) if !computing => self.paused = None,
-            Some(_) if runs => {
-                self.paused = None;
-                self.emit(Effect::Continue);
-                self.report(Report::Notice(Notice::Continued));
+            self.paused = false;
+        } else if self.paused && runs {
+            self.paused = false;
+            self.emit(Effect::Continue);
+            self.report(Report::Notice(Notice::Continued));
+        }
+        if runs {
+            self.unleased = None;
+        } else {
+            self.unleased.get_or_insert(self.now);
+        }
+    }
+
+    /// Since when this node has neither had a lease nor read the record.
+    fn blind_since(&self) -> Option<Micros> {
+        self.unleased.map(|since| since.max(self.store.read_at))
+    }
+
+    /// A node that has no lease looks at the record now and then: it may have been left out. One that cannot for long enough
+    /// kills its ranks, and the world begins anew when it is heard again.
+    fn guard_blind(&mut self) {
+        let limit = self.config.policy.fence_kill;
+        if let Some(since) = self.blind_since() {
+            if self.due(since, limit.quarters(1)) && self.store.is_idle(self.now) {
+                self.store.want();
             }
-            Some(since) if self.due(since, self.config.policy.fence_kill) && self.store.down.is_some() => {
-                self.fenced = true;
+            if self.due(since, limit) && self.fenced.is_none() && self.worlds.values().any(Option::is_none) {
+                self.fenced = Some(self.now);
                 self.stop_worlds(None);
             }
-            _ => {}
         }
-        if self.fenced && self.store.down.is_none() && self.store.is_idle(self.now) {
-            self.fenced = false;
+        if self.fenced.take_if(|killed| self.store.read_at > *killed).is_some() {
             self.fail(Subject::Node(self.me), Cause::Fenced);
         }
+    }
+
+    /// When that is due.
+    pub(super) fn blind_deadlines(&self) -> impl Iterator<Item = Micros> + use<> {
+        let limit = self.config.policy.fence_kill;
+        let since = self.blind_since().into_iter();
+        since.flat_map(move |since| [since.after(limit.quarters(1)), since.after(limit)])
     }
 
     pub(super) fn take_heartbeat(&mut self, from: NodeId, message: &PeerMessage) {

@@ -10,7 +10,7 @@ enum Asked {
     #[default]
     Nothing,
     Read(Micros),
-    Write(Arc<EpochRecord>),
+    Write(Micros, Arc<EpochRecord>),
 }
 
 /// This agent's view of the store.
@@ -22,6 +22,10 @@ pub(super) struct Store {
     wanted: bool,
     /// A linearizable read was answered: what the key was when this agent began is known.
     pub began: bool,
+    /// When the first record was known.
+    known_at: Option<Micros>,
+    /// When the newest linearizable read that was answered had been asked for.
+    pub read_at: Micros,
     /// Unreachable since.
     pub down: Option<Micros>,
     retry_at: Micros,
@@ -43,14 +47,29 @@ impl Store {
         reads
     }
 
+    /// There is a record of this revision.
+    pub fn knows(&mut self, revision: Revision, now: Micros) {
+        self.revision = revision;
+        self.known_at.get_or_insert(now);
+    }
+
+    /// Who asked at `asked` was told that the key is not there. Whether it has been removed; then it is written anew.
+    pub fn is_removed(&mut self, asked: Micros) -> bool {
+        let removed = self.known_at.is_none_or(|known| known <= asked);
+        if removed {
+            self.revision = Revision(0);
+        }
+        removed
+    }
+
     /// Whether something can be written now.
     pub fn is_idle(&self, now: Micros) -> bool {
         self.asked == Asked::Nothing && !self.wanted && now >= self.retry_at
     }
 
     /// This is being written.
-    pub fn writes(&mut self, record: Arc<EpochRecord>) {
-        self.asked = Asked::Write(record);
+    pub fn writes(&mut self, record: Arc<EpochRecord>, now: Micros) {
+        self.asked = Asked::Write(now, record);
     }
 
     /// An answer came; whether the store had been unreachable.
@@ -62,7 +81,10 @@ impl Store {
     pub fn read(&mut self) -> Option<Micros> {
         self.began = true;
         match std::mem::take(&mut self.asked) {
-            Asked::Read(at) => Some(at),
+            Asked::Read(at) => {
+                self.read_at = at;
+                Some(at)
+            }
             other => {
                 self.asked = other;
                 None
@@ -70,10 +92,10 @@ impl Store {
         }
     }
 
-    /// The write was answered, one way or the other: what was to be written.
-    pub fn written(&mut self) -> Option<Arc<EpochRecord>> {
+    /// The write was answered, one way or the other: what was to be written, and since when.
+    pub fn written(&mut self) -> Option<(Micros, Arc<EpochRecord>)> {
         match std::mem::take(&mut self.asked) {
-            Asked::Write(record) => Some(record),
+            Asked::Write(at, record) => Some((at, record)),
             other => {
                 self.asked = other;
                 None

@@ -75,7 +75,7 @@ impl Agent {
     /// Sends straight, and with `detour` also through those who observe one of the two.
     fn send_by(&mut self, to: NodeId, detour: bool, message: PeerMessage) {
         if detour && let Some(record) = self.record.clone() {
-            let theirs = ring::observers(&record.nodes, to, self.config.policy.observers);
+            let theirs = ring::observers(&record.nodes, to, record.terms.observers as usize);
             let mut through: BTreeSet<NodeId> = self.fence.observers().chain(theirs).collect();
             through.retain(|node| *node != to && *node != self.me);
             let origin = self.me;

@@ -7,7 +7,7 @@ use ftd_core::slots::{Home, StateRun};
 use ftd_core::{
     Cause, Collateral, EpochId, EpochRecord, Failure, FailureSet, GroupId, HistoryEntry, Members, Micros, Mode, NodeId,
     Outcome, OwnEnd, Placement, Process, Rank, Role, SlotId, SlotState, Slots, Strategy, Streak, Subject, Suspect,
-    Version, WorldId,
+    Terms, Version, WorldId,
 };
 use prost::Message;
 
@@ -35,6 +35,7 @@ pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
             Mode::None => v1::Mode::None,
             Mode::Reinit => v1::Mode::Reinit,
         } as i32,
+        terms: Some(terms_out(record.terms)),
         world: record.world.0,
         world_size: record.world_size,
         placement: record.placement.runs().iter().map(|r| v1::Run { slot: r.slot.0, length: r.length }).collect(),
@@ -94,6 +95,7 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
         epoch: EpochId(record.epoch),
         began: Micros(record.began),
         mode,
+        terms: terms_in(record.terms.ok_or(CodecError::Missing("terms"))?)?,
         world: WorldId(record.world),
         world_size: record.world_size,
         placement: Placement::from_runs(runs).ok_or(CodecError::Missing("placement"))?,
@@ -117,6 +119,20 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
             .collect::<Result<_, CodecError>>()?,
         outcome: record.outcome.map(|o| Outcome { status: o.status, reason: o.reason }),
     })
+}
+
+fn terms_out(terms: Terms) -> v1::Terms {
+    let Terms { period, timeout, patience, observers, fan_out } = terms;
+    v1::Terms { period: period.0, timeout: timeout.0, patience: patience.0, observers, fan_out }
+}
+
+fn terms_in(terms: v1::Terms) -> Result<Terms, CodecError> {
+    let v1::Terms { period, timeout, patience, observers, fan_out } = terms;
+    if period == 0 || timeout == 0 || observers == 0 || fan_out == 0 {
+        return Err(CodecError::Missing("terms"));
+    }
+    let (period, timeout, patience) = (Micros(period), Micros(timeout), Micros(patience));
+    Ok(Terms { period, timeout, patience, observers, fan_out })
 }
 
 fn home_out(home: &Home) -> v1::Home {
@@ -326,6 +342,7 @@ mod tests {
             epoch: EpochId(3),
             began: Micros(5),
             mode: Mode::Reinit,
+            terms: Terms::default(),
             world: WorldId(3),
             world_size: 3,
             placement: Placement::from_slots([SlotId(5), SlotId(0), SlotId(1)]),
@@ -369,7 +386,7 @@ mod tests {
         let (nodes, each) = (10_000u32, 64u32);
         let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
         let slots = (0..nodes * each).map(|slot| (SlotId(slot), NodeId(slot / each))).collect();
-        let first = ftd_core::plan::first_record(Mode::Reinit, (nodes - 600) * each, &members, &slots, Micros(0));
+        let first = ftd_core::plan::first_record(Mode::Reinit, Terms::default(), (nodes - 600) * each, &members, &slots, Micros(0));
         let mut record = first.unwrap();
         assert!(encode_record(&record).len() < 200, "{}", encode_record(&record).len());
         for death in 0..300 {

@@ -223,7 +223,9 @@ impl World {
         let newest = self.checks.newest;
         let epoch = record.epoch;
         if before.is_none() || newest == EpochId(0) {
-            let right = epoch == newest.next() && newest == EpochId(0);
+            // Whose key was deleted can only end.
+            let deleted = newest > EpochId(0) && record.outcome.is_some();
+            let right = deleted || (epoch == newest.next() && newest == EpochId(0));
             let sentence = || Violation::Epochs(format!("{epoch} was written anew after {newest}"));
             return right.then_some(()).ok_or_else(sentence);
         }
@@ -442,6 +444,16 @@ impl World {
                 named || name.world == self.checks.world
             });
             return (!wished).then(|| "that rank did so because a peer had died".to_string());
+        }
+        if reason.contains("was deleted from the store") {
+            let deleted = self.setup.faults.iter().any(|planned| planned.fault == faults::Fault::DeleteKey);
+            return (!deleted).then(|| "nobody deleted it".to_string());
+        }
+        if reason.contains("the store has not answered for") {
+            let away = |planned: &faults::Planned| matches!(planned.fault, faults::Fault::Store { .. });
+            let long = |planned: &&faults::Planned| planned.fault.span() >= self.setup.policy.store_timeout.0;
+            let away = self.setup.faults.iter().filter(|planned| away(planned)).any(|planned| long(&planned));
+            return (!away).then(|| "it was never away for so long".to_string());
         }
         if reason.contains("--ft=none recovers nothing") {
             let asked = self.setup.mode == Mode::None && !self.setup.faults.is_empty();

@@ -143,7 +143,7 @@ impl Setup {
     /// The policy of the agent on `node`.
     pub fn policy_of(&self, node: usize) -> Policy {
         let timeout = self.own_timeouts.get(&(node as u32)).map_or(self.policy.heartbeat_timeout, |own| Micros(*own));
-        Policy { heartbeat_timeout: timeout, ..self.policy.clone() }
+        Policy { heartbeat_timeout: timeout, patience: Micros(self.patience), ..self.policy.clone() }
     }
 
     /// The checkpoint group of a rank.
@@ -159,7 +159,9 @@ impl Setup {
     /// After so long without a sign of progress, and without a fault, the job hangs: the longest that the policy lets
     /// anything wait for a cluster that is well.
     pub fn hangs_after(&self) -> u64 {
-        let waits = self.policy.slot_timeout.0.max(self.policy.exit_timeout.0).max(self.policy.grace.0);
+        let policy = &self.policy;
+        let spans = [policy.slot_timeout, policy.exit_timeout, policy.grace, policy.fence_kill];
+        let waits = spans.into_iter().map(|span| span.0).max().unwrap_or(0);
         self.patience + waits + 10 * SECOND
     }
 }
