@@ -82,7 +82,9 @@ impl World {
     pub fn shipped(&mut self, node: usize, rank: Rank, stamp: Stamp) {
         let Some(copy) = self.machines[node].arena.find_mut(rank, stamp, Level::Own) else { return };
         copy.shipped = true;
-        let process = self.ranks.of(&self.machines[node]).map(|(_, proc)| proc.name).find(|name| name.rank == rank);
+        // One of an ended world may not have been waited for yet.
+        let of_rank = self.ranks.of(&self.machines[node]).map(|(_, proc)| proc.name).filter(|name| name.rank == rank);
+        let process = of_rank.max_by_key(|name| name.world);
         if let Some(process) = process {
             self.local(node, Event::Committed { process, version: stamp.version, level: Level::Partner });
         }
