@@ -110,7 +110,9 @@ pub struct Fence {
     members: u32,
     /// The lowest members, one more than this node can ever accuse.
     lowest: Vec<NodeId>,
-    /// This node came into the job with this epoch.
+    /// This node is in the job.
+    member: bool,
+    /// It came into it with this epoch.
     joined: bool,
     observers: BTreeMap<NodeId, Observer>,
     watched: BTreeMap<NodeId, Watch>,
@@ -153,6 +155,7 @@ impl Fence {
             adopted: Micros(0),
             members: 0,
             lowest: Vec::new(),
+            member: false,
             joined: false,
             observers: BTreeMap::new(),
             watched: BTreeMap::new(),
@@ -201,6 +204,7 @@ impl Fence {
         }
         let terms = record.terms;
         (self.period, self.timeout, self.patience) = (terms.period, terms.timeout, terms.patience);
+        self.member = record.is_member(self.me);
         self.joined = record.joined.contains(&self.me);
         self.epoch = record.epoch;
         self.adopted = now;
@@ -279,9 +283,9 @@ impl Fence {
         watch.heard = true;
         if self.bound.contains(&from) && self.breach != Breach::AccusedAcknowledged {
             self.regretted = true;
-            return Reply::Nothing;
+            return Reply::Heard;
         }
-        if self.mute { Reply::Nothing } else { Reply::Acknowledge { still } }
+        if self.mute { Reply::Heard } else { Reply::Acknowledge { still } }
     }
 
     /// An acknowledgement came.
@@ -333,7 +337,7 @@ impl Fence {
 
     /// This node's right to compute.
     pub fn lease(&self) -> Lease {
-        if self.epoch == EpochId(0) {
+        if !self.member {
             return Lease::None;
         }
         let mut earliest: Option<Micros> = None;

@@ -50,7 +50,8 @@ impl Agent {
         self.tree.adopt(record.epoch, &record.nodes, record.terms);
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
-        if self.record.is_none() && !self.announced {
+        let predecessors = if self.record.is_none() { !self.announced } else { self.stage == Stage::Restarted };
+        if predecessors && self.store.is_first_read(revision) {
             self.adopt_predecessors(record);
         } else {
             self.adopt_next(record);
@@ -79,6 +80,8 @@ impl Agent {
     fn resume_reports(&mut self) {
         let Some(Predecessor { reported, .. }) = self.predecessor else { return };
         let (Some(record), Some(progress)) = (&self.record, &mut self.progress) else { return };
+        // What a newer record says it says of these, too.
+        progress.episodes.clear();
         for entry in record.history.iter().filter(|entry| entry.epoch >= reported) {
             let (epoch, failures) = (entry.epoch.next(), plan::completed(&entry.failures, &self.causes));
             progress.episodes.push(Episode { epoch, failures, placement: record.placement.clone() });

@@ -99,7 +99,7 @@ impl Agent {
         let batch = self.batch.as_ref();
         let dead =
             batch.and_then(|batch| batch.failures.failures().iter().find_map(|failure| of_process(failure.subject)));
-        let ends = batch.is_some() || self.verdict.is_some() || self.leaving.is_some();
+        let ends = batch.is_some() || self.fenced.is_some() || self.verdict.is_some() || self.leaving.is_some();
         dead.or_else(|| ends.then(|| Process::primary(self.world(), crate::ids::Rank(0))))
     }
 

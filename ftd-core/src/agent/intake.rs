@@ -420,7 +420,7 @@ impl Agent {
 
     fn take_read(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
         self.answered();
-        let asked = self.store.read();
+        let asked = self.store.read(revision);
         let before = self.epoch();
         self.take_key(revision, record, asked);
         if let Some(asked) = asked.filter(|_| before == self.epoch()) {
@@ -428,11 +428,8 @@ impl Agent {
         }
     }
 
-    /// What the watch says may be older than what this agent's predecessor knew: it counts when a read has been answered.
+    /// What the watch says may be older than what this agent's predecessor knew.
     fn take_watched(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
-        if !self.store.began {
-            return;
-        }
         match record {
             Some(record) => self.adopt(revision, record),
             None => self.store.want(),
@@ -475,7 +472,7 @@ impl Agent {
         if !self.is_member(from) {
             // Whoever knows less is told: the node that it is out, or this one that more has happened since.
             return match message {
-                PeerMessage::Record { revision, record } => self.take_record(revision, record),
+                PeerMessage::Record { revision, record } => self.adopt(revision, record),
                 PeerMessage::Heartbeat { epoch, .. } | PeerMessage::AskForRecord { epoch } if epoch < self.epoch() => {
                     self.send_record(from);
                 }
@@ -494,7 +491,7 @@ impl Agent {
                     self.send_record(from);
                 }
             }
-            PeerMessage::Record { revision, record } => self.take_record(revision, record),
+            PeerMessage::Record { revision, record } => self.adopt(revision, record),
             PeerMessage::Accuse { epoch, revision, accused } => {
                 self.fence.collect(&accused, epoch, revision, self.now);
             }
@@ -525,12 +522,6 @@ impl Agent {
             self.take_message(origin, *message);
         } else if origin == from && self.is_member(to) && !nested {
             self.send(to, PeerMessage::Relay { origin, to, message });
-        }
-    }
-
-    fn take_record(&mut self, revision: Revision, record: Arc<EpochRecord>) {
-        if self.store.began {
-            self.adopt(revision, record);
         }
     }
 

@@ -17,9 +17,6 @@ impl Agent {
         self.fence.ran(self.now);
         self.guard_pause();
         self.guard_blind();
-        if self.stage == Stage::Restarted {
-            return;
-        }
         let epoch = self.epoch();
         if let Some((beat, to)) = self.fence.beat(self.now) {
             for (to, unheard) in to {
@@ -28,6 +25,10 @@ impl Agent {
         }
         if self.fence.wants_read(self.now) {
             self.store.want();
+        }
+        // What its predecessor had heard is not known.
+        if self.stage == Stage::Restarted {
+            return;
         }
         if let Some((to, accused)) = self.fence.hand_over(self.now) {
             self.send(to, PeerMessage::Accuse { epoch, revision: self.store.revision, accused });

@@ -22,6 +22,8 @@ pub(super) struct Store {
     wanted: bool,
     /// A linearizable read was answered: what the key was when this agent began is known.
     pub began: bool,
+    /// What the first linearizable read that was answered has shown.
+    first_read: Option<Revision>,
     /// When the first record was known.
     known_at: Option<Micros>,
     /// When the newest linearizable read that was answered had been asked for.
@@ -32,6 +34,11 @@ pub(super) struct Store {
 }
 
 impl Store {
+    /// Whether the key may have been like this before this agent began: the first read that was answered had not seen less.
+    pub fn is_first_read(&self, revision: Revision) -> bool {
+        self.first_read.is_none_or(|first| revision <= first)
+    }
+
     /// The record is to be read.
     pub fn want(&mut self) {
         self.wanted = true;
@@ -78,8 +85,9 @@ impl Store {
     }
 
     /// The read was answered: when it had been asked for.
-    pub fn read(&mut self) -> Option<Micros> {
+    pub fn read(&mut self, revision: Revision) -> Option<Micros> {
         self.began = true;
+        self.first_read.get_or_insert(revision);
         match std::mem::take(&mut self.asked) {
             Asked::Read(at) => {
                 self.read_at = at;

@@ -157,7 +157,8 @@ impl World {
     /// What is older is given up.
     pub fn retire(&mut self, node: usize, group: GroupId, level: Level, complete: Version) {
         // What has a partner is kept until something newer has one as well.
-        if level == Level::Own && self.setup.nodes > 1 {
+        let members = driver::members(self.machines[node].agent.as_ref());
+        if level == Level::Own && partner(&self.setup, &members, node).is_some() {
             return;
         }
         self.check_retire(node, group, complete);

@@ -261,9 +261,10 @@ fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     setup.racks = if rng.chance(500) { 64 } else { rng.range(2, nodes) as u32 };
     setup.policy.observers = rng.range(1, 3) as usize;
     setup.policy.max_failures = 50;
-    setup.policy.fence_kill = Micros(rng.range(2, 8) * SECOND);
     setup.policy.start_timeout = Micros(5 * SECOND);
     setup.patience = rng.range(4, 6) * SECOND;
+    // Longer than that, as a minute is.
+    setup.policy.fence_kill = Micros(setup.patience + rng.range(2, 6) * SECOND);
     setup.steps = rng.range(80, 240) as u32;
     setup.pace = rng.range(2000, 4000) * MS / u64::from(setup.steps);
     setup.every = rng.range(8, 30) as u32;
@@ -420,7 +421,6 @@ fn one_way(rng: &mut Rng, setup: &mut Setup) {
 
 fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
-    setup.patience = rng.range(4, 6) * SECOND;
     let (timeout, period) = (setup.timeout(), setup.policy.heartbeat_period.0);
     // Over before anybody may speak, or so long that everybody has been alone.
     let (span, spread) = if rng.chance(200) {
