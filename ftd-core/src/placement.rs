@@ -78,6 +78,31 @@ impl Placement {
         Placement { runs }
     }
 
+    /// The slots of the ranks that are placed otherwise than in `other`.
+    pub fn differs(&self, other: &Placement) -> Vec<SlotId> {
+        let mut slots = Vec::new();
+        let mut theirs = other.runs.iter().peekable();
+        for run in &self.runs {
+            let (mut rank, end) = (run.rank.0, run.rank.0 + run.length);
+            while rank < end {
+                while theirs.peek().is_some_and(|their| their.rank.0 + their.length <= rank) {
+                    theirs.next();
+                }
+                let slot = run.slot.0 + (rank - run.rank.0);
+                let (same, until) = match theirs.peek() {
+                    Some(their) => (their.slot.0 + (rank - their.rank.0) == slot, their.rank.0 + their.length),
+                    None => (false, end),
+                };
+                let until = until.min(end);
+                if !same {
+                    slots.extend((slot..slot + (until - rank)).map(SlotId));
+                }
+                rank = until;
+            }
+        }
+        slots
+    }
+
     /// The runs, in rank order.
     pub fn runs(&self) -> &[Run] {
         &self.runs
@@ -118,6 +143,15 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_placed_otherwise_is_found() {
+        let slots = |slots: &[u32]| Placement::from_slots(slots.iter().copied().map(SlotId));
+        let old = slots(&[0, 1, 2, 3, 10, 11]);
+        assert_eq!(slots(&[0, 1, 2, 3, 10, 11]).differs(&old), []);
+        assert_eq!(slots(&[0, 7, 2, 8, 9, 11]).differs(&old), [7, 8, 9].map(SlotId));
+        assert_eq!(slots(&[4, 1]).differs(&Placement::default()), [4, 1].map(SlotId));
+    }
     use proptest::prelude::*;
 
     #[test]

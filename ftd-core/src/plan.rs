@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Cluster {
     /// Slots that are up and that the record does not know.
     pub new_slots: BTreeMap<SlotId, NodeId>,
+    /// Nodes on which nothing is to be placed.
+    pub unfit: BTreeSet<NodeId>,
     /// A newer checkpoint than the restored one became complete in the epoch that ends: progress after whatever death.
     pub checkpointed: bool,
     /// The epoch that ends computed for [`Policy::progress_after`]: progress after deaths from outside alone.
@@ -230,7 +232,7 @@ pub fn plan(
     crash_loop(&next, &failures, policy)?;
     remove_lost(&mut next, &failures);
     add_new(&mut next, cluster);
-    place(&mut next, record, &failures)?;
+    place(&mut next, record, &failures, &cluster.unfit)?;
     next.failures = failures;
     next.check()?;
     debug_assert!(next.epoch > record.epoch && next.world > record.world, "epochs and worlds only grow");
@@ -363,13 +365,21 @@ fn add_new(next: &mut EpochRecord, cluster: &Cluster) {
 /// Ranks whose slot is gone move; all others stay. A rank goes to a free slot of its own node if there is one. The ranks
 /// of one lost node go together to the node with the fewest free slots that holds them all, else to wherever there is
 /// room, lowest node and slot first.
-fn place(next: &mut EpochRecord, record: &EpochRecord, failures: &FailureSet) -> Result<(), Unrecoverable> {
+fn place(
+    next: &mut EpochRecord,
+    record: &EpochRecord,
+    failures: &FailureSet,
+    unfit: &BTreeSet<NodeId>,
+) -> Result<(), Unrecoverable> {
     let homeless = homeless(next, record);
     if homeless.is_empty() {
         return Ok(());
     }
     let mut free: BTreeMap<NodeId, BTreeSet<SlotId>> = BTreeMap::new();
     for entry in next.slots.in_state(SlotState::Parked).filter(|entry| next.is_member(entry.node)) {
+        if unfit.contains(&entry.node) {
+            continue;
+        }
         free.entry(entry.node).or_default().insert(entry.slot);
     }
     let mut moved: BTreeMap<Rank, SlotId> = BTreeMap::new();

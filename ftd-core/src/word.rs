@@ -59,28 +59,41 @@ impl Holdings {
         self.copies.get(&(stamp, lies)).cloned().unwrap_or_default()
     }
 
-    /// What each group restores: the newest version of which every rank of the group has a copy somewhere, committed in one
-    /// and the same epoch; and the ranks whose copy must be brought to their node first.
-    pub fn choose(&self, groups: &Groups, world_size: u32) -> (Choice, RankSet) {
+    /// What each group restores.
+    pub fn choose(&self, groups: &Groups, world_size: u32) -> Restoration {
         let stamps: BTreeSet<Stamp> = self.copies.keys().map(|(stamp, _)| *stamp).collect();
-        let mut away = RankSet::new();
-        let newest = |ranks: &RankSet| {
-            stamps.iter().rev().copied().find(|stamp| {
-                let mut held = self.held(*stamp, Lies::Here);
-                held.extend(&self.held(*stamp, Lies::Elsewhere));
-                held.contains_all(ranks)
-            })
-        };
-        let mut choice = Choice::new();
+        let newest = |suits: &dyn Fn(Stamp) -> bool| stamps.iter().rev().copied().find(|stamp| suits(*stamp));
+        let mut restoration = Restoration::default();
         for (group, ranks) in groups.ranks(world_size) {
-            let stamp = newest(&ranks);
+            let here = |stamp| self.held(stamp, Lies::Here);
+            let elsewhere = |stamp| self.held(stamp, Lies::Elsewhere);
+            let somewhere = |stamp| {
+                let mut held = here(stamp);
+                held.extend(&elsewhere(stamp));
+                held.contains_all(&ranks)
+            };
+            let stamp = newest(&somewhere);
             if let Some(stamp) = stamp {
-                away.extend(&ranks.without(&self.held(stamp, Lies::Here)));
+                restoration.away.extend(&ranks.without(&here(stamp)));
             }
-            choice.insert(group, stamp);
+            let safe = |stamp| here(stamp).contains_all(&ranks) && elsewhere(stamp).contains_all(&ranks);
+            restoration.safe.extend(newest(&safe).map(|stamp| (group, stamp)));
+            restoration.choice.insert(group, stamp);
         }
-        (choice, away)
+        restoration
     }
+}
+
+/// What an epoch restores.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Restoration {
+    /// Per group the newest version of which every rank has a copy somewhere, committed in one and the same epoch.
+    pub choice: Choice,
+    /// The ranks whose copy must be brought to their node first.
+    pub away: RankSet,
+    /// Per group the newest version of which every rank has a copy on its own node and another one elsewhere: what is left
+    /// when a node dies before the chosen one has partners.
+    pub safe: BTreeMap<GroupId, Stamp>,
 }
 
 /// How a job that was told to end has been left by its ranks.
@@ -191,8 +204,8 @@ fn in_common(mut own: Committed, theirs: &Committed) -> Committed {
 pub struct Decree {
     /// The epoch's world may run.
     pub release: bool,
-    /// What is restored, and whose copy must be brought to its node first.
-    pub choice: Option<(Choice, RankSet)>,
+    /// What is restored.
+    pub restoration: Option<Restoration>,
     /// Everybody knows what is restored: what is older is needed no more.
     pub chosen: bool,
     /// All ranks are out of `MPI_Init`.
@@ -225,10 +238,10 @@ impl Decree {
                 *known = (*known).max(*newest);
             }
         }
-        let choice = before.choice.clone();
+        let restoration = before.restoration.clone();
         Decree {
             release: before.release | word.ready,
-            choice: choice.or_else(|| Some(word.holdings.as_ref()?.choose(groups, world_size))),
+            restoration: restoration.or_else(|| Some(word.holdings.as_ref()?.choose(groups, world_size))),
             chosen: before.chosen | word.chosen,
             initialized: before.initialized | word.initialized,
             restored: before.restored | word.restored,
@@ -269,9 +282,21 @@ mod tests {
         // Rank 1 was on a node that died; it is placed on the first node now, the second one was its partner.
         let mut all = holdings(&[(0, 10, Level::Own), (0, 20, Level::Own)], &[0, 1]);
         all.merge(&holdings(&[(2, 10, Level::Own), (2, 20, Level::Own), (1, 10, Level::Partner)], &[2]));
-        let (choice, away) = all.choose(&Groups::one(), 3);
-        assert_eq!(choice, Choice::from([(GroupId(0), Some(stamp(10, 1)))]));
-        assert_eq!(away.runs(), [(1, 2)]);
+        let chosen = all.choose(&Groups::one(), 3);
+        assert_eq!(chosen.choice, Choice::from([(GroupId(0), Some(stamp(10, 1)))]));
+        assert_eq!(chosen.away.runs(), [(1, 2)]);
+    }
+
+    #[test]
+    fn what_is_left_when_another_node_dies_is_known() {
+        // Of version 20 only the first rank's copy has reached its partner.
+        let mut all = holdings(&[(0, 10, Level::Own), (0, 20, Level::Own), (1, 10, Level::Partner)], &[0]);
+        let second =
+            [(1, 10, Level::Own), (1, 20, Level::Own), (0, 10, Level::Partner), (0, 20, Level::Partner)];
+        all.merge(&holdings(&second, &[1]));
+        let chosen = all.choose(&Groups::one(), 2);
+        assert_eq!(chosen.choice[&GroupId(0)], Some(stamp(20, 1)));
+        assert_eq!(chosen.safe[&GroupId(0)], stamp(10, 1));
     }
 
     #[test]

@@ -256,7 +256,7 @@ impl Machine {
                     revision: Revision(self.revision),
                     record: self.stored.clone().map(std::sync::Arc::new),
                 }),
-                Effect::Cas { expected, record } => {
+                Effect::Cas { expected, record, .. } => {
                     assert_eq!(expected, Revision(self.revision), "nobody else writes");
                     assert_eq!(record.check(), Ok(()));
                     let before = self.stored.as_ref().map_or(0, |stored| stored.epoch.0);

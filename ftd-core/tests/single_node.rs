@@ -40,7 +40,7 @@ impl Node {
                         revision: Revision(self.revision),
                         record: self.stored.clone().map(std::sync::Arc::new),
                     }),
-                    Effect::Cas { expected, record } => {
+                    Effect::Cas { expected, record, .. } => {
                         assert_eq!(expected, Revision(self.revision));
                         self.revision += 1;
                         said.push(match &record.outcome {
@@ -65,6 +65,10 @@ impl Node {
                     Effect::Restore { stamp: None, .. } => said.push("restore nothing".into()),
                     Effect::Restore { stamp: Some(stamp), .. } => said.push(format!("restore {}", stamp.version)),
                     Effect::Retire { complete, .. } => said.push(format!("retire below {complete}")),
+                    Effect::Keep { stamps, .. } => {
+                        let stamps: Vec<String> = stamps.iter().map(|stamp| stamp.version.to_string()).collect();
+                        said.push(format!("keep {}", stamps.join(", ")));
+                    }
                     Effect::Proceed { process, .. } => said.push(format!("proceed {}", process.rank)),
                     Effect::NeedSlot => said.push("need slot".into()),
                     Effect::Signal { signal } => said.push(format!("signal {signal}")),
@@ -138,7 +142,7 @@ fn a_killed_rank_costs_a_recovery_from_the_newest_complete_checkpoint() {
     let stamp = |version| Stamp { version: Version(version), epoch: EpochId(1) };
     let inventory = Inventory::own([(Rank(0), stamp(10)), (Rank(0), stamp(20)), (Rank(1), stamp(10))]);
     let said = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory });
-    assert_eq!(said, ["restore version 10", "retire below version 10"]);
+    assert_eq!(said, ["restore version 10", "keep version 10"]);
     node.initialize(2);
     assert!(node.tell(Event::Restored { process: process(2, 0), version: Version(10) }).is_empty());
     let said = node.tell(Event::Restored { process: process(2, 1), version: Version(10) });

@@ -24,9 +24,18 @@ impl Agent {
         let record = Arc::new(record);
         let out: Vec<NodeId> =
             self.record.iter().flat_map(|known| known.members()).filter(|node| !record.is_member(*node)).collect();
+        let leases = self.newly_used(&record);
         self.fence.writing(out);
         self.store.writes(record.clone(), self.now);
-        self.emit(Effect::Cas { expected: self.store.revision, record });
+        self.emit(Effect::Cas { expected: self.store.revision, leases, record });
+    }
+
+    /// Nodes other than this one on which ranks are placed anew.
+    fn newly_used(&self, record: &EpochRecord) -> Vec<NodeId> {
+        let Some(old) = self.record.as_ref().filter(|_| record.outcome.is_none()) else { return Vec::new() };
+        let moved = record.placement.differs(&old.placement);
+        let nodes: BTreeSet<NodeId> = moved.into_iter().filter_map(|slot| record.slots.node(slot)).collect();
+        nodes.into_iter().filter(|node| *node != self.me).collect()
     }
 
     /// Takes a record that was read, written or received.
@@ -114,6 +123,7 @@ impl Agent {
         let remembered =
             |process: &Process| record.history.iter().any(|entry| entry.failures.of_process(*process).is_some());
         self.fenced = None;
+        self.unfit.clear();
         self.causes.retain(|process, _| remembered(process));
         self.exited.retain(remembered);
         if let Some(batch) = &self.batch {
@@ -271,6 +281,7 @@ impl Agent {
                 .filter(|(slot, known)| known.up && record.slot(**slot).is_none())
                 .map(|(slot, _)| (*slot, self.me))
                 .collect(),
+            unfit: self.unfit.clone(),
             checkpointed: self.checkpointed(),
             computed: self.computed(),
             late_progress: self.late_progress,

@@ -202,6 +202,11 @@ pub enum Event {
         /// What is there; nothing when the key was deleted.
         record: Option<Arc<EpochRecord>>,
     },
+    /// Answer to [`Effect::Cas`]: the leases of these nodes are not held; nothing was written.
+    CasUnfit {
+        /// Which.
+        nodes: Vec<NodeId>,
+    },
     /// Answer to [`Effect::ReadStore`] or [`Effect::Cas`]: no answer from the store. The write may have happened.
     StoreUnavailable,
     /// From another agent of the job.
@@ -225,10 +230,13 @@ pub enum Event {
 pub enum Effect {
     /// Read the job's key, linearizable. Answered by `StoreRead` or `StoreUnavailable`.
     ReadStore,
-    /// Write the key if it is still at this revision (0: absent). Answered by `CasDone`, `CasLost`, `StoreUnavailable`.
+    /// Write the key if it is still at this revision (0: absent), and these nodes' leases are held. Answered by `CasDone`,
+    /// `CasLost`, `CasUnfit`, `StoreUnavailable`.
     Cas {
         /// The revision it must have.
         expected: Revision,
+        /// Nodes on which ranks are placed that had none: they may have died without anybody's having heard it.
+        leases: Vec<NodeId>,
         /// The value.
         record: Arc<EpochRecord>,
     },
@@ -285,6 +293,14 @@ pub enum Effect {
         stamp: Option<Stamp>,
         /// The ranks of the group whose copy is not on the node where they are placed now.
         away: RankSet,
+    },
+    /// Every agent knows what is restored. Of the group's versions from before this epoch only these are needed any more: the
+    /// restored one, and the newest that would be left if another node died; the places of all others may be used again.
+    Keep {
+        /// The group; 0 is all ranks unless the job has colours.
+        group: GroupId,
+        /// The versions, oldest first.
+        stamps: Vec<Stamp>,
     },
     /// `complete` is whole for every rank of the group; places that hold older versions may be used again.
     Retire {

@@ -3,11 +3,12 @@
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::failure::{Cause, Subject};
 use crate::ids::{GroupId, SlotId, WorldId};
-use crate::inventory::{Level, Stamp};
+use crate::inventory::Stamp;
 use crate::plan::signal_status;
 use crate::record::Outcome;
 use crate::report::{Notice, Report};
-use crate::word::Holdings;
+use crate::word::{Holdings, Restoration};
+use std::collections::BTreeSet;
 
 impl Agent {
     /// Kills the processes of every world on this node, but for `except`.
@@ -190,7 +191,7 @@ impl Agent {
         if self.choice.is_some() {
             return;
         }
-        let Some((choice, away)) = self.tree.decree().choice.clone() else { return };
+        let Some(Restoration { choice, away, .. }) = self.tree.decree().restoration.clone() else { return };
         let (epoch, groups) = (self.epoch(), self.config.groups.ranks(self.config.world_size));
         for (group, stamp) in &choice {
             let of_group = groups.get(group).map(|ranks| away.without(&away.without(ranks))).unwrap_or_default();
@@ -212,12 +213,12 @@ impl Agent {
         if self.retired || !self.tree.decree().chosen {
             return;
         }
-        let Some(choice) = &self.choice else { return };
+        let Some(Restoration { choice, safe, .. }) = self.tree.decree().restoration.clone() else { return };
         self.retired = true;
         for (group, stamp) in choice {
             if let Some(stamp) = stamp {
-                // It was complete somewhere, at the least safe level perhaps.
-                self.effects.push(Effect::Retire { group: *group, level: Level::Own, complete: stamp.version });
+                let stamps: BTreeSet<Stamp> = safe.get(&group).copied().into_iter().chain([stamp]).collect();
+                self.emit(Effect::Keep { group, stamps: stamps.into_iter().collect() });
             }
         }
     }

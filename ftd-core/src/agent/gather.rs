@@ -19,6 +19,9 @@ pub(super) struct Gather {
     /// Since when the one who is told now has not answered, and when it was told last.
     since: Micros,
     told: Option<Micros>,
+    /// When others were asked for the record, and how far around.
+    asked: Option<Micros>,
+    turn: usize,
     /// The slots of so many nodes have been noted by whom they were told.
     noted: u32,
 }
@@ -59,12 +62,12 @@ impl Agent {
             self.gather.since = self.now;
             return;
         }
-        let Some(to) = self.gatherer() else { return };
         if self.due(self.gather.since, self.pass_over()) {
-            self.gather.passed += 1;
+            // Who has passed all over begins again with the first: it was perhaps its own link.
+            self.gather.passed = if self.gatherer().is_some() { self.gather.passed + 1 } else { 0 };
             (self.gather.since, self.gather.told, self.gather.noted) = (self.now, None, 0);
-            return self.guard_gather();
         }
+        let Some(to) = self.gatherer() else { return };
         let period = self.config.policy.heartbeat_period;
         if self.gather.told.is_none_or(|told| self.due(told, period)) {
             self.gather.told = Some(self.now);
@@ -75,7 +78,29 @@ impl Agent {
 
     /// After so long another one is told.
     fn pass_over(&self) -> Micros {
-        self.config.policy.start_timeout.quarters(1)
+        Micros(self.config.policy.start_timeout.0 / 16)
+    }
+
+    /// An agent that takes another's place asks for the record, although the store may not answer: nobody need send it a
+    /// heartbeat, and it has to send its own.
+    pub(super) fn guard_ask_around(&mut self) {
+        if self.record.is_some() || self.predecessor.is_none() || self.stage != Stage::Gathering || !self.started {
+            return;
+        }
+        let period = self.config.policy.heartbeat_period;
+        if self.gather.asked.is_some_and(|asked| !self.due(asked, period)) {
+            return;
+        }
+        self.gather.asked = Some(self.now);
+        let nodes = self.config.nodes.clone();
+        let at = nodes.iter().position(|node| *node == self.me).unwrap_or(0);
+        let width = self.config.policy.observers.max(1);
+        let epoch = self.epoch();
+        for _ in 0..width.min(nodes.len().saturating_sub(1)) {
+            self.gather.turn = self.gather.turn % (nodes.len() - 1) + 1;
+            let to = nodes[(at + self.gather.turn) % nodes.len()];
+            self.send(to, PeerMessage::AskForRecord { epoch });
+        }
     }
 
     pub(super) fn take_slots(&mut self, from: NodeId, slots: BTreeMap<NodeId, BTreeSet<SlotId>>) {
@@ -110,7 +135,9 @@ impl Agent {
         let since = self.stage_since.max(self.silent_at);
         let start = [since.after(policy.start_timeout), since.after(self.last_patience())];
         let start = start.into_iter().filter(|_| self.stage == Stage::Gathering);
-        told.into_iter().chain(passed).chain(start)
+        let asks = self.record.is_none() && self.predecessor.is_some();
+        let asked = self.gather.asked.filter(|_| asks).map(|asked| asked.after(policy.heartbeat_period));
+        told.into_iter().chain(passed).chain(start).chain(asked)
     }
 
     /// Who is not told by others that the job has begun waits longer than the one who is to begin it.

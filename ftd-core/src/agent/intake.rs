@@ -61,6 +61,11 @@ impl Agent {
                 let asked = self.store.written().map(|(asked, _)| asked);
                 self.take_key(revision, record, asked);
             }
+            Event::CasUnfit { nodes } => {
+                self.answered();
+                self.store.written();
+                self.unfit.extend(nodes);
+            }
             Event::StoreUnavailable => self.take_unavailable(),
             Event::Message { from, message } => self.take_message(from, message),
             Event::Timer => {}
@@ -336,6 +341,12 @@ impl Agent {
         // Before it is released nothing is new, but what is restored may be shipped to another partner.
         let of_epoch = matches!(self.stage, Stage::Parked | Stage::Computing);
         if !of_epoch || !self.locals.contains_key(&process) || self.ended(process.world) {
+            return;
+        }
+        // Of what was there before, only what is restored counts.
+        let restored = |choice: &crate::inventory::Choice| choice.get(&self.config.groups.of(process.rank)).copied().flatten();
+        let restored = self.choice.as_ref().and_then(restored).map(|stamp| stamp.version);
+        if restored.is_some_and(|restored| version < restored) || (self.stage == Stage::Parked && restored.is_none()) {
             return;
         }
         // What is older than what is complete is not told any more, from the next word on.

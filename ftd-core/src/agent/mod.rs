@@ -162,6 +162,8 @@ pub struct Agent {
     /// A process has been seen in `MPI_Init`: the program is none that does without.
     speaks_mpi: bool,
     batch: Option<Batch>,
+    /// Nodes whose leases in the store were not held when ranks were to be placed on them in the next epoch.
+    unfit: BTreeSet<NodeId>,
     holds: Vec<holds::Hold>,
     /// A hold or a survey began at this time; dying processes are waited for from then on.
     uncertain_since: Micros,
@@ -247,6 +249,7 @@ impl Agent {
             locals: BTreeMap::new(),
             speaks_mpi: false,
             batch: None,
+            unfit: BTreeSet::new(),
             holds: Vec::new(),
             uncertain_since: Micros(0),
             surveying: 0,
@@ -351,6 +354,7 @@ impl Agent {
         self.guard_last_block();
         self.guard_stage();
         self.guard_gather();
+        self.guard_ask_around();
         self.guard_agreement();
         self.guard_stage();
         self.guard_reports();

@@ -84,7 +84,11 @@ impl World {
         copy.shipped = true;
         // One of an ended world may not have been waited for yet.
         let of_rank = self.ranks.of(&self.machines[node]).map(|(_, proc)| proc.name).filter(|name| name.rank == rank);
-        let process = of_rank.max_by_key(|name| name.world);
+        let Some(id) = of_rank.max_by_key(|name| name.world).and_then(|name| self.ranks.named(name)) else { return };
+        let (process, epoch) = (self.ranks.get(id).name, self.ranks.get(id).epoch);
+        let group = GroupId(self.setup.group(rank.0));
+        let restored = self.machines[node].restore.get(&(epoch, group)).copied().flatten();
+        let process = (stamp.epoch == epoch || restored == Some(stamp)).then_some(process);
         if let Some(process) = process {
             self.local(node, Event::Committed { process, version: stamp.version, level: Level::Partner });
         }
@@ -152,6 +156,18 @@ impl World {
             self.ship_soon(node, rank, stamp);
         }
         self.go_all(node);
+    }
+
+    /// What no epoch will restore is given up.
+    pub fn keep(&mut self, node: usize, group: GroupId, stamps: &[Stamp]) {
+        let setup = &self.setup;
+        let of_group = |rank: Rank| setup.group(rank.0) == group.0;
+        let Some(newest) = stamps.last() else { return };
+        let needed = |copy: &crate::arenas::Copy| {
+            copy.stamp > *newest || stamps.contains(&copy.stamp) || copy.copied != Copied::Hashed
+        };
+        self.machines[node].arena.retain(of_group, needed);
+        self.checks.given_up(group, stamps);
     }
 
     /// What is older is given up.

@@ -18,6 +18,17 @@ use std::time::Instant;
 /// Watches are backed by a linearizable re-read (DESIGN §10).
 const REREAD: u64 = 2 * SECOND;
 
+/// A node's lease in the store (its daemon's, not the fence's) lasts so long after its death.
+const LEASE: u64 = SECOND;
+
+/// What is to be written to the store.
+#[derive(Debug)]
+pub struct Write {
+    expected: Revision,
+    leases: Vec<NodeId>,
+    record: Arc<EpochRecord>,
+}
+
 /// Before its first linearizable read an agent's watch may show the past.
 const STALE_WATCH: (u64, u64) = (10, 300);
 
@@ -240,7 +251,7 @@ impl World {
         let incarnation = self.machines[node].incarnation;
         match effect {
             Effect::ReadStore => self.ask_store(node, None),
-            Effect::Cas { expected, record } => self.ask_store(node, Some((expected, record))),
+            Effect::Cas { expected, leases, record } => self.ask_store(node, Some(Write { expected, leases, record })),
             Effect::Send { to, message } => {
                 let beat = matches!(message, PeerMessage::Heartbeat { .. } | PeerMessage::Acknowledge { .. });
                 let packet = Packet::Peer { from: NodeId(node as u32), message: Box::new(message) };
@@ -252,6 +263,8 @@ impl World {
                 self.queue.push(at.max(self.now), Act::Wake { node, incarnation, at });
             }
             Effect::Launch { epoch, processes, parked, .. } => {
+                // Shepherds take everything in order.
+                self.shepherds(node);
                 for (name, slot) in processes {
                     // Without its shepherd nothing is launched; the agent will hear of it.
                     if self.machines[node].slots.contains(&slot) {
@@ -274,6 +287,7 @@ impl World {
                 self.push(delay, Act::Inventory { node, incarnation, epoch });
             }
             Effect::Restore { epoch, group, stamp, away: _ } => self.restore(node, epoch, group, stamp),
+            Effect::Keep { group, stamps } => self.keep(node, group, &stamps),
             Effect::Retire { group, level, complete } => self.retire(node, group, level, complete),
             Effect::Proceed { process, .. } => self.abort_goes_on(process),
             Effect::Signal { signal } => self.signal(node, signal),
@@ -302,7 +316,7 @@ impl World {
 
     // ---- the store
 
-    fn ask_store(&mut self, node: usize, write: Option<(Revision, Arc<EpochRecord>)>) {
+    fn ask_store(&mut self, node: usize, write: Option<Write>) {
         self.requests += 1;
         let (request, incarnation) = (self.requests, self.machines[node].incarnation);
         self.machines[node].asked = Some(request);
@@ -329,11 +343,11 @@ impl World {
         node: usize,
         request: Option<u64>,
         incarnation: u64,
-        write: Option<(Revision, Arc<EpochRecord>)>,
+        write: Option<Write>,
         answer: Option<u64>,
     ) {
         let event = match write {
-            Some((expected, record)) => self.write(node, expected, record),
+            Some(write) => self.write(node, write),
             None => {
                 let (revision, value) = self.store.read();
                 match request {
@@ -350,7 +364,21 @@ impl World {
         }
     }
 
-    fn write(&mut self, node: usize, expected: Revision, record: Arc<EpochRecord>) -> Event {
+    /// Nodes whose daemons have not been there for long enough to lose their leases.
+    fn without_lease(&self, nodes: &[NodeId]) -> Vec<NodeId> {
+        let lost = |node: &NodeId| {
+            let machine = &self.machines[node.0 as usize];
+            !machine.alive && machine.crashed_at.is_some_and(|at| self.now > at + LEASE)
+        };
+        nodes.iter().copied().filter(lost).collect()
+    }
+
+    fn write(&mut self, node: usize, write: Write) -> Event {
+        let Write { expected, leases, record } = write;
+        let unfit = self.without_lease(&leases);
+        if !unfit.is_empty() && expected.0 == self.store.read().0 {
+            return Event::CasUnfit { nodes: unfit };
+        }
         let before = self.store.value().cloned();
         let blind = self.setup.breach == Some(Breach::BlindStore);
         match self.store.swap(expected.0, record.clone(), blind) {

@@ -120,6 +120,12 @@ impl Checks {
         self.held.entry((group, stamp)).or_default().entry(rank).or_default().push((node, now));
     }
 
+    /// Versions older than the newest of these, others than these, are given up.
+    pub fn given_up(&mut self, group: GroupId, kept: &[Stamp]) {
+        let Some(newest) = kept.last() else { return };
+        self.held.retain(|(of, stamp), _| *of != group || stamp >= newest || kept.contains(stamp));
+    }
+
     /// What a node says that it holds; what was whole was hashed for it.
     pub fn inventory(&mut self, node: usize, epoch: EpochId, inventory: &Inventory, now: u64) {
         for holding in &inventory.holdings {

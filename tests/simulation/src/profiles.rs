@@ -45,43 +45,37 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "crash",
         about: "ranks, agents, servers, shepherds and single nodes die",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: crash,
     },
     Profile {
         name: "nodes",
         about: "one or two nodes die",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: nodes,
     },
     Profile {
         name: "rack",
         about: "a node dies with all its observers, or a whole rack",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: rack,
     },
     Profile {
         name: "islands",
         about: "the application's network falls apart",
-        known: Known::Fails(
-            "a node that is cut off and reaches the store vouches for ever",
-            "invariant 6: the job hangs",
-        ),
+        known: Known::Holds,
         draw: islands,
     },
     Profile {
         name: "one-way",
         about: "all that one node sends, or is sent, is lost for good; it reaches the store",
-        known: Known::Fails(
-            "a node that is cut off and reaches the store vouches for ever",
-            "invariant 6: the job hangs",
-        ),
+        known: Known::Holds,
         draw: one_way,
     },
     Profile {
         name: "everybody-cut",
         about: "a switch restarts: everybody is cut off from everybody; ports and links return one by one",
-        known: Known::Fails("a node that is alone accuses all whom it observes", "invariant 7"),
+        known: Known::Holds,
         draw: everybody_cut,
     },
     Profile {
@@ -93,40 +87,37 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "store-slow",
         about: "the store is slow or elects, longer than four time-outs, while ranks and nodes die",
-        known: Known::Fails("an agent that starts again is silent until the store has answered it", "invariant 7"),
+        known: Known::Holds,
         draw: store_slow,
     },
     Profile {
         name: "store-lost",
         about: "requests to the store are lost, or land late, while nodes are cut off for a moment",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: store_lost,
     },
     Profile {
         name: "accusation",
         about: "accusations are on their way for long, and their authors write again or start again",
-        known: Known::Fails(
-            "an accusation on its way is forgotten by a second write and by a new agent",
-            "invariant 5",
-        ),
+        known: Known::Holds,
         draw: accusation,
     },
     Profile {
         name: "watches",
         about: "watches are late, lost and stale; agents start again",
-        known: Known::Fails("a stale watch hides the predecessor's death", "launched a second time"),
+        known: Known::Holds,
         draw: watches,
     },
     Profile {
         name: "stalls",
         about: "agents stand still and their ranks do not",
-        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        known: Known::Holds,
         draw: stalls,
     },
     Profile {
         name: "suspend",
         about: "whole machines stand still",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: suspend,
     },
     Profile {
@@ -144,55 +135,55 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "agent-twice",
         about: "agents die twice in a row while acknowledgements are late",
-        known: Known::Fails("acknowledgements carry no incarnation", "invariant 5"),
+        known: Known::Holds,
         draw: agent_twice,
     },
     Profile {
         name: "two",
         about: "clusters of two nodes",
-        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        known: Known::Holds,
         draw: two,
     },
     Profile {
         name: "three",
         about: "clusters of three nodes",
-        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        known: Known::Holds,
         draw: three,
     },
     Profile {
         name: "levels",
         about: "nodes die; what their partners held is restored",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: levels,
     },
     Profile {
         name: "aborts",
         about: "survivors abort because a node died while the store elects",
-        known: Known::Fails("a hold is settled by a clock", "because a peer had died"),
+        known: Known::Holds,
         draw: aborts,
     },
     Profile {
         name: "cancel",
         about: "the job is cancelled while the store is out of reach",
-        known: Known::Fails("a job that is cancelled ends beside the record", "every end is a record"),
+        known: Known::Holds,
         draw: cancel,
     },
     Profile {
         name: "deleted-key",
         about: "somebody deletes the job's key",
-        known: Known::Fails("without the key every write is tried again for ever", "invariant 6: the job hangs"),
+        known: Known::Holds,
         draw: deleted_key,
     },
     Profile {
         name: "left-out",
         about: "nodes that are cut off read that they are out",
-        known: Known::Fails("ranks of a left-out node are continued before they are killed", "invariant 5"),
+        known: Known::Holds,
         draw: left_out,
     },
     Profile {
         name: "fenced",
         about: "nodes are cut off from everything for a while",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: fenced,
     },
     Profile {
@@ -204,13 +195,13 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "own-timeouts",
         about: "one agent's configuration has another time-out than the job",
-        known: Known::Fails("each agent has a time-out of its own", "invariant 5"),
+        known: Known::Holds,
         draw: own_timeouts,
     },
     Profile {
         name: "reboot",
         about: "machines die and come back under their old ids",
-        known: Known::Fails("what partners hold is given up for what only the own node has", "invariant 4 (levels)"),
+        known: Known::Holds,
         draw: reboot,
     },
     Profile {
@@ -222,7 +213,7 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "start",
         about: "deaths and cuts before the first world computes",
-        known: Known::Fails("a job that cannot start ends beside the record", "every end is a record"),
+        known: Known::Holds,
         draw: start,
     },
     Profile {
@@ -234,13 +225,13 @@ pub static ALL: &[Profile] = &[
     Profile {
         name: "slow-net",
         about: "packets that take longer than a time-out may",
-        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        known: Known::Holds,
         draw: slow_net,
     },
     Profile {
         name: "mixed",
         about: "everything",
-        known: Known::Fails("nothing stops the ranks of an agent that stands still", "invariant 5"),
+        known: Known::Holds,
         draw: mixed,
     },
 ];

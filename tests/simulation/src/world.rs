@@ -1,6 +1,7 @@
 //! The cluster as a whole: one queue of acts, and who is to do each.
 
 use crate::application::{ProcId, Program, Ranks};
+use crate::driver::Write;
 use crate::history::History;
 use crate::invariants::{Checks, Violation};
 use crate::measure::Meter;
@@ -10,7 +11,7 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::setup::{SECOND, Setup};
 use crate::store::Store;
-use ftd_core::{EpochId, EpochRecord, Event, Exit, NodeId, PeerMessage, Rank, Revision, SlotId, Stamp, WorldId};
+use ftd_core::{EpochId, EpochRecord, Event, Exit, NodeId, PeerMessage, Rank, SlotId, Stamp, WorldId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -143,7 +144,7 @@ pub enum Act {
         node: usize,
         request: Option<u64>,
         incarnation: u64,
-        write: Option<(Revision, Arc<EpochRecord>)>,
+        write: Option<Write>,
         answer: Option<u64>,
     },
     Fault(usize),

@@ -15,7 +15,7 @@ impl Driver {
     pub(super) async fn carry_out(&mut self, effect: Effect) {
         match effect {
             Effect::ReadStore => self.read_store().await,
-            Effect::Cas { expected, record } => self.swap(expected, &record).await,
+            Effect::Cas { expected, record, .. } => self.swap(expected, &record).await,
             Effect::Send { to, .. } => tracing::warn!(?to, "there is no other node on one machine"),
             Effect::WakeAt(at) => self.wake_at(at),
             Effect::Launch { world, epoch, processes, parked: _ } => self.launch(world.0, epoch.0, processes),
@@ -31,6 +31,12 @@ impl Driver {
             Effect::Drain(world) => self.launcher.send(&launcher::ToLauncher::Drain { world: world.0 }),
             Effect::TakeInventory { epoch, world: _ } => self.arenas.freeze(epoch.0),
             Effect::Restore { epoch, stamp, .. } => self.restore(epoch.0, stamp.map(|s| (s.version.0, s.epoch.0))),
+            Effect::Keep { stamps, .. } => {
+                if let Some(newest) = stamps.last() {
+                    self.versions.completed(newest.version.0);
+                    self.arenas.retire(newest.version.0);
+                }
+            }
             Effect::Retire { complete, .. } => {
                 self.versions.completed(complete.0);
                 self.arenas.retire(complete.0);
