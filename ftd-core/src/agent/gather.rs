@@ -18,6 +18,8 @@ pub(super) struct Gather {
     passed: usize,
     /// Since when the one who is told now has not answered, and when it was told last.
     since: Micros,
+    /// Since when somebody else is at work on it: as long as that one answers, it is not for this node to begin.
+    answered: Micros,
     told: Option<Micros>,
     /// When others were asked for the record, and how far around.
     asked: Option<Micros>,
@@ -58,9 +60,16 @@ impl Agent {
             self.announced = true;
             self.gather.known.insert(self.me, mine);
         }
-        if self.gather.known.is_empty() || self.gather.is_noted() {
+        if self.gather.known.is_empty() {
             self.gather.since = self.now;
             return;
+        }
+        if self.gather.is_noted() {
+            if !self.due(self.gather.since, self.pass_over()) {
+                return;
+            }
+            // Whoever has noted it may have died since.
+            (self.gather.since, self.gather.told, self.gather.noted) = (self.now, None, 0);
         }
         if self.due(self.gather.since, self.pass_over()) {
             // Who has passed all over begins again with the first: it was perhaps its own link.
@@ -123,17 +132,18 @@ impl Agent {
         if self.gatherer() == Some(from) {
             self.gather.noted = self.gather.noted.max(nodes);
             self.gather.since = self.now;
+            self.gather.answered = self.now;
         }
     }
 
     /// When something of this is due.
     pub(super) fn gather_deadlines(&self) -> impl Iterator<Item = Micros> + '_ {
         let policy = &self.config.policy;
-        let gathers = self.stage == Stage::Gathering && self.started && !self.gather.is_noted();
-        let told = self.gather.told.filter(|_| gathers).map(|told| told.after(policy.heartbeat_period));
+        let gathers = self.stage == Stage::Gathering && self.started && self.record.is_none();
+        let told = self.gather.told.filter(|_| gathers && !self.gather.is_noted()).map(|told| told.after(policy.heartbeat_period));
         let passed = gathers.then(|| self.gather.since.after(self.pass_over()));
-        let since = self.stage_since.max(self.silent_at);
-        let start = [since.after(policy.start_timeout), since.after(self.last_patience())];
+        let start =
+            [self.gather_since(true).after(policy.start_timeout), self.gather_since(false).after(self.last_patience())];
         let start = start.into_iter().filter(|_| self.stage == Stage::Gathering);
         let asks = self.record.is_none() && self.predecessor.is_some();
         let asked = self.gather.asked.filter(|_| asks).map(|asked| asked.after(policy.heartbeat_period));
@@ -145,11 +155,17 @@ impl Agent {
         self.config.policy.start_timeout.quarters(6)
     }
 
+    /// Since when it is waited for the job to begin.
+    fn gather_since(&self, begins: bool) -> Micros {
+        let since = self.stage_since.max(self.silent_at);
+        if begins { since } else { since.max(self.gather.answered) }
+    }
+
     /// Writes the first record, when the slots of all nodes are known, or when nobody else will be.
     pub(super) fn propose_first(&mut self) {
         self.renew_first_slots();
-        let since = self.stage_since.max(self.silent_at);
         let begins = self.gatherer().is_none();
+        let since = self.gather_since(begins);
         let patience = if begins { self.config.policy.start_timeout } else { self.last_patience() };
         let overdue = self.silent.is_empty() && self.due(since, patience);
         let mut known = self.gather.known.clone();
