@@ -212,10 +212,12 @@ impl Fence {
         let width = terms.observers as usize;
         self.lowest = record.members().take(width + 1).collect();
         let observer = Observer { acknowledged: None, pending: None, heard: now };
-        self.observers =
-            ring::observers(&record.nodes, self.me, width).into_iter().map(|node| (node, observer)).collect();
         let watch = Watch { since: now, heard: false };
-        self.watched = ring::observed(&record.nodes, self.me, width).into_iter().map(|node| (node, watch)).collect();
+        let around = |nodes: Vec<NodeId>| if self.member { nodes } else { Vec::new() };
+        let observers = around(ring::observers(&record.nodes, self.me, width));
+        let watched = around(ring::observed(&record.nodes, self.me, width));
+        self.observers = observers.into_iter().map(|node| (node, observer)).collect();
+        self.watched = watched.into_iter().map(|node| (node, watch)).collect();
         // New observers are to hear at once.
         (self.next_beat, self.next_read) = (now, now);
     }

@@ -93,6 +93,13 @@ pub enum PeerMessage {
         /// How many.
         nodes: u32,
     },
+    /// A node that was never in the job asks to be taken in, with these slots.
+    Join {
+        /// The epoch that it knows.
+        epoch: EpochId,
+        /// Its slots, all up.
+        slots: BTreeSet<SlotId>,
+    },
     /// A detour: to be passed on, once.
     Relay {
         /// Who said it.

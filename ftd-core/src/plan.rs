@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Cluster {
     /// Slots that are up and that the record does not know.
     pub new_slots: BTreeMap<SlotId, NodeId>,
+    /// Nodes that come into the job, with their slots.
+    pub joiners: BTreeMap<NodeId, BTreeSet<SlotId>>,
     /// Nodes on which nothing is to be placed.
     pub unfit: BTreeSet<NodeId>,
     /// A newer checkpoint than the restored one became complete in the epoch that ends: progress after whatever death.
@@ -355,6 +357,16 @@ fn remove_lost(next: &mut EpochRecord, failures: &FailureSet) {
 }
 
 fn add_new(next: &mut EpochRecord, cluster: &Cluster) {
+    for (node, slots) in &cluster.joiners {
+        if next.nodes.knows(*node) || slots.iter().any(|slot| next.slot(*slot).is_some()) {
+            continue;
+        }
+        next.nodes.join(*node);
+        next.joined.insert(*node);
+        for slot in slots {
+            next.slots.insert(SlotEntry { slot: *slot, node: *node, state: SlotState::Parked });
+        }
+    }
     for (slot, node) in &cluster.new_slots {
         if next.is_member(*node) {
             next.slots.insert(SlotEntry { slot: *slot, node: *node, state: SlotState::Parked });

@@ -85,6 +85,8 @@ pub struct Policy {
     pub start_timeout: Micros,
     /// A recovery waits this long for the replacement of a lost slot.
     pub slot_timeout: Micros,
+    /// A job on several nodes that has not slots enough waits this long for another node, or for one that was silent.
+    pub node_timeout: Micros,
     /// Processes that were sent SIGKILL have this long to be gone; longer is a process the kernel cannot kill.
     pub stop_timeout: Micros,
     /// The old world's output has this long to be read before the new world is started all the same.
@@ -144,6 +146,7 @@ impl Default for Policy {
             progress_after: Micros::from_secs(30),
             start_timeout: Micros::from_secs(60),
             slot_timeout: Micros::from_secs(10),
+            node_timeout: Micros::from_secs(60),
             stop_timeout: Micros::from_secs(30),
             drain_timeout: Micros::from_secs(2),
             inventory_timeout: Micros::from_secs(120),

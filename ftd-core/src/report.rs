@@ -110,6 +110,11 @@ pub enum Notice {
         /// The lost slot.
         lost: SlotId,
     },
+    /// So many ranks have no slot: another node is waited for.
+    WaitingForNode {
+        /// How many.
+        missing: u32,
+    },
     /// The old world's output was not read in time; the new one is started all the same.
     DrainTimedOut(WorldId),
 }

@@ -96,6 +96,7 @@ struct Child<W> {
 #[derive(Debug, Clone)]
 pub struct Tree<W, D> {
     me: NodeId,
+    member: bool,
     period: Micros,
     timeout: Micros,
     epoch: EpochId,
@@ -115,6 +116,7 @@ impl<W: Word, D: Clone + PartialEq + Default> Tree<W, D> {
     pub fn new(me: NodeId) -> Self {
         Tree {
             me,
+            member: false,
             period: Micros(0),
             timeout: Micros(0),
             epoch: EpochId(0),
@@ -138,12 +140,12 @@ impl<W: Word, D: Clone + PartialEq + Default> Tree<W, D> {
         let children = place.into_iter().flat_map(|place| first(place)..last(place)).filter_map(|at| members.at(at));
         let child = |node| (node, Child { number: 0, word: None, delivery: Delivery::default() });
         let children = children.map(child).collect();
-        *self = Tree { epoch, parent, children, period, timeout, ..Tree::new(self.me) };
+        *self = Tree { epoch, member: place.is_some(), parent, children, period, timeout, ..Tree::new(self.me) };
     }
 
     /// Whether this node is the tree's root.
     pub fn is_root(&self) -> bool {
-        self.parent.is_none() && self.epoch > EpochId(0)
+        self.parent.is_none() && self.member
     }
 
     /// What this node itself says from now on.

@@ -5,6 +5,7 @@
 //! restored, nobody had died before that abort, the job is complete. Only the root draws those conclusions
 //! ([`Decree::of`]), so no two nodes ever draw different ones.
 
+use crate::agent::Joiners;
 use crate::failure::Cause;
 use crate::ids::{GroupId, Process, Rank, Version};
 use crate::inventory::{Choice, Committed, Groups, Inventory, Level, Stamp};
@@ -138,6 +139,8 @@ pub struct NodeWord {
     pub dead: Option<Process>,
     /// True causes of deaths that became known after they were agreed.
     pub causes: BTreeMap<Process, Cause>,
+    /// Nodes that have asked to be taken in.
+    pub joiners: Joiners,
 }
 
 impl Word for NodeWord {
@@ -180,12 +183,13 @@ impl NodeWord {
                 self.causes.entry(*process).or_insert(*cause);
             }
         }
+        self.joiners.extend(child.joiners.iter().map(|(node, slots)| (*node, slots.clone())));
     }
 
     /// A subtree is missing: nothing can be said of all.
     fn without_one(&mut self) {
-        let (wanted, dead, causes) = (self.wanted, self.dead, std::mem::take(&mut self.causes));
-        *self = NodeWord { wanted, dead, causes, ..NodeWord::default() };
+        let NodeWord { wanted, dead, causes, joiners, .. } = std::mem::take(self);
+        *self = NodeWord { wanted, dead, causes, joiners, ..NodeWord::default() };
     }
 }
 
@@ -226,6 +230,8 @@ pub struct Decree {
     pub dead: Option<Process>,
     /// True causes of deaths that became known after they were agreed.
     pub causes: BTreeMap<Process, Cause>,
+    /// Nodes that have asked to be taken in.
+    pub joiners: Joiners,
 }
 
 impl Decree {
@@ -253,6 +259,7 @@ impl Decree {
             surveyed: before.surveyed.max(word.surveyed),
             dead: before.dead.or(word.dead),
             causes: word.causes.clone(),
+            joiners: word.joiners.clone(),
         }
     }
 }

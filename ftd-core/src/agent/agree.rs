@@ -2,7 +2,7 @@
 
 use super::{Agent, Effect, Predecessor, Stage};
 use crate::failure::{Cause, Failure, FailureSet, Subject};
-use crate::ids::{EpochId, GroupId, NodeId, Process, Revision, SlotId, Version};
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version};
 use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::record::{EpochRecord, Outcome};
@@ -10,6 +10,22 @@ use crate::report::{Episode, Notice, Report};
 use crate::slots::SlotState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Failures after which the ranks cannot all be placed.
+#[derive(Debug, Clone)]
+pub(super) struct Short {
+    /// Since when that is so.
+    pub since: Micros,
+    failures: FailureSet,
+    /// How many nodes have asked to come in, were found unfit, and how many slots are new.
+    offered: [usize; 3],
+}
+
+impl Short {
+    fn offered(cluster: &Cluster) -> [usize; 3] {
+        [cluster.joiners.len(), cluster.unfit.len(), cluster.new_slots.len()]
+    }
+}
 
 impl Agent {
     /// Issues a wanted read.
@@ -34,7 +50,8 @@ impl Agent {
     fn newly_used(&self, record: &EpochRecord) -> Vec<NodeId> {
         let Some(old) = self.record.as_ref().filter(|_| record.outcome.is_none()) else { return Vec::new() };
         let moved = record.placement.differs(&old.placement);
-        let nodes: BTreeSet<NodeId> = moved.into_iter().filter_map(|slot| record.slots.node(slot)).collect();
+        let used = moved.into_iter().filter_map(|slot| record.slots.node(slot));
+        let nodes: BTreeSet<NodeId> = used.chain(record.joined.iter().copied()).collect();
         nodes.into_iter().filter(|node| *node != self.me).collect()
     }
 
@@ -60,6 +77,10 @@ impl Agent {
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
         let predecessors = if self.record.is_none() { !self.announced } else { self.stage == Stage::Restarted };
+        let waits = self.record.is_none() || self.stage == Stage::Joining;
+        if waits && self.is_stranger(&record) {
+            return self.adopt_as_stranger(record);
+        }
         if predecessors && self.store.is_first_read(revision) {
             self.adopt_predecessors(record);
         } else {
@@ -124,6 +145,8 @@ impl Agent {
             |process: &Process| record.history.iter().any(|entry| entry.failures.of_process(*process).is_some());
         self.fenced = None;
         self.unfit.clear();
+        self.short = None;
+        self.joiners.retain(|node, _| !record.nodes.knows(*node));
         self.causes.retain(|process, _| remembered(process));
         self.exited.retain(remembered);
         if let Some(batch) = &self.batch {
@@ -189,7 +212,7 @@ impl Agent {
 
     /// Proposes what is to be agreed: the first record, the next epoch, the job's end.
     pub(super) fn guard_agreement(&mut self) {
-        if matches!(self.stage, Stage::Ending | Stage::Over) {
+        if matches!(self.stage, Stage::Joining | Stage::Ending | Stage::Over) {
             return;
         }
         self.guard_clean_end();
@@ -266,7 +289,10 @@ impl Agent {
             |batch: &&super::Batch| self.now >= self.batch_due(batch) && batch.surveyed && !self.await_lost_slots();
         match self.batch.as_ref().filter(ripe) {
             Some(batch) => failures.merge(&batch.failures),
-            None if failures.is_empty() => return,
+            None if failures.is_empty() => {
+                self.short = None;
+                return;
+            }
             None => {}
         }
         for slot in &self.lost_slots {
@@ -281,6 +307,7 @@ impl Agent {
                 .filter(|(slot, known)| known.up && record.slot(**slot).is_none())
                 .map(|(slot, _)| (*slot, self.me))
                 .collect(),
+            joiners: self.all_joiners(record),
             unfit: self.unfit.clone(),
             checkpointed: self.checkpointed(),
             computed: self.computed(),
@@ -289,11 +316,15 @@ impl Agent {
             at: self.noticed(),
             restored: self.taken_back(),
         };
+        if self.waits_still(&failures, &cluster) {
+            return;
+        }
         match plan::plan(record, &failures, &cluster, &self.config.policy) {
             Ok(_) if self.may_be_a_loop(record, &failures, &cluster) => {}
             Ok(next) => self.write(next),
             Err(Unrecoverable::NothingFailed(_)) => self.dissolve_batch(),
             Err(Unrecoverable::NoSlot { missing, .. }) if self.await_slots(&failures, missing) => {}
+            Err(Unrecoverable::NoSlot { missing, .. }) if self.await_node(&failures, &cluster, missing) => {}
             Err(_) if self.await_causes(&failures) => {}
             // It dies with the accusation: when somebody else's write comes first, all is looked at anew.
             Err(error) if accuses => {
@@ -302,6 +333,27 @@ impl Agent {
             }
             Err(error) => self.conclude_now(&error, record),
         }
+    }
+
+    /// Whether what cannot be placed is what could not be placed before.
+    fn waits_still(&self, failures: &FailureSet, cluster: &Cluster) -> bool {
+        let same = |short: &&Short| short.failures == *failures && short.offered == Short::offered(cluster);
+        let waits = |short: &Short| !self.due(short.since, self.config.policy.node_timeout);
+        self.short.as_ref().filter(same).is_some_and(waits)
+    }
+
+    /// Waits for another node, or for one that is silent, a while: nothing is agreed meanwhile. False when there is nobody to
+    /// wait for.
+    fn await_node(&mut self, failures: &FailureSet, cluster: &Cluster, missing: u32) -> bool {
+        if self.config.nodes.len() < 2 {
+            return false;
+        }
+        if self.short.is_none() {
+            self.report(Report::Notice(Notice::WaitingForNode { missing }));
+        }
+        let since = self.short.as_ref().map_or(self.now, |short| short.since);
+        self.short = Some(Short { since, failures: failures.clone(), offered: Short::offered(cluster) });
+        !self.due(since, self.config.policy.node_timeout)
     }
 
     /// A newer version than the restored one has become complete in this epoch. (That one is shipped to new partners.)

@@ -48,7 +48,7 @@ impl Agent {
                 Stage::Draining => self.guard_draining(),
                 Stage::Parked => self.guard_parked(),
                 Stage::Ending => self.guard_ending(),
-                Stage::Gathering | Stage::Restarted | Stage::Computing | Stage::Over => {}
+                Stage::Gathering | Stage::Restarted | Stage::Joining | Stage::Computing | Stage::Over => {}
             }
             if self.stage == before {
                 break;

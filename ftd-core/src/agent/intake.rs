@@ -488,6 +488,7 @@ impl Agent {
                     self.send_record(from);
                 }
                 PeerMessage::Heartbeat { epoch, .. } if epoch > self.epoch() => self.ask_for_record(from),
+                PeerMessage::Join { epoch, slots } => self.take_join(from, epoch, slots),
                 _ => {}
             };
         }
@@ -523,6 +524,7 @@ impl Agent {
             }
             PeerMessage::Slots { slots } => self.take_slots(from, slots),
             PeerMessage::SlotsNoted { nodes } => self.take_slots_noted(from, nodes),
+            PeerMessage::Join { epoch, slots } => self.take_join(from, epoch, slots),
             PeerMessage::Relay { origin, to, message } => self.take_relay(from, origin, to, message),
         }
     }

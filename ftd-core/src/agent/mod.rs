@@ -12,6 +12,7 @@
 //! | `Draining` | `Drained` (bounded) | `Launch` |
 //! | `Parked` | every node emptied and acknowledged by its observers | `Release` |
 //! | `Computing` | a failure, an own end, or the clean end of all ranks | `Cas` of the next epoch |
+//! | `Joining` | a record that has this node as a member | |
 //! | `Ending` | `WorldEmptied` of every world | `End` |
 //! | `Over` | nothing | |
 //!
@@ -25,11 +26,14 @@ mod execute;
 mod gather;
 mod holds;
 mod intake;
+mod join;
 mod last_block;
 mod leave;
 mod silence;
 mod store;
 mod tell;
+
+pub use join::Joiners;
 
 pub use event::{Effect, Event, Exit, JobConfig, Limit};
 
@@ -53,6 +57,8 @@ pub enum Stage {
     Gathering,
     /// There was a record when this agent started.
     Restarted,
+    /// There was a record, and this node is not in it yet.
+    Joining,
     /// Older worlds are being killed.
     Emptying,
     /// The killed world's output is being read, slots are coming up.
@@ -143,6 +149,9 @@ pub struct Agent {
     stage_since: Micros,
     store: store::Store,
     gather: gather::Gather,
+    /// Nodes that have asked this one to be taken in; when this one asked that last.
+    joiners: Joiners,
+    join_asked: Option<Micros>,
     record: Option<Arc<EpochRecord>>,
     slots: BTreeMap<SlotId, Slot>,
     lost_slots: BTreeSet<SlotId>,
@@ -162,6 +171,8 @@ pub struct Agent {
     /// A process has been seen in `MPI_Init`: the program is none that does without.
     speaks_mpi: bool,
     batch: Option<Batch>,
+    /// What could not be placed, and since when.
+    short: Option<agree::Short>,
     /// Nodes whose leases in the store were not held when ranks were to be placed on them in the next epoch.
     unfit: BTreeSet<NodeId>,
     holds: Vec<holds::Hold>,
@@ -236,6 +247,8 @@ impl Agent {
             stage_since: Micros(0),
             store: store::Store::default(),
             gather: gather::Gather::default(),
+            joiners: Joiners::new(),
+            join_asked: None,
             record: None,
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
@@ -249,6 +262,7 @@ impl Agent {
             locals: BTreeMap::new(),
             speaks_mpi: false,
             batch: None,
+            short: None,
             unfit: BTreeSet::new(),
             holds: Vec::new(),
             uncertain_since: Micros(0),
@@ -355,6 +369,7 @@ impl Agent {
         self.guard_stage();
         self.guard_gather();
         self.guard_ask_around();
+        self.guard_join();
         self.guard_agreement();
         self.guard_stage();
         self.guard_reports();
@@ -437,6 +452,8 @@ impl Agent {
         at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
         at.extend(self.last_block_deadline());
         at.extend(self.blind_deadlines());
+        at.extend(self.join_deadline());
+        at.extend(self.short.as_ref().map(|short| short.since.after(policy.node_timeout)));
         if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
             at.push(progress.last_sign.after(self.report_patience()));
         }

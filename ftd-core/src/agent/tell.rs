@@ -29,6 +29,7 @@ impl Agent {
             surveyed: self.surveyed,
             dead: self.known_dead(),
             causes: self.causes.clone(),
+            joiners: self.joiners.clone(),
         }
     }
 
@@ -36,7 +37,7 @@ impl Agent {
     pub(super) fn speak(&mut self) {
         if self.record.is_none()
             || !self.started
-            || matches!(self.stage, Stage::Restarted | Stage::Ending | Stage::Over)
+            || matches!(self.stage, Stage::Restarted | Stage::Joining | Stage::Ending | Stage::Over)
         {
             return;
         }
@@ -60,7 +61,8 @@ impl Agent {
 
     /// Sends what the neighbours in the tree have not acknowledged.
     pub(super) fn guard_tree(&mut self) {
-        if self.record.is_none() || matches!(self.stage, Stage::Restarted | Stage::Ending | Stage::Over) {
+        let silent = matches!(self.stage, Stage::Restarted | Stage::Joining | Stage::Ending | Stage::Over);
+        if self.record.is_none() || silent {
             return;
         }
         let (epoch, now) = (self.epoch(), self.now);

@@ -21,6 +21,9 @@ const REREAD: u64 = 2 * SECOND;
 /// A node's lease in the store (its daemon's, not the fence's) lasts so long after its death.
 const LEASE: u64 = SECOND;
 
+/// No more machines than this; sets of them are bits of a number.
+const MOST_MACHINES: usize = 60;
+
 /// What is to be written to the store.
 #[derive(Debug)]
 pub struct Write {
@@ -300,6 +303,11 @@ impl World {
             Effect::End { status, reason } => {
                 self.check_end(node, status, reason.as_deref());
                 self.machines[node].ended = Some((status, reason));
+                let goes_on = self.store.value().is_some_and(|record| record.outcome.is_none());
+                if self.is_out(node) && goes_on && self.setup.returns && self.machines.len() < MOST_MACHINES {
+                    let delay = self.rng.range(1000, 200_000);
+                    self.push(delay, Act::Return);
+                }
                 self.last_sign = self.now;
             }
         }

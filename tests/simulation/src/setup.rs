@@ -90,6 +90,8 @@ pub struct Setup {
     pub own_timeouts: BTreeMap<u32, u64>,
     /// A new agent's watch may show the key as it was some time ago.
     pub stale_watch: bool,
+    /// A node that was left out comes back as a new one.
+    pub returns: bool,
     /// Shepherds that read a stop send SIGKILL before they obey what came with it: looks past ranks that are continued
     /// before they are killed.
     pub kill_first: bool,
@@ -126,6 +128,7 @@ impl Default for Setup {
             shipping: 20 * MS,
             own_timeouts: BTreeMap::new(),
             stale_watch: false,
+            returns: true,
             kill_first: false,
             breach: None,
             promises: Promises::default(),
@@ -160,7 +163,7 @@ impl Setup {
     /// anything wait for a cluster that is well.
     pub fn hangs_after(&self) -> u64 {
         let policy = &self.policy;
-        let spans = [policy.slot_timeout, policy.exit_timeout, policy.grace, policy.fence_kill];
+        let spans = [policy.slot_timeout, policy.exit_timeout, policy.grace, policy.fence_kill, policy.node_timeout];
         let waits = spans.into_iter().map(|span| span.0).max().unwrap_or(0);
         self.patience + waits + 10 * SECOND
     }

@@ -148,6 +148,8 @@ pub enum Act {
         answer: Option<u64>,
     },
     Fault(usize),
+    /// A machine is given to the job as a new node.
+    Return,
 }
 
 /// Who is to do an act, and waits for whom.
@@ -301,7 +303,7 @@ impl World {
             Act::Load(id) | Act::Step(id) | Act::Reap(id) | Act::Nerve(id) | Act::Leave(id, _) => {
                 Whose::Machine(self.ranks.get(*id).node)
             }
-            Act::Again { .. } | Act::StoreLands { .. } | Act::Fault(_) => Whose::Nobody,
+            Act::Again { .. } | Act::StoreLands { .. } | Act::Fault(_) | Act::Return => Whose::Nobody,
         }
     }
 
@@ -317,6 +319,7 @@ impl World {
             Act::Hash { node, process, stamp } => self.hash(node, process, stamp),
             Act::Ship { node, rank, stamp } => self.ship(node, rank, stamp),
             Act::Fault(index) => self.fault(self.setup.faults[index].fault),
+            Act::Return => self.join(),
             Act::Shepherds { node } => self.shepherds(node),
             Act::Lease { node } => self.lease_timer(node),
             Act::Kill { node, world } => self.kill_world(node, world),

@@ -1,0 +1,75 @@
+//! Nodes that come into a running job: how one asks to be taken in, and what the members do with that.
+//!
+//! A node that the record never had tells the lowest members of its slots, again and again. Those tell everybody through the
+//! tree. It is in the job with the next epoch, whatever makes that: a failure, or that a rank without a slot waits for it.
+
+use super::{Agent, Stage};
+use crate::ids::{EpochId, Micros, NodeId, SlotId};
+use crate::message::PeerMessage;
+use crate::record::EpochRecord;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Nodes that want to come in, with their slots.
+pub type Joiners = BTreeMap<NodeId, BTreeSet<SlotId>>;
+
+impl Agent {
+    /// Whether this node was never in the job of this record.
+    pub(super) fn is_stranger(&self, record: &EpochRecord) -> bool {
+        record.outcome.is_none() && !record.nodes.knows(self.me)
+    }
+
+    /// A record of a job that this node is not in yet.
+    pub(super) fn adopt_as_stranger(&mut self, record: Arc<EpochRecord>) {
+        self.record = Some(record);
+        if self.stage != Stage::Joining {
+            self.enter(Stage::Joining);
+        }
+    }
+
+    /// Asks to be taken in.
+    pub(super) fn guard_join(&mut self) {
+        if self.stage != Stage::Joining || self.join_asked.is_some_and(|asked| !self.due(asked, self.join_period())) {
+            return;
+        }
+        let (Some(slots), Some(record)) = (self.own_slots(), self.record.clone()) else { return };
+        self.announced = true;
+        self.join_asked = Some(self.now);
+        let (epoch, width) = (record.epoch, record.terms.observers as usize);
+        // Of these is who writes what others find silent.
+        for to in record.members().take(width + 1) {
+            self.send(to, PeerMessage::Join { epoch, slots: slots.clone() });
+        }
+    }
+
+    fn join_period(&self) -> Micros {
+        self.record.as_ref().map_or(Micros(0), |record| record.terms.timeout)
+    }
+
+    /// When it asks again.
+    pub(super) fn join_deadline(&self) -> Option<Micros> {
+        let asked = self.join_asked.filter(|_| self.stage == Stage::Joining);
+        asked.map(|asked| asked.after(self.join_period()))
+    }
+
+    /// A node asks to be taken in.
+    pub(super) fn take_join(&mut self, from: NodeId, epoch: EpochId, slots: BTreeSet<SlotId>) {
+        let Some(record) = &self.record else { return };
+        let known = record.nodes.knows(from);
+        if epoch < record.epoch || known {
+            self.send_record(from);
+        }
+        if !known && self.joiners.get(&from) != Some(&slots) {
+            self.joiners.insert(from, slots);
+            self.changed = true;
+        }
+    }
+
+    /// Those who want to come in, as far as this node has heard.
+    pub(super) fn all_joiners(&self, record: &EpochRecord) -> Joiners {
+        let mut all = self.tree.decree().joiners.clone();
+        all.extend(self.joiners.iter().map(|(node, slots)| (*node, slots.clone())));
+        all.retain(|node, _| !record.nodes.knows(*node) && !self.unfit.contains(node));
+        all
+    }
+}
