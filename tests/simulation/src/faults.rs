@@ -122,7 +122,7 @@ impl Fault {
     /// The nodes that an epoch may leave out because of it (invariant 7): none for what is under ½ T, or cuts everybody
     /// from everybody for less than P, or is the store's.
     pub fn harms(&self, setup: &Setup) -> Set {
-        let short = setup.timeout() / 2;
+        let short = setup.short();
         match *self {
             Fault::KillNodes(nodes) => nodes,
             Fault::Reboot { node, .. } => Set::one(node),
@@ -141,7 +141,7 @@ impl Fault {
 }
 
 fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
-    let short = setup.timeout() / 2;
+    let short = setup.short();
     match barrier {
         Barrier::Late { by, .. } if by < setup.timeout() / 4 => Set::Some(0),
         Barrier::Slow { up_to, .. } if up_to < setup.timeout() / 4 => Set::Some(0),
@@ -195,6 +195,12 @@ pub fn harmed(setup: &Setup, until: u64) -> Set {
 }
 
 impl Setup {
+    /// What lasts less costs nobody: half a time-out; less a heartbeat where one may be lost besides.
+    fn short(&self) -> u64 {
+        let lost = if self.weather.drop > 0 { self.policy.heartbeat_period.0 } else { 0 };
+        self.timeout() / 2 - lost
+    }
+
     /// When the last fault is over.
     pub fn quiet_from(&self) -> u64 {
         self.faults.iter().map(Planned::ends).max().unwrap_or(0)
