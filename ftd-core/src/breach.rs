@@ -7,6 +7,10 @@ pub enum Breach {
     /// None.
     #[default]
     Nothing,
+    /// Each agent goes by its own configuration, whatever the record says.
+    OwnTerms,
+    /// A record comes from the store alone.
+    RecordKept,
     /// An acknowledgement counts at once, also from one that stands still.
     StillCounts,
     /// A heartbeat that says "I do not hear you" is acknowledged and counts as heard.
@@ -31,4 +35,24 @@ pub enum Breach {
     NeverTakenBack,
     /// The successor of an agent that may have accused somebody acknowledges at once.
     SuccessorAcknowledges,
+}
+
+impl Breach {
+    /// Every rule.
+    pub const ALL: [Breach; 14] = [
+        Breach::OwnTerms,
+        Breach::RecordKept,
+        Breach::StillCounts,
+        Breach::UnheardCounts,
+        Breach::OlderEpochCounts,
+        Breach::LongLease,
+        Breach::AloneAccuses,
+        Breach::NothingAnew,
+        Breach::SleeperAccuses,
+        Breach::JoinerAccuses,
+        Breach::AccusationLives,
+        Breach::AccusedAcknowledged,
+        Breach::NeverTakenBack,
+        Breach::SuccessorAcknowledges,
+    ];
 }

@@ -80,8 +80,8 @@ pub enum Reply {
 struct Observer {
     /// When the newest heartbeat that it acknowledged in this epoch was sent.
     acknowledged: Option<Micros>,
-    /// The same of one that counts once the record has been read.
-    pending: Option<Micros>,
+    /// The same of those that count once the record has been read: the first and the last of them.
+    pending: Option<(Micros, Micros)>,
     /// When anything came from it.
     heard: Micros,
 }
@@ -300,7 +300,8 @@ impl Fence {
         // Whether it counts or not, the link is there.
         self.last_acknowledged = now;
         if still && self.breach != Breach::StillCounts {
-            observer.pending = observer.pending.max(Some(sent));
+            let (first, last) = observer.pending.unwrap_or((sent, sent));
+            observer.pending = Some((first, last.max(sent)));
         } else {
             observer.acknowledged = observer.acknowledged.max(Some(sent));
         }
@@ -318,9 +319,19 @@ impl Fence {
         }
     }
 
+    /// A neighbour says that it knows this epoch's record: an observer that has not acknowledged anything in it yet will do so
+    /// now.
+    pub fn knows(&mut self, from: NodeId, epoch: EpochId, now: Micros) {
+        let waits = |observer: &&Observer| observer.acknowledged.is_none() && observer.pending.is_none();
+        if epoch == self.epoch && self.observers.get(&from).filter(waits).is_some() {
+            self.next_beat = now;
+        }
+    }
+
     /// Whether the record is to be read now, for acknowledgements to count; once in a period.
     pub fn wants_read(&mut self, now: Micros) -> bool {
-        let wants = self.observers.values().any(|observer| observer.pending > observer.acknowledged);
+        let newer = |observer: &Observer| observer.pending.is_some_and(|(_, last)| Some(last) > observer.acknowledged);
+        let wants = self.observers.values().any(newer);
         let due = wants && now >= self.next_read;
         if due {
             self.next_read = now.after(self.period);
@@ -331,9 +342,14 @@ impl Fence {
     /// A linearizable read that was begun at `asked` has shown the record that this node knows.
     pub fn read(&mut self, asked: Micros) {
         for observer in self.observers.values_mut() {
-            if observer.pending.is_some_and(|sent| sent <= asked) {
-                observer.acknowledged = observer.acknowledged.max(observer.pending.take());
-            }
+            let Some((first, last)) = observer.pending.take() else { continue };
+            let counts = [last, first].into_iter().find(|sent| *sent <= asked);
+            observer.acknowledged = observer.acknowledged.max(counts);
+            observer.pending = match counts {
+                Some(sent) if sent == last => None,
+                Some(_) => Some((last, last)),
+                None => Some((first, last)),
+            };
         }
     }
 

@@ -1,6 +1,7 @@
 //! Reading and proposing records.
 
 use super::{Agent, Effect, Predecessor, Stage};
+use crate::breach::Breach;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version};
 use crate::inventory::Level;
@@ -66,6 +67,10 @@ impl Agent {
         self.store.knows(revision, self.now);
         if self.record.is_none() && !self.announced {
             self.fence.succeed();
+        }
+        if self.config.breach == Breach::OwnTerms {
+            let own = EpochRecord { terms: self.config.policy.terms(), ..EpochRecord::clone(&record) };
+            self.fence.adopt(&own, revision, self.now);
         }
         self.fence.adopt(&record, revision, self.now);
         if record.epoch == known && !ends {

@@ -503,7 +503,10 @@ impl Agent {
                     self.send_record(from);
                 }
             }
-            PeerMessage::Record { revision, record } => self.adopt(revision, record),
+            PeerMessage::Record { revision, record } => {
+                self.fence.knows(from, record.epoch, self.now);
+                self.adopt(revision, record);
+            }
             PeerMessage::Accuse { epoch, revision, accused } => {
                 self.fence.collect(&accused, epoch, revision, self.now);
             }

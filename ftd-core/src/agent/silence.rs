@@ -2,6 +2,7 @@
 //! A node that is alone in its job has no observers, and none of this happens.
 
 use super::{Agent, Effect, Stage};
+use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
 use crate::fence::Reply;
 use crate::ids::{Micros, NodeId};
@@ -106,7 +107,7 @@ impl Agent {
     }
 
     pub(super) fn send_record(&mut self, to: NodeId) {
-        if let Some(record) = self.record.clone() {
+        if let Some(record) = self.record.clone().filter(|_| self.config.breach != Breach::RecordKept) {
             let revision = self.store.revision;
             self.send(to, PeerMessage::Record { revision, record });
         }

@@ -3,6 +3,7 @@
 
 use crate::profiles;
 use crate::setup::Setup;
+use ftd_core::breach::Breach as Rule;
 
 /// A rule that is not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,12 +18,30 @@ pub enum Breach {
     BlindStore,
     /// A partner takes copies from a node of an ended epoch.
     LateCopies,
+    /// A rule that is the core's to keep.
+    Core(Rule),
 }
 
 impl Breach {
     /// All of them.
-    pub const ALL: [Breach; 5] =
-        [Breach::NoPause, Breach::HalfCopies, Breach::EarlyEmptied, Breach::BlindStore, Breach::LateCopies];
+    pub fn all() -> impl Iterator<Item = Breach> {
+        let own = [Breach::NoPause, Breach::HalfCopies, Breach::EarlyEmptied, Breach::BlindStore, Breach::LateCopies];
+        let rules = Rule::ALL.into_iter().filter(|rule| !MADE_UP_FOR.contains(rule));
+        own.into_iter().chain(rules.map(Breach::Core))
+    }
+
+    /// The breach of this name.
+    pub fn named(name: &str) -> Option<Breach> {
+        Breach::all().find(|breach| breach.to_string() == name)
+    }
+
+    /// What the core is told.
+    pub fn rule(breach: Option<Breach>) -> Rule {
+        match breach {
+            Some(Breach::Core(rule)) => rule,
+            _ => Rule::Nothing,
+        }
+    }
 
     /// The profile that is to catch it, and a part of the complaint.
     pub fn caught_by(self) -> (&'static str, &'static [&'static str]) {
@@ -32,6 +51,7 @@ impl Breach {
             Breach::EarlyEmptied => ("crash", &["still", "compute at the same time"]),
             Breach::BlindStore => ("crash", &["was written after"]),
             Breach::LateCopies => ("watches", &["of an ended epoch"]),
+            Breach::Core(rule) => of_rule(rule),
         }
     }
 
@@ -46,5 +66,32 @@ impl Breach {
             let caught = complaints.iter().any(|complaint| error.contains(complaint));
             (caught && crate::run(&kept, false).result.is_ok()).then_some((seed, error))
         })
+    }
+}
+
+impl std::fmt::Display for Breach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Breach::Core(rule) => write!(f, "{rule:?}"),
+            own => write!(f, "{own:?}"),
+        }
+    }
+}
+
+/// Rules whose breach another rule makes up for in the whole: `ftd-core/tests/fence.rs` shows what the first two are for.
+const MADE_UP_FOR: [Rule; 3] = [Rule::OlderEpochCounts, Rule::SleeperAccuses, Rule::JoinerAccuses];
+
+fn of_rule(rule: Rule) -> (&'static str, &'static [&'static str]) {
+    match rule {
+        Rule::OwnTerms => ("own-timeouts", &["invariant 5"]),
+        Rule::RecordKept => ("store-away", &["invariant 7"]),
+        Rule::StillCounts => ("fenced", &["invariant 5"]),
+        Rule::UnheardCounts => ("one-way", &["invariant"]),
+        Rule::LongLease => ("left-out", &["invariant 5"]),
+        Rule::AloneAccuses | Rule::NothingAnew => ("everybody-cut", &["invariant 7"]),
+        Rule::AccusationLives => ("store-lost", &["invariant 5"]),
+        Rule::AccusedAcknowledged | Rule::SuccessorAcknowledges => ("accusation", &["invariant 5"]),
+        Rule::NeverTakenBack => ("accusation", &["the job hangs"]),
+        Rule::Nothing | Rule::OlderEpochCounts | Rule::SleeperAccuses | Rule::JoinerAccuses => ("mixed", &[]),
     }
 }

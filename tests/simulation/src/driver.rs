@@ -47,7 +47,7 @@ fn config(setup: &Setup, node: usize) -> JobConfig {
         policy: setup.policy_of(node),
         renewable_slots: setup.renewable,
         groups,
-        breach: ftd_core::breach::Breach::Nothing,
+        breach: Breach::rule(setup.breach),
     }
 }
 

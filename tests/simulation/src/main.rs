@@ -98,8 +98,7 @@ fn main() -> ExitCode {
 }
 
 fn setup(profile: &Profile, seed: u64, options: &Options) -> Setup {
-    let breach = |name: &String| Breach::ALL.into_iter().find(|breach| format!("{breach:?}") == *name);
-    Setup { breach: options.breach.as_ref().and_then(breach), ..profile.setup(seed) }
+    Setup { breach: options.breach.as_deref().and_then(Breach::named), ..profile.setup(seed) }
 }
 
 /// One seed: its schedule, shortened if it fails, and its history.

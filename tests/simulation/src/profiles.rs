@@ -91,6 +91,12 @@ pub static ALL: &[Profile] = &[
         draw: store_slow,
     },
     Profile {
+        name: "store-away",
+        about: "one node does not reach the store while ranks die elsewhere",
+        known: Known::Holds,
+        draw: store_away,
+    },
+    Profile {
         name: "store-lost",
         about: "requests to the store are lost, or land late, while nodes are cut off for a moment",
         known: Known::Holds,
@@ -480,6 +486,21 @@ fn store_slow(rng: &mut Rng, setup: &mut Setup) {
     }
 }
 
+fn store_away(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather.drop = 0;
+    let (away, at, span) = (node(rng, setup), sometime(rng), rng.range(1000, 4000) * MS);
+    plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(away)), span });
+    plan(setup, at, Fault::Store { trouble: Trouble::NoAnswers(Set::one(away)), span });
+    let mut dies = at;
+    for _ in 0..rng.range(1, 3) {
+        dies += rng.range(10, 500) * MS;
+        let fault = kill_rank(rng, setup);
+        plan(setup, dies, fault);
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
 fn store_lost(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.deadline = rng.range(100, 300) * MS;
@@ -714,7 +735,7 @@ fn own_timeouts(rng: &mut Rng, setup: &mut Setup) {
     let hasty = rng.range(1, u64::from(setup.nodes) - 1) as u32;
     setup.own_timeouts.insert(hasty, setup.timeout() / 2);
     let (away, at) = (node(rng, setup), sometime(rng));
-    plan(setup, at, net(Barrier::Cut { from: Set::one(away), to: Set::All }, rng.range(200, 400) * MS));
+    plan(setup, at, net(Barrier::Cut { from: Set::one(away), to: Set::All }, rng.range(200, 600) * MS));
 }
 
 fn reboot(rng: &mut Rng, setup: &mut Setup) {

@@ -7,13 +7,13 @@ fn every_breach_is_caught() {
     let caught = |breach: &Breach| match breach.search(1000) {
         Some((seed, sentence)) => {
             println!(
-                "{breach:?}: ft-sim --profile {} --breach {breach:?} --seed {seed}: {sentence}",
+                "{breach}: ft-sim --profile {} --breach {breach} --seed {seed}: {sentence}",
                 breach.caught_by().0
             );
             true
         }
         None => false,
     };
-    let missed: Vec<Breach> = Breach::ALL.into_iter().filter(|breach| !caught(breach)).collect();
+    let missed: Vec<Breach> = Breach::all().filter(|breach| !caught(breach)).collect();
     assert!(missed.is_empty(), "not caught: {missed:?}");
 }
