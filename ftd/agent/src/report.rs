@@ -44,6 +44,9 @@ pub fn text(report: &Report, files: RestartFiles) -> Text {
                 tracing::info!(slot = lost.0, "waiting for a slot in place of a lost one");
                 Text::Silent
             }
+            Notice::WaitingForNode { missing } => {
+                Text::Notice(format!("{missing} ranks have no slot: waiting for another node"))
+            }
             Notice::DrainTimedOut(world) => {
                 tracing::warn!(world = world.0, "the old output was not read in time");
                 Text::Silent

@@ -504,7 +504,6 @@ fn store_away(rng: &mut Rng, setup: &mut Setup) {
 fn store_lost(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.deadline = rng.range(100, 300) * MS;
-    setup.kill_first = true;
     let at = sometime(rng);
     let trouble = Trouble::Loses { before: 100, after: 200, late: 500, by: rng.range(500, 3000) * MS };
     plan(setup, at, Fault::Store { trouble, span: 4 * SECOND });
@@ -521,7 +520,6 @@ fn store_lost(rng: &mut Rng, setup: &mut Setup) {
 
 fn accusation(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
-    setup.kill_first = true;
     setup.deadline = rng.range(80, 200) * MS;
     setup.policy.observers = rng.range(1, 2) as usize;
     let (away, at, span) = (node(rng, setup), sometime(rng), rng.range(510, 700) * MS);
@@ -593,7 +591,6 @@ fn agent_late(rng: &mut Rng, setup: &mut Setup) {
 fn agent_twice(rng: &mut Rng, setup: &mut Setup) {
     let nodes = rng.range(3, 4);
     cluster(rng, setup, nodes);
-    setup.kill_first = true;
     setup.policy.observers = 1;
     let (twice, mut at) = (node(rng, setup), sometime(rng));
     let late = Barrier::Late { from: Set::All, to: Set::one(twice), by: rng.range(350, 450) * MS };
@@ -705,7 +702,6 @@ fn left_out(rng: &mut Rng, setup: &mut Setup) {
 
 fn fenced(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
-    setup.kill_first = true;
     let away = some_nodes(rng, setup, u64::from(setup.nodes - 1) / 2);
     let (at, span) = (sometime(rng), rng.range(300, 2000) * MS);
     plan(setup, at, net(Barrier::Island(away), span));

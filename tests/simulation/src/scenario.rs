@@ -9,7 +9,6 @@
 //! | `steps N` `every N` `never-checkpoints` `shipping T` | the program; a copy takes up to T to a partner |
 //! | `renewable` `recover-aborts` `nervous` `stale watches` `deadline T` | lost slots are replaced; survivors abort by themselves |
 //! | `progress-after T`, `store-timeout T` | what counts as progress; how long the store may be away |
-//! | `shepherds kill first` | looks past ranks that are continued before they are killed |
 //! | `start`, `settle` | until all ranks compute in the newest epoch |
 //! | `run T`, `finish` | lets time pass (`5ms`, `2s`); until the job is over |
 //! | `kill rank R [signal S]`, `kill agent N [for T]`, `kill node N`, `kill server N`, `lose slot S`, `reboot node N T`, `join` | deaths; a new machine |
@@ -184,7 +183,6 @@ impl Scenario {
             ["recover-aborts"] => setup.policy.recover_aborts = true,
             ["nervous"] => setup.temper = Temper::Aborts,
             ["stale", "watches"] => setup.stale_watch = true,
-            ["shepherds", "kill", "first"] => setup.kill_first = true,
             _ => return Ok(false),
         }
         Ok(true)

@@ -92,9 +92,6 @@ pub struct Setup {
     pub stale_watch: bool,
     /// A node that was left out comes back as a new one.
     pub returns: bool,
-    /// Shepherds that read a stop send SIGKILL before they obey what came with it: looks past ranks that are continued
-    /// before they are killed.
-    pub kill_first: bool,
     /// A rule that is broken on purpose.
     pub breach: Option<Breach>,
     /// What must hold beside the invariants.
@@ -129,7 +126,6 @@ impl Default for Setup {
             own_timeouts: BTreeMap::new(),
             stale_watch: false,
             returns: true,
-            kill_first: false,
             breach: None,
             promises: Promises::default(),
             faults: Vec::new(),
