@@ -298,8 +298,7 @@ mod tests {
     fn what_is_left_when_another_node_dies_is_known() {
         // Of version 20 only the first rank's copy has reached its partner.
         let mut all = holdings(&[(0, 10, Level::Own), (0, 20, Level::Own), (1, 10, Level::Partner)], &[0]);
-        let second =
-            [(1, 10, Level::Own), (1, 20, Level::Own), (0, 10, Level::Partner), (0, 20, Level::Partner)];
+        let second = [(1, 10, Level::Own), (1, 20, Level::Own), (0, 10, Level::Partner), (0, 20, Level::Partner)];
         all.merge(&holdings(&second, &[1]));
         let chosen = all.choose(&Groups::one(), 2);
         assert_eq!(chosen.choice[&GroupId(0)], Some(stamp(20, 1)));

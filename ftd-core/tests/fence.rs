@@ -533,7 +533,9 @@ fn rules_that_are_broken_are_noticed() {
 fn a_single_node_computes_for_ever() {
     let mut fence = Fence::new(NodeId(0), 1, Breach::Nothing);
     assert_eq!(fence.lease(), Lease::None);
-    let record = first_record(Mode::Reinit, Terms::default(), 1, &[NodeId(0)], &[(SlotId(0), NodeId(0))].into(), Micros(0)).unwrap();
+    let record =
+        first_record(Mode::Reinit, Terms::default(), 1, &[NodeId(0)], &[(SlotId(0), NodeId(0))].into(), Micros(0))
+            .unwrap();
     fence.adopt(&record, Revision(1), Micros(0));
     assert_eq!(fence.lease(), Lease::Endless);
     assert_eq!(fence.beat(Micros::from_secs(1)), None);

@@ -221,10 +221,7 @@ impl Agent {
             return;
         }
         self.guard_clean_end();
-        let needed = self.verdict.is_some()
-            || self.batch.is_some()
-            || self.record.is_none()
-            || self.fenced.is_some();
+        let needed = self.verdict.is_some() || self.batch.is_some() || self.record.is_none() || self.fenced.is_some();
         let timeout = self.config.policy.store_timeout;
         if needed && self.store.down.is_some_and(|since| self.due(since, timeout)) {
             // Unless somebody else has gone on meanwhile, that is written when it answers again.

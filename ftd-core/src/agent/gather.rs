@@ -140,7 +140,11 @@ impl Agent {
     pub(super) fn gather_deadlines(&self) -> impl Iterator<Item = Micros> + '_ {
         let policy = &self.config.policy;
         let gathers = self.stage == Stage::Gathering && self.started && self.record.is_none();
-        let told = self.gather.told.filter(|_| gathers && !self.gather.is_noted()).map(|told| told.after(policy.heartbeat_period));
+        let told = self
+            .gather
+            .told
+            .filter(|_| gathers && !self.gather.is_noted())
+            .map(|told| told.after(policy.heartbeat_period));
         let passed = gathers.then(|| self.gather.since.after(self.pass_over()));
         let start =
             [self.gather_since(true).after(policy.start_timeout), self.gather_since(false).after(self.last_patience())];

@@ -344,7 +344,8 @@ impl Agent {
             return;
         }
         // Of what was there before, only what is restored counts.
-        let restored = |choice: &crate::inventory::Choice| choice.get(&self.config.groups.of(process.rank)).copied().flatten();
+        let restored =
+            |choice: &crate::inventory::Choice| choice.get(&self.config.groups.of(process.rank)).copied().flatten();
         let restored = self.choice.as_ref().and_then(restored).map(|stamp| stamp.version);
         if restored.is_some_and(|restored| version < restored) || (self.stage == Stage::Parked && restored.is_none()) {
             return;

@@ -386,7 +386,14 @@ mod tests {
         let (nodes, each) = (10_000u32, 64u32);
         let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
         let slots = (0..nodes * each).map(|slot| (SlotId(slot), NodeId(slot / each))).collect();
-        let first = ftd_core::plan::first_record(Mode::Reinit, Terms::default(), (nodes - 600) * each, &members, &slots, Micros(0));
+        let first = ftd_core::plan::first_record(
+            Mode::Reinit,
+            Terms::default(),
+            (nodes - 600) * each,
+            &members,
+            &slots,
+            Micros(0),
+        );
         let mut record = first.unwrap();
         assert!(encode_record(&record).len() < 200, "{}", encode_record(&record).len());
         for death in 0..300 {

@@ -48,24 +48,14 @@ pub static ALL: &[Profile] = &[
         known: Known::Holds,
         draw: crash,
     },
-    Profile {
-        name: "nodes",
-        about: "one or two nodes die",
-        known: Known::Holds,
-        draw: nodes,
-    },
+    Profile { name: "nodes", about: "one or two nodes die", known: Known::Holds, draw: nodes },
     Profile {
         name: "rack",
         about: "a node dies with all its observers, or a whole rack",
         known: Known::Holds,
         draw: rack,
     },
-    Profile {
-        name: "islands",
-        about: "the application's network falls apart",
-        known: Known::Holds,
-        draw: islands,
-    },
+    Profile { name: "islands", about: "the application's network falls apart", known: Known::Holds, draw: islands },
     Profile {
         name: "one-way",
         about: "all that one node sends, or is sent, is lost for good; it reaches the store",
@@ -114,18 +104,8 @@ pub static ALL: &[Profile] = &[
         known: Known::Holds,
         draw: watches,
     },
-    Profile {
-        name: "stalls",
-        about: "agents stand still and their ranks do not",
-        known: Known::Holds,
-        draw: stalls,
-    },
-    Profile {
-        name: "suspend",
-        about: "whole machines stand still",
-        known: Known::Holds,
-        draw: suspend,
-    },
+    Profile { name: "stalls", about: "agents stand still and their ranks do not", known: Known::Holds, draw: stalls },
+    Profile { name: "suspend", about: "whole machines stand still", known: Known::Holds, draw: suspend },
     Profile {
         name: "agent-quick",
         about: "agents die and are back within half a time-out",
@@ -144,18 +124,8 @@ pub static ALL: &[Profile] = &[
         known: Known::Holds,
         draw: agent_twice,
     },
-    Profile {
-        name: "two",
-        about: "clusters of two nodes",
-        known: Known::Holds,
-        draw: two,
-    },
-    Profile {
-        name: "three",
-        about: "clusters of three nodes",
-        known: Known::Holds,
-        draw: three,
-    },
+    Profile { name: "two", about: "clusters of two nodes", known: Known::Holds, draw: two },
+    Profile { name: "three", about: "clusters of three nodes", known: Known::Holds, draw: three },
     Profile {
         name: "levels",
         about: "nodes die; what their partners held is restored",
@@ -174,12 +144,7 @@ pub static ALL: &[Profile] = &[
         known: Known::Holds,
         draw: cancel,
     },
-    Profile {
-        name: "deleted-key",
-        about: "somebody deletes the job's key",
-        known: Known::Holds,
-        draw: deleted_key,
-    },
+    Profile { name: "deleted-key", about: "somebody deletes the job's key", known: Known::Holds, draw: deleted_key },
     Profile {
         name: "left-out",
         about: "nodes that are cut off read that they are out",
@@ -234,12 +199,7 @@ pub static ALL: &[Profile] = &[
         known: Known::Holds,
         draw: slow_net,
     },
-    Profile {
-        name: "mixed",
-        about: "everything",
-        known: Known::Holds,
-        draw: mixed,
-    },
+    Profile { name: "mixed", about: "everything", known: Known::Holds, draw: mixed },
 ];
 
 /// The profile of this name.
