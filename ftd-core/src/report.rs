@@ -143,7 +143,7 @@ pub enum Report {
         at: Micros,
     },
     /// All ranks compute again.
-    RecoveryDone(Recovery),
+    RecoveryDone(Box<Recovery>),
     /// One line.
     Notice(Notice),
 }

@@ -8,7 +8,7 @@ use ftd_core::breach::Breach;
 use ftd_core::fence::{Beat, Fence, Lease, Reply};
 use ftd_core::members::Members;
 use ftd_core::plan::first_record;
-use ftd_core::{EpochId, EpochRecord, Micros, Mode, NodeId, Policy, Revision, SlotId, Terms};
+use ftd_core::{EpochId, EpochRecord, Micros, Mode, NodeId, Revision, SlotId, Terms};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -117,7 +117,6 @@ struct Node {
 struct World {
     rng: Rng,
     now: u64,
-    policy: Policy,
     nodes: Vec<Node>,
     record: Arc<EpochRecord>,
     revision: Revision,
@@ -137,7 +136,6 @@ impl World {
     fn new(seed: u64, breach: Breach) -> Self {
         let mut rng = Rng(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0xfe11ce);
         let count = rng.of(&[2usize, 3, 4, 5, 6, 8, 12]);
-        let policy = Policy::default();
         let ids: Vec<NodeId> = (0..count as u32).map(NodeId).collect();
         let slots = ids.iter().map(|node| (SlotId(node.0), *node)).collect();
         let record = Arc::new(first_record(Mode::Reinit, Terms::default(), 1, &ids, &slots, Micros(0)).unwrap());
@@ -152,7 +150,7 @@ impl World {
         let faults = faults(&mut rng, count);
         let (words, writes) = (Vec::new(), Vec::new());
         let (crashed, recorded) = (BTreeMap::new(), BTreeMap::new());
-        World { rng, now: 0, policy, nodes, record, revision, words, writes, faults, crashed, recorded, bad: None }
+        World { rng, now: 0, nodes, record, revision, words, writes, faults, crashed, recorded, bad: None }
     }
 
     fn active(&self) -> impl Iterator<Item = &Fault> + '_ {

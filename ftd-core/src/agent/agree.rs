@@ -160,18 +160,7 @@ impl Agent {
         for hold in held {
             failures.insert_collateral(crate::failure::Collateral { process: hold.process, end: hold.end });
         }
-        // Inventories and commits belong to their epoch.
-        self.locals.clear();
-        (self.surveying, self.surveyed) = (0, 0);
-        self.holdings = None;
-        self.inventory_asked = None;
-        self.choice = None;
-        self.denied = None;
-        self.late_progress = false;
-        self.retired = false;
-        self.drained = false;
-        self.ledger = crate::inventory::Ledger::default();
-        self.complete.clear();
+        self.forget_epoch();
         if self.verdict.as_ref().is_some_and(|verdict| !verdict.cancelled) {
             self.verdict = None;
         }
@@ -197,6 +186,21 @@ impl Agent {
         self.stop_worlds(Some(record.world));
         self.enter(Stage::Emptying);
         self.renew_batch(&record);
+    }
+
+    /// Inventories and commits belong to their epoch.
+    fn forget_epoch(&mut self) {
+        self.locals.clear();
+        (self.looks.asked, self.looks.answered) = (0, 0);
+        self.holdings = None;
+        self.inventory_asked = None;
+        self.choice = None;
+        self.denied = None;
+        self.late_progress = false;
+        self.retired = false;
+        self.drained = false;
+        self.ledger = crate::inventory::Ledger::default();
+        self.complete.clear();
     }
 
     /// Of the failures that were not agreed yet, those count on that concern the new record: the deaths of slots and

@@ -20,6 +20,19 @@ pub(super) struct Hold {
     pub survey: u64,
 }
 
+/// Looks at this node's processes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Looks {
+    /// The survey of the epoch that is being made.
+    pub asked: u64,
+    /// The last one that was.
+    pub answered: u64,
+    /// Another look is to be taken.
+    pub wanted: bool,
+    /// So many are under way.
+    pub under_way: u32,
+}
+
 impl Agent {
     /// An end by a process's own will: collateral when a failure is known, otherwise held.
     pub(super) fn take_own_end(&mut self, process: Process, end: OwnEnd) {
@@ -72,21 +85,21 @@ impl Agent {
     /// Looks at this node's processes when everybody is asked to, and says so when it is known what they are.
     pub(super) fn guard_survey(&mut self) {
         let asked = self.tree.decree().survey;
-        if asked > self.surveying {
-            self.surveying = asked;
-            self.survey_wanted = true;
+        if asked > self.looks.asked {
+            self.looks.asked = asked;
+            self.looks.wanted = true;
             if self.holds.is_empty() {
                 self.uncertain_since = self.now;
             }
         }
-        if self.survey_wanted {
-            self.survey_wanted = false;
-            self.surveys += 1;
+        if self.looks.wanted {
+            self.looks.wanted = false;
+            self.looks.under_way += 1;
             self.emit(Effect::Survey);
         }
-        if self.surveys == 0 && !self.uncertain() {
-            self.changed |= self.surveyed != self.surveying;
-            self.surveyed = self.surveying;
+        if self.looks.under_way == 0 && !self.uncertain() {
+            self.changed |= self.looks.answered != self.looks.asked;
+            self.looks.answered = self.looks.asked;
         }
     }
 

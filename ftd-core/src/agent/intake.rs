@@ -296,7 +296,7 @@ impl Agent {
     }
 
     fn take_survey(&mut self, dying: &[Process], leaving: &[Process]) {
-        self.surveys = self.surveys.saturating_sub(1);
+        self.looks.under_way = self.looks.under_way.saturating_sub(1);
         for process in leaving {
             if let Some(local) = self.locals.get_mut(process) {
                 local.leaving = true;
@@ -306,7 +306,7 @@ impl Agent {
             self.take_dying(*process, None);
         }
         // A later survey is on its way: its answer counts for what was noted after this one was asked for.
-        if self.surveys > 0 || self.survey_wanted {
+        if self.looks.under_way > 0 || self.looks.wanted {
             return;
         }
         if let Some(batch) = &mut self.batch {
@@ -403,7 +403,7 @@ impl Agent {
                 self.begin_progress();
                 self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
                 self.batch = Some(Batch { failures, since: self.now, surveyed: false });
-                self.survey_wanted = true;
+                self.looks.wanted = true;
             }
         }
     }

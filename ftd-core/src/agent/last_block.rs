@@ -43,7 +43,7 @@ impl Agent {
             let blame =
                 episodes.flat_map(|episode| sentences(&episode.placement, &episode.failures, &self.config.policy));
             recovery.blame = blame.collect();
-            self.report(Report::RecoveryDone(recovery));
+            self.report(Report::RecoveryDone(Box::new(recovery)));
         }
     }
 

@@ -178,12 +178,7 @@ pub struct Agent {
     holds: Vec<holds::Hold>,
     /// A hold or a survey began at this time; dying processes are waited for from then on.
     uncertain_since: Micros,
-    /// The survey of the epoch that is being made, and the last one that was.
-    surveying: u64,
-    surveyed: u64,
-    survey_wanted: bool,
-    /// Looks at the processes that are under way.
-    surveys: u32,
+    looks: holds::Looks,
     causes: BTreeMap<Process, Cause>,
     /// Nothing more will be said of how these ended.
     exited: BTreeSet<Process>,
@@ -266,10 +261,7 @@ impl Agent {
             unfit: BTreeSet::new(),
             holds: Vec::new(),
             uncertain_since: Micros(0),
-            surveying: 0,
-            surveyed: 0,
-            survey_wanted: false,
-            surveys: 0,
+            looks: holds::Looks::default(),
             causes: BTreeMap::new(),
             exited: BTreeSet::new(),
             verdict: None,
@@ -443,7 +435,7 @@ impl Agent {
             at.push(self.slots_since.after(policy.slot_timeout));
             at.extend(self.dying_slots.values().map(|since| since.after(policy.exit_timeout)));
         }
-        if !self.holds.is_empty() || self.surveyed < self.surveying {
+        if !self.holds.is_empty() || self.looks.answered < self.looks.asked {
             at.push(self.uncertain_since.after(policy.exit_timeout));
         }
         at.extend(self.last_words.map(|(_, until)| until));

@@ -26,7 +26,7 @@ impl Agent {
             left: self.left_with(),
             committed: Some(self.ledger.committed(&self.config.groups, self.locals.keys().map(|process| process.rank))),
             wanted: self.holds.iter().map(|hold| hold.survey).max().unwrap_or(0),
-            surveyed: self.surveyed,
+            surveyed: self.looks.answered,
             dead: self.known_dead(),
             causes: self.causes.clone(),
             joiners: self.joiners.clone(),
@@ -163,7 +163,7 @@ impl Agent {
     /// Reports the recovery that is on its way, if one is agreed: now, or before the next one.
     pub(super) fn report_recovery(&mut self, complete: bool) {
         if let Some(recovery) = self.recovery(complete) {
-            self.report(Report::RecoveryDone(recovery));
+            self.report(Report::RecoveryDone(Box::new(recovery)));
         }
     }
 

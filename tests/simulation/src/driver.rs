@@ -9,8 +9,8 @@ use crate::world::{Act, Packet, World};
 use ftd_core::agent::Stage;
 use ftd_core::fence::Lease;
 use ftd_core::{
-    Agent, Effect, EpochRecord, Event, GroupId, Groups, JobConfig, Micros, NodeId, PeerMessage, Predecessor, Report,
-    Revision, SlotId,
+    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Micros, NodeId, PeerMessage, Predecessor,
+    Process, Report, Revision, SlotId,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -265,17 +265,7 @@ impl World {
                 self.machines[node].wake = Some(at);
                 self.queue.push(at.max(self.now), Act::Wake { node, incarnation, at });
             }
-            Effect::Launch { epoch, processes, parked, .. } => {
-                // Shepherds take everything in order.
-                self.shepherds(node);
-                for (name, slot) in processes {
-                    // Without its shepherd nothing is launched; the agent will hear of it.
-                    if self.machines[node].slots.contains(&slot) {
-                        self.check_launch(node, name, slot);
-                        self.fork(node, name, slot, epoch, parked);
-                    }
-                }
-            }
+            Effect::Launch { epoch, processes, parked, .. } => self.launch(node, epoch, processes, parked),
             Effect::Release(world) => self.command(node, Command::Release(world)),
             Effect::StopWorld(world) => self.command(node, Command::Stop(world)),
             Effect::Pause if self.setup.breach == Some(Breach::NoPause) => {}
@@ -298,7 +288,7 @@ impl World {
                 let delay = self.rng.range(500, 10_000);
                 self.push(delay, Act::NewSlot { node, incarnation });
             }
-            Effect::Report(Report::RecoveryDone(done)) => self.checks.reports.push(done),
+            Effect::Report(Report::RecoveryDone(done)) => self.checks.reports.push(*done),
             Effect::Report(_) => {}
             Effect::End { status, reason } => {
                 self.check_end(node, status, reason.as_deref());
@@ -309,6 +299,18 @@ impl World {
                     self.push(delay, Act::Return);
                 }
                 self.last_sign = self.now;
+            }
+        }
+    }
+
+    fn launch(&mut self, node: usize, epoch: EpochId, processes: Vec<(Process, SlotId)>, parked: bool) {
+        // Shepherds take everything in order.
+        self.shepherds(node);
+        for (name, slot) in processes {
+            // Without its shepherd nothing is launched; the agent will hear of it.
+            if self.machines[node].slots.contains(&slot) {
+                self.check_launch(node, name, slot);
+                self.fork(node, name, slot, epoch, parked);
             }
         }
     }
@@ -403,9 +405,10 @@ impl World {
                 self.tell_watches(revision, &record);
                 Event::CasDone { revision: Revision(revision) }
             }
-            None => match self.store.read() {
-                (revision, record) => Event::CasLost { revision: Revision(revision), record },
-            },
+            None => {
+                let (revision, record) = self.store.read();
+                Event::CasLost { revision: Revision(revision), record }
+            }
         }
     }
 
