@@ -1,7 +1,7 @@
 //! `ft-sim`: random runs of a simulated cluster. A seed that fails is shortened, told, and replayed exactly by its name.
 
 use clap::Parser;
-use ft_simulation::{Breach, Run, Setup, measure, profiles, profiles::Known, profiles::Profile, scenario, shrink};
+use ft_simulation::{Breach, Run, Setup, measure, profiles, profiles::Profile, scenario, shrink};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
@@ -60,9 +60,6 @@ fn main() -> ExitCode {
     if options.list {
         for profile in profiles::ALL {
             say(&format!("{:<18} {}", profile.name, profile.about));
-            if let Known::Fails(why, _) = profile.known {
-                say(&format!("{:<18} fails today: {why}", ""));
-            }
         }
         return ExitCode::SUCCESS;
     }
@@ -207,17 +204,9 @@ fn many(chosen: &[&Profile], options: &Options) -> ExitCode {
         for (count, seed, sentence) in kinds.values() {
             say(&format!("    broken {count} ×, first: ft-sim --profile {} --seed {seed}: {sentence}", profile.name));
         }
-        match (profile.known, tally.failed.first()) {
-            (Known::Holds, Some((seed, _))) => {
-                red = true;
-                one(profile, *seed, options);
-            }
-            // Some show themselves in one seed of a hundred.
-            (Known::Fails(why, _), None) if tally.runs >= 300 => {
-                red = true;
-                say(&format!("    nothing is broken any more ({why}): remove the profile's mark"));
-            }
-            _ => {}
+        if let Some((seed, _)) = tally.failed.first() {
+            red = true;
+            one(profile, *seed, options);
         }
     }
     if red { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -8,23 +8,12 @@ use crate::setup::{MS, Promises, SECOND, Setup, Temper};
 use crate::store::Trouble;
 use ftd_core::Micros;
 
-/// Whether today's core passes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Known {
-    /// Every seed passes.
-    Holds,
-    /// Some seeds do not, and this is why; the complaint contains the second.
-    Fails(&'static str, &'static str),
-}
-
 /// A named mix of faults.
 pub struct Profile {
     /// Its name.
     pub name: &'static str,
     /// What it does, one line.
     pub about: &'static str,
-    /// Whether today's core passes.
-    pub known: Known,
     draw: fn(&mut Rng, &mut Setup),
 }
 
@@ -41,165 +30,84 @@ impl Profile {
 
 /// All profiles.
 pub static ALL: &[Profile] = &[
-    Profile { name: "calm", about: "nothing happens", known: Known::Holds, draw: calm },
-    Profile {
-        name: "crash",
-        about: "ranks, agents, servers, shepherds and single nodes die",
-        known: Known::Holds,
-        draw: crash,
-    },
-    Profile { name: "nodes", about: "one or two nodes die", known: Known::Holds, draw: nodes },
-    Profile {
-        name: "rack",
-        about: "a node dies with all its observers, or a whole rack",
-        known: Known::Holds,
-        draw: rack,
-    },
-    Profile { name: "islands", about: "the application's network falls apart", known: Known::Holds, draw: islands },
+    Profile { name: "calm", about: "nothing happens", draw: calm },
+    Profile { name: "crash", about: "ranks, agents, servers, shepherds and single nodes die", draw: crash },
+    Profile { name: "nodes", about: "one or two nodes die", draw: nodes },
+    Profile { name: "rack", about: "a node dies with all its observers, or a whole rack", draw: rack },
+    Profile { name: "islands", about: "the application's network falls apart", draw: islands },
     Profile {
         name: "one-way",
         about: "all that one node sends, or is sent, is lost for good; it reaches the store",
-        known: Known::Holds,
         draw: one_way,
     },
     Profile {
         name: "everybody-cut",
         about: "a switch restarts: everybody is cut off from everybody; ports and links return one by one",
-        known: Known::Holds,
         draw: everybody_cut,
     },
     Profile {
         name: "short",
         about: "disturbances under half a time-out, while ranks die and watches are slow",
-        known: Known::Holds,
         draw: short,
     },
     Profile {
         name: "store-slow",
         about: "the store is slow or elects, longer than four time-outs, while ranks and nodes die",
-        known: Known::Holds,
         draw: store_slow,
     },
     Profile {
         name: "store-away",
         about: "one node does not reach the store while ranks die elsewhere",
-        known: Known::Holds,
         draw: store_away,
     },
     Profile {
         name: "store-lost",
         about: "requests to the store are lost, or land late, while nodes are cut off for a moment",
-        known: Known::Holds,
         draw: store_lost,
     },
     Profile {
         name: "accusation",
         about: "accusations are on their way for long, and their authors write again or start again",
-        known: Known::Holds,
         draw: accusation,
     },
-    Profile {
-        name: "watches",
-        about: "watches are late, lost and stale; agents start again",
-        known: Known::Holds,
-        draw: watches,
-    },
-    Profile { name: "stalls", about: "agents stand still and their ranks do not", known: Known::Holds, draw: stalls },
-    Profile { name: "suspend", about: "whole machines stand still", known: Known::Holds, draw: suspend },
-    Profile {
-        name: "agent-quick",
-        about: "agents die and are back within half a time-out",
-        known: Known::Holds,
-        draw: agent_quick,
-    },
+    Profile { name: "watches", about: "watches are late, lost and stale; agents start again", draw: watches },
+    Profile { name: "stalls", about: "agents stand still and their ranks do not", draw: stalls },
+    Profile { name: "suspend", about: "whole machines stand still", draw: suspend },
+    Profile { name: "agent-quick", about: "agents die and are back within half a time-out", draw: agent_quick },
     Profile {
         name: "agent-late",
         about: "an agent is back after its time-out; there is no other place for its ranks",
-        known: Known::Holds,
         draw: agent_late,
     },
     Profile {
         name: "agent-twice",
         about: "agents die twice in a row while acknowledgements are late",
-        known: Known::Holds,
         draw: agent_twice,
     },
-    Profile { name: "two", about: "clusters of two nodes", known: Known::Holds, draw: two },
-    Profile { name: "three", about: "clusters of three nodes", known: Known::Holds, draw: three },
-    Profile {
-        name: "levels",
-        about: "nodes die; what their partners held is restored",
-        known: Known::Holds,
-        draw: levels,
-    },
-    Profile {
-        name: "aborts",
-        about: "survivors abort because a node died while the store elects",
-        known: Known::Holds,
-        draw: aborts,
-    },
-    Profile {
-        name: "cancel",
-        about: "the job is cancelled while the store is out of reach",
-        known: Known::Holds,
-        draw: cancel,
-    },
-    Profile { name: "deleted-key", about: "somebody deletes the job's key", known: Known::Holds, draw: deleted_key },
-    Profile {
-        name: "left-out",
-        about: "nodes that are cut off read that they are out",
-        known: Known::Holds,
-        draw: left_out,
-    },
-    Profile {
-        name: "fenced",
-        about: "nodes are cut off from everything for a while",
-        known: Known::Holds,
-        draw: fenced,
-    },
-    Profile {
-        name: "wishes",
-        about: "ranks abort and exit by their own wish while others die",
-        known: Known::Holds,
-        draw: wishes,
-    },
+    Profile { name: "two", about: "clusters of two nodes", draw: two },
+    Profile { name: "three", about: "clusters of three nodes", draw: three },
+    Profile { name: "levels", about: "nodes die; what their partners held is restored", draw: levels },
+    Profile { name: "aborts", about: "survivors abort because a node died while the store elects", draw: aborts },
+    Profile { name: "cancel", about: "the job is cancelled while the store is out of reach", draw: cancel },
+    Profile { name: "deleted-key", about: "somebody deletes the job's key", draw: deleted_key },
+    Profile { name: "left-out", about: "nodes that are cut off read that they are out", draw: left_out },
+    Profile { name: "fenced", about: "nodes are cut off from everything for a while", draw: fenced },
+    Profile { name: "wishes", about: "ranks abort and exit by their own wish while others die", draw: wishes },
     Profile {
         name: "own-timeouts",
         about: "one agent's configuration has another time-out than the job",
-        known: Known::Holds,
         draw: own_timeouts,
     },
-    Profile {
-        name: "reboot",
-        about: "machines die and come back under their old ids",
-        known: Known::Holds,
-        draw: reboot,
-    },
+    Profile { name: "reboot", about: "machines die and come back under their old ids", draw: reboot },
     Profile {
         name: "joins",
         about: "a node dies, there is no spare, and a new machine is given to the job a moment later; others are cut off",
-        known: Known::Holds,
         draw: joins,
     },
-    Profile {
-        name: "start",
-        about: "deaths and cuts before the first world computes",
-        known: Known::Holds,
-        draw: start,
-    },
-    Profile {
-        name: "copies",
-        about: "ranks and agents die while they copy their state",
-        known: Known::Holds,
-        draw: copies,
-    },
-    Profile {
-        name: "slow-net",
-        about: "packets that take longer than a time-out may",
-        known: Known::Holds,
-        draw: slow_net,
-    },
-    Profile { name: "mixed", about: "everything", known: Known::Holds, draw: mixed },
+    Profile { name: "start", about: "deaths and cuts before the first world computes", draw: start },
+    Profile { name: "copies", about: "ranks and agents die while they copy their state", draw: copies },
+    Profile { name: "slow-net", about: "packets that take longer than a time-out may", draw: slow_net },
+    Profile { name: "mixed", about: "everything", draw: mixed },
 ];
 
 /// The profile of this name.

@@ -1,14 +1,14 @@
-//! Some hundred seeds of every profile. A profile that is known to fail must do so, for the reason that is written there:
-//! whoever cures that removes its mark.
+//! A hundred seeds of every profile.
 
-#![allow(clippy::print_stdout)]
-
-use ft_simulation::profiles::{ALL, Known, Profile};
+use ft_simulation::profiles::{ALL, Profile};
 use ft_simulation::run;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 100;
+
+/// What these do ends a job.
+const ENDS: [&str; 2] = ["cancel", "deleted-key"];
 
 /// What is wrong with a profile, if anything.
 fn wrong(profile: &Profile) -> Option<String> {
@@ -20,24 +20,17 @@ fn wrong(profile: &Profile) -> Option<String> {
         }
         Err(violation) => Some((seed, violation.to_string())),
     });
-    match profile.known {
-        Known::Holds => match broken.next() {
-            Some((seed, sentence)) => Some(format!("ft-sim --profile {} --seed {seed}: {sentence}", profile.name)),
-            None if well * 3 < SEEDS => Some(format!("{}: only {well} of {SEEDS} end well: too harsh", profile.name)),
-            None => None,
-        },
-        Known::Fails(why, words) => match broken.find(|(_, sentence)| sentence.contains(words)) {
-            Some((seed, sentence)) => {
-                println!("{} seed {seed}: {sentence} ({why})", profile.name);
-                None
-            }
-            None => Some(format!("{}: no seed fails any more ({why}): remove or change its mark", profile.name)),
-        },
+    match broken.next() {
+        Some((seed, sentence)) => Some(format!("ft-sim --profile {} --seed {seed}: {sentence}", profile.name)),
+        None if well * 3 < SEEDS && !ENDS.contains(&profile.name) => {
+            Some(format!("{}: only {well} of {SEEDS} end well: too harsh", profile.name))
+        }
+        None => None,
     }
 }
 
 #[test]
-fn every_profile_holds_or_fails_as_is_known() {
+fn every_profile_holds() {
     let (next, all) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
