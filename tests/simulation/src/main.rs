@@ -73,6 +73,8 @@ fn main() -> ExitCode {
         };
     }
     if let Some(nodes) = options.measure {
+        say(&measure::planning(nodes).unwrap_or_else(|error| error));
+        say(&measure::idle_step(nodes).unwrap_or_else(|error| error));
         for case in measure::Case::ALL {
             let line = measure::recovery(nodes, case);
             say(&line.unwrap_or_else(|error| format!("{nodes:>6} {case:?}: {error}")));

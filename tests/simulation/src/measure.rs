@@ -6,7 +6,10 @@ use crate::faults::{Fault, Planned};
 use crate::net::{Barrier, Set};
 use crate::setup::{MS, SECOND, Setup};
 use crate::world::World;
-use ftd_core::{Effect, Micros};
+use ftd_core::plan::first_record;
+use ftd_core::{
+    Cause, Cluster, Effect, Event, Failure, FailureSet, Micros, Mode, NodeId, Policy, SlotId, Subject, Terms, plan,
+};
 use std::time::{Duration, Instant};
 
 /// What the agents did since the counting began.
@@ -137,4 +140,52 @@ fn reach(world: &mut World, epoch: u64) -> Result<(), String> {
     }
     let broken = world.checks.first().map(|(_, violation)| violation.to_string());
     Err(broken.unwrap_or_else(|| "the job does not compute".to_string()))
+}
+
+/// A line for people: how long the next record takes to plan for so many nodes of 64 slots, when a node dies.
+///
+/// # Errors
+/// There is no next record.
+pub fn planning(nodes: u32) -> Result<String, String> {
+    const EACH: u32 = 64;
+    let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
+    let slots = (0..nodes * EACH).map(|slot| (SlotId(slot), NodeId(slot / EACH))).collect();
+    let (terms, ranks) = (Terms::default(), (nodes - nodes / 20 - 1) * EACH);
+    let mut record =
+        first_record(Mode::Reinit, terms, ranks, &members, &slots, Micros(0)).map_err(|error| error.to_string())?;
+    let deaths = nodes / 40;
+    let mut longest = Duration::ZERO;
+    for death in 0..deaths {
+        let node = NodeId(death * 29 % nodes);
+        let mut failures = FailureSet::new();
+        failures.insert(Failure { subject: Subject::Node(node), cause: Cause::NodeSilent, node });
+        let began = Instant::now();
+        record =
+            plan(&record, &failures, &Cluster::default(), &Policy::default()).map_err(|error| error.to_string())?;
+        longest = longest.max(began.elapsed());
+    }
+    let runs = record.placement.runs().len() + record.slots.homes().len() + record.slots.states().len();
+    Ok(format!(
+        "{nodes:>6} nodes of {EACH} slots, {deaths} of which died one after the other: planned in {:.1} ms at most, {runs} runs",
+        longest.as_secs_f64() * 1e3
+    ))
+}
+
+/// A line for people: what one step costs in which nothing changes, in a cluster of so many nodes.
+///
+/// # Errors
+/// The job did not come to compute.
+pub fn idle_step(nodes: u32) -> Result<String, String> {
+    const STEPS: u32 = 10_000;
+    let setup = Setup { nodes, slots: 1, ranks: nodes, every: u32::MAX, pace: 500 * MS, ..Setup::default() };
+    let mut world = World::new(&setup, false);
+    reach(&mut world, 0)?;
+    let (now, machine) = (world.now, &mut world.machines[0]);
+    let agent = machine.agent.as_mut().ok_or("there is no agent")?;
+    let began = Instant::now();
+    for _ in 0..STEPS {
+        agent.step(Micros(now + machine.offset), Event::Timer);
+    }
+    let each = began.elapsed().as_secs_f64() * 1e6 / f64::from(STEPS);
+    Ok(format!("{nodes:>6} nodes: a step that changes nothing takes {each:.2} us"))
 }
