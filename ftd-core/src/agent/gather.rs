@@ -151,7 +151,9 @@ impl Agent {
         let start = start.into_iter().filter(|_| self.stage == Stage::Gathering);
         let asks = self.record.is_none() && self.predecessor.is_some();
         let asked = self.gather.asked.filter(|_| asks).map(|asked| asked.after(policy.heartbeat_period));
-        told.into_iter().chain(passed).chain(start).chain(asked)
+        let outside = self.stage == Stage::Gathering && !self.config.nodes.contains(&self.me);
+        let look = outside.then(|| self.store.read_at.after(policy.heartbeat_timeout));
+        told.into_iter().chain(passed).chain(start).chain(asked).chain(look)
     }
 
     /// Who is not told by others that the job has begun waits longer than the one who is to begin it.
@@ -167,6 +169,13 @@ impl Agent {
 
     /// Writes the first record, when the slots of all nodes are known, or when nobody else will be.
     pub(super) fn propose_first(&mut self) {
+        if !self.config.nodes.contains(&self.me) {
+            // The job is others' to begin; this node asks to be taken in when it has.
+            if self.due(self.store.read_at, self.config.policy.heartbeat_timeout) {
+                self.store.want();
+            }
+            return;
+        }
         self.renew_first_slots();
         let begins = self.gatherer().is_none();
         let since = self.gather_since(begins);
