@@ -377,17 +377,24 @@ impl Fence {
         !self.observers.is_empty() && now.since(since) >= self.timeout.quarters(3)
     }
 
+    /// Who came into the job with this epoch and has not heard a node in it waits for P: it may be its own link, but there may
+    /// be no other observer who is older.
+    fn time_out_of(&self, watch: &Watch) -> Micros {
+        let hears = watch.heard || !self.joined || self.breach == Breach::JoinerAccuses;
+        if hears { self.timeout } else { self.timeout.max(self.patience) }
+    }
+
     /// The silent nodes that this one accuses.
     pub fn accused(&self, now: Micros) -> BTreeSet<NodeId> {
         let waits = self.members > 2 && self.alone(now) && now.since(self.last_acknowledged) < self.patience;
         if waits && self.breach != Breach::AloneAccuses {
             return BTreeSet::new();
         }
-        let silent = |watch: &Watch| {
-            now.since(watch.since) >= self.timeout
-                && (watch.heard || !self.joined || self.breach == Breach::JoinerAccuses)
-        };
-        self.watched.iter().filter(|(_, watch)| silent(watch)).map(|(node, _)| *node).collect()
+        self.watched
+            .iter()
+            .filter(|(_, watch)| now.since(watch.since) >= self.time_out_of(watch))
+            .map(|(node, _)| *node)
+            .collect()
     }
 
     /// What this node accuses and has not handed over yet, and to whom it goes: to this node itself when it is the lowest
@@ -461,7 +468,7 @@ impl Fence {
             Lease::Until(end) => Some(end),
             Lease::None | Lease::Endless => None,
         };
-        let silent = self.watched.values().map(|watch| watch.since.after(self.timeout));
+        let silent = self.watched.values().map(|watch| watch.since.after(self.time_out_of(watch)));
         let waits = [self.timeout.quarters(3), self.patience].map(|span| self.last_acknowledged.after(span));
         let alone = self.adopted.after(self.timeout.quarters(3));
         let handed = self.handed.values().map(|since| since.after(self.period.quarters(8)));
