@@ -228,6 +228,22 @@ def versions(context, how):
     check(len(refused) == (8 if how == "back" else 0), job.err)
 
 
+@scenario("versions-impatient", each=[{"how": how} for how in ("missing", "apart")])
+def versions_impatient(context, how):
+    """However short FT_CHECKPOINT_TIMEOUT is, the sentence of the checkpoint that fails for it names the ranks that are missing,
+    and the version."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 4, context.program(mpi, "versions.c"), how, env={"FT_CHECKPOINT_TIMEOUT": "1"})
+    job.expect(0)
+    lacking = {rank: "rank 2 has not checkpointed version 1" for rank in (0, 1, 3)}
+    if how == "apart":
+        lacking = {rank: "rank 3 has not checkpointed version 10" for rank in range(3)}
+        lacking[3] = "ranks 0-2 have not checkpointed version 11"
+    said = re.findall(r"^ftd: rank (\d): version \d+ was not written: .* for 1 s \(FT_CHECKPOINT_TIMEOUT\): (.*), and no version "
+                      r"counts before every rank has it$", job.err, re.M)
+    check(sorted(said) == sorted((str(rank), words) for rank, words in lacking.items()), job.err)
+
+
 def assert_left(job):
     """Rank 2 is named by each version of the others that is refused, once by the job at most; nobody has waited."""
     left = "rank 2 has called ft_finalize after version 2"
