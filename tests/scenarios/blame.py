@@ -41,16 +41,13 @@ def outside_deaths(context):
     """A rank that is killed again and again without a checkpoint, but computes long enough between: no crash loop."""
     mpi = context.mpi("mpich4")
     program = context.program(mpi, "blame.c")
-    job = context.ftrun(mpi, 2, program, "compute", "1200", options=["--ft-max-failures=2"], hurry=30, gates=["app.compute:1"])
+    # Each world computes for longer than what counts as that here, and then stands at the gate; more does no harm.
+    job = context.ftrun(mpi, 2, program, "compute", "1400", options=["--ft-max-failures=2"], hurry=30, gates=["app.compute:1"])
     job.kill(job.at_gate("app.compute", 1))
-    for world in (2, 3):
-        victim = job.wait_ranks(2, world)[1]
-        job.wait_err(r"took ", world - 1)
-        # Longer than what counts as computing here; more does no harm.
-        time.sleep(1.1)
-        job.kill(victim)
+    job.gate_path("app.compute", 1).unlink()
+    job.kill(job.at_gate("app.compute", 1))
     job.expect(0)
-    check(job.restored == [None] * 3, f"restored {job.restored}")
+    check(job.restored == [None] * 2, f"restored {job.restored}")
 
 
 @scenario("cpu-limit", each=[{"how": "direct"}, {"how": "wrapped"}])

@@ -82,8 +82,7 @@ def filter_in_a_recovery(context, mpi, how):
     )
     ranks = {rank: job.at_gate("client.copied", rank) for rank in range(size)}
     terminals = job.below("script")
-    for pid in terminals:
-        os.kill(pid, signal.SIGSTOP)
+    proc.freeze(*terminals)
     if how == "agent":
         job.kill(job.one("ft-agent"))
     elif how == "shepherd":
