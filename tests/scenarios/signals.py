@@ -173,8 +173,13 @@ def signal_default_grace(context):
 def signal_twice(context):
     """The same signal twice within 100 ms is one; a later one kills at once."""
     job = leaving(context, context.mpi("mpich4"), 3, "stay", options=["--ft-grace=60"])
+    # Both lie there when ftrun goes on, however long this process has to wait for a processor between them.
+    launcher = job.launcher
+    proc.freeze(job.pid, launcher)
     job.interrupt(signal.SIGINT)
     job.interrupt(signal.SIGTERM)
+    for pid in (launcher, job.pid):
+        os.kill(pid, signal.SIGCONT)
     # Said after a second, while the ranks live: so the second signal has killed nobody.
     job.wait_err("the ranks have had SIG(?:INT|TERM) and have 5[89] s more to end", 1)
     check(len(job.ranks()) == 3, f"ranks {job.ranks()} are left")
