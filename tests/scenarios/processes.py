@@ -148,7 +148,9 @@ def kill_all_of_ftd(job):
     """SIGKILL to all of ftd's processes of a job in the same instant: nobody is left to clean up."""
     # The launcher late: the kernel continues stopped process groups whose parent goes.
     pids = [*job.below("ft-shepherd"), *job.below("ft-agent"), job.launcher, job.pid]
-    proc.kill_frozen(*pids)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            os.kill(pid, number)
     job.wait(5)
     # Not before that the launcher's lock is free.
     eventually(lambda: not any(proc.alive(pid) for pid in pids), "the end of those that were killed")
@@ -202,7 +204,8 @@ def daemon(context, how):
     shepherds = job.below("ft-shepherd")
     if how != "shepherd":
         # They look no more.
-        proc.freeze(*shepherds)
+        for pid in shepherds:
+            os.kill(pid, signal.SIGSTOP)
     (context.work / "go").touch()
     found = eventually(lambda: len(pids := [p for p in sleepers() if "600" in proc.command(p)]) == 2 and pids, "the daemons")
     if how == "shepherd":
@@ -213,7 +216,9 @@ def daemon(context, how):
         context.ftrun(mpi, 2, program).expect(0)
     else:
         victims = [job.shepherd_of(rank), job.launcher, job.pid]
-        proc.kill_frozen(*victims)
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in victims:
+                os.kill(pid, number)
         for pid in shepherds:
             if pid not in victims:
                 os.kill(pid, signal.SIGCONT)
@@ -235,7 +240,9 @@ def daemon_noted(context):
     check(len(daemons) == 2, f"daemons {daemons}")
     job.wait_noted(daemons)
     victims = [job.shepherd_of(rank), job.launcher, job.pid]
-    proc.kill_frozen(*victims)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in victims:
+            os.kill(pid, number)
     eventually(lambda: not any(proc.alive(pid) for pid in daemons), "the daemons' end")
     context.assert_clean(5)
 

@@ -133,7 +133,7 @@ def script_stands_still(context, how):
         eventually(going_on.exists, "the script's next command")
     else:
         # A `timeout` may follow its command at once; the script that waits for it stands still.
-        stopped = lambda: all((proc.stat(pid) or "Z")[0] in "TZ" for pid in scripts) and proc.stat(scripts[-1])[0] == "T"
+        stopped = lambda: all((proc.stat(pid) or "Z")[0] in "TZ" for pid in scripts) and (proc.stat(scripts[-1]) or "-")[0] == "T"
         eventually(lambda: stopped() or going_on.exists(), "the script to be stopped")
         # Longer than it waits for itself.
         time.sleep(0.5)
