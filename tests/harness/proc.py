@@ -280,6 +280,36 @@ def alive(pid):
     return found is not None and found[0] not in "ZX"
 
 
+def freeze(*pids):
+    """SIGSTOP to all of these, and proof: a process stops when it gets a processor, and of several threads one takes it, and
+    until it has run the others go on."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while running := [pid for pid in pids if not _stands_still(pid)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{running} do not stop")
+        time.sleep(0.001)
+
+
+def kill_frozen(*pids):
+    """SIGKILL to several that stand still: nobody of them acts on the death of another one."""
+    freeze(*pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _stands_still(pid):
+    """Whether no thread of a process runs any more."""
+    try:
+        states = [line[7] for task in os.listdir(f"/proc/{pid}/task") for line in open(f"/proc/{pid}/task/{task}/status")
+                  if line.startswith("State:\t")]
+    except (FileNotFoundError, ProcessLookupError):
+        # A thread has just ended, or all of them have.
+        return not alive(pid)
+    return all(state in "TtZX" for state in states)
+
+
 def kill(pid):
     """SIGKILL, and waits until the process runs no more. A process that is gone is an error of the test."""
     kill_all([pid])

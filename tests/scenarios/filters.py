@@ -85,8 +85,7 @@ def filter_in_a_recovery(context, mpi, how):
     )
     ranks = {rank: job.at_gate("client.copied", rank) for rank in range(size)}
     terminals = job.below("script")
-    for pid in terminals:
-        os.kill(pid, signal.SIGSTOP)
+    proc.freeze(*terminals)
     if how == "agent":
         job.kill(job.one("ft-agent"))
     elif how == "shepherd":
@@ -135,6 +134,29 @@ def filter_that_never_ends(context, when):
     said = re.findall(r"ftd: slot 0: killed ([\d.]+) s after the end of the (\w+), and .* lost: process \d+ \(bash\)", job.err)
     wanted = {"end": [("2.5", "job")], "recovery": [("0.5", "rank"), ("2.5", "job")], "cancelled": [("0.5", "rank")]}
     check(said == wanted[when], f"{said}: {job.err}")
+
+
+# What holds it open: a process that the rank has left in the background, or a script outside of the job.
+HELD_OPEN = {
+    "end": 'exec 2>&1 $FTRUN -n 1 bash -c "exec > >(exec tee log); sleep 1000 2>/dev/null & exit 3"',
+    "recovery": """
+mkfifo pipe; exec 9<>pipe
+$FTRUN -n 1 --ft=reinit bash -c "$RANK" 9<&-
+""",
+}
+
+
+@scenario("filter-held-open", each=[{"when": when} for when in HELD_OPEN])
+def filter_held_open(context, when):
+    """A filter that has not ended because somebody else has its input open: the sentence names that process, too."""
+    rank = f'if [ "$FT_WORLD" = 1 ]; then tee <pipe & exec >pipe; {NOTED} kill -9 $$; fi; exit 3'
+    job = context.script(HELD_OPEN[when], env={"RANK": rank}, hurry=10 if when == "end" else 4)
+    job.expect(3, patience=20)
+    said = re.findall(r"lost: process (\d+) \(tee\); the input of process (\d+) \(tee\) was held open by process (\d+) \((\w+)\)$",
+                      job.output.text + job.err, re.M)
+    check(len(said) == 1 and said[0][0] == said[0][1], f"{said}: {job.output.text}{job.err}")
+    holder = ("sleep",) if when == "end" else (str(job.pid), "bash")
+    check(said[0][-len(holder):] == holder, f"{said}: {job.err}")
 
 
 @scenario("filter-that-prints-for-ever")

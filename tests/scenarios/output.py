@@ -404,10 +404,7 @@ def stopped_in_recovery(context):
     until(lambda: "first world" in job.output.text and job.below("sleep"), "the first world does not run")
     (sleeper,) = job.below("sleep")
     ours = {job.pid, *job.below("ftrun")}
-    for pid in ours:
-        os.kill(pid, signal.SIGSTOP)
-    for pid in ours:
-        until(lambda: proc.stat(pid)[0] in "Tt", "ftrun is not stopped")
+    proc.freeze(*ours)
     job.kill(sleeper)
     until((context.work / "second").exists, "no second world while ftrun is stopped")
     for pid in ours:

@@ -342,12 +342,6 @@ def restored_5(job):
     check(starts[0] is None and set(starts[1:]) == {5}, f"restored {starts}")
 
 
-def stop(job, pid):
-    """SIGSTOP, and proof."""
-    os.kill(pid, signal.SIGSTOP)
-    eventually(job, lambda: proc.stat(pid)[0] == "T", f"{pid} does not stop")
-
-
 @scenario("frozen-stopped", each=[{"what": w} for w in ("agent", "shepherd", "everybody")])
 def frozen_stopped(context, what):
     """A helper that was stopped is continued, and this is said; what waited for it happens then, and nothing is lost."""
@@ -355,8 +349,7 @@ def frozen_stopped(context, what):
     agent, own = job.one("ft-agent"), job.shepherd_of(rank)
     other = next(pid for pid in job.below("ft-shepherd") if pid != own)
     stopped = {"agent": [agent], "shepherd": [other], "everybody": [agent, *job.below("ft-shepherd")]}[what]
-    for pid in stopped:
-        stop(job, pid)
+    proc.freeze(*stopped)
     job.kill(rank)
     job.expect(0, reference)
     restored_5(job)
@@ -373,8 +366,7 @@ def frozen_pmix(context, mpi):
     job = context.ftrun(mpi, 3, program, gates=["app.compute:1"], hurry=10)
     job.at_gate("app.compute", 1)
     stopped = job.below("ft-pmix")
-    for pid in stopped:
-        stop(job, pid)
+    proc.freeze(*stopped)
     job.go("app.compute", 1)
     job.expect(0, context.reference(mpi, 3, program))
     check(job.restored == [], f"restored {job.restored}")
@@ -495,11 +487,10 @@ def frozen_ftrun(context):
     """While ftrun itself is stopped nobody owes it an answer: helpers that were stopped with it are not its concern."""
     job, rank, reference = stand(context)
     helpers, launcher = [job.one("ft-agent"), *job.below("ft-shepherd")], job.launcher
-    for pid in helpers:
-        stop(job, pid)
+    proc.freeze(*helpers)
     # Each time longer than two questions (a tenth of a second apart here), and awake for one, which comes late.
     for _ in range(8):
-        stop(job, launcher)
+        proc.freeze(launcher)
         time.sleep(0.25)
         os.kill(launcher, signal.SIGCONT)
         time.sleep(0.03)

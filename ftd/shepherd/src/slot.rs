@@ -604,7 +604,7 @@ impl Slot {
         let prints = |pid: &i32| filters.contains(pid) || self.output.is_held_by(*pid);
         let late: Vec<i32> = found.iter().copied().filter(prints).collect();
         (!late.is_empty()).then(|| {
-            let (slot, since, late) = (self.number, leaving.since(), filters::named(&late));
+            let (slot, since, late) = (self.number, leaving.since(), filters::late(&late, slot));
             format!("slot {slot}: killed {since}, and what they had not printed is lost: {late}")
         })
     }

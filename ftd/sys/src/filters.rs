@@ -1,6 +1,8 @@
 //! Who of the processes below this one passes on what others print: `tee`, `grep`, the loop of a shell, `script`. They end by
 //! themselves when those whose output they read have ended, and not before they have passed on all of it.
 
+mod late;
+
 use crate::individual::Individual;
 use crate::proc;
 use std::collections::BTreeSet;
@@ -9,6 +11,8 @@ use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+pub use late::late;
 
 /// Longest way up that is followed: no tree of processes is as deep.
 const DEPTH: usize = 4096;
@@ -188,11 +192,14 @@ pub fn is_unread(pipe: std::os::fd::BorrowedFd<'_>) -> bool {
     rustix::io::ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 0)
 }
 
+/// What any socket is taken for.
+const SOCKET: &[u8] = b"socket:[";
+
 /// What the two ends of a pipe have in common, of the link to it in `/proc/<pid>/fd`. The two of a socket have nothing: any one
 /// is taken for any other.
 fn key(target: &[u8]) -> Option<u64> {
     let target = match target {
-        _ if target.starts_with(b"socket:[") => b"socket",
+        _ if target.starts_with(b"socket:[") => SOCKET,
         _ if target.starts_with(b"pipe:[") || target.starts_with(b"/") => {
             target.strip_suffix(b" (deleted)").unwrap_or(target)
         }

@@ -52,6 +52,11 @@ impl Driver {
                 self.rank_leaves(number, rank, last, "has called ft_finalize");
                 self.answer_finalized(number, rank, link);
             }
+            ToAgent::Waits { version } => {
+                let epoch = world.epoch;
+                let words = self.waits_for(epoch, rank);
+                link.send(&ToClient::WaitsFor { version, words });
+            }
             ToAgent::Due => {
                 if let Some(cost) = self.arenas.fresh_cost(rank) {
                     world.due.checkpoint(cost, since);
@@ -180,6 +185,14 @@ impl Driver {
         {
             self.look_at_full_places_in(ft_sys::timescale::scaled(FULL_FOR));
         }
+    }
+
+    /// Who is missing, for a rank that has given up waiting. What lies in the places counts, with or without its checksum.
+    fn waits_for(&self, epoch: Epoch, rank: Rank) -> String {
+        let held = |rank| self.arenas.versions(rank, epoch);
+        self.versions.missing(epoch, &held(rank), self.spec.world_size, held).unwrap_or_else(|| {
+            "no rank is missing, but the agent has not yet read what they all wrote, for its checksums".into()
+        })
     }
 
     fn look_at_full_places_in(&self, wait: Duration) {
