@@ -4,12 +4,12 @@ import os
 import random
 import re
 import signal
-import struct
 import time
 
 from harness import proc, registry
 from harness.job import check
 from harness.registry import scenario
+from scenarios.matrix import traced
 
 
 def leaving(context, mpi, size, *how, env=None, wrapper=None, **more):
@@ -515,19 +515,18 @@ def agent_deaths_with_progress(context):
     trace = context.work / "trace"
     job = context.ftrun(mpi, 2, program, env={**env, "PLACES_TRACE": trace})
 
-    def committed():
-        try:
-            words = struct.unpack("2Q", trace.read_bytes())
-        except (FileNotFoundError, struct.error):
-            return 0
-        return min(words)
+    def newer(world, than):
+        """Whether the ranks of a later world have all come two versions further: then a newer one is complete for certain. What
+        those of an earlier one wrote when the agent was dead already does not count."""
+        worlds, versions = zip(*traced(trace, 2))
+        return len(set(worlds)) == 1 and worlds[0] > world and min(versions) > than + 2
 
-    last = 0
+    world = than = 0
     for number in range(7):
-        eventually(job, lambda: committed() > last + 2, f"no checkpoint is newer than {last}")
-        last = committed()
+        eventually(job, lambda: newer(world, than), f"no checkpoint is newer than {than}")
+        world = traced(trace, 2)[0][0]
         job.kill(job.one("ft-agent"))
-        job.wait_err("restored +version", number + 1)
+        than = int(job.wait_err(r"restored +version (\d+)", number + 1)[-1])
     job.expect(0, reference)
     check(len(job.restored) == 7 and job.restored == sorted(set(job.restored)), f"restored {job.restored}")
 
