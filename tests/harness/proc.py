@@ -98,9 +98,10 @@ def shared_files():
 
 
 def _lock_holders():
-    """Who holds which file's lock: inode and pid."""
+    """Who holds which file's lock: inode and pid. Who waits for one stands below its holder, behind an arrow."""
     with open("/proc/locks") as file:
-        return {int(line.split()[5].rpartition(":")[2]): int(line.split()[4]) for line in file if " FLOCK " in line}
+        held = [line.split() for line in file if " FLOCK " in line and "->" not in line]
+    return {int(words[5].rpartition(":")[2]): int(words[4]) for words in held}
 
 
 def has_dead_jobs():
