@@ -50,6 +50,16 @@ def filter_at_the_end(context, how):
     check("had not printed" not in job.err, job.err)
 
 
+@scenario("filter-that-becomes-silent")
+def filter_that_becomes_silent(context):
+    """What a filter leaves behind that can print nothing is not waited for, and nothing is said to be lost."""
+    script = 'seq 3 > >(cat; echo $BASHPID >"$HERE/silent"; exec sleep 100 <&- >/dev/null 2>&1); ' \
+             'until grep -qs sleep "/proc/$(cat "$HERE/silent" 2>/dev/null)/comm"; do sleep 0.01; done'
+    job = context.ftrun(None, 1, "bash", "-c", script, env={"HERE": context.work})
+    job.expect(0)
+    check(job.output.text.split() == ["1", "2", "3"] and job.err == "", f"{job.output.text!r} {job.err!r}")
+
+
 # Rank 0 ends the job when rank 1 has printed.
 ENDS = """
 if [ "$FT_RANK" = 0 ]; then while [ ! -e "$HERE/rank" ]; do sleep 0.01; done; exit 3; fi

@@ -65,7 +65,8 @@ struct Process {
 /// take its producer's death for the end of its input, and its result for whole. A rank is none, nor is anything that has an
 /// MPI, or memory that it shares with others: what a rank forks reads pipes as well. Nor is what stands above the rank: a
 /// script that waits for its program would go on with its next command. Only `script` and its like, which have made a terminal
-/// for it, are filters all the same. Who is a filter stays one. These, and what they write to, are added to what is known.
+/// for it, are filters all the same. Who is a filter stays one while it can
+/// print. These, and what they write to, are added to what is known.
 pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     let all: Vec<Process> = found.iter().filter_map(|pid| Process::of(*pid)).collect();
     let worldly: Vec<i32> = found.iter().copied().filter(|pid| is_of_a_world(*pid)).collect();
@@ -76,8 +77,8 @@ pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     let mut readers: Vec<i32> = Vec::new();
     loop {
         let reads = |process: &&Process| {
-            let was_one = slot.piping.readers.contains(&process.individual());
-            was_one
+            let was_one = || slot.piping.readers.contains(&process.individual()) && can_print(process.pid);
+            was_one()
                 || readers.contains(&process.parent)
                 || process.reads.iter().any(|pipe| slot.piping.outputs.contains(pipe))
         };
@@ -179,6 +180,12 @@ fn what_it_reads(descriptor: &std::path::Path) -> Option<Read> {
 fn outputs(pid: i32) -> impl Iterator<Item = u64> {
     let target = move |number: &str| fs::read_link(proc::of(pid).join("fd").join(number)).ok();
     ["1", "2"].into_iter().filter_map(target).filter_map(|target| key(target.as_os_str().as_bytes()))
+}
+
+/// Whether a process can print anything any more.
+fn can_print(pid: i32) -> bool {
+    let target = |number: &str| fs::read_link(proc::of(pid).join("fd").join(number)).ok();
+    ["1", "2"].into_iter().filter_map(target).any(|target| target.as_os_str() != "/dev/null")
 }
 
 /// What the pipe of a descriptor of this process is called in [`Piping`].
