@@ -15,6 +15,9 @@ const TELLING: Duration = Duration::from_secs(1);
 impl Driver {
     pub(super) fn client_says(&mut self, connection: ConnectionId, message: ToAgent) {
         if let ToAgent::Hello { world, rank, pid: _, layout } = message {
+            if self.is_being_ended(world) {
+                return;
+            }
             let Some(Dialler::Unknown(link, peer)) = self.diallers.remove(&connection) else { return };
             if let Err(reason) = self.welcome_client(connection, world, rank, peer, layout, link.clone()) {
                 link.send(&ToClient::Refused { reason });
@@ -65,6 +68,12 @@ impl Driver {
                 link.send(&ToClient::Due { yes });
             }
         }
+    }
+
+    /// Whether the processes of this world are being killed. One of them that has a question is not answered: what it would say
+    /// of the answer is no longer so.
+    pub(super) fn is_being_ended(&self, number: WorldNumber) -> bool {
+        self.worlds.get(&number).is_some_and(|world| world.stopping)
     }
 
     fn welcome_client(
