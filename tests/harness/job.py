@@ -52,6 +52,7 @@ class Context:
         self.memory = pathlib.Path("/dev/shm")
         if public and proc.has_dead_jobs():
             # Tests that were ended themselves left them. The next job of their user removes them, and this is not about that.
+            print("there are directories of dead jobs: a job removes them first")
             subprocess.run([self.prefix / "bin" / "ftrun", "-n", "1", "true"], env=self.env(None, {}), timeout=30, check=True)
         # What others run here at the same time ends when it likes, with what is theirs: also between two of these looks.
         others = (lambda: proc.of_other_jobs(set()) | proc.in_use(set())) if public else set
