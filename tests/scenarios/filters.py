@@ -1,6 +1,7 @@
 """What a rank prints through a filter of its own, and what it leaves behind."""
 
 import os
+import pathlib
 import re
 import signal
 import time
@@ -52,12 +53,17 @@ def filter_at_the_end(context, how):
 
 @scenario("filter-that-becomes-silent")
 def filter_that_becomes_silent(context):
-    """What a filter leaves behind that can print nothing is not waited for, and nothing is said to be lost."""
-    script = 'seq 3 > >(cat; echo $BASHPID >"$HERE/silent"; exec sleep 100 <&- >/dev/null 2>&1); ' \
-             'until grep -qs sleep "/proc/$(cat "$HERE/silent" 2>/dev/null)/comm"; do sleep 0.01; done'
+    """What was a filter and can print nothing any more is not waited for, and nothing is said to be lost."""
+    script = 'exec > >(echo $BASHPID >"$HERE/filter.new"; mv "$HERE/filter.new" "$HERE/filter"; read -r line; echo "$line"; ' \
+             'exec sleep 100 <&- >/dev/null 2>&1); until [ -e "$HERE/go" ]; do sleep 0.01; done; trap "" PIPE; echo 1; ' \
+             'until grep -qs sleep "/proc/$(cat "$HERE/filter")/comm"; do sleep 0.01; done'
     job = context.ftrun(None, 1, "bash", "-c", script, env={"HERE": context.work})
+    filter = int(until(lambda: (path := context.work / "filter").exists() and path.read_text(), "the filter does not begin"))
+    directory = pathlib.Path(proc.environ(filter)["FT_SOCKET"]).parent
+    until(lambda: filter | 1 << 60 in proc.noted(directory), "it is not noted as a filter")
+    (context.work / "go").touch()
     job.expect(0)
-    check(job.output.text.split() == ["1", "2", "3"] and job.err == "", f"{job.output.text!r} {job.err!r}")
+    check(job.output.text == "1\n" and job.err == "", f"{job.output.text!r} {job.err!r}")
 
 
 # Rank 0 ends the job when rank 1 has printed.
