@@ -70,10 +70,11 @@ impl Driver {
         }
     }
 
-    /// Whether the processes of this world are being killed. One of them that has a question is not answered: what it would say
-    /// of the answer is no longer so.
+    /// Whether the processes of this world are being killed, for another one. One of them that has a question is not answered:
+    /// what it would say of the answer is no longer so. At the job's end what can still print has time, and is told.
     pub(super) fn is_being_ended(&self, number: WorldNumber) -> bool {
-        self.worlds.get(&number).is_some_and(|world| world.stopping)
+        let over = self.core.stage() == ftd_core::agent::Stage::Ending;
+        !over && self.worlds.get(&number).is_some_and(|world| world.stopping)
     }
 
     fn welcome_client(
