@@ -406,6 +406,16 @@ def frozen_at_the_start(context, place):
     check(f"(process {pid}) does not answer: it is ended and replaced" in job.err, job.err)
 
 
+@scenario("frozen-at-the-end")
+def frozen_at_the_end(context):
+    """A shepherd that hangs when the job is over is ended with it, and named; the status is the job's."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "ok", gates=["shepherd.leaves:1"])
+    pid = job.at_gate("shepherd.leaves", 1)
+    job.expect(0)
+    check(f"ftrun: the shepherd of slot 1 (process {pid}): still there 5 s after the job's end, and killed\n" in job.err, job.err)
+
+
 @scenario("frozen-few", each=[{"place": p, "size": n} for p in ("born", "stop") for n in (1, 2)])
 def frozen_few(context, place, size):
     """In a job of one or two ranks all shepherds hang, before they have dialled in or later: none of them is the last keeper of

@@ -65,8 +65,8 @@ struct Process {
 /// take its producer's death for the end of its input, and its result for whole. A rank is none, nor is anything that has an
 /// MPI, or memory that it shares with others: what a rank forks reads pipes as well. Nor is what stands above the rank: a
 /// script that waits for its program would go on with its next command. Only `script` and its like, which have made a terminal
-/// for it, are filters all the same. Who is a filter stays one while it can
-/// print. These, and what they write to, are added to what is known.
+/// for it, are filters all the same. Who is a filter stays one while it can print. These, and what they write to, are added to
+/// what is known.
 pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     let all: Vec<Process> = found.iter().filter_map(|pid| Process::of(*pid)).collect();
     let worldly: Vec<i32> = found.iter().copied().filter(|pid| is_of_a_world(*pid)).collect();
