@@ -19,6 +19,9 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// Longest wait for a place in the arena, unless `FT_CHECKPOINT_TIMEOUT` (seconds) says otherwise.
 const PLACE: Duration = Duration::from_secs(60);
 
+/// Longest wait for the agent's word on who is missing, behind that.
+const WHOM: Duration = Duration::from_secs(2);
+
 /// What this process is to its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
@@ -53,6 +56,8 @@ struct Job {
     reported: bool,
     /// Of the ranks that take no more checkpoints the one with the oldest last version.
     left: Option<Left>,
+    /// For whom this rank waits in vain with this version, as the agent says.
+    waits_for: Option<(u64, String)>,
 }
 
 /// A rank that takes no more checkpoints.
@@ -149,7 +154,15 @@ impl Client {
         let descriptor = descriptors.into_iter().next().ok_or(Error::Confused { doing })?;
         let arena = Arena::open(descriptor, rank, world_size)?;
         self.state = if restarted { State::Restarted } else { State::New };
-        self.job = Some(Job { channel: Some(channel), arena, epoch, chosen: None, reported: false, left: None });
+        self.job = Some(Job {
+            channel: Some(channel),
+            arena,
+            epoch,
+            chosen: None,
+            reported: false,
+            left: None,
+            waits_for: None,
+        });
         Ok(())
     }
 
@@ -369,10 +382,15 @@ impl Job {
 
     /// Takes what comes unasked out of what the agent says.
     fn heard(&mut self, message: ToClient) -> Option<ToClient> {
-        let ToClient::Left { rank, last, how } = message else { return Some(message) };
-        if self.left.as_ref().is_none_or(|known| last < known.last) {
-            let after = last.map_or_else(|| "without a checkpoint".into(), |last| format!("after version {last}"));
-            self.left = Some(Left { last, words: format!("rank {rank} {how} {after}") });
+        match message {
+            ToClient::Left { rank, last, how } if self.left.as_ref().is_none_or(|known| last < known.last) => {
+                let after = last.map_or_else(|| "without a checkpoint".into(), |last| format!("after version {last}"));
+                self.left = Some(Left { last, words: format!("rank {rank} {how} {after}") });
+            }
+            ToClient::Left { .. } => {}
+            // It may come when nobody waits for it any more.
+            ToClient::WaitsFor { version, words } => self.waits_for = Some((version, words)),
+            other => return Some(other),
         }
         None
     }
@@ -441,7 +459,7 @@ impl Job {
                 return Ok(());
             }
             if left.is_zero() {
-                return Err(Error::Timeout { version, waited });
+                return Err(Error::Timeout { version, waited, whom: self.whom(version)? });
             }
             let doing = "waiting for a free place in the arena";
             while let Some((message, _)) = self.with(doing, |channel| channel.try_receive::<ToClient>())? {
@@ -449,6 +467,36 @@ impl Job {
                     return Err(Error::Confused { doing });
                 }
                 self.refuse_alone(version)?;
+            }
+        }
+    }
+
+    /// Who is missing, when this rank waits in vain with `version`. An agent that does not say it, because it stands still
+    /// itself, costs this call no more than the words.
+    fn whom(&mut self, version: u64) -> Result<String, Error> {
+        let doing = "asking for whom the job waits";
+        self.waits_for = None;
+        self.tell(&ToAgent::Waits { version }, doing)?;
+        let asked = Instant::now();
+        loop {
+            if let Some((_, words)) = self.waits_for.take_if(|(about, _)| *about == version) {
+                return Ok(words);
+            }
+            let left = WHOM.saturating_sub(asked.elapsed());
+            let message = self.with(doing, |channel| match channel.receive::<ToClient>(Some(left)) {
+                Ok((message, _)) => Ok(Some(message)),
+                Err(ChannelError::TimedOut(_)) => Ok(None),
+                Err(error) => Err(error),
+            })?;
+            match message.map(|message| self.heard(message)) {
+                None => {
+                    return Ok(format!(
+                        "the agent, which knows who is missing, did not say it within {} s",
+                        WHOM.as_secs()
+                    ));
+                }
+                Some(Some(_)) => return Err(Error::Confused { doing }),
+                Some(None) => self.refuse_alone(version)?,
             }
         }
     }

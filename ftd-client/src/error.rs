@@ -65,7 +65,7 @@ pub enum Error {
     },
     /// No place became free in time.
     #[error(
-        "version {version} was not written: all three places of the arena hold versions that must be kept, and the agent released none for {:.0} s (FT_CHECKPOINT_TIMEOUT)",
+        "version {version} was not written: all three places of the arena hold versions that must be kept, and the agent released none for {:.0} s (FT_CHECKPOINT_TIMEOUT): {whom}",
         waited.as_secs_f64()
     )]
     Timeout {
@@ -73,6 +73,8 @@ pub enum Error {
         version: u64,
         /// How long the rank waited.
         waited: Duration,
+        /// The ranks that are missing, and the version that they lack, as the agent says.
+        whom: String,
     },
     /// A rank takes no more versions, and none counts without it.
     #[error(

@@ -257,7 +257,23 @@ fn a_rank_waits_for_a_place_within_bounds() {
     let (lines, err) = run_command(command);
     assert_eq!(lines[2..], ["checkpoint 0", "checkpoint 0", "checkpoint 0", "checkpoint 7"]);
     assert!(started.elapsed() >= Duration::from_secs(1) && started.elapsed() < Duration::from_secs(20));
-    assert!(err.contains("version 4 was not written") && err.contains("FT_CHECKPOINT_TIMEOUT"), "{err}");
+    assert!(err.contains("version 4 was not written"), "{err}");
+    assert!(err.contains("for 1 s (FT_CHECKPOINT_TIMEOUT): rank 7 lacks what 4 follows\n"), "{err}");
+}
+
+#[test]
+fn an_agent_that_does_not_say_who_is_missing_costs_the_call_no_more_than_that() {
+    let agent = FakeAgent::new();
+    agent.behave(Manner::SilentMiser);
+    let words = "init protect:1:10:1 checkpoint:1 checkpoint:2 checkpoint:3 checkpoint:4 due finalize";
+    let mut command = command(Some(&agent), words);
+    command.env("FT_CHECKPOINT_TIMEOUT", "1");
+    let (lines, err) = run_command(command);
+    assert_eq!(lines[5..], ["checkpoint 7", "due 0 1", "finalize 0"]);
+    assert!(
+        err.contains("(FT_CHECKPOINT_TIMEOUT): the agent, which knows who is missing, did not say it within 2 s"),
+        "{err}"
+    );
 }
 
 #[test]
@@ -369,7 +385,7 @@ fn header_and_library_agree() {
         (ftd_client::Error::Missing { version: 0, id: 0 }, "FT_ERR_SIZE"),
         (ftd_client::Error::Version { version: 0, last: 0 }, "FT_ERR_VERSION"),
         (ftd_client::Error::Memory { version: 0, reason: String::new() }, "FT_ERR_MEMORY"),
-        (ftd_client::Error::Timeout { version: 0, waited: Duration::ZERO }, "FT_ERR_TIMEOUT"),
+        (ftd_client::Error::Timeout { version: 0, waited: Duration::ZERO, whom: String::new() }, "FT_ERR_TIMEOUT"),
         (ftd_client::Error::Confused { doing: "" }, "FT_ERR_AGENT"),
         (ftd_client::Error::Mixed(String::new()), "FT_ERR_MIXED"),
         (ftd_client::Error::Refused(String::new()), "FT_ERR_REFUSED"),

@@ -98,9 +98,10 @@ def shared_files():
 
 
 def _lock_holders():
-    """Who holds which file's lock: inode and pid."""
+    """Who holds which file's lock: inode and pid. Who waits for one stands below its holder, behind an arrow."""
     with open("/proc/locks") as file:
-        return {int(line.split()[5].rpartition(":")[2]): int(line.split()[4]) for line in file if " FLOCK " in line}
+        held = [line.split() for line in file if " FLOCK " in line and "->" not in line]
+    return {int(words[5].rpartition(":")[2]): int(words[4]) for words in held}
 
 
 def has_dead_jobs():
@@ -278,6 +279,36 @@ def alive(pid):
     """Whether the process can still run: it is neither gone nor a zombie."""
     found = stat(pid)
     return found is not None and found[0] not in "ZX"
+
+
+def freeze(*pids):
+    """SIGSTOP to all of these, and proof: a process stops when it gets a processor, and of several threads one takes it, and
+    until it has run the others go on."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 10
+    while running := [pid for pid in pids if not _stands_still(pid)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{running} do not stop")
+        time.sleep(0.001)
+
+
+def kill_frozen(*pids):
+    """SIGKILL to several that stand still: nobody of them acts on the death of another one."""
+    freeze(*pids)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _stands_still(pid):
+    """Whether no thread of a process runs any more."""
+    try:
+        states = [line[7] for task in os.listdir(f"/proc/{pid}/task") for line in open(f"/proc/{pid}/task/{task}/status")
+                  if line.startswith("State:\t")]
+    except (FileNotFoundError, ProcessLookupError):
+        # A thread has just ended, or all of them have.
+        return not alive(pid)
+    return all(state in "TtZX" for state in states)
 
 
 def kill(pid):

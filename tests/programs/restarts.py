@@ -234,6 +234,8 @@ def moved_out_and_in(path, step):
         os.rename(outside, inside)
         half(step)
         file.write(content(step)[BYTES // 2 :])
+    # It was whole before: whoever waits for that must not take the one for the other.
+    other(step)
 
 
 def inherited(path, step):

@@ -1,7 +1,8 @@
 /* versions: ranks that do not checkpoint the same versions. `versions HOW`:
  *   same      all take 1 to 12, rank 1 much later than the others
  *   differ    rank 3 takes 11, all others 10
- *   missing   rank 2 takes none; the others take 1 to 4
+ *   missing   rank 2 takes none; the others take 1 to 4, the last one when all have taken three
+ *   apart     all take 10, 20, 30 and 40, but rank 3 11, 21, 31 and 41, the last one likewise
  *   finalized rank 2 takes 1 and 2, calls ft_finalize, and tries 3; then the others take 3 to 12
  *   back      every rank takes 5, 5 and 4
  * A checkpoint that fails is told on stderr, and the program goes on. */
@@ -33,9 +34,13 @@ int main(int argc, char **argv) {
         }
     if (strcmp(how, "differ") == 0)
         take(rank == 3 ? 11 : 10);
-    if (strcmp(how, "missing") == 0)
-        for (int version = 1; version <= 4 && rank != 2; version++)
-            take(version);
+    int missing = strcmp(how, "missing") == 0, apart = strcmp(how, "apart") == 0;
+    for (int i = 1; i <= 4 && (missing || apart); i++) {
+        if (i == 4)
+            MPI_Barrier(MPI_COMM_WORLD);
+        if (apart || rank != 2)
+            take(apart ? 10 * i + (rank == 3) : i);
+    }
     if (strcmp(how, "finalized") == 0) {
         take(1);
         take(2);

@@ -130,7 +130,7 @@ def survivors_abort(context, place, how):
     victim = job.at_gate(place, 1)
     agent, survivors = job.one("ft-agent"), [job.ranks()[rank] for rank in (2, 3)]
     if how == "frozen":
-        os.kill(agent, signal.SIGSTOP)
+        proc.freeze(agent)
     job.kill(victim)
     # No go: the keeper stays where it is, the others notice the broken connections. Who spins in MPI and then sleeps waits
     # for the answer to its PMIx_Abort.
@@ -190,7 +190,7 @@ def cancel_before_the_cause(context):
     job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1", "agent.agreed"])
     rank = job.at_gate("app.compute", 1)
     shepherd = job.shepherd_of(rank)
-    os.kill(shepherd, signal.SIGSTOP)
+    proc.freeze(shepherd)
     job.kill(rank)
     job.at_gate("agent.agreed")
     job.interrupt()

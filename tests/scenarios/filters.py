@@ -1,6 +1,7 @@
 """What a rank prints through a filter of its own, and what it leaves behind."""
 
 import os
+import pathlib
 import re
 import signal
 import time
@@ -19,6 +20,9 @@ HOWS = {
     # The first line of many scripts. tee has the log besides.
     "tee": f'exec > >({LATE} | tee -a "$HERE/log.$FT_RANK"); "$@"; exit $?',
     "pipeline": f'set -o pipefail; "$@" | {{ {LATE}; }} | grep "" | sed -e "s/^/ /" | cut -c2-',
+    # It has closed what it read before it prints: so do sort, and cut, and all that print at their end.
+    "closes": 'set -o pipefail; "$@" | { mapfile -t all; exec <&-; while [ ! -e "$HERE/go" ]; do sleep 0.01; done; '
+              'printf "%s\\n" "${all[@]}"; }',
     # In a session of its own, by a pipe with a name.
     "session": f'mkfifo "$HERE/p.$$"; setsid bash -c \'{LATE}\' <"$HERE/p.$$" & exec "$@" >"$HERE/p.$$"',
 }
@@ -45,6 +49,21 @@ def filter_at_the_end(context, how):
     if how == "tee":
         check((context.work / "log.0").read_text() == job.output.text, "the log is another")
     check("had not printed" not in job.err, job.err)
+
+
+@scenario("filter-that-becomes-silent")
+def filter_that_becomes_silent(context):
+    """What was a filter and can print nothing any more is not waited for, and nothing is said to be lost."""
+    script = 'exec > >(echo $BASHPID >"$HERE/filter.new"; mv "$HERE/filter.new" "$HERE/filter"; read -r line; echo "$line"; ' \
+             'exec sleep 100 <&- >/dev/null 2>&1); until [ -e "$HERE/go" ]; do sleep 0.01; done; trap "" PIPE; echo 1; ' \
+             'until grep -qs sleep "/proc/$(cat "$HERE/filter")/comm"; do sleep 0.01; done'
+    job = context.ftrun(None, 1, "bash", "-c", script, env={"HERE": context.work})
+    filter = int(until(lambda: (path := context.work / "filter").exists() and path.read_text(), "the filter does not begin"))
+    directory = pathlib.Path(proc.environ(filter)["FT_SOCKET"]).parent
+    until(lambda: filter | 1 << 60 in proc.noted(directory), "it is not noted as a filter")
+    (context.work / "go").touch()
+    job.expect(0)
+    check(job.output.text == "1\n" and job.err == "", f"{job.output.text!r} {job.err!r}")
 
 
 # Rank 0 ends the job when rank 1 has printed.
@@ -82,8 +101,7 @@ def filter_in_a_recovery(context, mpi, how):
     )
     ranks = {rank: job.at_gate("client.copied", rank) for rank in range(size)}
     terminals = job.below("script")
-    for pid in terminals:
-        os.kill(pid, signal.SIGSTOP)
+    proc.freeze(*terminals)
     if how == "agent":
         job.kill(job.one("ft-agent"))
     elif how == "shepherd":
@@ -132,6 +150,29 @@ def filter_that_never_ends(context, when):
     said = re.findall(r"ftd: slot 0: killed ([\d.]+) s after the end of the (\w+), and .* lost: process \d+ \(bash\)", job.err)
     wanted = {"end": [("2.5", "job")], "recovery": [("0.5", "rank"), ("2.5", "job")], "cancelled": [("0.5", "rank")]}
     check(said == wanted[when], f"{said}: {job.err}")
+
+
+# What holds it open: a process that the rank has left in the background, or a script outside of the job.
+HELD_OPEN = {
+    "end": 'exec 2>&1 $FTRUN -n 1 bash -c "exec > >(exec tee log); sleep 1000 2>/dev/null & exit 3"',
+    "recovery": """
+mkfifo pipe; exec 9<>pipe
+$FTRUN -n 1 --ft=reinit bash -c "$RANK" 9<&-
+""",
+}
+
+
+@scenario("filter-held-open", each=[{"when": when} for when in HELD_OPEN])
+def filter_held_open(context, when):
+    """A filter that has not ended because somebody else has its input open: the sentence names that process, too."""
+    rank = f'if [ "$FT_WORLD" = 1 ]; then tee <pipe & exec >pipe; {NOTED} kill -9 $$; fi; exit 3'
+    job = context.script(HELD_OPEN[when], env={"RANK": rank}, hurry=10 if when == "end" else 4)
+    job.expect(3, patience=20)
+    said = re.findall(r"lost: process (\d+) \(tee\); the input of process (\d+) \(tee\) was held open by process (\d+) \((\w+)\)$",
+                      job.output.text + job.err, re.M)
+    check(len(said) == 1 and said[0][0] == said[0][1], f"{said}: {job.output.text}{job.err}")
+    holder = ("sleep",) if when == "end" else (str(job.pid), "bash")
+    check(said[0][-len(holder):] == holder, f"{said}: {job.err}")
 
 
 @scenario("filter-that-prints-for-ever")

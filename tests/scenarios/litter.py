@@ -229,8 +229,7 @@ def killed_in_init(context, mpi, kind, victim, gate=None):
         all_of_it = {"rank": rank, **{f"shepherd {pid}": pid for pid in job.below("ft-shepherd")},
                      "agent": job.one("ft-agent"), "launcher": job.launcher, "ftrun": job.pid}
         # In one instant: none of them may act on the death of another one. Children first: they die with their parents.
-        for pid in reversed(all_of_it.values()):
-            os.kill(pid, signal.SIGSTOP)
+        proc.freeze(*reversed(all_of_it.values()))
         job.kill_all(all_of_it)
         job.wait(5)
         deadline = time.monotonic() + 10

@@ -274,18 +274,43 @@ def own_handle(context, mpi):
     check(job.restored == ([None] if how == "dies" else []), f"restored {job.restored}")
 
 
-@scenario("plug-in", each=[{"mpi": "mpich4", "how": "deepbind"}, {"mpi": "mpich4", "how": "dlmopen"}, {"mpi": "openmpi4", "how": "deepbind"}])
-def plug_in(context, mpi, how):
-    """A host loads the MPI where the preload does not reach: with --ft-mpi the environment alone serves it, in each world."""
-    mpi = context.mpi(mpi)
+def host_and_plugin(context, mpi):
+    """A program without MPI, and a library with it."""
     source = lambda name: next((context.scratch / "src").rglob(name))
     host, plugin = context.work / "host", context.work / "plugin.so"
     subprocess.run([mpi.cc, "-shared", "-fPIC", "-o", plugin, source("plugin.c")], check=True, env=context.env(mpi, {}))
     subprocess.run(["cc", "-o", host, source("plugin_host.c"), "-ldl"], check=True)
+    return host, plugin
+
+
+@scenario("plug-in", each=[{"mpi": "mpich4", "how": "deepbind"}, {"mpi": "mpich4", "how": "dlmopen"}, {"mpi": "openmpi4", "how": "deepbind"}])
+def plug_in(context, mpi, how):
+    """A host loads the MPI where the preload does not reach: with --ft-mpi the environment alone serves it, in each world."""
+    mpi = context.mpi(mpi)
+    host, plugin = host_and_plugin(context, mpi)
     job = context.ftrun(mpi, 2, host, how, plugin, options=[f"--ft-mpi={mpi.family}"])
     job.expect(0)
     check(job.output.text == "size 2\n", job.output.text)
     check(job.restored == [None], f"restored {job.restored}: {job.err}")
+
+
+@scenario("plug-in-untold", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "mpich5abi", "impi")], timeout=40)
+def plug_in_untold(context, mpi):
+    """The same host without --ft-mpi, with a wrong one, and where a wrapper takes the preload away or judges its end: its MPI does not
+    start alone, not in one rank. What the host makes of that is the job's end, and only a script that says so ends well."""
+    mpi = context.mpi(mpi)
+    host, plugin = host_and_plugin(context, mpi)
+    other = "mpich" if mpi.family == "openmpi" else "openmpi"
+    for how in ("deepbind", "dlmopen"):
+        for wrapper, options in (("", []), ("", [f"--ft-mpi={other}"]), ("env -u LD_PRELOAD", []), ('bash -c \'"$@"; true\' x', [])):
+            # Intel MPI crashes over it, and Open MPI 4 in a name space of its own: once is enough.
+            job = context.ftrun(mpi, 2, "bash", "-c", f'exec {wrapper} "$@"', "bash", host, how, plugin,
+                                options=["--ft-max-failures=1", *options])
+            status, case = job.wait(30), f"{how} {wrapper} {options}"
+            check((status == 0) == ("true" in wrapper), f"{case}: status {status}: {job.err}")
+            check(job.output.text == "" and job.err != "", f"{case}: {job.output.text!r} {job.err}")
+            said = r"^ftrun: (rank \d .*(exited with code|job of its own)|the job cannot continue)"
+            check(status == 0 or re.search(said, job.err, re.M), f"{case}: {job.err}")
 
 
 @scenario("sessions", each=[{"mpi": m, "how": h} for m in ("openmpi5", "mpich4", "mpich5") for h in ("undisturbed", "killed")])

@@ -148,9 +148,7 @@ def kill_all_of_ftd(job):
     """SIGKILL to all of ftd's processes of a job in the same instant: nobody is left to clean up."""
     # The launcher late: the kernel continues stopped process groups whose parent goes.
     pids = [*job.below("ft-shepherd"), *job.below("ft-agent"), job.launcher, job.pid]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            os.kill(pid, number)
+    proc.kill_frozen(*pids)
     job.wait(5)
     # Not before that the launcher's lock is free.
     eventually(lambda: not any(proc.alive(pid) for pid in pids), "the end of those that were killed")
@@ -204,8 +202,7 @@ def daemon(context, how):
     shepherds = job.below("ft-shepherd")
     if how != "shepherd":
         # They look no more.
-        for pid in shepherds:
-            os.kill(pid, signal.SIGSTOP)
+        proc.freeze(*shepherds)
     (context.work / "go").touch()
     found = eventually(lambda: len(pids := [p for p in sleepers() if "600" in proc.command(p)]) == 2 and pids, "the daemons")
     if how == "shepherd":
@@ -216,9 +213,7 @@ def daemon(context, how):
         context.ftrun(mpi, 2, program).expect(0)
     else:
         victims = [job.shepherd_of(rank), job.launcher, job.pid]
-        for number in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in victims:
-                os.kill(pid, number)
+        proc.kill_frozen(*victims)
         for pid in shepherds:
             if pid not in victims:
                 os.kill(pid, signal.SIGCONT)
@@ -240,9 +235,7 @@ def daemon_noted(context):
     check(len(daemons) == 2, f"daemons {daemons}")
     job.wait_noted(daemons)
     victims = [job.shepherd_of(rank), job.launcher, job.pid]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in victims:
-            os.kill(pid, number)
+    proc.kill_frozen(*victims)
     eventually(lambda: not any(proc.alive(pid) for pid in daemons), "the daemons' end")
     context.assert_clean(5)
 

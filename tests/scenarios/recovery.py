@@ -140,9 +140,7 @@ def stray(context, who):
     victims = {"shepherd": job.below("ft-shepherd") if who == "all" else [job.shepherd_of(rank)]}
     if who != "shepherd":
         victims["agent"] = [job.one("ft-agent")]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in [*sum(victims.values(), []), launcher, job.pid]:
-            os.kill(pid, number)
+    proc.kill_frozen(*sum(victims.values(), []), launcher, job.pid)
     if who == "all":
         job.wait(5)
         deadline = time.monotonic() + 5
@@ -386,8 +384,7 @@ def lammps(context, how):
         directory = directory or pathlib.Path(proc.environ(ranks[0])["FT_CHECKPOINT_DIR"])
         if how == "while-writing":
             if (directory / f"melt.{3 * every}.restart").exists() and _open_restart(ranks[0]):
-                os.kill(ranks[0], signal.SIGSTOP)
-                time.sleep(0.01)
+                proc.freeze(ranks[0])
                 torn = _open_restart(ranks[0])
                 if torn:
                     victim = ranks[0]

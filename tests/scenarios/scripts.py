@@ -1,6 +1,7 @@
 """What a script around a rank does, and when a rank is one that a script stands above."""
 
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -133,7 +134,7 @@ def script_stands_still(context, how):
         eventually(going_on.exists, "the script's next command")
     else:
         # A `timeout` may follow its command at once; the script that waits for it stands still.
-        stopped = lambda: all((proc.stat(pid) or "Z")[0] in "TZ" for pid in scripts) and proc.stat(scripts[-1])[0] == "T"
+        stopped = lambda: all((proc.stat(pid) or "Z")[0] in "TZ" for pid in scripts) and (proc.stat(scripts[-1]) or "-")[0] == "T"
         eventually(lambda: stopped() or going_on.exists(), "the script to be stopped")
         # Longer than it waits for itself.
         time.sleep(0.5)
@@ -142,6 +143,30 @@ def script_stands_still(context, how):
     job.expect(0, context.reference(mpi, 2, program))
     check(job.restored == [5], f"restored {job.restored}")
     check(how == "undecided" or not list(context.work.glob("next.*")), "a script went on")
+
+
+@scenario("late-for-its-world", each=[{"program": "places.c"}, {"program": "apionly.c"}])
+def late_for_its_world(context, program):
+    """A rank that comes to MPI_Init, or ft_init, when its world is over already and it is about to be killed hears nothing: it
+    would print what is no longer so."""
+    mpi = context.mpi("mpich4")
+    binary = context.program(mpi, program)
+    script = 'if [ "$FT_WORLD$FT_RANK" = 10 ]; then until [ -e "$HERE/go" ]; do sleep 0.01; done; fi; exec "$@"'
+    gate = "mpi.before-init" if program == "places.c" else "client.copied"
+    job = context.ftrun(mpi, 2, "bash", "-c", script, "bash", binary, gates=[f"{gate}:1", "shepherd.stop:0"],
+                        env={"HERE": context.work})
+    of_rank_0 = lambda: [pid for pid in job.below("bash") if proc.environ(pid).get("FT_RANK") == "0"]
+    waiting = eventually(of_rank_0, "rank 0 to be there")[0]
+    job.kill(job.at_gate(gate, 1))
+    job.at_gate("shepherd.stop", 0)
+    (context.work / "go").touch()
+    # It waits for the agent's answer now.
+    eventually(lambda: proc.name(waiting) == pathlib.Path(binary).name[:15] or not proc.alive(waiting), "its program")
+    time.sleep(0.2)
+    check(proc.alive(waiting), f"it has ended: {job.err}")
+    job.go("shepherd.stop", 0)
+    job.expect(0)
+    check("refused" not in job.err and "has ended" not in job.err and "before ft_init" not in job.err, job.err)
 
 
 @scenario("script-goes-on", each=[{"how": how} for how in ("well", "fails", "cancelled")])

@@ -4,12 +4,12 @@ import os
 import random
 import re
 import signal
-import struct
 import time
 
 from harness import proc, registry
 from harness.job import check
 from harness.registry import scenario
+from scenarios.matrix import traced
 
 
 def leaving(context, mpi, size, *how, env=None, wrapper=None, **more):
@@ -173,8 +173,13 @@ def signal_default_grace(context):
 def signal_twice(context):
     """The same signal twice within 100 ms is one; a later one kills at once."""
     job = leaving(context, context.mpi("mpich4"), 3, "stay", options=["--ft-grace=60"])
+    # Both lie there when ftrun goes on, however long this process has to wait for a processor between them.
+    launcher = job.launcher
+    proc.freeze(job.pid, launcher)
     job.interrupt(signal.SIGINT)
     job.interrupt(signal.SIGTERM)
+    for pid in (launcher, job.pid):
+        os.kill(pid, signal.SIGCONT)
     # Said after a second, while the ranks live: so the second signal has killed nobody.
     job.wait_err("the ranks have had SIG(?:INT|TERM) and have 5[89] s more to end", 1)
     check(len(job.ranks()) == 3, f"ranks {job.ranks()} are left")
@@ -337,12 +342,6 @@ def restored_5(job):
     check(starts[0] is None and set(starts[1:]) == {5}, f"restored {starts}")
 
 
-def stop(job, pid):
-    """SIGSTOP, and proof."""
-    os.kill(pid, signal.SIGSTOP)
-    eventually(job, lambda: proc.stat(pid)[0] == "T", f"{pid} does not stop")
-
-
 @scenario("frozen-stopped", each=[{"what": w} for w in ("agent", "shepherd", "everybody")])
 def frozen_stopped(context, what):
     """A helper that was stopped is continued, and this is said; what waited for it happens then, and nothing is lost."""
@@ -350,8 +349,7 @@ def frozen_stopped(context, what):
     agent, own = job.one("ft-agent"), job.shepherd_of(rank)
     other = next(pid for pid in job.below("ft-shepherd") if pid != own)
     stopped = {"agent": [agent], "shepherd": [other], "everybody": [agent, *job.below("ft-shepherd")]}[what]
-    for pid in stopped:
-        stop(job, pid)
+    proc.freeze(*stopped)
     job.kill(rank)
     job.expect(0, reference)
     restored_5(job)
@@ -368,8 +366,7 @@ def frozen_pmix(context, mpi):
     job = context.ftrun(mpi, 3, program, gates=["app.compute:1"], hurry=10)
     job.at_gate("app.compute", 1)
     stopped = job.below("ft-pmix")
-    for pid in stopped:
-        stop(job, pid)
+    proc.freeze(*stopped)
     job.go("app.compute", 1)
     job.expect(0, context.reference(mpi, 3, program))
     check(job.restored == [], f"restored {job.restored}")
@@ -407,6 +404,16 @@ def frozen_at_the_start(context, place):
     pid = job.at_gate(name, slot or "-")
     job.expect(0)
     check(f"(process {pid}) does not answer: it is ended and replaced" in job.err, job.err)
+
+
+@scenario("frozen-at-the-end")
+def frozen_at_the_end(context):
+    """A shepherd that hangs when the job is over is ended with it, and named; the status is the job's."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "ending.c"), "ok", gates=["shepherd.leaves:1"])
+    pid = job.at_gate("shepherd.leaves", 1)
+    job.expect(0)
+    check(f"ftrun: the shepherd of slot 1 (process {pid}): still there 5 s after the job's end, and killed\n" in job.err, job.err)
 
 
 @scenario("frozen-few", each=[{"place": p, "size": n} for p in ("born", "stop") for n in (1, 2)])
@@ -490,11 +497,10 @@ def frozen_ftrun(context):
     """While ftrun itself is stopped nobody owes it an answer: helpers that were stopped with it are not its concern."""
     job, rank, reference = stand(context)
     helpers, launcher = [job.one("ft-agent"), *job.below("ft-shepherd")], job.launcher
-    for pid in helpers:
-        stop(job, pid)
+    proc.freeze(*helpers)
     # Each time longer than two questions (a tenth of a second apart here), and awake for one, which comes late.
     for _ in range(8):
-        stop(job, launcher)
+        proc.freeze(launcher)
         time.sleep(0.25)
         os.kill(launcher, signal.SIGCONT)
         time.sleep(0.03)
@@ -519,19 +525,18 @@ def agent_deaths_with_progress(context):
     trace = context.work / "trace"
     job = context.ftrun(mpi, 2, program, env={**env, "PLACES_TRACE": trace})
 
-    def committed():
-        try:
-            words = struct.unpack("2Q", trace.read_bytes())
-        except (FileNotFoundError, struct.error):
-            return 0
-        return min(words)
+    def newer(world, than):
+        """Whether the ranks of a later world have all come two versions further: then a newer one is complete for certain. What
+        those of an earlier one wrote when the agent was dead already does not count."""
+        worlds, versions = zip(*traced(trace, 2))
+        return len(set(worlds)) == 1 and worlds[0] > world and min(versions) > than + 2
 
-    last = 0
+    world = than = 0
     for number in range(7):
-        eventually(job, lambda: committed() > last + 2, f"no checkpoint is newer than {last}")
-        last = committed()
+        eventually(job, lambda: newer(world, than), f"no checkpoint is newer than {than}")
+        world = traced(trace, 2)[0][0]
         job.kill(job.one("ft-agent"))
-        job.wait_err("restored +version", number + 1)
+        than = int(job.wait_err(r"restored +version (\d+)", number + 1)[-1])
     job.expect(0, reference)
     check(len(job.restored) == 7 and job.restored == sorted(set(job.restored)), f"restored {job.restored}")
 

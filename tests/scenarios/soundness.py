@@ -76,10 +76,7 @@ def name_no_text(context, how):
     )
     victim, _ = job.at_gate("app.compute", 1), job.at_gate("app.abort", 0)
     stopped = [job.one("ft-agent"), job.shepherd_of(victim)]
-    for pid in stopped:
-        os.kill(pid, signal.SIGSTOP)
-        while proc.stat(pid)[0] != "T":
-            time.sleep(0.001)
+    proc.freeze(*stopped)
     job.kill(victim, "rank 1")
     job.go("app.abort", 0)
     agent, shepherd = stopped

@@ -203,16 +203,6 @@ reach("second.ended")
 """
 
 
-def freeze(pid):
-    """SIGSTOP, and proof: of several threads one takes it, and until it has run the others go on."""
-    os.kill(pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 10
-    while any(line.startswith("State:\t") and line[7] not in "TZX" for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
-              for line in (task / "status").read_text().splitlines()):
-        check(time.monotonic() < deadline, f"{pid} does not stop")
-        time.sleep(0.001)
-
-
 @scenario("second-file", each=[{"how": how} for how in ("KILL", "TERM", "status")])
 def second_file(context, how):
     """A process below the rank that is known to have a file open opens a second one, and ends otherwise than well before anybody
@@ -228,7 +218,7 @@ def second_file(context, how):
         if name != before[-1]:
             job.go(f"second.{name}", 0)
     agent = job.one("ft-agent")
-    freeze(agent)
+    proc.freeze(agent)
     try:
         job.go(f"second.{before[-1]}", 0)
         rank = job.at_gate("second.ended", 0)
@@ -387,7 +377,7 @@ def replaced(context, how, agent):
         wait_kept(directory, directory / name)
     links = [(directory / name).stat().st_nlink for name in names]
     first = job.one("ft-agent")
-    freeze(first)
+    proc.freeze(first)
     try:
         job.go("replaced.1", 0)
         rank = job.at_gate("replaced.2", 0)
@@ -439,7 +429,7 @@ def none_left(context):
     job = context.ftrun(None, 1, "/usr/bin/python3", "-c", ONLY, gates=["only.begin:0", "only.written:0"])
     job.at_gate("only.begin", 0)
     first = job.one("ft-agent")
-    freeze(first)
+    proc.freeze(first)
     job.go("only.begin", 0)
     job.at_gate("only.written", 0)
     job.kill(first)
@@ -515,7 +505,7 @@ def many_files(context):
     directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
     job.wait_whole(directory / "early")
     agent = job.one("ft-agent")
-    freeze(agent)
+    proc.freeze(agent)
     try:
         job.go("many.begin", 0)
         job.at_gate("many.done", 0)
@@ -817,7 +807,7 @@ def directory_made_again(context, how):
     agent = job.one("ft-agent")
     if how == "agent-killed":
         # What happens from now on waits for the next agent.
-        freeze(agent)
+        proc.freeze(agent)
     job.go("again.old", 0)
     if how in ("later", "agent-killed"):
         job.at_gate("again.removed", 0)

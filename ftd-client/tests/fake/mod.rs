@@ -19,6 +19,8 @@ pub enum Manner {
     Good,
     /// Never releases a place.
     Miser,
+    /// Neither that, nor says why.
+    SilentMiser,
     /// Has no memory for more than this many bytes per place.
     Small(u64),
     /// Is of another release.
@@ -151,6 +153,14 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
             }
             ToAgent::Restored { .. } | ToAgent::NotRestored { .. } => None,
             ToAgent::Finalized { .. } => Some(ToClient::Finalized),
+            ToAgent::Waits { .. } if manner == Manner::SilentMiser => None,
+            ToAgent::Waits { version } => {
+                // What nobody waits for any more comes late.
+                let of =
+                    |version| ToClient::WaitsFor { version, words: format!("rank 7 lacks what {version} follows") };
+                channel.send(&of(version - 1), &[]).unwrap();
+                Some(of(version))
+            }
             ToAgent::Due => Some(ToClient::Due { yes: true }),
         };
         if let Some(answer) = answer
@@ -174,7 +184,7 @@ fn finish(arena: &AgentArena, manner: &Mutex<Manner>) {
 
 fn complete_all(arena: &AgentArena, manner: Manner) {
     for info in arena.scan().iter().filter(|info| info.state == PlaceState::Copied) {
-        complete(arena, info.place, manner == Manner::Miser);
+        complete(arena, info.place, matches!(manner, Manner::Miser | Manner::SilentMiser));
     }
 }
 

@@ -93,6 +93,29 @@ impl Versions {
         ))
     }
 
+    /// The oldest of a rank's `own` versions that some rank has not, and which these are. `held` tells what a rank has now,
+    /// which is more than was [noted](Self::note): a checksum takes its time.
+    pub fn missing(
+        &self,
+        epoch: Epoch,
+        own: &BTreeSet<Version>,
+        size: u32,
+        held: impl Fn(Rank) -> BTreeSet<Version>,
+    ) -> Option<String> {
+        let complete = if self.epoch == epoch { self.complete } else { 0 };
+        let all: Vec<BTreeSet<Version>> = (0..size).map(held).collect();
+        own.iter().filter(|version| **version > complete).find_map(|version| {
+            let lacking: Vec<Rank> = (0..size).filter(|rank| !all[*rank as usize].contains(version)).collect();
+            let has = if lacking.len() == 1 { "has" } else { "have" };
+            (!lacking.is_empty()).then(|| {
+                format!(
+                    "{} {has} not checkpointed version {version}, and no version counts before every rank has it",
+                    named(&lacking)
+                )
+            })
+        })
+    }
+
     fn has(&self, rank: Rank, version: Version) -> bool {
         self.held.get(&rank).is_some_and(|held| held.contains(&version))
     }
@@ -215,5 +238,18 @@ mod tests {
         let said = versions.still_waiting(1, 1, 30, 4, "10 s").unwrap();
         assert!(said.starts_with("rank 2 has not checkpointed version 10, which ranks 0-1, 3 took 10 s ago"), "{said}");
         assert_eq!(versions.still_waiting(1, 0, 30, 4, "10 s"), None, "once");
+    }
+
+    #[test]
+    fn who_is_missing_is_the_oldest_version_that_some_rank_lacks() {
+        let mut versions = Versions::default();
+        versions.note(3, 0, set(&[1]));
+        versions.completed(1);
+        let held = |rank| set([&[1, 2, 3][..], &[1, 2], &[2], &[1, 2, 3]][rank as usize]);
+        let said = versions.missing(3, &held(0), 4, held).unwrap();
+        assert!(said.starts_with("ranks 1-2 have not checkpointed version 3, and "), "{said}");
+        let said = versions.missing(4, &held(0), 4, held).unwrap();
+        assert!(said.starts_with("rank 2 has not checkpointed version 1, and "), "another epoch: {said}");
+        assert_eq!(versions.missing(3, &held(1), 4, held), None, "what this one has all have");
     }
 }

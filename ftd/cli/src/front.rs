@@ -29,7 +29,7 @@ pub fn divide() -> io::Result<Option<ExitCode>> {
     blocked.thread_block()?;
     match divide::divide()? {
         Half::Child => Ok(None),
-        Half::Parent { child } => Ok(Some(stand(child, &SignalFd::with_flags(&blocked, SfdFlags::SFD_CLOEXEC)?))),
+        Half::Parent { child } => Ok(Some(stand(child, &SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC)?))),
     }
 }
 
@@ -37,9 +37,6 @@ pub fn divide() -> io::Result<Option<ExitCode>> {
 fn stand(launcher: i32, signals: &SignalFd) -> ExitCode {
     loop {
         let Ok(Some(signal)) = signals.read_signal() else { continue };
-        if let Some(status) = divide::leave_of(launcher, signal.ssi_signo, signal.ssi_pid, signal.ssi_ptr) {
-            return ExitCode::from(status);
-        }
         if signal.ssi_signo == Signal::SIGCHLD as u32 {
             match divide::fate(launcher) {
                 None => {}
@@ -62,15 +59,6 @@ fn stand(launcher: i32, signals: &SignalFd) -> ExitCode {
 fn came_to_the_group(signal: &siginfo) -> bool {
     let of_keys = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTSTP];
     signal.ssi_code > 0 && of_keys.iter().any(|number| *number as u32 == signal.ssi_signo)
-}
-
-/// Ends the front with this status; to be called in the launcher, as the last thing before it ends itself. Nothing is left of the
-/// job, but to close what watched its restart files takes the kernel up to 20 ms.
-pub fn take_leave(status: u8) {
-    // Whoever reads what ftrun prints waits until both halves have closed it.
-    if ft_sys::standard::let_go().is_ok() {
-        divide::take_leave(status);
-    }
 }
 
 /// Brings a front back that was stopped with its launcher; to be called in the launcher when it runs again.

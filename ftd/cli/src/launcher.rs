@@ -29,7 +29,6 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -178,8 +177,7 @@ pub struct Launcher {
     /// The embedded store's memory, which outlives every agent.
     store: OwnedFd,
     /// The watch over the program's restart files, which outlives every agent, too: nothing that happens goes unseen.
-    /// Closed with this process, which has said by then that it ends: it may take the kernel a while.
-    notices: ManuallyDrop<OwnedFd>,
+    notices: OwnedFd,
     input: Input,
     output: Output,
     signals: Signals,
@@ -255,7 +253,7 @@ impl Launcher {
         spec.job = format!("ftrun-{}", directory.word());
         spec.job_dir = directory.path().to_path_buf();
         let mut launcher = Launcher {
-            notices: ManuallyDrop::new(watch().map_err(|error| LaunchError::Notices { error })?),
+            notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             input: Input::open().map_err(system("standard input"))?,
             output: Output::new(options.tag_output).map_err(system("standard output"))?,

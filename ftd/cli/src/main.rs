@@ -93,15 +93,13 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let status = match launch() {
-        Ok(status) => u8::try_from(status).unwrap_or(1),
+    match launch() {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
         Err(refusal) => {
             say(&refusal.to_string());
-            refusal.status()
+            ExitCode::from(refusal.status())
         }
-    };
-    front::take_leave(status);
-    ExitCode::from(status)
+    }
 }
 
 /// A sentence of ftrun's own. Nobody may be there to read it.

@@ -36,7 +36,7 @@ impl Orphans {
         let mut sentence = None;
         let has_time = self.age() < scaled(FILTERS);
         if !has_time && !self.spared.is_empty() {
-            let named = filters::named(&std::mem::take(&mut self.spared));
+            let named = filters::late(&std::mem::take(&mut self.spared), &self.slot);
             let seconds = scaled(FILTERS).as_secs_f32();
             sentence = Some(format!(
                 "killed {seconds} s after the death of their shepherd, and what they had not printed is lost: {named}"

@@ -59,6 +59,13 @@ struct Source {
     inside_line: bool,
 }
 
+impl Source {
+    /// Whether more of it is there to be read.
+    fn is_unread(&self) -> bool {
+        self.pipe.as_ref().is_some_and(|pipe| ft_sys::filters::is_unread(pipe.as_fd()))
+    }
+}
+
 /// All streams of the job.
 #[derive(Debug)]
 pub struct Output {
@@ -168,7 +175,7 @@ impl Output {
 
     /// When [`tick`](Self::tick) has something to do at the latest.
     pub fn deadline(&self) -> Option<Instant> {
-        let lines = self.sources.values().filter(|s| !s.partial.is_empty()).map(|s| s.since + IDLE);
+        let lines = self.sources.values().filter(|s| !s.partial.is_empty() && !s.is_unread()).map(|s| s.since + IDLE);
         lines.chain(self.held.as_ref().map(|held| held.since + HOLD)).min()
     }
 
@@ -361,9 +368,7 @@ impl Output {
 
     /// Passes on what waited long enough, and says what is wrong with the sinks.
     pub fn tick(&mut self, now: Instant) {
-        let idle = |source: &Source| !source.partial.is_empty() && now >= source.since + IDLE;
-        let keys: Vec<Key> = self.sources.iter().filter(|(_, source)| idle(source)).map(|(key, _)| *key).collect();
-        for key in keys {
+        for key in self.idle(now) {
             self.pass_rest(key, false);
         }
         if self.held.as_ref().is_some_and(|held| now >= held.since + HOLD) {
@@ -385,6 +390,20 @@ impl Output {
                 ),
             });
         }
+    }
+
+    /// Whose line is not finished in its time. The rest of one that was not read meanwhile, because a sink is slow or this process
+    /// did not run, may lie in the pipe: its time begins anew.
+    fn idle(&mut self, now: Instant) -> Vec<Key> {
+        let overdue = |source: &&mut Source| !source.partial.is_empty() && now >= source.since + IDLE;
+        let mut idle = Vec::new();
+        for (key, source) in self.sources.iter_mut().filter(|(_, source)| overdue(source)) {
+            match source.is_unread() {
+                true => source.since = now,
+                false => idle.push(*key),
+            }
+        }
+        idle
     }
 
     fn troubles(&self) -> Vec<(&'static str, Trouble)> {
@@ -540,6 +559,23 @@ mod tests {
         bench.write(0, "x\n");
         bench.tick(0);
         assert_eq!(bench.out(), "name? x\n");
+    }
+
+    #[test]
+    fn a_line_is_not_cut_because_nobody_has_read_its_rest() {
+        let mut bench = Bench::new(2, false, false);
+        bench.write(0, "one ");
+        bench.pipes[0].0.write_all(b"mo").unwrap();
+        bench.tick(60);
+        assert_eq!((bench.out().as_str(), bench.output.deadline()), ("", None));
+        bench.write(0, "");
+        bench.write(1, "two\n");
+        bench.tick(10);
+        assert_eq!(bench.out(), "two\n", "its time began anew");
+        assert!(bench.output.deadline().is_some());
+        bench.write(0, "re\n");
+        bench.tick(0);
+        assert_eq!(bench.out(), "two\none more\n");
     }
 
     #[test]

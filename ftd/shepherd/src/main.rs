@@ -85,6 +85,7 @@ fn tend(mut options: Options) -> std::io::Result<()> {
             return Ok(());
         }
     }
+    ft_sys::gate::reach("shepherd.leaves", Some(options.slot));
     // The launcher is dead, or the job is over: nothing below may stay, nor the job's files. The next line reads some of them,
     // which another shepherd may remove any moment.
     let litter = (!shepherd.over).then(|| ft_sys::litter::Litter::of_job(&options.job_dir));

@@ -100,6 +100,7 @@ pub struct Slot {
     waiting: Option<Waiting>,
     child: Option<Child>,
     joined: Option<Joined>,
+    stopped: stopped::Stopped,
     /// Former direct children that run no user code any more; the kernel has not let go of them yet.
     departed: Vec<Child>,
     /// How the last direct children ended that did not end well; of wrappers those that were not being ended.
@@ -163,6 +164,7 @@ impl Slot {
             waiting: None,
             child: None,
             joined: None,
+            stopped: stopped::Stopped::default(),
             departed: Vec::new(),
             own_ends: Vec::new(),
             feeder: None,
@@ -602,12 +604,12 @@ impl Slot {
         let prints = |pid: &i32| filters.contains(pid) || self.output.is_held_by(*pid);
         let late: Vec<i32> = found.iter().copied().filter(prints).collect();
         (!late.is_empty()).then(|| {
-            let (slot, since, late) = (self.number, leaving.since(), filters::named(&late));
+            let (slot, since, late) = (self.number, leaving.since(), filters::late(&late, slot));
             format!("slot {slot}: killed {since}, and what they had not printed is lost: {late}")
         })
     }
 
-    /// Kills everything below and waits until it is gone. Nothing is reported.
+    /// Kills everything below and waits until it is gone. Nothing is reported now.
     pub fn empty_now(&mut self) {
         self.stop(0, false);
         self.leaving.iter_mut().for_each(Leaving::end);
@@ -618,8 +620,8 @@ impl Slot {
             self.reap();
         }
         self.reap();
-        self.departed.clear();
-        self.child = None;
+        // The kernel may still be busy with one that was dead before: the next agent is to hear how it ended.
+        self.departed.extend(self.child.take());
         self.leaving = None;
     }
 }

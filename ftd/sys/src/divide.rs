@@ -111,18 +111,6 @@ impl Carried {
     }
 }
 
-/// The child's last word to its parent: with what it ends. All that is left to it is to go, which may take the kernel a while.
-pub fn take_leave(status: u8) {
-    let value = libc::sigval { sival_ptr: usize::from(status) as *mut libc::c_void };
-    // SAFETY: takes nothing; then two numbers and a value that is only handed on. The parent outlives this process.
-    unsafe { libc::sigqueue(libc::getppid(), carrier(), value) };
-}
-
-/// Reads a [last word](take_leave) from what a signalfd told, if it is the child's.
-pub fn leave_of(child: i32, number: u32, sender: u32, value: u64) -> Option<u8> {
-    (number == carrier() as u32 && sender == child as u32).then_some(value as u8)
-}
-
 /// These signals and the one that carries others.
 pub fn with_carrier(set: SigSet) -> SigSet {
     let mut raw = *set.as_ref();

@@ -1,6 +1,8 @@
 //! Who of the processes below this one passes on what others print: `tee`, `grep`, the loop of a shell, `script`. They end by
 //! themselves when those whose output they read have ended, and not before they have passed on all of it.
 
+mod late;
+
 use crate::individual::Individual;
 use crate::proc;
 use std::collections::BTreeSet;
@@ -9,6 +11,8 @@ use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+
+pub use late::late;
 
 /// Longest way up that is followed: no tree of processes is as deep.
 const DEPTH: usize = 4096;
@@ -20,6 +24,8 @@ pub struct Piping {
     pub outputs: BTreeSet<u64>,
     /// Those that stand above a rank: they would go on with their next command.
     pub above: BTreeSet<Individual>,
+    /// Those that were filters when they were looked at. Many close what they have read to its end before they print.
+    pub readers: BTreeSet<Individual>,
 }
 
 impl Piping {
@@ -45,6 +51,7 @@ pub struct Slot {
 #[derive(Debug)]
 struct Process {
     pid: i32,
+    start: u64,
     parent: i32,
     /// The pipes that it reads.
     reads: Vec<u64>,
@@ -58,26 +65,31 @@ struct Process {
 /// take its producer's death for the end of its input, and its result for whole. A rank is none, nor is anything that has an
 /// MPI, or memory that it shares with others: what a rank forks reads pipes as well. Nor is what stands above the rank: a
 /// script that waits for its program would go on with its next command. Only `script` and its like, which have made a terminal
-/// for it, are filters all the same. What filters write to is added to what is known.
+/// for it, are filters all the same. Who is a filter stays one while it can print. These, and what they write to, are added to
+/// what is known.
 pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     let all: Vec<Process> = found.iter().filter_map(|pid| Process::of(*pid)).collect();
     let worldly: Vec<i32> = found.iter().copied().filter(|pid| is_of_a_world(*pid)).collect();
     let mut above = above(&all, &[&slot.ranks[..], &worldly].concat());
     above.extend(slot.piping.above.iter().filter(|one| one.exists()).map(|one| one.pid));
     let may_read = |process: &&Process| !worldly.contains(&process.pid) && !above.contains(&process.pid);
+    slot.piping.readers.retain(|one| one.exists());
     let mut readers: Vec<i32> = Vec::new();
     loop {
         let reads = |process: &&Process| {
-            readers.contains(&process.parent) || process.reads.iter().any(|pipe| slot.piping.outputs.contains(pipe))
+            let was_one = || slot.piping.readers.contains(&process.individual()) && can_print(process.pid);
+            was_one()
+                || readers.contains(&process.parent)
+                || process.reads.iter().any(|pipe| slot.piping.outputs.contains(pipe))
         };
         let unknown = |process: &&Process| !readers.contains(&process.pid);
-        let more: Vec<i32> =
-            all.iter().filter(may_read).filter(unknown).filter(reads).map(|process| process.pid).collect();
+        let more: Vec<&Process> = all.iter().filter(may_read).filter(unknown).filter(reads).collect();
         if more.is_empty() {
             break;
         }
-        slot.piping.outputs.extend(more.iter().flat_map(|pid| outputs(*pid)));
-        readers.extend(more);
+        slot.piping.outputs.extend(more.iter().flat_map(|process| outputs(process.pid)));
+        slot.piping.readers.extend(more.iter().map(|process| process.individual()));
+        readers.extend(more.iter().map(|process| process.pid));
     }
     let made_terminal = |process: &&Process| process.terminal && !worldly.contains(&process.pid);
     let terminals = all.iter().filter(made_terminal).map(|process| process.pid);
@@ -120,6 +132,10 @@ fn above(all: &[Process], ranks: &[i32]) -> Vec<i32> {
 }
 
 impl Process {
+    fn individual(&self) -> Individual {
+        Individual { pid: self.pid, start: self.start }
+    }
+
     fn of(pid: i32) -> Option<Process> {
         let stat = proc::stat(&proc::of(pid)).ok()??;
         let (mut reads, mut terminal) = (Vec::new(), false);
@@ -130,7 +146,7 @@ impl Process {
                 None => {}
             }
         }
-        Some(Process { pid, parent: stat.ppid, reads, terminal })
+        Some(Process { pid, start: stat.starttime, parent: stat.ppid, reads, terminal })
     }
 }
 
@@ -166,6 +182,12 @@ fn outputs(pid: i32) -> impl Iterator<Item = u64> {
     ["1", "2"].into_iter().filter_map(target).filter_map(|target| key(target.as_os_str().as_bytes()))
 }
 
+/// Whether a process can print anything any more.
+fn can_print(pid: i32) -> bool {
+    let target = |number: &str| fs::read_link(proc::of(pid).join("fd").join(number)).ok();
+    ["1", "2"].into_iter().filter_map(target).any(|target| target.as_os_str() != "/dev/null")
+}
+
 /// What the pipe of a descriptor of this process is called in [`Piping`].
 pub fn pipe_of(fd: std::os::fd::BorrowedFd<'_>) -> Option<u64> {
     let stat = nix::sys::stat::fstat(fd).ok()?;
@@ -177,11 +199,14 @@ pub fn is_unread(pipe: std::os::fd::BorrowedFd<'_>) -> bool {
     rustix::io::ioctl_fionread(pipe).is_ok_and(|bytes| bytes > 0)
 }
 
+/// What any socket is taken for.
+const SOCKET: &[u8] = b"socket:[";
+
 /// What the two ends of a pipe have in common, of the link to it in `/proc/<pid>/fd`. The two of a socket have nothing: any one
 /// is taken for any other.
 fn key(target: &[u8]) -> Option<u64> {
     let target = match target {
-        _ if target.starts_with(b"socket:[") => b"socket",
+        _ if target.starts_with(b"socket:[") => SOCKET,
         _ if target.starts_with(b"pipe:[") || target.starts_with(b"/") => {
             target.strip_suffix(b" (deleted)").unwrap_or(target)
         }
@@ -264,6 +289,36 @@ mod tests {
         assert_eq!(filters_of("words=$(sleep 60; true)", &["bash", "bash", "sleep"], "sleep"), none);
         let shares = "sleep 60 | exec -a shares python3 -c 'import mmap, time; m = mmap.mmap(-1, 4096); open(\"/proc/self/comm\", \"w\").write(\"shares\"); time.sleep(60)'; true";
         assert_eq!(filters_of(shares, &["bash", "shares", "sleep"], "sleep"), none);
+    }
+
+    #[test]
+    fn who_has_closed_what_it_read_is_one_still() {
+        let directory = tempfile::tempdir().unwrap();
+        let go = directory.path().join("go");
+        let filter = "perl -e 'select undef, undef, undef, .01 until -e $ENV{GO}; close STDIN; sleep 60'";
+        let script = format!("exec -a rank perl -e 'sleep 60' | {filter}; true");
+        let mut child = Command::new("bash").args(["-c", &script]).env("GO", &go).spawn().unwrap();
+        let pid = child.id() as i32;
+        let below = || crate::process::with_descendants(vec![pid]);
+        let is_perl = |pid: &i32| fs::read(proc::of(*pid).join("comm")).is_ok_and(|name| name == b"perl\n");
+        let perls = || below().into_iter().filter(is_perl).collect::<Vec<i32>>();
+        let eventually = |condition: &dyn Fn() -> bool| {
+            let pause = std::time::Duration::from_millis(5);
+            assert!((0..4000).any(|_| {
+                std::thread::sleep(pause);
+                condition()
+            }));
+        };
+        eventually(&|| perls().len() == 2);
+        let [rank, filter] = perls()[..] else { panic!("two were there") };
+        let mut slot = Slot { ranks: vec![pid, rank], ..Slot::default() };
+        slot.piping.note(rank);
+        assert_eq!(filters(&below(), &mut slot), [filter]);
+        fs::write(&go, "").unwrap();
+        eventually(&|| fs::read_link(proc::of(filter).join("fd/0")).is_err());
+        assert_eq!(filters(&below(), &mut slot), [filter]);
+        below().into_iter().for_each(|pid| crate::process::kill(pid, libc::SIGKILL));
+        child.wait().unwrap();
     }
 
     #[test]

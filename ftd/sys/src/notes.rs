@@ -23,6 +23,8 @@ const SELDOM: Duration = Duration::from_secs(5);
 const ABOVE: u64 = 1 << 62;
 /// A record that says into which pipe ranks print, in place of a number.
 const OUTPUT: u64 = 1 << 61;
+/// Set in the number of a filter.
+const READER: u64 = 1 << 60;
 /// How much longer each pause is than the one before. All of a node's ranks start at once, and looks take their processors.
 const GROWTH: u32 = 4;
 
@@ -115,6 +117,7 @@ impl Notes {
         let mut bytes = record(own.pid as u64 | KEEPER, own.start);
         all.iter().for_each(|one| bytes.append(&mut record(one.pid as u64, one.start)));
         self.piping.above.iter().for_each(|one| bytes.append(&mut record(one.pid as u64 | ABOVE, one.start)));
+        self.piping.readers.iter().for_each(|one| bytes.append(&mut record(one.pid as u64 | READER, one.start)));
         self.piping.outputs.iter().for_each(|pipe| bytes.append(&mut record(OUTPUT, *pipe)));
         if self.file.is_none() {
             let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path);
@@ -153,16 +156,17 @@ pub fn read(job_dir: &Path) -> Noted {
         for record in bytes.chunks_exact(RECORD) {
             let word = |at: usize| record[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
             let (pid, start) = (word(0), word(8));
-            let set = match pid & (KEEPER | ABOVE | OUTPUT) {
+            let set = match pid & (KEEPER | ABOVE | OUTPUT | READER) {
                 KEEPER => &mut noted.keepers,
                 ABOVE => &mut noted.piping.above,
+                READER => &mut noted.piping.readers,
                 OUTPUT => {
                     noted.piping.outputs.insert(start);
                     continue;
                 }
                 _ => &mut noted.below,
             };
-            set.extend(i32::try_from(pid & !(KEEPER | ABOVE)).ok().map(|pid| Individual { pid, start }));
+            set.extend(i32::try_from(pid & !(KEEPER | ABOVE | READER)).ok().map(|pid| Individual { pid, start }));
         }
     }
     noted

@@ -57,15 +57,6 @@ pub fn keep_closed() -> io::Result<()> {
     Ok(())
 }
 
-/// Lets go of all three.
-///
-/// # Errors
-/// When the null device cannot be opened.
-pub fn let_go() -> io::Result<()> {
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
-    (0..CLOSED.len()).try_for_each(|number| replace(number, &null))
-}
-
 fn replace(number: usize, by: &File) -> io::Result<()> {
     match number {
         0 => nix::unistd::dup2_stdin(by.as_fd())?,

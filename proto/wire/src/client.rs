@@ -43,6 +43,11 @@ pub enum ToAgent {
         /// The newest version that it has taken, or taken back.
         last: Option<Version>,
     },
+    /// This rank gives up waiting for a free place: for whom has it waited? Answered by [`ToClient::WaitsFor`].
+    Waits {
+        /// The version that is not written.
+        version: Version,
+    },
 }
 
 /// Agent → client.
@@ -89,5 +94,12 @@ pub enum ToClient {
         last: Option<Version>,
         /// What it did, to stand behind its name: `has called ft_finalize`.
         how: String,
+    },
+    /// Answer to `Waits`.
+    WaitsFor {
+        /// The version of the question: who has asked no longer waits for this answer, and may have asked again.
+        version: Version,
+        /// The ranks that are missing, and the version that they lack: `rank 2 has not checkpointed version 7, …`.
+        words: String,
     },
 }

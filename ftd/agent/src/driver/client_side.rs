@@ -15,6 +15,9 @@ const TELLING: Duration = Duration::from_secs(1);
 impl Driver {
     pub(super) fn client_says(&mut self, connection: ConnectionId, message: ToAgent) {
         if let ToAgent::Hello { world, rank, pid: _, layout } = message {
+            if self.is_being_ended(world) {
+                return;
+            }
             let Some(Dialler::Unknown(link, peer)) = self.diallers.remove(&connection) else { return };
             if let Err(reason) = self.welcome_client(connection, world, rank, peer, layout, link.clone()) {
                 link.send(&ToClient::Refused { reason });
@@ -52,6 +55,11 @@ impl Driver {
                 self.rank_leaves(number, rank, last, "has called ft_finalize");
                 self.answer_finalized(number, rank, link);
             }
+            ToAgent::Waits { version } => {
+                let epoch = world.epoch;
+                let words = self.waits_for(epoch, rank);
+                link.send(&ToClient::WaitsFor { version, words });
+            }
             ToAgent::Due => {
                 if let Some(cost) = self.arenas.fresh_cost(rank) {
                     world.due.checkpoint(cost, since);
@@ -60,6 +68,13 @@ impl Driver {
                 link.send(&ToClient::Due { yes });
             }
         }
+    }
+
+    /// Whether the processes of this world are being killed, for another one. One of them that has a question is not answered:
+    /// what it would say of the answer is no longer so. At the job's end what can still print has time, and is told.
+    pub(super) fn is_being_ended(&self, number: WorldNumber) -> bool {
+        let over = self.core.stage() == ftd_core::agent::Stage::Ending;
+        !over && self.worlds.get(&number).is_some_and(|world| world.stopping)
     }
 
     fn welcome_client(
@@ -180,6 +195,14 @@ impl Driver {
         {
             self.look_at_full_places_in(ft_sys::timescale::scaled(FULL_FOR));
         }
+    }
+
+    /// Who is missing, for a rank that has given up waiting. What lies in the places counts, with or without its checksum.
+    fn waits_for(&self, epoch: Epoch, rank: Rank) -> String {
+        let held = |rank| self.arenas.versions(rank, epoch);
+        self.versions.missing(epoch, &held(rank), self.spec.world_size, held).unwrap_or_else(|| {
+            "no rank is missing, but the agent has not yet read what they all wrote, for its checksums".into()
+        })
     }
 
     fn look_at_full_places_in(&self, wait: Duration) {

@@ -14,6 +14,9 @@ const MOST_JOINS: u32 = 16;
 impl Driver {
     pub(super) fn rank_says(&mut self, connection: ConnectionId, message: rank::ToAgent) {
         if let rank::ToAgent::Hello { world, rank, pid: _, flavour, library, session } = message {
+            if self.is_being_ended(world) {
+                return;
+            }
             let Some(Dialler::Unknown(link, peer)) = self.diallers.remove(&connection) else { return };
             if flavour == Flavour::OpenMpi && session {
                 self.serve_sessions(peer.pid);

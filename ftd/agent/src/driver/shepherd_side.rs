@@ -194,6 +194,8 @@ impl Driver {
 
     /// A rank below a wrapper died; ftd is not who waits for it.
     pub(super) fn rank_is_gone(&mut self, world: WorldNumber, rank: Rank, pid: i32) {
+        // It may be heard of before its end is seen.
+        ft_sys::gate::reach("agent.dying", Some(rank));
         let Some(member) = self.member(world, rank).filter(|member| member.pid == Some(pid)) else { return };
         member.served = false;
         if member.exits_by_itself() {

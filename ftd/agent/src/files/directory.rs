@@ -717,6 +717,22 @@ mod tests {
     }
 
     #[test]
+    fn when_the_job_is_over_nothing_is_watched_and_nothing_known() {
+        let (job, notices) = job();
+        let mut dir = open(&job, &notices);
+        std::fs::write(dir.root.join("whole"), "abc").unwrap();
+        absorb(&mut dir, || true);
+        dir.let_go();
+        dir.queue.take();
+        std::fs::write(dir.root.join("another"), "abc").unwrap();
+        std::fs::write(dir.root.join("whole"), "ab").unwrap();
+        assert!(!dir.queue.is_ready());
+        let mut next = open(&job, &notices);
+        next.set_aside().unwrap();
+        assert!(names(&next).is_empty(), "what was written meanwhile is not taken for whole");
+    }
+
+    #[test]
     fn whole_is_a_property_of_the_file_and_not_of_its_name() {
         let (job, notices) = job();
         let mut dir = open(&job, &notices);

@@ -13,11 +13,18 @@ const UNDECIDED: Duration = Duration::from_secs(2);
 /// Those that stand above the rank, as it joined.
 #[derive(Debug, Default)]
 pub(super) struct Above {
-    /// The nearest first; when they have been stopped, and nobody else had done that, with all others below.
+    /// The nearest first.
     scripts: Vec<Held>,
     /// The rank's end was seen.
     seen: bool,
-    /// They were stopped, and go on then.
+}
+
+/// Those who were stopped here, and by nobody else before. Who stood above the rank may be gone before it is decided what becomes
+/// of them; what else was stopped goes on then all the same.
+#[derive(Debug, Default)]
+pub(super) struct Stopped {
+    processes: Vec<Held>,
+    /// They go on then.
     until: Option<Instant>,
 }
 
@@ -29,21 +36,21 @@ impl Above {
         above.truncate(own);
         Above { scripts: above.into_iter().skip(1).filter_map(Held::of).collect(), ..Above::default() }
     }
+}
 
-    fn stop(&mut self) {
-        self.scripts.retain(stops);
+impl Stopped {
+    /// Stops these first, then all others below.
+    fn stop(&mut self, scripts: Vec<Held>) {
+        self.processes.extend(scripts.into_iter().filter(stops));
         // A command that has just been started is no more to come to its end than the next one.
-        let known: Vec<i32> = self.scripts.iter().map(|script| script.identity.pid).collect();
-        let others = ft_sys::process::own_descendants().into_iter().filter(|pid| !known.contains(pid));
-        let others: Vec<Held> = others.filter_map(Held::of).filter(stops).collect();
-        self.scripts.extend(others);
+        let others = ft_sys::process::own_descendants().into_iter().filter_map(Held::of);
+        self.processes.extend(others.filter(stops));
         self.until = Some(Instant::now() + scaled(UNDECIDED));
     }
 
     fn go_on(&mut self) {
-        if self.until.take().is_some() {
-            self.scripts.iter().for_each(|script| drop(script.signal(nix::libc::SIGCONT)));
-        }
+        self.until = None;
+        self.processes.drain(..).for_each(|process| drop(process.signal(nix::libc::SIGCONT)));
     }
 }
 
@@ -67,20 +74,19 @@ impl Slot {
         joined.above.seen = true;
         let killed = ft_sys::post_mortem::status(&joined.held).is_some_and(|status| status & 0x7f != 0);
         if killed && !told && !emptying {
-            joined.above.stop();
+            self.stopped.stop(std::mem::take(&mut joined.above.scripts));
             ft_sys::gate::reach("shepherd.script-stopped", Some(self.number));
         }
     }
 
     /// It is decided what becomes of those above the rank, and they have been killed if they are to be.
     pub(super) fn scripts_go_on(&mut self) {
-        self.joined.iter_mut().for_each(|joined| joined.above.go_on());
+        self.stopped.go_on();
     }
 
     /// How long until nothing is waited for any more.
     pub fn until_undecided(&self) -> Duration {
-        let until = self.joined.as_ref().and_then(|joined| joined.above.until);
-        until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+        self.stopped.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Lets scripts go on about which nobody decides.
