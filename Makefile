@@ -21,7 +21,7 @@ includedir = $(DESTDIR)$(prefix)/include
 mandir     = $(DESTDIR)$(prefix)/share/man
 docdir     = $(DESTDIR)$(prefix)/share/doc/ftd
 
-.PHONY: build demo test check licences subjects specification documented scenarios sim soak bench install clean
+.PHONY: build demo test check licences subjects specification documented rooms scenarios sim soak bench install clean
 
 build:
 	scripts/install-deps.sh build
@@ -40,7 +40,7 @@ test:
 	FT_TEST_OMPI5=$(mpis)/openmpi5 FT_TEST_MPICH5=$(mpis)/mpich5 FT_TEST_IMPI=$(mpis)/impi $(CARGO) test --workspace
 	$(MAKE) --no-print-directory scenarios
 
-check: licences subjects specification documented
+check: licences subjects specification documented rooms
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
@@ -57,6 +57,10 @@ specification:
 # The numbers of the documents are the code's.
 documented:
 	$(PYTHON) scripts/documented.py
+
+# No files of ftd-core or ft-agent import each other in a circle, and their functions fit on a screen.
+rooms:
+	$(PYTHON) scripts/rooms.py
 
 scenarios:
 	$(PYTHON) tests/run.py $(TESTS)

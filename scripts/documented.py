@@ -70,7 +70,7 @@ NUMBERS = [
     (GUIDE, "does not answer for # (after # stderr names it", [(*OVERDUE, f"{CLI}/launcher/asking.rs LAST_KEEPER"), OVERDUE]),
     (GUIDE, "end the job within # after `--ft-grace`", [f"{CLI}/cancel.rs AGENT"]),
     (GUIDE, "read or written for #;", [f"{POLICY} store_timeout"]),
-    (GUIDE, "no free place for #;", [f"{AGENT}/driver/client_side.rs FULL_FOR"]),
+    (GUIDE, "no free place for #;", [f"{AGENT}/checkpoints.rs FULL_FOR"]),
     (GUIDE, "`FT_CHECKPOINT_TIMEOUT` (#)", [PLACE]),
     (GUIDE, "waits for a place, #)", [PLACE]),
     (MAN, "waits for a free place (#)", [PLACE]),

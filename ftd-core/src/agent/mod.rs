@@ -34,6 +34,7 @@ mod store;
 mod tell;
 
 pub use join::Joiners;
+pub use silence::Leased;
 
 pub use event::{Effect, Event, Exit, JobConfig, Limit};
 

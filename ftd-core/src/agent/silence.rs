@@ -4,12 +4,42 @@
 use super::{Agent, Effect, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
-use crate::fence::Reply;
+use crate::fence::{Lease, Reply};
 use crate::ids::{Micros, NodeId};
 use crate::message::PeerMessage;
 use crate::report::{Notice, Report};
 
+/// Until when this node's ranks may compute, and from when on they are killed, for those who see to it should this agent not:
+/// its shepherds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leased {
+    /// Nothing runs from this moment on.
+    pub until: Micros,
+    /// What is stopped is killed from this moment on.
+    pub kill: Micros,
+}
+
+impl Leased {
+    /// Nothing runs.
+    pub const NONE: Leased = Leased { until: Micros(0), kill: Micros(u64::MAX) };
+    /// Nobody sees to it: the node is alone in its job, or the job is over.
+    pub const ENDLESS: Leased = Leased { until: Micros(u64::MAX), kill: Micros(u64::MAX) };
+}
+
 impl Agent {
+    /// What the node's shepherds have to know of its lease. It changes with each step.
+    pub fn lease(&self) -> Leased {
+        let over = self.record.as_ref().is_some_and(|record| record.outcome.is_some());
+        let until = match self.fence.lease() {
+            _ if over => return Leased::ENDLESS,
+            Lease::Endless => return Leased::ENDLESS,
+            Lease::Until(end) => end,
+            Lease::None => Micros(0),
+        };
+        let since = self.unleased.unwrap_or(until).max(self.store.read_at);
+        Leased { until, kill: since.after(self.config.policy.fence_kill) }
+    }
+
     pub(super) fn guard_fence(&mut self) {
         let out = matches!(self.stage, Stage::Ending | Stage::Over);
         if self.record.is_none() || out {

@@ -1,15 +1,15 @@
 //! The checkpoints of this node's ranks: arenas, checksums behind the copy, the frozen inventory, what is kept and what is
 //! given back (DESIGN §7).
 
-use crate::commits::Commits;
-use crate::driver::{ConnectionId, Input};
+use crate::commits::{Commits, Hashed};
+use crate::link::ConnectionId;
+use crate::outlet::Outlet;
 use ft_arena::{AgentArena, ArenaError, PlaceInfo, PlaceState};
 use ft_wire::{Epoch, Rank, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::UnboundedSender;
 
 /// Versions that each arena has room for.
 const PLACES: u64 = ft_arena::PLACES as u64;
@@ -20,15 +20,6 @@ const KEEPERS: usize = 3;
 /// A version and the epoch whose process committed it.
 pub type Commit = (Version, Epoch);
 
-/// The checksum of one committed place.
-#[derive(Debug)]
-pub struct Hashed {
-    /// Whose arena.
-    pub rank: Rank,
-    /// The commit and its checksum, or what is wrong with the place.
-    pub result: Result<(PlaceInfo, u64), ArenaError>,
-}
-
 /// What the ended epoch left, read back and compared with its checksums.
 #[derive(Debug, Default)]
 pub struct Verified {
@@ -36,6 +27,15 @@ pub struct Verified {
     pub copies: Vec<(Rank, Commit, u32)>,
     /// What did not match, one sentence each.
     pub damaged: Vec<String>,
+}
+
+/// What is heard from behind: of checksums, and of what they are compared with.
+#[derive(Debug)]
+pub enum News {
+    /// The checksum of a place was computed.
+    Hashed(Hashed),
+    /// What an ended world left before this epoch is verified.
+    Verified(Epoch, Verified),
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Held {
 #[derive(Debug)]
 pub struct Arenas {
     world_size: u32,
-    inputs: UnboundedSender<Input>,
+    news: Outlet<News>,
     commits: Commits,
     held: BTreeMap<Rank, Held>,
     /// Set from an epoch's end to the next one's restore: nothing is committed or reused in between.
@@ -63,9 +63,9 @@ pub struct Arenas {
 
 impl Arenas {
     /// No arenas yet.
-    pub fn new(world_size: u32, inputs: UnboundedSender<Input>) -> Self {
-        let commits = Commits::new(inputs.clone());
-        Arenas { world_size, inputs, commits, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
+    pub fn new(world_size: u32, news: Outlet<News>) -> Self {
+        let commits = Commits::new(news.of(News::Hashed));
+        Arenas { world_size, news, commits, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
     }
 
     /// Takes over an arena from the shepherd at `connection`, if this agent has none of that rank.
@@ -214,15 +214,15 @@ impl Arenas {
     }
 
     /// The epoch before `epoch` is over, and its ranks are gone: finishes and verifies checksums on threads of their own;
-    /// the result arrives as [`Input::InventoryVerified`].
+    /// the result arrives as [`News::Verified`].
     pub fn freeze(&mut self, epoch: Epoch) {
         self.frozen = true;
         self.verified.clear();
         let arenas: BTreeMap<Rank, Arc<AgentArena>> =
             self.held.iter().map(|(rank, h)| (*rank, h.arena.clone())).collect();
-        let (world_size, inputs) = (self.world_size, self.inputs.clone());
+        let (world_size, news) = (self.world_size, self.news.clone());
         tokio::task::spawn_blocking(move || {
-            let _ = inputs.send(Input::InventoryVerified(epoch, verify(&arenas, world_size)));
+            news.send(News::Verified(epoch, verify(&arenas, world_size)));
         });
     }
 
@@ -341,8 +341,7 @@ mod tests {
 
     #[tokio::test]
     async fn no_size_that_a_rank_may_ask_for_is_granted_by_overflow() {
-        let (inputs, _queue) = tokio::sync::mpsc::unbounded_channel();
-        let mut arenas = Arenas::new(2, inputs);
+        let mut arenas = Arenas::new(2, Outlet::new(|_, _| true));
         for rank in 0..2 {
             arenas.descriptor(rank).unwrap();
         }

@@ -3,9 +3,8 @@
 //! A commit is a word in shared memory and a futex, not a message: `ft_checkpoint` has nothing to wait for, and the threads
 //! here run behind the ranks, so that no wake-up of theirs pushes aside a rank that is still in the call.
 
-use crate::arenas::Hashed;
-use crate::driver::Input;
-use ft_arena::{AgentArena, PlaceState};
+use crate::outlet::Outlet;
+use ft_arena::{AgentArena, ArenaError, PlaceInfo, PlaceState};
 use ft_sys::behind::Behind;
 use ft_sys::death::{wait_any, wake};
 use ft_wire::Rank;
@@ -13,12 +12,20 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::mpsc::UnboundedSender;
 
 /// Arenas that one thread waits for, next to its own word.
 const MOST: u32 = 127;
 /// How often a kernel before 5.16, which cannot wait for several futexes, has the arenas looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// The checksum of one committed place.
+#[derive(Debug)]
+pub struct Hashed {
+    /// Whose arena.
+    pub rank: Rank,
+    /// The commit and its checksum, or what is wrong with the place.
+    pub result: Result<(PlaceInfo, u64), ArenaError>,
+}
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -30,7 +37,7 @@ struct Shared {
 /// Handle of the threads, which end with the process.
 #[derive(Debug)]
 pub struct Commits {
-    inputs: UnboundedSender<Input>,
+    hashed: Outlet<Hashed>,
     threads: BTreeMap<u32, Arc<Shared>>,
 }
 
@@ -39,9 +46,9 @@ fn lock(shared: &Shared) -> MutexGuard<'_, BTreeMap<Rank, Arc<AgentArena>>> {
 }
 
 impl Commits {
-    /// No arenas yet. Checksums arrive as [`Input::Hashed`].
-    pub fn new(inputs: UnboundedSender<Input>) -> Self {
-        Commits { inputs, threads: BTreeMap::new() }
+    /// No arenas yet. Checksums leave through `hashed`.
+    pub fn new(hashed: Outlet<Hashed>) -> Self {
+        Commits { hashed, threads: BTreeMap::new() }
     }
 
     /// Watches an arena, from now on and for ever; one that is watched already is no error. To be called on a thread of
@@ -57,14 +64,14 @@ impl Commits {
             return Ok(());
         }
         let shared = Arc::new(Shared { arenas: Mutex::new([(rank, arena)].into()), ..Shared::default() });
-        let (theirs, inputs, pool) = (shared.clone(), self.inputs.clone(), tokio::runtime::Handle::current());
-        std::thread::Builder::new().name("commits".into()).spawn(move || watch(&theirs, &inputs, &pool))?;
+        let (theirs, hashed, pool) = (shared.clone(), self.hashed.clone(), tokio::runtime::Handle::current());
+        std::thread::Builder::new().name("commits".into()).spawn(move || watch(&theirs, &hashed, &pool))?;
         self.threads.insert(rank / MOST, shared);
         Ok(())
     }
 }
 
-fn watch(shared: &Shared, inputs: &UnboundedSender<Input>, pool: &tokio::runtime::Handle) {
+fn watch(shared: &Shared, hashed: &Outlet<Hashed>, pool: &tokio::runtime::Handle) {
     let _behind = Behind::begin();
     // The newest commit of each rank whose checksum is made or on its way.
     let mut newest: BTreeMap<Rank, u64> = BTreeMap::new();
@@ -80,7 +87,7 @@ fn watch(shared: &Shared, inputs: &UnboundedSender<Input>, pool: &tokio::runtime
             let mut last = *newest;
             for info in fresh {
                 last = last.max(info.sequence);
-                hash(*rank, arena.clone(), info.place, inputs.clone(), pool);
+                hash(*rank, arena.clone(), info.place, hashed.clone(), pool);
             }
             *newest = last;
         }
@@ -91,9 +98,9 @@ fn watch(shared: &Shared, inputs: &UnboundedSender<Input>, pool: &tokio::runtime
     }
 }
 
-fn hash(rank: Rank, arena: Arc<AgentArena>, place: u32, inputs: UnboundedSender<Input>, pool: &tokio::runtime::Handle) {
+fn hash(rank: Rank, arena: Arc<AgentArena>, place: u32, hashed: Outlet<Hashed>, pool: &tokio::runtime::Handle) {
     pool.spawn_blocking(move || {
         let _behind = Behind::begin();
-        let _ = inputs.send(Input::Hashed(Hashed { rank, result: arena.hash(place) }));
+        hashed.send(Hashed { rank, result: arena.hash(place) });
     });
 }

@@ -15,6 +15,9 @@ use tokio::io::Interest;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+/// Names one accepted connection; never reused.
+pub type ConnectionId = u64;
+
 /// How long a dialler may take over its preamble.
 const PREAMBLE_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -1,14 +1,17 @@
 //! Ranks that would be jobs of their own: an MPI was loaded into them without ftd's preload (`env -u LD_PRELOAD`, a wrapper
 //! that sets it anew, an empty environment), or past it, so that nobody tells this MPI what it belongs to, and it starts alone.
 //!
-//! What decides is the environment that a process was given: what every rank finds there ([`FORLORN`]) lets no MPI start
+//! What decides is the environment that a process was given: what every rank finds there ([`FORLORN`](loner::FORLORN)) lets no MPI start
 //! alone, and with the preload in front of it, it will join. A process that was given both is served. One that was given less
 //! is alone as soon as it has an MPI and means to use it. It runs all the same where `--ft-mpi` has said which MPI it is, and
 //! the environment serves it from the start; but not where that was another MPI's. Processes that may not be looked at (file
-//! capabilities, set-id bits) are not seen here; what [`FORLORN`] does holds for them as well.
+//! capabilities, set-id bits) are not seen here; what it does holds for them as well.
 
+mod loner;
 mod program;
 mod sight;
+
+pub use loner::{Loner, forlorn, name};
 
 use ft_sys::process::processor_time;
 use ft_wire::{Flavour, Rank};
@@ -17,88 +20,6 @@ use sight::{Sight, Surroundings};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
-
-/// What every rank finds in its environment until it joins, and what the preload then replaces. An MPI to which nobody has
-/// told better does not start alone with it, but fails: MPICH and its family at a connection that is none, Open MPI 4 because
-/// it looks for a server, Open MPI 5 because a PMIx name space without a rank is no singleton.
-const FORLORN: [(Flavour, (&str, &str)); 3] = [
-    (Flavour::Mpich, ("PMI_FD", "2147483647")),
-    (Flavour::OpenMpi, ("PMIX_NAMESPACE", "not-joined")),
-    (Flavour::OpenMpi, ft_wire::pmix::NOT_SINGLETON),
-];
-
-/// What keeps every MPI from starting alone but the family that is served from the start.
-pub fn forlorn(served: Option<Flavour>) -> impl Iterator<Item = (&'static str, &'static str)> {
-    FORLORN.into_iter().filter(move |(family, _)| served != Some(*family)).map(|(_, variable)| variable)
-}
-
-/// A process that is, or would be, a job of its own.
-#[derive(Debug)]
-pub struct Loner {
-    /// Of this rank.
-    pub rank: Rank,
-    /// Its process id.
-    pub pid: i32,
-    /// The MPI library's file name, or words for it.
-    pub what: String,
-    /// What is wrong.
-    pub fault: Fault,
-}
-
-/// Why a process is alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The preload was taken away.
-    Preload,
-    /// It is of this family, which is not what it was said to be.
-    Told(Flavour),
-    /// The environment was cleared.
-    Environment,
-    /// The environment was cleared, and the MPI started past the preload.
-    Past,
-}
-
-impl Loner {
-    /// One sentence. `told`: what `--ft-mpi` says; `preload`: the file that was to be preloaded.
-    pub fn sentence(&self, told: &str, preload: &Path) -> String {
-        let Loner { pid, what, fault, .. } = self;
-        match fault {
-            Fault::Preload => {
-                let why = match std::fs::File::open(preload) {
-                    Ok(_) => "; something between ftrun and the program takes LD_PRELOAD away".to_string(),
-                    Err(error) => format!(
-                        ", because {} cannot be read any more ({error}): install ftd again, and start the job again",
-                        preload.display()
-                    ),
-                };
-                format!(
-                    "process {pid} has loaded {what} without ftd's libft_preload.so and would be a job of its own{why}"
-                )
-            }
-            Fault::Told(family) => format!(
-                "process {pid} has loaded {what} without ftd's libft_preload.so and would be a job of its own; that is {}, and \
-                 --ft-mpi={told} is wrong",
-                name(*family)
-            ),
-            Fault::Environment => format!(
-                "process {pid} has {what} without ftd's environment and would be a job of its own; something between ftrun and \
-                 the program clears the environment"
-            ),
-            Fault::Past => format!(
-                "process {pid} has initialised {what} past ftd's libft_preload.so and without ftd's environment, as a job of its \
-                 own; something between ftrun and the program clears the environment"
-            ),
-        }
-    }
-}
-
-/// Words for people.
-pub fn name(family: Flavour) -> &'static str {
-    match family {
-        Flavour::OpenMpi => "Open MPI",
-        Flavour::Mpich => "MPICH or a relative of it",
-    }
-}
 
 /// What an MPI says of itself, in short: MPICH's is a page with tabs.
 pub fn in_short(library: &str) -> String {

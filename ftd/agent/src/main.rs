@@ -4,66 +4,56 @@
 //! listening socket that shepherds and ranks dial; the launcher made both, so that dials during an agent's death wait for
 //! the next agent instead of failing.
 
+mod accept;
+mod act;
 mod arenas;
 mod below;
+mod checkpoints;
+mod clients;
 mod commits;
 mod config;
+mod door;
 mod driver;
 mod due;
+mod environment;
+mod epochs;
+mod error;
 mod files;
 #[cfg(test)]
 mod forks;
 mod full_places;
+mod hear;
+mod input;
+mod job;
+mod lease;
 mod library;
 mod link;
+mod lone;
 mod loners;
 mod orphan;
+mod outlet;
+mod pmi;
+mod pmix;
 mod pmix_host;
 mod published;
 mod ready;
 mod report;
 mod restart_files;
+mod rooms;
+mod shepherds;
+mod timer;
 mod versions;
 mod watcher;
 mod world;
+mod worlds;
 
-use driver::{Driver, Input};
+use driver::Driver;
+use error::AgentError;
 use ft_wire::launcher::ToAgent;
+use input::Input;
 use link::Incoming;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// Why the agent cannot work.
-#[derive(Debug, thiserror::Error)]
-pub enum AgentError {
-    /// A variable that the launcher sets is missing or no descriptor.
-    #[error("{0} does not name a descriptor: ft-agent is started by ftrun, not by hand")]
-    NoDescriptor(&'static str),
-    /// The launcher link broke before the job was described.
-    #[error("the launcher did not describe the job: {0}")]
-    NoJob(link::LinkError),
-    /// The launcher sent something else first.
-    #[error("the launcher's first message did not describe the job")]
-    WrongFirst,
-    /// The job's mode is none of this release's.
-    #[error(transparent)]
-    Mode(#[from] ftd_core::policy::ModeError),
-    /// The job's directory cannot be used.
-    #[error("{}: {error}", path.display())]
-    JobDir {
-        /// The directory.
-        path: PathBuf,
-        /// What the system said.
-        error: std::io::Error,
-    },
-    /// The embedded store cannot be used.
-    #[error(transparent)]
-    Store(#[from] ft_store::StoreError),
-    /// A system call failed.
-    #[error("{0}")]
-    Io(std::io::Error),
-}
 
 /// Room for so many descriptors is there from the beginning: enough for some hundred ranks, and 32 KiB of the kernel's.
 const DESCRIPTORS: u64 = 4096;
@@ -145,11 +135,11 @@ async fn work() -> Result<(), AgentError> {
     let store = ft_store::Embedded::open(std::fs::File::from(store))?;
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
     orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;
-    let mut driver = Driver::new(spec, store, notices, launcher, inputs.clone(), before)?;
+    let mut driver = Driver::new(spec, store, notices, launcher, &inputs, before)?;
 
     let from_launcher = inputs.clone();
     tokio::spawn(async move {
-        match driver::relay(incoming, &from_launcher, |message, _| Input::Launcher(Box::new(message))).await {
+        match accept::relay(incoming, &from_launcher, |message, _| Input::Launcher(Box::new(message))).await {
             Err(error) if error.is_trouble() => {
                 ft_sys::log::say(format_args!("ftd: ft-agent: the link to ftrun: {error}"))
             }
@@ -157,7 +147,7 @@ async fn work() -> Result<(), AgentError> {
         }
         let _ = from_launcher.send(Input::LauncherClosed);
     });
-    tokio::spawn(driver::accept(listener, inputs));
+    tokio::spawn(accept::accept(listener, inputs));
     driver.run(slots, queue).await;
     Ok(())
 }

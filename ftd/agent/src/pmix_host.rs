@@ -1,7 +1,7 @@
 //! The disposable `ft-pmix` process of a world: started, spoken to, and killed when its world is gone.
 
-use crate::driver::Input;
 use crate::link::{Incoming, Link};
+use crate::outlet::Outlet;
 use ft_sys::process::condition;
 use ft_sys::pulse::{Pulse, Treatment};
 use ft_wire::pmix::{ToAgent, ToPmix};
@@ -16,6 +16,25 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 /// Names one `ft-pmix` process of this agent; never reused.
 pub type HostId = u64;
+
+/// What is heard of an `ft-pmix`.
+#[derive(Debug)]
+pub enum News {
+    /// It says something.
+    Said {
+        /// Which.
+        host: HostId,
+        /// What.
+        message: ToAgent,
+    },
+    /// It is gone.
+    Closed {
+        /// Which.
+        host: HostId,
+        /// Why, for people.
+        reason: String,
+    },
+}
 
 /// Why there is no `ft-pmix`.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +64,7 @@ pub struct PmixHost {
 }
 
 impl PmixHost {
-    /// Starts the program, on the library that is named or on its own; what it says arrives as [`Input::Pmix`], its end as [`Input::PmixClosed`].
+    /// Starts the program, on the library that is named or on its own; what it says leaves through `news`.
     ///
     /// # Errors
     /// When the program cannot be started, or is of another build by now.
@@ -54,10 +73,10 @@ impl PmixHost {
         program: &Path,
         libpmix: Option<&Path>,
         tmpdir: &Path,
-        inputs: UnboundedSender<Input>,
+        news: Outlet<News>,
     ) -> Result<PmixHost, HostError> {
         ft_sys::build_check::check(program)?;
-        Self::start_checked(id, program, libpmix, tmpdir, inputs)
+        Self::start_checked(id, program, libpmix, tmpdir, news)
             .map_err(|error| HostError::Start { program: program.to_path_buf(), error })
     }
 
@@ -66,7 +85,7 @@ impl PmixHost {
         program: &Path,
         libpmix: Option<&Path>,
         tmpdir: &Path,
-        inputs: UnboundedSender<Input>,
+        news: Outlet<News>,
     ) -> io::Result<PmixHost> {
         std::fs::create_dir_all(tmpdir)?;
         let (ours, theirs) = UnixStream::pair()?;
@@ -81,7 +100,7 @@ impl PmixHost {
             .kill_on_drop(true)
             .spawn()?;
         let (queue, outgoing) = tokio::sync::mpsc::unbounded_channel();
-        tokio::spawn(relay(id, ours, outgoing, inputs));
+        tokio::spawn(relay(id, ours, outgoing, news));
         Ok(PmixHost { id, tmpdir: tmpdir.to_path_buf(), child, pulse: Pulse::default(), queue })
     }
 
@@ -144,21 +163,21 @@ async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
     }
 }
 
-async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmix>, inputs: UnboundedSender<Input>) {
+async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmix>, news: Outlet<News>) {
     let mut incoming = match Incoming::open(stream).await {
         Ok((_, link, incoming)) => {
             tokio::spawn(forward(link, outgoing));
             incoming
         }
         Err(error) => {
-            let _ = inputs.send(Input::PmixClosed { host: id, reason: error.to_string() });
+            news.send(News::Closed { host: id, reason: error.to_string() });
             return;
         }
     };
     let error = loop {
         match incoming.next_metered::<ToAgent>().await {
             Ok((message, _, room)) => {
-                drop(inputs.send(Input::Metered(Box::new(Input::Pmix { host: id, message }), room)));
+                news.send_metered(News::Said { host: id, message }, room);
             }
             Err(error) => break error,
         }
@@ -166,5 +185,5 @@ async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmi
     if error.is_trouble() {
         ft_sys::log::say(format_args!("ftd: ft-pmix is cut off: {error}"));
     }
-    let _ = inputs.send(Input::PmixClosed { host: id, reason: error.to_string() });
+    news.send(News::Closed { host: id, reason: error.to_string() });
 }

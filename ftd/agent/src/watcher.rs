@@ -1,6 +1,6 @@
 //! The fast path of death detection: one thread that waits on the robust futexes of all ranks of this node (DESIGN §5).
 
-use crate::driver::Input;
+use crate::outlet::Outlet;
 use ft_sys::death::is_dying;
 use ft_sys::individual::Held;
 use ft_sys::memory::SharedMap;
@@ -8,10 +8,20 @@ use ft_wire::rank::page;
 use ft_wire::{Rank, World};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::sync::mpsc::UnboundedSender;
 
 /// Futexes that one wait covers, next to the thread's own; on larger nodes the rest is noticed by the shepherds.
 const MOST: usize = 127;
+
+/// A rank's robust futex says that it is dying, and the kernel agrees.
+#[derive(Debug, Clone, Copy)]
+pub struct Dying {
+    /// Its world.
+    pub world: World,
+    /// Its rank.
+    pub rank: Rank,
+    /// The raw wait status of one below a wrapper, if that is known.
+    pub status: Option<i32>,
+}
 
 /// One watched process.
 #[derive(Debug, Clone)]
@@ -42,14 +52,14 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Vec<Watched>> {
 }
 
 impl Watcher {
-    /// Starts the thread; deaths arrive as [`Input::Dying`].
+    /// Starts the thread; deaths leave through `deaths`.
     ///
     /// # Errors
     /// When the thread cannot be started.
-    pub fn start(inputs: UnboundedSender<Input>) -> std::io::Result<Watcher> {
+    pub fn start(deaths: Outlet<Dying>) -> std::io::Result<Watcher> {
         let shared = Arc::new(Shared::default());
         let theirs = shared.clone();
-        std::thread::Builder::new().name("robust-futex".into()).spawn(move || watch(&theirs, &inputs))?;
+        std::thread::Builder::new().name("robust-futex".into()).spawn(move || watch(&theirs, &deaths))?;
         Ok(Watcher { shared })
     }
 
@@ -76,7 +86,7 @@ fn futex(watched: &Watched) -> &AtomicU32 {
     watched.page.u32_at(page::MUTEX)
 }
 
-fn watch(shared: &Shared, inputs: &UnboundedSender<Input>) {
+fn watch(shared: &Shared, deaths: &Outlet<Dying>) {
     loop {
         let seen = shared.changes.load(Ordering::SeqCst);
         let list = lock(shared).clone();
@@ -102,7 +112,7 @@ fn watch(shared: &Shared, inputs: &UnboundedSender<Input>) {
                 continue;
             }
             let status = watched.below.as_ref().and_then(|held| ft_sys::post_mortem::status(held));
-            if inputs.send(Input::Dying(watched.world, watched.rank, status)).is_err() {
+            if !deaths.send(Dying { world: watched.world, rank: watched.rank, status }) {
                 return;
             }
         }

@@ -1,15 +1,12 @@
-//! What the agent holds of one world: its processes on this node and the servers that wire them up.
+//! One world on this node, and its processes.
 
 use crate::below::Below;
 use crate::link::Link;
-use crate::pmix_host::PmixHost;
-use crate::published::Published;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
-use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
+use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
 use ftd_core::Process;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -32,16 +29,8 @@ pub struct Member {
     pub page: Option<Arc<SharedMap>>,
     /// Connection to the preload.
     pub link: Option<Link>,
-    /// The welcome waits for `ft-pmix`, and the page's descriptor with it.
-    pub awaits_pmix: Option<OwnedFd>,
     /// Its MPI has found the server that the environment names, with no preload's help.
     pub served: bool,
-    /// Connection to the client library.
-    pub client: Option<Link>,
-    /// The client library waits for the version to restore.
-    pub awaits_restore: bool,
-    /// Writing half towards the rank's `PMI_FD`.
-    pub pmi: Option<tokio::sync::mpsc::Sender<Vec<u8>>>,
     /// The end was reported to ftd-core.
     pub ended: bool,
     /// The rank, where that is not the shepherd's direct child.
@@ -60,11 +49,7 @@ impl Member {
             joins: 0,
             page: None,
             link: None,
-            awaits_pmix: None,
             served: false,
-            client: None,
-            awaits_restore: false,
-            pmi: None,
             ended: false,
             below: None,
         }
@@ -167,57 +152,15 @@ pub struct World {
     pub epoch: Epoch,
     /// Its processes here.
     pub members: BTreeMap<Rank, Member>,
-    /// Host of libpmix, once a rank asked for PMIx.
-    pub pmix: Option<PmixHost>,
-    /// PMIx environment by rank, once the host has registered the world.
-    pub pmix_env: Option<BTreeMap<Rank, ft_wire::pmix::Variables>>,
-    /// PMI-1 server, once a rank asked for it.
-    pub pmi1: Option<ft_pmi1::World>,
-    /// Published PMI-1 names.
-    pub names: ft_pmi1::Names,
     /// Slots that are not known to be empty yet.
     pub occupied: BTreeSet<Slot>,
     /// ftd-core wants to know when no slot is occupied.
     pub stopping: bool,
-    /// What its ranks published through PMIx.
-    pub published: Published,
-    /// When it was released.
-    pub since: std::time::Instant,
-    /// When a checkpoint is due.
-    pub due: crate::due::Due,
-    /// Ranks that take no more checkpoints: their last version, and what they did.
-    pub left: BTreeMap<Rank, (Option<Version>, &'static str)>,
-    /// Starts that wait for the PMIx environment (static programs).
-    pub deferred: Vec<(Slot, ft_wire::shepherd::Start)>,
-    /// Its processes are being looked at.
-    pub searched: bool,
-    /// All local ranks have been inside a fence.
-    pub fenced: bool,
-    /// `PMIx_Abort` calls that wait for an answer, by rank.
-    pub aborts: BTreeMap<Rank, Vec<u64>>,
 }
 
 impl World {
     /// A world without processes.
     pub fn new(number: WorldNumber, epoch: Epoch) -> Self {
-        World {
-            number,
-            epoch,
-            members: BTreeMap::new(),
-            pmix: None,
-            pmix_env: None,
-            pmi1: None,
-            names: ft_pmi1::Names::default(),
-            occupied: BTreeSet::new(),
-            stopping: false,
-            published: Published::default(),
-            since: std::time::Instant::now(),
-            due: crate::due::Due::default(),
-            left: BTreeMap::new(),
-            deferred: Vec::new(),
-            aborts: BTreeMap::new(),
-            fenced: false,
-            searched: false,
-        }
+        World { number, epoch, members: BTreeMap::new(), occupied: BTreeSet::new(), stopping: false }
     }
 }

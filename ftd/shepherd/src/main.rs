@@ -232,7 +232,7 @@ impl Shepherd {
         waited.extend(self.slot.watched().map(|pipe| PollFd::new(pipe, PollFlags::empty())));
         let tried = if self.slot.waits_for_program() || self.slot.is_undecided() { TRY_AGAIN } else { Duration::MAX };
         let looked = self.slot.until_looked().min(self.slot.until_undecided());
-        let patience = tried.min(looked).min(self.slot.until_noted());
+        let patience = tried.min(looked).min(self.slot.until_noted()).min(self.slot.until_lease());
         match poll(&mut waited, ft_sys::patience::at_most(patience)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -242,6 +242,7 @@ impl Shepherd {
         if rank_ended {
             self.slot.rank_ended();
         }
+        self.slot.stop_without_lease();
         self.slot.go_on_undecided();
         self.slot.feed();
         let mut reports = Vec::new();
@@ -250,6 +251,7 @@ impl Shepherd {
             reports = self.slot.reap();
         }
         let (exit, mut agent_gone) = if said { self.obey(&mut reports) } else { (false, false) };
+        self.slot.stop_without_lease();
         reports.extend(self.slot.start_again());
         reports.extend(self.slot.decide());
         reports.extend(self.emptied());
@@ -298,6 +300,7 @@ impl Shepherd {
 
     /// Without an agent nothing is agreed: what runs here belongs to no epoch any more. The next agent finds an empty slot.
     fn leave_epoch(&mut self) {
+        self.slot.forget_lease();
         self.slot.stop(0, false);
         loop {
             for report in self.emptied() {

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 mod heir;
+mod lease;
 mod stopped;
 
 /// How long a program that somebody has open for writing is tried again.
@@ -101,6 +102,7 @@ pub struct Slot {
     child: Option<Child>,
     joined: Option<Joined>,
     stopped: stopped::Stopped,
+    lease: lease::Lease,
     /// Former direct children that run no user code any more; the kernel has not let go of them yet.
     departed: Vec<Child>,
     /// How the last direct children ended that did not end well; of wrappers those that were not being ended.
@@ -165,6 +167,7 @@ impl Slot {
             child: None,
             joined: None,
             stopped: stopped::Stopped::default(),
+            lease: lease::Lease::default(),
             departed: Vec::new(),
             own_ends: Vec::new(),
             feeder: None,
@@ -259,15 +262,17 @@ impl Slot {
             }
             // A terminal's stop means the rank below a wrapper as well.
             ToShepherd::Signal(signal @ (nix::libc::SIGTSTP | nix::libc::SIGSTOP | nix::libc::SIGCONT)) => {
-                self.scripts_go_on();
-                ft_sys::process::signal_descendants(signal);
+                if self.job_control(signal) {
+                    self.scripts_go_on();
+                    ft_sys::process::signal_descendants(signal);
+                }
                 Vec::new()
             }
             ToShepherd::Signal(signal) => self.signal(signal),
             ToShepherd::Joined { world, rank, pid } => self.join(world, rank, pid).into_iter().collect(),
-            ToShepherd::Pause(pause) => {
-                let signal = if pause { nix::libc::SIGSTOP } else { nix::libc::SIGCONT };
-                ft_sys::process::signal_descendants(signal);
+            ToShepherd::Lease => fds.pop().and_then(|page| self.take_lease(page)).into_iter().collect(),
+            ToShepherd::LookAtLease { turn } => {
+                self.look_at_lease(turn);
                 Vec::new()
             }
             ToShepherd::KeepArena { rank } => {
@@ -364,6 +369,10 @@ impl Slot {
 
     fn start(&mut self, start: Start, extra: Option<OwnedFd>, until: Instant) -> Vec<ToAgent> {
         let (world, rank) = (start.world, start.rank);
+        if self.is_fenced() {
+            self.waiting = Some(Waiting { start, extra, until });
+            return Vec::new();
+        }
         match self.try_start(&start, extra.as_ref()) {
             Ok((pid, notes)) => {
                 let notes = notes.into_iter().map(ToAgent::Notice);
@@ -541,6 +550,9 @@ impl Slot {
         self.piping = slot.piping;
         // Those that were to be killed have been.
         self.scripts_go_on();
+        if left != Left::All(None) {
+            self.filters_go_on();
+        }
         leaving.spares(spared);
         if gone && spared == 0 {
             self.output.leave();

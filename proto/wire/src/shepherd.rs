@@ -35,6 +35,20 @@ pub struct Pipes {
     pub rank: Rank,
 }
 
+/// The page on which an agent keeps for its shepherds until when the node may compute (DESIGN §5): one memfd of 4096 bytes, of
+/// `u64` words, in microseconds of `CLOCK_BOOTTIME`, written by the agent alone (release). Each shepherd by itself stops what is
+/// below it when the time has passed, so that an agent that is slow, stopped or dead leaves no rank computing.
+pub mod lease {
+    /// Size of the page in bytes.
+    pub const SIZE: usize = 4096;
+    /// Offset of the moment from which on nothing may run: 0 is none at all, `u64::MAX` never.
+    pub const UNTIL: usize = 0;
+    /// Offset of the moment from which on what is stopped is killed, because nobody has heard anything of the job for too long.
+    pub const KILL: usize = 8;
+    /// Offset of the number of the newest [`ToShepherd::LookAtLease`](super::ToShepherd::LookAtLease).
+    pub const TURN: usize = 16;
+}
+
 /// One process to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
@@ -82,8 +96,15 @@ pub enum ToShepherd {
         /// Its process id.
         pid: i32,
     },
-    /// SIGSTOP (true) or SIGCONT (false) every descendant.
-    Pause(bool),
+    /// The page on which the agent keeps the node's [`lease`], with this message's descriptor: from now on nothing below runs
+    /// without one. A job of one node has none.
+    Lease,
+    /// The page was written, and what stands on it is to be looked at now: the lease runs again, or has ended. What was stopped
+    /// goes on at this word alone, and only if no newer one is on its way; it stops without one.
+    LookAtLease {
+        /// What stands at [`lease::TURN`], if no newer one is.
+        turn: u64,
+    },
     /// Keep the descriptor that comes with this message as the duplicate of `rank`'s arena.
     KeepArena {
         /// Owner of the arena.

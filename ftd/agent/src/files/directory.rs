@@ -1,5 +1,6 @@
 //! What is known of each file in the directory.
 
+mod known;
 mod predecessors;
 mod root;
 
@@ -7,11 +8,12 @@ use super::aside::{self, Torn};
 use super::helpers::{Death, Survey};
 use super::journal::Journal;
 use super::kept::Kept;
+use super::name::NAME;
 use super::queue::{Notice, Queue, WatchId};
 use ft_sys::beneath::{Beneath, is_foreign, path_of};
 use ft_sys::unlocked::Unlocked;
+use known::{Left, Name, State};
 use nix::libc;
-use predecessors::{Left, Name};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,32 +27,6 @@ const AT_ONCE: usize = 64;
 
 /// Why a file is set aside.
 const OPEN: &str = "it was open for writing up to the failure";
-
-/// What is known of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// Nobody has opened it for writing since everybody was alive and nobody had it open for writing.
-    Whole,
-    /// It has just been looked at, and would be whole if everybody were alive.
-    Looked,
-    /// Somebody had it open for writing when it was looked at.
-    Open,
-    /// The same, and it was closed since.
-    OpenAtLast,
-    /// It was closed, and not looked at since.
-    Closed,
-    /// Who had it open for writing has died, for this reason.
-    Torn {
-        /// For people.
-        why: Arc<str>,
-        /// Whether nobody had it open after that. Who opens it then answers for it.
-        free: bool,
-    },
-    /// Notices were lost, and it has not been looked at since.
-    Lost,
-    /// It cannot be looked at.
-    Unseen(String),
-}
 
 #[derive(Debug)]
 struct Known {
@@ -128,9 +104,9 @@ impl CheckpointDir {
     /// # Errors
     /// When the directory cannot be made or watched.
     pub fn open(job_dir: &Path, notices: OwnedFd, keeps: bool) -> io::Result<Self> {
-        let (journal, whole) = Journal::open(&job_dir.join(format!("{}.whole", super::NAME)))?;
+        let (journal, whole) = Journal::open(&job_dir.join(format!("{}.whole", NAME)))?;
         let known = |(inode, watch)| (inode, Known { watch: Some(watch), path: PathBuf::new(), state: State::Whole });
-        let kept = keeps.then(|| Kept::open(job_dir, &format!("{}.kept", super::NAME))).transpose();
+        let kept = keeps.then(|| Kept::open(job_dir, &format!("{}.kept", NAME))).transpose();
         let kept = kept.unwrap_or_else(|error| {
             tracing::warn!(%error, "no whole files can be kept");
             None
@@ -145,8 +121,8 @@ impl CheckpointDir {
             kept,
             left: BTreeMap::new(),
             places: HashMap::new(),
-            root: job_dir.join(super::NAME),
-            aside: job_dir.join(format!("{}.aside", super::NAME)),
+            root: job_dir.join(NAME),
+            aside: job_dir.join(format!("{}.aside", NAME)),
             queue: Queue::new(notices),
             journal,
             directories: HashMap::new(),

@@ -10,6 +10,7 @@ mod directory;
 mod helpers;
 mod journal;
 mod kept;
+mod name;
 mod queue;
 mod writers;
 
@@ -26,8 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use writers::Writers;
 
-/// Name of the directory within the job's.
-pub const NAME: &str = "ckpt";
+pub use name::NAME;
 
 /// How often the processes are looked at while one of them is writing, or has ended and nobody knows how.
 const WHILE_OPEN: Duration = Duration::from_millis(50);

@@ -1,7 +1,7 @@
 //! What is seen of one process from outside: its environment, its memory map, its descriptors, its program's file.
 
+use super::loner::{FORLORN, Fault, Loner};
 use super::program::Programs;
-use super::{FORLORN, Fault, Loner};
 use ft_wire::{Flavour, Rank};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

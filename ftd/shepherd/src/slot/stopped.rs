@@ -55,7 +55,7 @@ impl Stopped {
 }
 
 /// Stops a process. One that somebody has stopped already, that one will continue.
-fn stops(process: &Held) -> bool {
+pub(super) fn stops(process: &Held) -> bool {
     let runs = ft_sys::process::condition(process.identity.pid).is_some_and(|its| !matches!(its.state, 'T' | 't'));
     runs && process.signal(nix::libc::SIGSTOP).is_ok()
 }
@@ -81,6 +81,10 @@ impl Slot {
 
     /// It is decided what becomes of those above the rank, and they have been killed if they are to be.
     pub(super) fn scripts_go_on(&mut self) {
+        if self.is_fenced() {
+            let stopped = std::mem::take(&mut self.stopped);
+            return self.go_on_with_lease(stopped.processes);
+        }
         self.stopped.go_on();
     }
 

@@ -7,7 +7,8 @@
 
 use super::super::aside::{Instead, Torn, one_line};
 use super::super::kept::Entry;
-use super::{CheckpointDir, State, is_free};
+use super::known::{Left, Name, State};
+use super::{CheckpointDir, is_free};
 use ft_sys::beneath::{is_foreign, path_of};
 use ft_sys::unlocked::Unlocked;
 use rustix::fs::{CWD, RenameFlags};
@@ -20,19 +21,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// A deleted file is let go of after this time also when so much is written all the time that some is never looked at.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// A name in a directory, which is known by its inode.
-pub(super) type Name = (u64, OsString);
-
-/// A name that stands for something else than what is kept under it, or for nothing.
-#[derive(Debug)]
-pub(super) struct Left {
-    since: Instant,
-    /// By the program's own wish, not only because something else was renamed to it.
-    deleted: bool,
-    /// After that it was made anew: what it stood for before was not to come back.
-    given_up: bool,
-}
 
 enum Verdict {
     /// What is kept, if anything, is kept.

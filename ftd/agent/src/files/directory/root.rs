@@ -2,6 +2,7 @@
 //! again. What is no directory of the job's own, but a link or a mount that the program has put there, is the program's.
 
 use super::super::aside::{self, one_line};
+use super::super::name::NAME;
 use super::CheckpointDir;
 use ft_sys::beneath::is_foreign;
 use std::io;
@@ -114,7 +115,7 @@ impl CheckpointDir {
 
     /// Whether this is what stands for the root in the job's directory.
     pub(super) fn is_root(&self, directory: i32, name: &std::ffi::OsStr) -> bool {
-        self.job == Some(directory) && Path::new(name) == Path::new(super::super::NAME)
+        self.job == Some(directory) && Path::new(name) == Path::new(NAME)
     }
 }
 

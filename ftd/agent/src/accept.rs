@@ -1,8 +1,13 @@
 //! Connections, up to the driver's queue.
 
-use super::*;
-use crate::link::Incoming;
+use crate::input::Input;
+use crate::link::{ConnectionId, Incoming, LinkError};
+use ft_sys::peer::Peer;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections that may be without a preamble, or wait for the driver to hear of them.
@@ -82,7 +87,7 @@ pub async fn relay<M: serde::de::DeserializeOwned>(
     mut incoming: Incoming,
     inputs: &UnboundedSender<Input>,
     wrap: impl Fn(M, Vec<OwnedFd>) -> Input,
-) -> Result<(), crate::link::LinkError> {
+) -> Result<(), LinkError> {
     loop {
         let (message, fds, room) = incoming.next_metered::<M>().await?;
         if inputs.send(Input::Metered(Box::new(wrap(message, fds)), room)).is_err() {

@@ -1,0 +1,224 @@
+//! Carries out what ftd-core decided, as far as it concerns this node's processes.
+
+use crate::arenas::Commit;
+use crate::environment;
+use crate::files;
+use crate::pmix;
+use crate::report;
+use crate::restart_files::RestartFiles;
+use crate::rooms::Rooms;
+use crate::world::{Member, World};
+use crate::worlds::Stopping;
+use ft_sys::litter::{End, Litter};
+use ft_wire::launcher::ToLauncher;
+use ft_wire::shepherd::{Start, ToShepherd};
+use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
+use ftd_core::{EpochId, Event, Exit, Process, Report, SlotId, WorldId};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where a statically linked program of the MPICH family finds its `PMI_FD`.
+const STATIC_PMI_FD: i32 = 200;
+/// How long it may take until nobody else has a job's directory whose launcher is gone, and until its cgroup can be removed.
+const ABANDONED: Duration = Duration::from_millis(500);
+
+/// Starts a world's processes.
+pub fn launch(rooms: &mut Rooms, number: WorldNumber, epoch: Epoch, processes: Vec<(Process, SlotId)>) {
+    match rooms.files.next_world(processes.len()) {
+        Ok(sentences) => sentences.into_iter().for_each(|sentence| rooms.job.notice(sentence)),
+        Err(reason) => {
+            let first = processes.into_iter().map(|(process, _)| process).min();
+            return first.into_iter().for_each(|process| {
+                rooms.job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
+            });
+        }
+    }
+    let job_dir = Path::new(&rooms.job.spec.job_dir);
+    if number > 1 {
+        rooms.restart_files = RestartFiles::below(job_dir, &job_dir.join(files::NAME));
+    }
+    let notebooks = ft_sys::made::directory(job_dir, number);
+    if let Err(error) = std::fs::create_dir_all(&notebooks) {
+        rooms.job.notice(format!(
+            "what the ranks leave in shared memory cannot be noted in {}: {error}",
+            notebooks.display()
+        ));
+    }
+    let starts = starts(rooms, number, epoch, processes);
+    match rooms.job.spec.linked_in {
+        None => starts.into_iter().for_each(|(slot, start)| {
+            rooms.shepherds.tell(slot, &ToShepherd::Start(start));
+        }),
+        Some(Flavour::OpenMpi) => {
+            rooms.pmix.defer(number, starts);
+            rooms.pmix.serve(&mut rooms.job, &rooms.worlds, number);
+        }
+        Some(Flavour::Mpich) => start_static_mpich(rooms, number, starts),
+    }
+    rooms.pmix.warm_up(&mut rooms.job, &rooms.worlds);
+}
+
+/// Makes the world; returns what is to be started for it.
+fn starts(
+    rooms: &mut Rooms,
+    number: WorldNumber,
+    epoch: Epoch,
+    processes: Vec<(Process, SlotId)>,
+) -> Vec<(Slot, Start)> {
+    let Rooms { job, shepherds, .. } = rooms;
+    let (mut world, mut starts) = (World::new(number, epoch), Vec::new());
+    for (process, SlotId(slot)) in processes {
+        let rank = process.rank.0;
+        if !shepherds.is_here(slot) {
+            // The launcher's word that the slot is gone is on its way, and with it the next epoch.
+            tracing::warn!(slot, rank, "a process was to start on a slot without a shepherd");
+            continue;
+        }
+        world.members.insert(rank, Member::new(process, slot));
+        world.occupied.insert(slot);
+        let start = Start {
+            world: number,
+            epoch,
+            rank,
+            argv: job.spec.argv.clone(),
+            env: environment::of_rank(job, number, epoch, rank),
+            cwd: job.spec.cwd.clone(),
+            stdin: rank == 0,
+            fd_at: None,
+        };
+        starts.push((slot, start));
+    }
+    rooms.checkpoints.begin_world(number);
+    for old in rooms.worlds.add(world) {
+        bury(rooms, old);
+    }
+    starts
+}
+
+/// The environment is complete from the start: nothing can be preloaded in front of this program's MPI.
+fn start_static_mpich(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot, Start)>) {
+    let Rooms { job, shepherds, pmi, .. } = rooms;
+    let version = job.unless_set(ft_pmi1::VERSION.0, ft_pmi1::VERSION.1);
+    for (slot, mut start) in starts {
+        let (fd, env) = match pmi.open(job, number, start.rank) {
+            Ok(opened) => opened,
+            Err(error) => {
+                job.notice(format!("rank {}: no connection for PMI: {error}", start.rank));
+                continue;
+            }
+        };
+        for (key, value) in env {
+            start.env.push((key.into_bytes(), value.into_bytes()));
+        }
+        start.env.extend(version.iter().filter_map(|(key, value)| Some((key.clone().into_bytes(), value.clone()?))));
+        start.env.push((b"PMI_FD".to_vec(), STATIC_PMI_FD.to_string().into_bytes()));
+        start.fd_at = Some(STATIC_PMI_FD);
+        shepherds.tell_with(slot, &ToShepherd::Start(start), vec![fd]);
+    }
+}
+
+/// Kills a world's processes.
+pub fn stop_world(rooms: &mut Rooms, number: WorldNumber) {
+    let Rooms { job, shepherds, worlds, files, lease, .. } = rooms;
+    lease.forget_stopped();
+    if worlds.stop(files, shepherds, number, job.over) == Stopping::Empty {
+        rooms.world_emptied(number);
+    }
+}
+
+/// A world that already ended keeps nothing but its litter, and that is swept in the background.
+fn bury(rooms: &mut Rooms, mut world: World) {
+    let number = world.number;
+    rooms.worlds.bury(&mut world);
+    rooms.pmix.forget(number);
+    rooms.pmi.forget(number);
+    rooms.clients.forget(number);
+    rooms.checkpoints.forget(number);
+    let (dir, job_dir) = (pmix::directory(&rooms.job, number), PathBuf::from(&rooms.job.spec.job_dir));
+    tokio::task::spawn_blocking(move || {
+        let _ = std::fs::remove_dir_all(dir);
+        // What stays now is looked at again, and named, at the job's end.
+        if Litter::of_world(&job_dir, number).sweep(End::Killed).sentence().is_none() {
+            let _ = std::fs::remove_dir_all(ft_sys::made::directory(&job_dir, number));
+        }
+        // A recovery is over: what it took for a while would else stay, in pieces, and more with each.
+        ft_sys::process::give_memory_back();
+    });
+}
+
+/// The job is told to end. Who waits to be started is not.
+pub fn signal_ranks(rooms: &mut Rooms, signal: i32) {
+    let Rooms { job, shepherds, worlds, pmix, .. } = rooms;
+    shepherds.tell_all(&ToShepherd::Signal(signal));
+    for world in worlds.all().filter(|world| !world.stopping) {
+        let unborn = pmix.take_deferred(world.number).into_iter();
+        for process in unborn.filter_map(|(_, start)| world.members.get(&start.rank).map(|member| member.process)) {
+            job.report(Event::Exited { process, exit: Exit::Signal(signal), limit: None });
+        }
+    }
+}
+
+/// Looks at every process at once.
+pub fn survey(rooms: &mut Rooms) {
+    // Ranks whose server died see errors and end by their own will, often before its connection is known to be closed.
+    for number in rooms.pmix.dead(&rooms.worlds) {
+        rooms.job.report(Event::WorldServerLost(WorldId(number)));
+    }
+    rooms.worlds.survey(&mut rooms.job, &rooms.shepherds);
+}
+
+/// An abort was the program's own wish: its process may go on with it.
+pub fn proceed(rooms: &mut Rooms, process: Process) {
+    let (number, rank) = (process.world.0, process.rank.0);
+    rooms.worlds.proceed(number, rank);
+    rooms.pmix.proceed(number, rank);
+}
+
+/// This is what the ranks of an epoch take back: who waits for it is told.
+pub fn restore(rooms: &mut Rooms, epoch: Epoch, commit: Option<Commit>) {
+    if let Some((version, _)) = commit {
+        rooms.job.tell(&ToLauncher::Complete { version });
+    }
+    rooms.checkpoints.restore(epoch, commit);
+    let Some(number) = rooms.worlds.of_epoch(epoch).map(|world| world.number) else { return };
+    for rank in rooms.clients.awaiting(number) {
+        rooms.answer_restore(number, rank);
+    }
+}
+
+/// Tells people.
+pub fn tell(rooms: &mut Rooms, report: &Report) {
+    if let Report::RecoveryDone(recovery) = report {
+        rooms.checkpoints.failed(recovery.episodes.len() as u32);
+    }
+    match report::text(report, rooms.restart_files) {
+        report::Text::Block(EpochId(epoch), block) => rooms.job.tell(&ToLauncher::Recovered { epoch, block }),
+        report::Text::Notice(notice) => rooms.job.notice(notice),
+        report::Text::Silent => {}
+    }
+}
+
+/// Ends what is left of the job on this node, and sweeps what it made.
+pub async fn clean_up(rooms: &mut Rooms, end: End) {
+    rooms.pmix.kill_all();
+    let job_dir = PathBuf::from(&rooms.job.spec.job_dir);
+    let sweep = move || Litter::of_job(&job_dir).sweep(end).sentence();
+    if let Ok(Some(sentence)) = tokio::task::spawn_blocking(sweep).await {
+        rooms.job.notice(sentence);
+    }
+}
+
+/// Ends it when there is no launcher any more, and removes its directory.
+pub async fn clean_up_after_launcher(rooms: &mut Rooms) {
+    tracing::warn!("the launcher is gone: the job ends");
+    let directory = ft_sys::job_dir::Proven::recognise(&rooms.job.spec.job_dir);
+    let ended = tokio::task::spawn_blocking(move || {
+        let held = directory.as_ref()?.wait_abandoned(ABANDONED)?;
+        directory.as_ref().inspect(|directory| ft_sys::stray::end_strays(directory));
+        directory.as_ref()?.group().inspect(|group| group.remove(ABANDONED));
+        directory.map(|directory| (directory, held))
+    });
+    let abandoned = ended.await.ok().flatten();
+    clean_up(rooms, End::Killed).await;
+    abandoned.inspect(|(directory, _)| directory.remove(Duration::from_millis(100)));
+}

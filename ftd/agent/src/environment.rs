@@ -1,0 +1,85 @@
+//! What a rank finds in its environment.
+
+use crate::files;
+use crate::job::Job;
+use crate::loners;
+use ft_wire::launcher::reaches_ranks;
+use ft_wire::{Epoch, Rank, World as WorldNumber};
+use std::os::unix::ffi::OsStringExt;
+
+/// A rank's whole environment, as its shepherd's child gets it.
+pub fn of_rank(job: &Job, world: WorldNumber, epoch: Epoch, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let spec = &job.spec;
+    let mut env: Vec<(Vec<u8>, Vec<u8>)> =
+        spec.env.iter().filter(|(key, _)| reaches_ranks(key) && key != b"LD_PRELOAD").cloned().collect();
+    let mut set_path = |key: &str, name: &str| {
+        env.push((key.as_bytes().to_vec(), spec.job_dir.join(name).into_os_string().into_vec()));
+    };
+    set_path("FT_SOCKET", ft_wire::AGENT_SOCKET);
+    set_path("FT_CHECKPOINT_DIR", files::NAME);
+    let mut set = |key: &str, value: String| env.push((key.as_bytes().to_vec(), value.into_bytes()));
+    set("FT_JOB", spec.job.clone());
+    set("FT_WORLD", world.to_string());
+    set("FT_EPOCH", epoch.to_string());
+    set("FT_RANK", rank.to_string());
+    set("FT_SIZE", spec.world_size.to_string());
+    set("FT_LOCAL_RANK", rank.to_string());
+    set("FT_LOCAL_SIZE", spec.world_size.to_string());
+    set("FT_MODE", spec.mode.clone());
+    // Programs and wrappers look at what mpirun sets (to choose a device, for example), long before MPI_Init.
+    for (key, value) in [("RANK", rank), ("LOCAL_RANK", rank), ("NODE_RANK", rank)] {
+        set(&format!("OMPI_COMM_WORLD_{key}"), value.to_string());
+    }
+    for key in ["SIZE", "LOCAL_SIZE"] {
+        set(&format!("OMPI_COMM_WORLD_{key}"), spec.world_size.to_string());
+    }
+    if spec.mpi != "auto" {
+        set("FT_MPI", spec.mpi.clone());
+    }
+    // What was found in the program's file is so; what somebody has said may not be.
+    if spec.linked_in.is_none() || spec.mpi != "auto" {
+        for (key, value) in loners::forlorn(spec.linked_in) {
+            set(key, value.to_string());
+        }
+    }
+    let old = |key: &[u8]| {
+        let found = spec.env.iter().find(|(name, _)| name == key);
+        found.map_or(&[][..], |(_, value)| value)
+    };
+    let preload = in_front(spec.preload.clone().into_os_string().into_vec(), old(b"LD_PRELOAD"));
+    // AddressSanitizer takes any library in front of its own for a mistake, and ends the program.
+    let sanitizer = [&b"verify_asan_link_order=0"[..], old(b"ASAN_OPTIONS")].join(&b':');
+    env.retain(|(name, _)| name != b"ASAN_OPTIONS");
+    env.extend([(b"LD_PRELOAD".to_vec(), preload), (b"ASAN_OPTIONS".to_vec(), sanitizer)]);
+    env
+}
+
+/// A list with one more entry in front; behind the sanitizers' runtimes, which must come first.
+fn in_front(entry: Vec<u8>, list: &[u8]) -> Vec<u8> {
+    const RUNTIMES: [&str; 7] =
+        ["libasan.", "libtsan.", "libubsan.", "liblsan.", "libmsan.", "libhwasan.", "libclang_rt."];
+    let is_runtime = |entry: &&[u8]| {
+        let name = entry.rsplit(|byte| *byte == b'/').next().unwrap_or(entry);
+        RUNTIMES.iter().any(|runtime| name.starts_with(runtime.as_bytes()))
+    };
+    let entries = || list.split(|byte| matches!(byte, b':' | b' ')).filter(|entry| !entry.is_empty());
+    let runtimes = entries().filter(is_runtime);
+    let all: Vec<&[u8]> = runtimes.chain([&entry[..]]).chain(entries().filter(|entry| !is_runtime(entry))).collect();
+    all.join(&b':')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_front;
+
+    #[test]
+    fn the_preload_stands_behind_sanitizers_and_before_all_others() {
+        for (old, new) in [
+            ("", "ours"),
+            ("theirs.so", "ours:theirs.so"),
+            ("/x/libprof.so:/y/libasan.so.8 z.so", "/y/libasan.so.8:ours:/x/libprof.so:z.so"),
+        ] {
+            assert_eq!(in_front(b"ours".to_vec(), old.as_bytes()), new.as_bytes());
+        }
+    }
+}

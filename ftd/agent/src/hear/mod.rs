@@ -1,0 +1,7 @@
+//! What is heard, and which rooms it concerns.
+
+pub mod clients;
+pub mod diallers;
+pub mod launcher;
+pub mod ranks;
+pub mod shepherds;

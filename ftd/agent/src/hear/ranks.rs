@@ -1,0 +1,167 @@
+//! The words of the ranks' preloads: of their MPI libraries, and what PMI-1 and PMIx have in common.
+
+use crate::door::Dialler;
+use crate::job::Job;
+use crate::link::{ConnectionId, Link};
+use crate::loners;
+use crate::rooms::Rooms;
+use ft_sys::memory::{SharedMap, allocate, create_sparse_sealed_memfd};
+use ft_sys::peer::Peer;
+use ft_wire::rank::{ToAgent, ToRank, page};
+use ft_wire::{Flavour, Rank, World as WorldNumber};
+use ftd_core::Event;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What an MPI library says of itself.
+struct Library {
+    flavour: Flavour,
+    name: String,
+}
+
+/// One of them says something.
+pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
+    match message {
+        ToAgent::Hello { world, rank, pid: _, flavour, library, session } => {
+            if rooms.worlds.is_being_ended(&rooms.job, world) {
+                return;
+            }
+            let Some((link, peer)) = rooms.door.take_stranger(connection) else { return };
+            if flavour == Flavour::OpenMpi && session {
+                rooms.pmix.serve_sessions(peer.pid);
+            }
+            let library = Library { flavour, name: library };
+            if let Err(reason) = welcome(rooms, connection, (world, rank), &library, (link.clone(), peer)) {
+                link.send(&ToRank::Refused { reason });
+            }
+        }
+        ToAgent::Astray { why } => astray(rooms, connection, &why),
+        message => of_rank(rooms, connection, &message),
+    }
+}
+
+/// One that is known says something.
+fn of_rank(rooms: &mut Rooms, connection: ConnectionId, message: &ToAgent) {
+    let Some(Dialler::Rank(number, rank)) = rooms.door.who(connection) else {
+        return tracing::warn!(connection, ?message, "a message out of turn");
+    };
+    let Some(process) = rooms.worlds.process(*number, *rank) else { return };
+    match message {
+        ToAgent::Hello { .. } | ToAgent::Astray { .. } => {}
+        ToAgent::Initialized => {
+            rooms.worlds.initialized(*number, *rank);
+            rooms.job.report(Event::Initialized(process));
+        }
+        ToAgent::Abort { code } => rooms.job.report(Event::AbortRequested { process, code: *code }),
+        ToAgent::Finalized => rooms.job.report(Event::Finalized(process)),
+    }
+}
+
+fn welcome(
+    rooms: &mut Rooms,
+    connection: ConnectionId,
+    (number, rank): (WorldNumber, Rank),
+    library: &Library,
+    (link, peer): (Link, Peer),
+) -> Result<(), String> {
+    let Rooms { job, door, shepherds, worlds, files, .. } = rooms;
+    let pid = peer.pid;
+    if let Some(reason) = worlds.comes_late(job, shepherds, (number, rank), &peer) {
+        return Err(reason);
+    }
+    let held = worlds.may_join(shepherds, number, rank, peer)?;
+    let (map, page) = shared_page().map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
+    worlds.joined(job, files, shepherds, (number, rank), held);
+    link.trust();
+    if let Some(member) = worlds.member_mut(number, rank) {
+        member.without_mpi = false;
+        member.joins += 1;
+        job.report(Event::Initializing(member.process));
+        member.page = map;
+        if let Some(former) = member.link.replace(link.clone()) {
+            // It has dialled twice: no more than one connection is kept.
+            former.close();
+            door.forget_rank(number, rank);
+        }
+    }
+    door.admit(connection, Dialler::Rank(number, rank));
+    tracing::info!(rank, pid, library = library.name, "a rank is about to initialise MPI");
+    correct(job, library);
+    match library.flavour {
+        Flavour::Mpich => welcome_pmi(rooms, (number, rank), &link, page),
+        Flavour::OpenMpi => {
+            rooms.pmix.await_welcome(number, rank, page);
+            rooms.pmix.serve(&mut rooms.job, &rooms.worlds, number);
+            rooms.pmix.welcome(&rooms.job, &rooms.worlds, &rooms.shepherds, number);
+            Ok(())
+        }
+    }
+}
+
+/// The welcome of a rank whose MPI speaks PMI-1.
+fn welcome_pmi(
+    rooms: &mut Rooms,
+    (number, rank): (WorldNumber, Rank),
+    link: &Link,
+    page: OwnedFd,
+) -> Result<(), String> {
+    let Rooms { job, pmi, .. } = rooms;
+    let (fd, env) = pmi.open(job, number, rank).map_err(|error| format!("no connection for PMI: {error}"))?;
+    let mut env: Vec<_> = env.into_iter().map(|(key, value)| (key, Some(value.into_bytes()))).collect();
+    if job.oversubscribed() {
+        env.extend(job.unless_set(ft_pmi1::OVERSUBSCRIBED.0, ft_pmi1::OVERSUBSCRIBED.1));
+    }
+    env.push(("PMIX_NAMESPACE".into(), None));
+    env.push(("PMIX_RANK".into(), None));
+    link.send_with(&ToRank::Welcome { env, pmi_fd: true }, vec![page, fd]);
+    Ok(())
+}
+
+/// What was said of the MPI may be wrong; what the library says of itself is what it is served as.
+fn correct(job: &mut Job, library: &Library) {
+    if job.spec.mpi == "auto" || job.spec.linked_in == Some(library.flavour) {
+        return;
+    }
+    let sentence = format!(
+        "--ft-mpi={} (FT_MPI) is wrong: the program has loaded {}, which is {}, and is served as that",
+        job.spec.mpi,
+        loners::in_short(&library.name),
+        loners::name(library.flavour)
+    );
+    job.notice_once(sentence);
+}
+
+/// A process with the preload, but without the environment that says where it belongs. That is known of its shepherd.
+fn astray(rooms: &mut Rooms, connection: ConnectionId, why: &str) {
+    let Rooms { job, door, shepherds, worlds, .. } = rooms;
+    let Some((link, peer)) = door.stranger(connection) else { return };
+    let pid = peer.pid;
+    let above =
+        |slot| shepherds.process(slot).zip(peer.held.as_ref()).is_some_and(|(shepherd, held)| held.is_below(shepherd));
+    let members = worlds.all().filter(|world| !world.stopping).flat_map(|world| world.members.values());
+    let found = members.filter(|member| !member.ended).find(|member| above(member.slot));
+    let Some(process) = found.map(|member| member.process) else {
+        return link.send(&ToRank::Refused { reason: "the job has ended".into() });
+    };
+    let reason = format!(
+        "process {pid} would be a job of its own: {why}; something between ftrun and the program clears the environment"
+    );
+    job.report(Event::StartFailed { process, reason, status: 1 });
+}
+
+/// The page that a rank shares with this agent. Where a file-size limit leaves no room for it, the rank gets one that nobody
+/// else sees, and its death is seen by its shepherd alone.
+fn shared_page() -> io::Result<(Option<Arc<SharedMap>>, OwnedFd)> {
+    let page = create_sparse_sealed_memfd("ft-rank-page", page::SIZE as u64)
+        // Nobody can cut it, and touching it cannot fail.
+        .and_then(|fd| allocate(&fd, 0, page::SIZE as u64).map(|()| fd))
+        .and_then(|fd| Ok((Some(Arc::new(SharedMap::map(&fd, 0, page::SIZE)?)), fd)));
+    match page {
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => {
+            let zero = std::fs::OpenOptions::new().read(true).write(true).open("/dev/zero")?;
+            Ok((None, zero.into()))
+        }
+        other => other,
+    }
+}

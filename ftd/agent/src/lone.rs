@@ -1,0 +1,96 @@
+//! The search for ranks that would be jobs of their own.
+
+use crate::job::Job;
+use crate::loners::{self, Loner, Search};
+use crate::outlet::Outlet;
+use crate::world::Member;
+use crate::worlds::Worlds;
+use ft_wire::{Rank, World as WorldNumber};
+use ftd_core::Event;
+use std::collections::BTreeSet;
+
+/// What the search says.
+#[derive(Debug)]
+pub enum News {
+    /// It is time to look whether ranks of this world are alone.
+    Look(WorldNumber, Box<Search>),
+    /// That was done, and perhaps one was found.
+    Looked(WorldNumber, Box<Search>, Option<Loner>),
+}
+
+/// The worlds whose processes are being looked at.
+#[derive(Debug)]
+pub struct Lone {
+    searched: BTreeSet<WorldNumber>,
+    news: Outlet<News>,
+}
+
+impl Lone {
+    /// None is.
+    pub fn new(news: Outlet<News>) -> Lone {
+        Lone { searched: BTreeSet::new(), news }
+    }
+
+    /// Begins to look at a world's processes, unless that goes on already.
+    pub fn seek(&mut self, job: &Job, worlds: &Worlds, number: WorldNumber) {
+        // What was found in the program's file is so.
+        let certain = job.spec.linked_in.is_some() && job.spec.mpi == "auto";
+        if !certain && worlds.running(number).is_some() && self.searched.insert(number) {
+            self.rest(number, Search::default());
+        }
+    }
+
+    /// The next look comes when the last one has ended, and its rest is over.
+    fn rest(&self, number: WorldNumber, search: Search) {
+        let (news, rest) = (self.news.clone(), search.rest());
+        tokio::spawn(async move {
+            tokio::time::sleep(rest).await;
+            news.send(News::Look(number, Box::new(search)));
+        });
+    }
+
+    /// The search goes on.
+    pub fn take(&mut self, job: &mut Job, worlds: &Worlds, news: News) {
+        match news {
+            News::Look(number, search) => self.look(job, worlds, number, *search),
+            News::Looked(number, search, loner) => {
+                if let Some(loner) = loner {
+                    refuse(job, worlds, number, &loner);
+                }
+                self.rest(number, *search);
+            }
+        }
+    }
+
+    /// Has ranks looked at that have not joined, or whose joined process has ended and left others; when there are none, there
+    /// is nothing to look for until one of these ends.
+    fn look(&mut self, job: &Job, worlds: &Worlds, number: WorldNumber, mut search: Search) {
+        let world = worlds.running(number);
+        let waiting = world.into_iter().flat_map(|world| &world.members).filter(|(_, member)| member.may_be_alone());
+        let waiting: Vec<(&Rank, &Member)> = waiting.collect();
+        if waiting.is_empty() {
+            self.searched.remove(&number);
+            return;
+        }
+        let below = |(rank, member): (&Rank, &Member)| {
+            Some(loners::Below { rank: *rank, child: member.child?, joined: member.mpi_pid() })
+        };
+        let ranks: Vec<_> = waiting.into_iter().filter_map(below).collect();
+        let (news, preload, served) = (self.news.clone(), job.spec.preload.clone(), job.spec.linked_in);
+        tokio::task::spawn_blocking(move || {
+            let _behind = ft_sys::behind::Behind::begin();
+            let loner = search.look(&ranks, &preload, served);
+            news.send(News::Looked(number, Box::new(search), loner));
+        });
+    }
+}
+
+/// One rank alone would mean as many jobs of one as there are ranks.
+fn refuse(job: &mut Job, worlds: &Worlds, number: WorldNumber, loner: &Loner) {
+    let is_rank = |member: &Member| member.mpi_pid() == Some(loner.pid);
+    let found = worlds.member(number, loner.rank).filter(|member| member.may_be_alone() && !is_rank(member));
+    if let Some(process) = found.map(|member| member.process) {
+        let reason = loner.sentence(&job.spec.mpi, &job.spec.preload);
+        job.report(Event::StartFailed { process, reason, status: 1 });
+    }
+}

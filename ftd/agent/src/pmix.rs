@@ -1,0 +1,384 @@
+//! The ranks' MPI libraries that speak PMIx, with an `ft-pmix` in between.
+
+use crate::job::Job;
+use crate::library;
+use crate::outlet::Outlet;
+use crate::pmix_host::{self, HostError, HostId, PmixHost};
+use crate::published::{self, Full, Published};
+use crate::shepherds::Shepherds;
+use crate::world::World;
+use crate::worlds::Worlds;
+use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc, SUCCESS, ToAgent, ToPmix};
+use ft_wire::shepherd::{Start, ToShepherd};
+use ft_wire::{Flavour, Rank, Slot, World as WorldNumber, rank};
+use ftd_core::{Event, Process, WorldId};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// What one world has of it.
+#[derive(Debug, Default)]
+struct Served {
+    host: Option<PmixHost>,
+    /// The environment by rank, once the host has registered the world.
+    env: Option<BTreeMap<Rank, pmix::Variables>>,
+    /// Ranks whose welcome waits for that, and the descriptors of their pages with it.
+    waiting: BTreeMap<Rank, OwnedFd>,
+    /// Starts that wait for it (static programs).
+    deferred: Vec<(Slot, Start)>,
+    /// What its ranks published.
+    published: Published,
+    /// `PMIx_Abort` calls that wait for an answer, by rank.
+    aborts: BTreeMap<Rank, Vec<u64>>,
+    /// All ranks have been inside a fence.
+    fenced: bool,
+}
+
+/// The servers of all worlds, and one that is ready for the next.
+#[derive(Debug)]
+pub struct Pmix {
+    worlds: BTreeMap<WorldNumber, Served>,
+    warm: Option<PmixHost>,
+    /// The libpmix that the next `ft-pmix` runs on, if not on that which it was built for.
+    libpmix: Option<PathBuf>,
+    next_host: HostId,
+    beat: ft_sys::pulse::Beat,
+    wanted: bool,
+    news: Outlet<pmix_host::News>,
+}
+
+/// What follows outside of here from a word of an `ft-pmix`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follows {
+    /// Nothing.
+    Nothing,
+    /// A rank of this world is served no more: what may come after it in a script is to be looked for.
+    Unserved(WorldNumber),
+}
+
+impl Pmix {
+    /// No server yet.
+    pub fn new(job: &Job, news: Outlet<pmix_host::News>) -> Pmix {
+        Pmix {
+            worlds: BTreeMap::new(),
+            warm: None,
+            libpmix: None,
+            next_host: 1,
+            beat: ft_sys::pulse::Beat::new(std::time::Instant::now()),
+            wanted: job.spec.expect_pmix && job.spec.linked_in != Some(Flavour::Mpich),
+            news,
+        }
+    }
+
+    /// Keeps one `ft-pmix` ready for the next world that wants one: its start is no part of a recovery.
+    pub fn warm_up(&mut self, job: &mut Job, worlds: &Worlds) {
+        if self.wanted && self.warm.is_none() {
+            self.warm = self.start(job, worlds);
+        }
+    }
+
+    /// MPI Sessions need PMIx groups, and what a server answers to those has changed within the versions of PMIx: this `ft-pmix`,
+    /// and those of later worlds, run on the library that the MPI itself has loaded.
+    pub fn serve_sessions(&mut self, pid: i32) {
+        if self.libpmix.is_some() {
+            return;
+        }
+        self.libpmix = library::loaded(pid, b"libpmix.so");
+        if let Some(library) = &self.libpmix {
+            tracing::info!(library = %library.display(), "ft-pmix runs on the program's libpmix from now on");
+            self.warm.take().into_iter().for_each(PmixHost::kill);
+        }
+    }
+
+    fn start(&mut self, job: &mut Job, worlds: &Worlds) -> Option<PmixHost> {
+        let id = self.next_host;
+        self.next_host += 1;
+        let tmpdir = Path::new(&job.spec.job_dir).join("pmix").join(format!("{}-{id}", std::process::id()));
+        match PmixHost::start(id, &job.spec.ft_pmix, self.libpmix.as_deref(), &tmpdir, self.news.clone()) {
+            Ok(host) => Some(host),
+            Err(error) => {
+                without_host(job, worlds, &error);
+                None
+            }
+        }
+    }
+
+    /// Makes sure that the world has a host for libpmix.
+    pub fn serve(&mut self, job: &mut Job, worlds: &Worlds, number: WorldNumber) {
+        self.wanted = true;
+        let taken =
+            worlds.get(number).is_none() || self.worlds.get(&number).is_some_and(|served| served.host.is_some());
+        if taken {
+            return;
+        }
+        let Some(host) = self.warm.take().or_else(|| self.start(job, worlds)) else { return };
+        let nspace = format!("{}.w{number}", job.spec.job);
+        let hostname = nix::unistd::gethostname().map(|h| h.to_string_lossy().into_owned()).unwrap_or_default();
+        host.send(ToPmix::Register(pmix::WorldInfo {
+            tmpdir: directory(job, number),
+            nspace,
+            world_size: job.spec.world_size,
+            nodes: vec![(hostname, (0..job.spec.world_size).collect())],
+            me: 0,
+            incarnation: u32::try_from(number - 1).unwrap_or(u32::MAX),
+            argv0: job.spec.argv.first().cloned().unwrap_or_default(),
+            cwd: job.spec.cwd.clone(),
+        }));
+        self.worlds.entry(number).or_default().host = Some(host);
+    }
+
+    /// These processes of a static program start when the environment is known.
+    pub fn defer(&mut self, number: WorldNumber, starts: Vec<(Slot, Start)>) {
+        self.worlds.entry(number).or_default().deferred = starts;
+    }
+
+    /// Those that have been waiting for it are not started any more.
+    pub fn take_deferred(&mut self, number: WorldNumber) -> Vec<(Slot, Start)> {
+        self.worlds.get_mut(&number).map(|served| std::mem::take(&mut served.deferred)).unwrap_or_default()
+    }
+
+    /// A rank has joined that waits for its environment, and its page with it.
+    pub fn await_welcome(&mut self, number: WorldNumber, rank: Rank, page: OwnedFd) {
+        self.worlds.entry(number).or_default().waiting.insert(rank, page);
+    }
+
+    /// Gives the environment to those that wait for it, if it is known.
+    pub fn welcome(&mut self, job: &Job, worlds: &Worlds, shepherds: &Shepherds, number: WorldNumber) {
+        let extra = open_mpi_environment(job, number);
+        let Some(served) = self.worlds.get_mut(&number) else { return };
+        let Some(env) = &served.env else { return };
+        for (rank, page) in std::mem::take(&mut served.waiting) {
+            let mut all: Vec<(String, Option<Vec<u8>>)> =
+                env.get(&rank).into_iter().flatten().map(|(k, v)| (k.clone(), Some(v.clone()))).collect();
+            for key in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID"] {
+                all.push((key.into(), None));
+            }
+            all.extend(extra.iter().cloned());
+            if let Some(link) = worlds.member(number, rank).and_then(|member| member.link.as_ref()) {
+                link.send_with(&rank::ToRank::Welcome { env: all, pmi_fd: false }, vec![page]);
+            }
+        }
+        for (slot, mut start) in std::mem::take(&mut served.deferred) {
+            let extra = extra.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?)));
+            for (key, value) in env.get(&start.rank).into_iter().flatten().cloned().chain(extra) {
+                start.env.push((key.into_bytes(), value));
+            }
+            shepherds.tell(slot, &ToShepherd::Start(start));
+        }
+    }
+
+    /// Ends the server of a world of which nothing is left.
+    pub fn kill(&mut self, number: WorldNumber) {
+        if let Some(host) = self.worlds.get_mut(&number).and_then(|served| served.host.take()) {
+            host.kill();
+        }
+    }
+
+    /// The same; nobody is left who could ask.
+    pub fn forget(&mut self, number: WorldNumber) {
+        self.kill(number);
+        self.worlds.remove(&number);
+    }
+
+    /// Ends them all.
+    pub fn kill_all(&mut self) {
+        let of_worlds = self.worlds.values_mut().filter_map(|served| served.host.take());
+        self.warm.take().into_iter().chain(of_worlds).for_each(PmixHost::kill);
+    }
+
+    /// The worlds that go on and whose server is dead, whatever has been heard of it so far.
+    pub fn dead(&self, worlds: &Worlds) -> Vec<WorldNumber> {
+        let dead = |served: &Served| served.host.as_ref().is_some_and(PmixHost::is_dead);
+        let served = self.worlds.iter().filter(|(number, served)| worlds.running(**number).is_some() && dead(served));
+        served.map(|(number, _)| *number).collect()
+    }
+
+    /// Asks every `ft-pmix` whether it is there.
+    pub fn ask(&mut self, job: &Job) {
+        let now = std::time::Instant::now();
+        let in_time = self.beat.beat(now);
+        let said: Vec<String> = self.hosts().filter_map(|host| host.ask(in_time, now)).collect();
+        said.into_iter().for_each(|line| job.notice(line));
+    }
+
+    fn hosts(&mut self) -> impl Iterator<Item = &mut PmixHost> {
+        self.worlds.values_mut().filter_map(|served| served.host.as_mut()).chain(self.warm.as_mut())
+    }
+
+    fn world_of(&self, host: HostId) -> Option<WorldNumber> {
+        let serves = |served: &Served| served.host.as_ref().is_some_and(|other| other.id == host);
+        self.worlds.iter().find(|(_, served)| serves(served)).map(|(number, _)| *number)
+    }
+
+    /// The abort was the program's own wish: its process may go on with it.
+    pub fn proceed(&mut self, number: WorldNumber, rank: Rank) {
+        let Some(served) = self.worlds.get_mut(&number) else { return };
+        for token in served.aborts.remove(&rank).into_iter().flatten() {
+            served.answer([ToPmix::Done { token, status: 0 }]);
+        }
+    }
+
+    /// An `ft-pmix` says something.
+    pub fn take(
+        &mut self,
+        job: &mut Job,
+        worlds: &mut Worlds,
+        shepherds: &Shepherds,
+        host: HostId,
+        message: ToAgent,
+    ) -> Follows {
+        let Some(speaker) = self.hosts().find(|other| other.id == host) else { return Follows::Nothing };
+        speaker.answered();
+        if let ToAgent::Failed { reason } = message {
+            self.fails(job, worlds, host, &reason);
+            return Follows::Nothing;
+        }
+        // The one that is kept for the next world has no world yet.
+        let Some(number) = self.world_of(host) else { return Follows::Nothing };
+        if let ToAgent::Registered { env } = message {
+            self.worlds.entry(number).or_default().env = Some(env.into_iter().collect());
+            self.welcome(job, worlds, shepherds, number);
+            return Follows::Nothing;
+        }
+        let Some(served) = self.worlds.get_mut(&number) else { return Follows::Nothing };
+        match message {
+            ToAgent::Ready { version } => tracing::debug!(version, "libpmix"),
+            ToAgent::Connected { rank } => worlds.is_served(shepherds, number, rank),
+            ToAgent::Finalized { rank } => worlds.finalized_without_preload(job, number, rank),
+            ToAgent::LostConnection { rank } => {
+                worlds.connection_lost(job, number, rank);
+                worlds.is_served_no_more(number, rank);
+                return Follows::Unserved(number);
+            }
+            ToAgent::Abort { token, rank, status, message } => {
+                tracing::info!(rank, status, message, "PMIx_Abort");
+                served.aborts.entry(rank).or_default().push(token);
+                if let Some(process) = worlds.process(number, rank) {
+                    job.report(Event::AbortRequested { process, code: status });
+                }
+            }
+            request => served.answer_request(job, request),
+        }
+        Follows::Nothing
+    }
+
+    /// libpmix does not serve. What has never worked here would not the next time either; what has may again.
+    fn fails(&mut self, job: &mut Job, worlds: &Worlds, host: HostId, reason: &str) {
+        let Some(number) = self.world_of(host) else {
+            // Whoever needs one will hear it from its own.
+            return self.warm.take().into_iter().for_each(PmixHost::kill);
+        };
+        match worlds.get(number).and_then(first).filter(|_| number == 1) {
+            Some(process) => {
+                let reason = format!("there is no PMIx server for it (ft-pmix): {reason}");
+                job.report(Event::StartFailed { process, reason, status: 1 });
+            }
+            None => {
+                job.notice(format!("ft-pmix: {reason}"));
+                job.report(Event::WorldServerLost(WorldId(number)));
+            }
+        }
+    }
+
+    /// An `ft-pmix` is gone.
+    pub fn left(&mut self, job: &mut Job, worlds: &Worlds, host: HostId, reason: &str) {
+        if self.warm.as_ref().is_some_and(|p| p.id == host) {
+            tracing::warn!(reason, "the ft-pmix kept for the next world is gone");
+            self.warm = None;
+            return;
+        }
+        let Some(number) = self.world_of(host) else { return };
+        self.kill(number);
+        // Ranks that have finalized, and worlds that end, need it no more.
+        let needed = |world: &World| world.members.values().any(|m| !m.ended);
+        if worlds.running(number).is_some_and(needed) {
+            job.report(Event::WorldServerLost(WorldId(number)));
+        }
+    }
+}
+
+impl Served {
+    /// What is answered from what is known here.
+    fn answer_request(&mut self, job: &Job, request: ToAgent) {
+        let done = |token, status| Some(ToPmix::Done { token, status });
+        let answer = match request {
+            ToAgent::Fence { token, data, .. } => {
+                if !std::mem::replace(&mut self.fenced, true) {
+                    ft_sys::gate::reach("agent.fence", None);
+                }
+                Some(ToPmix::FenceDone { token, status: SUCCESS, data })
+            }
+            ToAgent::Publish { token, proc, values } => return self.publish(job, token, &proc, values),
+            ToAgent::Modex { token, .. } => Some(ToPmix::ModexDone { token, status: ERR_NOT_FOUND, data: Vec::new() }),
+            ToAgent::Lookup { token, keys, wait, .. } => self.published.look_up(token, keys, wait),
+            ToAgent::Unpublish { token, keys, .. } => {
+                self.published.unpublish(&keys);
+                done(token, SUCCESS)
+            }
+            ToAgent::Connect { token, .. } => done(token, SUCCESS),
+            ToAgent::Spawn { token, command, .. } => {
+                job.say_spawn_refused(&command);
+                done(token, ERR_NOT_SUPPORTED)
+            }
+            _ => None,
+        };
+        self.answer(answer);
+    }
+
+    fn answer(&self, answers: impl IntoIterator<Item = ToPmix>) {
+        if let Some(host) = &self.host {
+            answers.into_iter().for_each(|answer| host.send(answer));
+        }
+    }
+
+    fn publish(&mut self, job: &Job, token: u64, proc: &Proc, values: Vec<(String, Vec<u8>)>) {
+        match self.published.publish(proc, values) {
+            Ok(waiting) => {
+                let done = ToPmix::Done { token, status: SUCCESS };
+                self.answer(std::iter::once(done).chain(waiting));
+            }
+            Err(Full) => {
+                self.answer([ToPmix::Done { token, status: ERR_OUT_OF_RESOURCE }]);
+                let most = published::MOST_BYTES >> 20;
+                job.notice(format!("more than {most} MiB are published through PMIx: the last of it is refused"));
+            }
+        }
+    }
+}
+
+/// The world's session files.
+pub fn directory(job: &Job, number: WorldNumber) -> PathBuf {
+    job.spec.job_dir.join(format!("pmix/w{number}"))
+}
+
+fn first(world: &World) -> Option<Process> {
+    world.members.values().next().map(|member| member.process)
+}
+
+/// One of another build would be as well the next time: the job ends. Before the first world there is nobody to end, and
+/// that world asks again.
+fn without_host(job: &mut Job, worlds: &Worlds, error: &HostError) {
+    let process = worlds.all().next_back().and_then(first);
+    match (error, process) {
+        (HostError::Build(_), Some(process)) => {
+            job.report(Event::StartFailed { process, reason: error.to_string(), status: 1 });
+        }
+        (HostError::Build(_), None) => {}
+        (HostError::Start { .. }, _) => job.notice(error.to_string()),
+    }
+}
+
+/// What Open MPI needs besides PMIx's variables: what keeps it from becoming a singleton, what its own launcher says
+/// when ranks share processors, and shared memory in the world's directory, which goes with the world.
+fn open_mpi_environment(job: &Job, number: WorldNumber) -> Vec<(String, Option<Vec<u8>>)> {
+    let mut env = vec![(pmix::NOT_SINGLETON.0.to_string(), Some(pmix::NOT_SINGLETON.1.into()))];
+    if job.oversubscribed() {
+        env.extend(job.unless_set(pmix::OVERSUBSCRIBED.0, pmix::OVERSUBSCRIBED.1));
+    }
+    for component in ["btl_vader", "btl_sm", "osc_rdma", "osc_sm"] {
+        let key = &format!("OMPI_MCA_{component}_backing_directory");
+        env.extend(job.unless_set(key, directory(job, number).into_os_string().into_vec()));
+    }
+    env
+}

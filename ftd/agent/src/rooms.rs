@@ -1,0 +1,119 @@
+//! The agent's rooms, each of which owns its state, and the few things that concern more than one of them.
+
+use crate::checkpoints::Checkpoints;
+use crate::clients::Clients;
+use crate::door::Door;
+use crate::error::AgentError;
+use crate::files;
+use crate::input::{Input, outlet};
+use crate::job::Job;
+use crate::lease::Lease;
+use crate::link::Link;
+use crate::lone::Lone;
+use crate::pmi::Pmi;
+use crate::pmix::Pmix;
+use crate::restart_files::RestartFiles;
+use crate::shepherds::Shepherds;
+use crate::watcher::Watcher;
+use crate::worlds::Worlds;
+use ft_wire::launcher::JobSpec;
+use ft_wire::{Rank, Slot, Version, World as WorldNumber};
+use ftd_core::{Event, WorldId};
+use std::os::fd::OwnedFd;
+use tokio::sync::mpsc::UnboundedSender;
+
+/// All of them.
+#[derive(Debug)]
+pub struct Rooms {
+    /// What the job is, and whom to tell.
+    pub job: Job,
+    /// Connections.
+    pub door: Door,
+    /// Shepherds and slots.
+    pub shepherds: Shepherds,
+    /// How long this node may compute.
+    pub lease: Lease,
+    /// Processes.
+    pub worlds: Worlds,
+    /// The search for ranks that are alone.
+    pub lone: Lone,
+    /// Servers for MPIs that speak PMIx.
+    pub pmix: Pmix,
+    /// Servers for MPIs that speak PMI-1.
+    pub pmi: Pmi,
+    /// Checkpoint libraries.
+    pub clients: Clients,
+    /// Checkpoints.
+    pub checkpoints: Checkpoints,
+    /// The program's own restart files.
+    pub files: files::Watch,
+    /// What the newest world found of those.
+    pub restart_files: RestartFiles,
+}
+
+impl Rooms {
+    /// Of a job that has just been described, of so many nodes.
+    ///
+    /// # Errors
+    /// When the job's directory cannot be used, or there are no threads.
+    pub fn new(
+        spec: JobSpec,
+        notices: OwnedFd,
+        launcher: Link,
+        nodes: usize,
+        inputs: &UnboundedSender<Input>,
+    ) -> Result<Rooms, AgentError> {
+        let files = files::Watch::start(&spec.job_dir, notices, spec.mode != "none")
+            .map_err(|error| AgentError::JobDir { path: spec.job_dir.clone(), error })?;
+        let watcher = Watcher::start(outlet(inputs, Input::Dying)).map_err(AgentError::Io)?;
+        let job = Job::new(spec, launcher);
+        Ok(Rooms {
+            door: Door::default(),
+            shepherds: Shepherds::default(),
+            lease: Lease::new(nodes).map_err(AgentError::Io)?,
+            worlds: Worlds::new(watcher, outlet(inputs, Input::Gone)),
+            lone: Lone::new(outlet(inputs, Input::Lone)),
+            pmix: Pmix::new(&job, outlet(inputs, Input::Pmix)),
+            pmi: Pmi::new(outlet(inputs, Input::Pmi)),
+            clients: Clients::default(),
+            checkpoints: Checkpoints::new(&job, outlet(inputs, Input::Checkpoints)),
+            files,
+            restart_files: RestartFiles::default(),
+            job,
+        })
+    }
+
+    /// Nothing of a stopped world is left on this node.
+    pub fn world_emptied(&mut self, number: WorldNumber) {
+        self.pmix.kill(number);
+        self.job.report(Event::WorldEmptied(WorldId(number)));
+    }
+
+    /// Nothing is left on `slot` of the world that occupied it.
+    pub fn slot_emptied(&mut self, slot: Slot) {
+        for number in self.worlds.slot_emptied(slot) {
+            self.world_emptied(number);
+        }
+    }
+
+    /// A process has ended, or its MPI does not speak with its server any more: what may come after it in a script is looked for.
+    pub fn seek_loners(&mut self, number: WorldNumber) {
+        self.lone.seek(&self.job, &self.worlds, number);
+    }
+
+    /// A rank takes no more checkpoints: the others are told, and people, once their later ones are known to be in vain.
+    pub fn rank_leaves(&mut self, number: WorldNumber, rank: Rank, last: Option<Version>, how: &'static str) {
+        let Some(epoch) = self.worlds.running(number).map(|world| world.epoch) else { return };
+        if self.clients.rank_leaves(number, rank, last, how) {
+            self.checkpoints.rank_leaves(&self.job, epoch, rank, last, how);
+        }
+    }
+
+    /// Tells a rank that waits for its state which version that is, if it is known.
+    pub fn answer_restore(&mut self, number: WorldNumber, rank: Rank) {
+        let Some(world) = self.worlds.get(number) else { return };
+        if let Some(found) = self.checkpoints.found(world.epoch, rank) {
+            self.clients.answer_restore(number, rank, found);
+        }
+    }
+}
