@@ -6,7 +6,6 @@
 //! death came first, for libraries abort because a peer died, often before the kernel has finished with that peer. Until
 //! then such an end is *held*.
 
-use crate::agent::{Exit, Limit};
 use crate::failure::{Cause, OwnEnd};
 
 /// How far a process is.
@@ -22,6 +21,79 @@ pub enum Phase {
     /// Past `MPI_Finalize`.
     Finalized,
 }
+
+/// How a process ended, as `wait` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Exit {
+    /// Killed by this signal.
+    Signal(i32),
+    /// Exited with this code.
+    Code(i32),
+    /// It was killed, and of what nobody can tell any more.
+    Unseen,
+}
+
+/// Why the kernel sends a SIGKILL of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Limit {
+    /// Memory ran out: the out-of-memory killer.
+    Memory,
+    /// The process had used up the CPU time that it may use (`RLIMIT_CPU`).
+    CpuTime,
+}
+
+/// What is seen of a process that is dying or dead, before anybody has waited for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sight {
+    /// It had said that it ends by its own will, or is known to have done so: its exit will say how.
+    pub announced: bool,
+    /// It stands below a wrapper and was killed by this signal, wherever it was: what its wrapper makes of that is not waited for.
+    pub signal: Option<i32>,
+}
+
+/// What is known when the direct child of a slot has ended: the rank, or a wrapper above it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// How that one ended.
+    pub child: Exit,
+    /// Why the kernel may have killed it.
+    pub limit: Option<Limit>,
+    /// The rank below it died before, and not by its own will.
+    pub below: Option<Below>,
+    /// A rank below it may have died that nobody has seen.
+    pub unseen: bool,
+}
+
+/// How a rank below a wrapper died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Below {
+    /// Its exit, where anybody knows it.
+    pub exit: Option<Exit>,
+    /// Why the kernel killed it, if it did.
+    pub limit: Option<Limit>,
+}
+
+impl Ended {
+    /// What the wrapper's end, or its shepherd's word on it, means for the rank.
+    pub fn of_rank(&self) -> (Exit, Option<Limit>) {
+        let Some(below) = self.below else { return (self.child, self.limit) };
+        let exit = match (below.exit, self.child) {
+            (Some(killed @ Exit::Signal(_)), _) => killed,
+            // ftd kills the wrappers of the dead.
+            (known, Exit::Signal(SIGKILL)) => known.unwrap_or(Exit::Unseen),
+            // A rank that ended without a word to ftd, but not by a signal: what it meant its wrapper may say.
+            (_, exit) => exit,
+        };
+        (exit, self.limit.or(below.limit))
+    }
+
+    /// Whether the wrapper tells of a signal below it of which nobody has seen whom it killed: that was the rank.
+    pub fn tells_of_death(&self) -> bool {
+        self.unseen && !matches!(self.of_rank().0, Exit::Code(0..=128 | 193..))
+    }
+}
+
+const SIGKILL: i32 = 9;
 
 /// What an exit means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,5 +170,42 @@ mod tests {
         for (phase, dying, exit, limit, expected) in table {
             assert_eq!(verdict(phase, dying, exit, limit), expected, "{phase:?} {dying} {exit:?} {limit:?}");
         }
+    }
+
+    fn below(exit: Option<Exit>) -> Option<Below> {
+        Some(Below { exit, limit: None })
+    }
+
+    #[test]
+    fn the_rank_counts_when_it_was_seen_dying_and_else_the_wrapper() {
+        let ended = |child, below| Ended { child, limit: None, below, unseen: false }.of_rank().0;
+        let killed = Exit::Signal(SIGKILL);
+        assert_eq!(ended(killed, None), killed, "it may be ftd that kills both");
+        for wrapper in [killed, Exit::Code(0), Exit::Code(139)] {
+            assert_eq!(ended(wrapper, below(Some(Exit::Signal(11)))), Exit::Signal(11));
+        }
+        let by_itself = below(Some(Exit::Code(3)));
+        assert_eq!((ended(Exit::Code(7), by_itself), ended(killed, by_itself)), (Exit::Code(7), Exit::Code(3)));
+        // As on a kernel that has forgotten it: what nobody knows is no SIGKILL.
+        let forgotten = below(None);
+        assert_eq!(ended(killed, forgotten), Exit::Unseen);
+        assert_eq!(ended(Exit::Code(139), forgotten), Exit::Code(139), "a shell tells of the signal");
+        assert_eq!(ended(Exit::Signal(15), forgotten), Exit::Signal(15));
+        let limits = Ended {
+            child: killed,
+            limit: Some(Limit::Memory),
+            below: Some(Below { exit: None, limit: Some(Limit::CpuTime) }),
+            unseen: false,
+        };
+        assert_eq!(limits.of_rank().1, Some(Limit::Memory));
+    }
+
+    #[test]
+    fn a_wrapper_tells_of_a_death_that_nobody_saw() {
+        let tells = |child, unseen| Ended { child, limit: None, below: None, unseen }.tells_of_death();
+        for exit in [Exit::Signal(11), Exit::Code(129), Exit::Code(192), Exit::Unseen] {
+            assert!(tells(exit, true) && !tells(exit, false), "{exit:?}");
+        }
+        assert!(![0, 1, 128, 193, 255].into_iter().any(|code| tells(Exit::Code(code), true)));
     }
 }

@@ -124,6 +124,22 @@ pub fn choose<'a>(inventories: impl IntoIterator<Item = &'a Inventory>, groups: 
     groups.ranks(world_size).into_iter().map(|(group, ranks)| (group, newest(&ranks))).collect()
 }
 
+/// The copies of `held` that are to be read next, and compared with their checksums, before a node says what it holds; of those that
+/// are not as they should be it has none. Where it is `alone`, these are what would be restored, and nothing else is read as
+/// long as that is whole; where others may hold less, all.
+pub fn to_verify(
+    held: &Inventory,
+    verified: &Inventory,
+    groups: &Groups,
+    world_size: u32,
+    alone: bool,
+) -> BTreeSet<Holding> {
+    let choice = choose([held], groups, world_size);
+    let chosen = |holding: &Holding| choice.get(&groups.of(holding.owner)) == Some(&Some(holding.stamp));
+    let unread = held.holdings.difference(&verified.holdings).copied();
+    unread.filter(|holding| !alone || chosen(holding)).collect()
+}
+
 /// What this node's ranks have committed in the running epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
@@ -191,6 +207,27 @@ mod tests {
         let node0 = Inventory::own([(Rank(0), stamp(20, 1)), (Rank(0), stamp(10, 1))]);
         let node1 = Inventory::own([(Rank(1), stamp(20, 2)), (Rank(1), stamp(10, 1))]);
         assert_eq!(choose([&node0, &node1], &Groups::one(), 2)[&GroupId(0)], Some(stamp(10, 1)));
+    }
+
+    #[test]
+    fn a_node_that_is_alone_reads_what_it_restores_and_others_all_that_they_hold() {
+        let copies = |copies: &[(u32, u64)]| {
+            Inventory::own(copies.iter().map(|(rank, version)| (Rank(*rank), stamp(*version, 1))))
+        };
+        let all = copies(&[(0, 10), (0, 20), (0, 30), (1, 10), (1, 20)]);
+        let read = |held: &Inventory, verified: &Inventory, alone| Inventory {
+            holdings: to_verify(held, verified, &Groups::one(), 2, alone),
+        };
+        let none = Inventory::default();
+        let newest = copies(&[(0, 20), (1, 20)]);
+        assert_eq!(read(&all, &none, true), newest, "30 is not complete");
+        assert_eq!(read(&all, &newest, true), none);
+        // One of them is damaged.
+        let left = copies(&[(0, 10), (0, 20), (0, 30), (1, 10)]);
+        assert_eq!(read(&left, &copies(&[(0, 20)]), true), copies(&[(0, 10), (1, 10)]));
+        assert_eq!(read(&copies(&[(0, 10)]), &none, true), none, "nobody else has the other rank's");
+        assert_eq!(read(&copies(&[(0, 10)]), &none, false), copies(&[(0, 10)]), "somebody else may have it");
+        assert_eq!(read(&all, &newest, false), copies(&[(0, 10), (0, 30), (1, 10)]));
     }
 
     #[test]

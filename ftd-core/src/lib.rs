@@ -15,6 +15,7 @@
 //! | [`policy`] | what the user chose, and every time-out |
 //! | [`plan`](mod@plan) | the next record from the last one and the failures |
 //! | [`inventory`] | frozen checkpoints and the version to restore |
+//! | [`due`] | when the next checkpoint pays |
 //! | [`blame`] | whose a death is; ends that are held until that is known |
 //! | [`ring`] | who observes whom |
 //! | [`fence`] | until when a node may compute, when a silent one is given up |
@@ -28,6 +29,7 @@
 pub mod agent;
 pub mod blame;
 pub mod breach;
+pub mod due;
 pub mod failure;
 pub mod fence;
 pub mod ids;
@@ -45,7 +47,8 @@ pub mod slots;
 pub mod tree;
 pub mod word;
 
-pub use agent::{Agent, Effect, Event, Exit, JobConfig, Limit, Predecessor};
+pub use agent::{Agent, Effect, Event, JobConfig, Predecessor};
+pub use blame::{Ended, Exit, Limit, Sight};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
 pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};

@@ -6,6 +6,7 @@
 //! ([`Decree::of`]), so no two nodes ever draw different ones.
 
 use crate::agent::Joiners;
+use crate::due::{Asked, Granted};
 use crate::failure::Cause;
 use crate::ids::{GroupId, Process, Rank, Version};
 use crate::inventory::{Choice, Committed, Groups, Inventory, Level, Stamp};
@@ -131,6 +132,8 @@ pub struct NodeWord {
     pub left: Option<Left>,
     /// What has been committed in this epoch.
     pub committed: Option<Committed>,
+    /// What the ranks have asked of their next checkpoint.
+    pub due: Asked,
     /// An end that is held waits for this survey.
     pub wanted: u64,
     /// This survey has been answered, and all before it.
@@ -175,6 +178,7 @@ impl NodeWord {
             (Some(own), Some(theirs)) => Some(in_common(own, theirs)),
             _ => None,
         };
+        self.due = self.due.and(child.due);
         self.wanted = self.wanted.max(child.wanted);
         self.surveyed = self.surveyed.min(child.surveyed);
         self.dead = self.dead.or(child.dead);
@@ -188,8 +192,8 @@ impl NodeWord {
 
     /// A subtree is missing: nothing can be said of all.
     fn without_one(&mut self) {
-        let NodeWord { wanted, dead, causes, joiners, .. } = std::mem::take(self);
-        *self = NodeWord { wanted, dead, causes, joiners, ..NodeWord::default() };
+        let NodeWord { due, wanted, dead, causes, joiners, .. } = std::mem::take(self);
+        *self = NodeWord { due, wanted, dead, causes, joiners, ..NodeWord::default() };
     }
 }
 
@@ -222,6 +226,8 @@ pub struct Decree {
     pub left: Option<Left>,
     /// The newest version that is complete, per group and level.
     pub complete: BTreeMap<(GroupId, Level), Version>,
+    /// Whether the next checkpoints are due.
+    pub due: Granted,
     /// This survey is to be made.
     pub survey: u64,
     /// This survey is over, and nobody's death came out in it unless [`dead`](Self::dead) says so.
@@ -254,6 +260,7 @@ impl Decree {
             finished: before.finished | word.finished,
             left: before.left.or(word.left),
             complete,
+            due: before.due.clone(),
             // A survey begins when the one before it is over.
             survey: if word.surveyed >= before.survey { before.survey.max(word.wanted) } else { before.survey },
             surveyed: before.surveyed.max(word.surveyed),

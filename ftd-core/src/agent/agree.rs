@@ -191,6 +191,7 @@ impl Agent {
     /// Inventories and commits belong to their epoch.
     fn forget_epoch(&mut self) {
         self.locals.clear();
+        self.questions = super::asked::Questions::default();
         (self.looks.asked, self.looks.answered) = (0, 0);
         self.holdings = None;
         self.inventory_asked = None;

@@ -1,5 +1,6 @@
 //! What an agent is told, and what it wants done.
 
+use crate::blame::{Ended, Exit, Limit, Sight};
 use crate::breach::Breach;
 use crate::failure::OwnEnd;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
@@ -43,26 +44,6 @@ impl JobConfig {
             breach: Breach::Nothing,
         }
     }
-}
-
-/// How a process ended, as `wait` says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Exit {
-    /// Killed by this signal.
-    Signal(i32),
-    /// Exited with this code.
-    Code(i32),
-    /// It was killed, and of what nobody can tell any more.
-    Unseen,
-}
-
-/// Why the kernel sends a SIGKILL of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Limit {
-    /// Memory ran out: the out-of-memory killer.
-    Memory,
-    /// The process had used up the CPU time that it may use (`RLIMIT_CPU`).
-    CpuTime,
 }
 
 /// What an agent is told. Events of worlds that have ended do no harm; the driver need not filter them.
@@ -113,6 +94,21 @@ pub enum Event {
         /// Of this signal; SIGKILL may turn out to be the kernel's.
         signal: i32,
     },
+    /// The process was seen dying or dead, by whatever sees it first: its robust futex, its connections, or who holds it below a
+    /// wrapper.
+    Seen {
+        /// Which.
+        process: Process,
+        /// What was seen.
+        sight: Sight,
+    },
+    /// The direct child of the process's slot is gone: the process, or its wrapper.
+    Ended {
+        /// Which.
+        process: Process,
+        /// What is known of it, and of the process below.
+        ended: Ended,
+    },
     /// The process is gone.
     Exited {
         /// Which.
@@ -159,6 +155,13 @@ pub enum Event {
         epoch: EpochId,
         /// What is whole and verified.
         inventory: Inventory,
+    },
+    /// The process asks whether it is time for a checkpoint. Answered by [`Effect::AnswerDue`].
+    DueAsked {
+        /// Which.
+        process: Process,
+        /// What the checkpoint cost that it has taken since it asked last, if it took one.
+        cost: Option<Micros>,
     },
     /// The process asks for its state.
     RestoreAsked(Process),
@@ -310,6 +313,13 @@ pub enum Effect {
         level: Level,
         /// The newest complete version.
         complete: Version,
+    },
+    /// Answer to [`Event::DueAsked`]; the same for the n-th question of every rank of the job.
+    AnswerDue {
+        /// Whose question.
+        process: Process,
+        /// Whether it is time.
+        yes: bool,
     },
     /// Let a process go on with the `MPI_Abort` that it waits in: it was its own wish.
     Proceed {

@@ -1,7 +1,7 @@
 //! What an event means for what the agent knows.
 
-use super::{Agent, Batch, Event, Exit, Limit, LocalEnd, Predecessor, Progress, Stage};
-use crate::blame::{self, Phase, verdict};
+use super::{Agent, Batch, Event, LocalEnd, Predecessor, Progress, Stage};
+use crate::blame::{self, Ended, Exit, Limit, Phase, verdict};
 use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
 use crate::inventory::{Inventory, Level};
@@ -32,6 +32,12 @@ impl Agent {
             Event::Finalized(process) => self.take_phase(process, Phase::Finalized),
             Event::Dying(process) => self.take_dying(process, None),
             Event::Killed { process, signal } => self.take_dying(process, Some(signal)),
+            Event::Seen { process, sight } => {
+                if !sight.announced {
+                    self.take_dying(process, sight.signal);
+                }
+            }
+            Event::Ended { process, ended } => self.take_ended(process, ended),
             Event::Exited { process, exit, limit } => self.take_exited(process, exit, limit),
             Event::AbortRequested { process, code } => self.take_own_end(process, OwnEnd::Abort(code)),
             Event::Surveyed { dying, leaving } => self.take_survey(&dying, &leaving),
@@ -45,6 +51,7 @@ impl Agent {
             Event::Drained(world) => self.drained |= self.stage == Stage::Draining && world.next() == self.world(),
             Event::Committed { process, version, level } => self.take_committed(process, version, level),
             Event::InventoryTaken { epoch, inventory } => self.take_inventory(epoch, &inventory),
+            Event::DueAsked { process, cost } => self.take_due_asked(process, cost),
             Event::RestoreAsked(process) => {
                 if let Some(local) = self.locals.get_mut(&process) {
                     local.asked = true;
@@ -75,6 +82,7 @@ impl Agent {
 
     fn take_start(&mut self, slots: Vec<SlotId>) {
         self.stage_since = self.now;
+        self.began = self.now;
         // Slots of this list that are in no record were asked for by an agent before this one.
         self.slots_since = self.now;
         self.started = true;
@@ -220,6 +228,14 @@ impl Agent {
             let cause = signal.filter(|signal| *signal != SIGKILL).map_or(Cause::Unknown, Cause::Signal);
             self.fail(Subject::Process(process), cause);
         }
+    }
+
+    fn take_ended(&mut self, process: Process, ended: Ended) {
+        if ended.tells_of_death() {
+            self.take_dying(process, None);
+        }
+        let (exit, limit) = ended.of_rank();
+        self.take_exited(process, exit, limit);
     }
 
     fn take_exited(&mut self, process: Process, exit: Exit, limit: Option<Limit>) {

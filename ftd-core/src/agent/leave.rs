@@ -2,7 +2,7 @@
 //! then on no death is a failure and no recovery begins.
 
 use super::{Agent, Effect, LocalEnd, Stage};
-use crate::agent::Exit;
+use crate::blame::Exit;
 use crate::failure::{OwnEnd, signal_name};
 use crate::ids::{Micros, Process, SlotId};
 use crate::plan::signal_status;

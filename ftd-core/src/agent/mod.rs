@@ -21,6 +21,7 @@
 //! ([`Hold`]), and the fence ([`Ring`]).
 
 mod agree;
+mod asked;
 mod event;
 mod execute;
 mod gather;
@@ -36,7 +37,7 @@ mod tell;
 pub use join::Joiners;
 pub use silence::Leased;
 
-pub use event::{Effect, Event, Exit, JobConfig, Limit};
+pub use event::{Effect, Event, JobConfig};
 
 use crate::blame::Phase;
 use crate::failure::{Cause, FailureSet};
@@ -169,6 +170,9 @@ pub struct Agent {
     /// Worlds with processes on this node; the ones being killed since when.
     worlds: BTreeMap<WorldId, Option<Micros>>,
     locals: BTreeMap<Process, Local>,
+    questions: asked::Questions,
+    /// When this agent began.
+    began: Micros,
     /// A process has been seen in `MPI_Init`: the program is none that does without.
     speaks_mpi: bool,
     batch: Option<Batch>,
@@ -229,10 +233,10 @@ pub struct Predecessor {
 impl Agent {
     /// The agent of node `me`.
     pub fn new(me: NodeId, config: JobConfig) -> Self {
-        let fence = Fence::new(me, 0, config.breach);
-        let tree = Tree::new(me);
         Agent {
             me,
+            fence: Fence::new(me, 0, config.breach),
+            tree: Tree::new(me),
             config,
             now: Micros(0),
             effects: Vec::new(),
@@ -256,6 +260,8 @@ impl Agent {
             silent_at: Micros(0),
             worlds: BTreeMap::new(),
             locals: BTreeMap::new(),
+            questions: asked::Questions::default(),
+            began: Micros(0),
             speaks_mpi: false,
             batch: None,
             short: None,
@@ -277,9 +283,7 @@ impl Agent {
             retired: false,
             ledger: Ledger::default(),
             complete: BTreeMap::new(),
-            fence,
             changed: true,
-            tree,
             paused: false,
             unleased: None,
             fenced: None,
@@ -344,6 +348,7 @@ impl Agent {
         self.changed |= !matches!(
             event,
             Event::Timer
+                | Event::DueAsked { .. }
                 | Event::Message {
                     message: PeerMessage::Heartbeat { .. }
                         | PeerMessage::Heard { .. }
@@ -365,6 +370,7 @@ impl Agent {
         self.guard_join();
         self.guard_agreement();
         self.guard_stage();
+        self.guard_due();
         self.guard_reports();
         self.guard_survey();
         self.speak();

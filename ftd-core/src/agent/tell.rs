@@ -25,6 +25,7 @@ impl Agent {
             finished: self.finished(),
             left: self.left_with(),
             committed: Some(self.ledger.committed(&self.config.groups, self.locals.keys().map(|process| process.rank))),
+            due: self.questions.told,
             wanted: self.holds.iter().map(|hold| hold.survey).max().unwrap_or(0),
             surveyed: self.looks.answered,
             dead: self.known_dead(),
@@ -53,7 +54,9 @@ impl Agent {
     pub(super) fn conclude_for_all(&mut self) {
         if self.tree.is_root() {
             let (word, before) = (self.tree.word(), self.tree.decree());
-            let decree = Decree::of(word, before, &self.config.groups, self.config.world_size);
+            let mut decree = Decree::of(word, before, &self.config.groups, self.config.world_size);
+            let asked = word.due;
+            self.grant_due(asked, &mut decree.due);
             self.tree.decide(decree);
             self.take_causes();
         }

@@ -10,6 +10,7 @@ use crate::rooms::Rooms;
 use crate::world::{Member, World};
 use crate::worlds::Stopping;
 use ft_sys::litter::{End, Litter};
+use ft_wire::client::ToClient;
 use ft_wire::launcher::ToLauncher;
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
@@ -88,7 +89,6 @@ fn starts(
         };
         starts.push((slot, start));
     }
-    rooms.checkpoints.begin_world(number);
     for old in rooms.worlds.add(world) {
         bury(rooms, old);
     }
@@ -133,7 +133,6 @@ fn bury(rooms: &mut Rooms, mut world: World) {
     rooms.pmix.forget(number);
     rooms.pmi.forget(number);
     rooms.clients.forget(number);
-    rooms.checkpoints.forget(number);
     let (dir, job_dir) = (pmix::directory(&rooms.job, number), PathBuf::from(&rooms.job.spec.job_dir));
     tokio::task::spawn_blocking(move || {
         let _ = std::fs::remove_dir_all(dir);
@@ -186,11 +185,15 @@ pub fn restore(rooms: &mut Rooms, epoch: Epoch, commit: Option<Commit>) {
     }
 }
 
+/// Tells a rank whether its next checkpoint is due.
+pub fn answer_due(rooms: &Rooms, process: Process, yes: bool) {
+    if let Some(link) = rooms.clients.link(process.world.0, process.rank.0) {
+        link.send(&ToClient::Due { yes });
+    }
+}
+
 /// Tells people.
 pub fn tell(rooms: &mut Rooms, report: &Report) {
-    if let Report::RecoveryDone(recovery) = report {
-        rooms.checkpoints.failed(recovery.episodes.len() as u32);
-    }
     match report::text(report, rooms.restart_files) {
         report::Text::Block(EpochId(epoch), block) => rooms.job.tell(&ToLauncher::Recovered { epoch, block }),
         report::Text::Notice(notice) => rooms.job.notice(notice),

@@ -6,6 +6,8 @@ use crate::link::ConnectionId;
 use crate::outlet::Outlet;
 use ft_arena::{AgentArena, ArenaError, PlaceInfo, PlaceState};
 use ft_wire::{Epoch, Rank, Version};
+use ftd_core::inventory::{Holding, to_verify};
+use ftd_core::{EpochId, Groups, Inventory, Level, Stamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -215,14 +217,16 @@ impl Arenas {
 
     /// The epoch before `epoch` is over, and its ranks are gone: finishes and verifies checksums on threads of their own;
     /// the result arrives as [`News::Verified`].
-    pub fn freeze(&mut self, epoch: Epoch) {
+    ///
+    /// `alone`: nobody else holds any.
+    pub fn freeze(&mut self, epoch: Epoch, alone: bool) {
         self.frozen = true;
         self.verified.clear();
         let arenas: BTreeMap<Rank, Arc<AgentArena>> =
             self.held.iter().map(|(rank, h)| (*rank, h.arena.clone())).collect();
         let (world_size, news) = (self.world_size, self.news.clone());
         tokio::task::spawn_blocking(move || {
-            news.send(News::Verified(epoch, verify(&arenas, world_size)));
+            news.send(News::Verified(epoch, verify(&arenas, world_size, alone)));
         });
     }
 
@@ -265,47 +269,54 @@ impl Arenas {
     }
 }
 
-/// Finds the newest version whose bytes are, for every rank, those that were stored. On one machine these are all ranks of
-/// the job, so nothing older needs to be read.
-fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32) -> Verified {
-    let mut verified = Verified::default();
-    let whole: BTreeMap<Rank, BTreeMap<Commit, u32>> = arenas
-        .iter()
-        .map(|(rank, arena)| {
-            let places = arena.scan_released();
-            for info in &places {
-                if let PlaceState::Corrupt { why } = &info.state {
-                    verified.damaged.push(format!("rank {rank}, place {}: {why}", info.place));
-                }
+/// Reads what ftd-core wants to know of, and tells where that lies.
+fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool) -> Verified {
+    let (mut verified, groups) = (Verified::default(), Groups::one());
+    let mut places: BTreeMap<Holding, u32> = BTreeMap::new();
+    for (rank, arena) in arenas {
+        for info in arena.scan_released() {
+            if let PlaceState::Corrupt { why } = &info.state {
+                verified.damaged.push(format!("rank {rank}, place {}: {why}", info.place));
+            } else if info.is_whole() {
+                places.insert(holding(*rank, (info.version, info.epoch)), info.place);
             }
-            (*rank, places.into_iter().filter(|i| i.is_whole()).map(|i| ((i.version, i.epoch), i.place)).collect())
-        })
-        .collect();
-    if whole.len() < world_size as usize {
-        return verified;
+        }
     }
-    let Some(first) = whole.values().next() else { return verified };
-    let candidates = first.keys().rev().filter(|commit| whole.values().all(|of_rank| of_rank.contains_key(commit)));
-    for commit in candidates {
-        let work: Vec<(Rank, u32)> = whole.iter().map(|(rank, of_rank)| (*rank, of_rank[commit])).collect();
-        let bad = check_all(arenas, &work);
-        if bad.is_empty() {
-            verified.copies.extend(work.into_iter().map(|(rank, place)| (rank, *commit, place)));
+    let (mut held, mut read) = (Inventory { holdings: places.keys().copied().collect() }, Inventory::default());
+    loop {
+        let work = to_verify(&held, &read, &groups, world_size, alone);
+        if work.is_empty() {
             break;
         }
-        verified.damaged.extend(bad.into_iter().map(|sentence| format!("version {}, {sentence}", commit.0)));
+        let work: Vec<(Holding, u32)> = work.into_iter().map(|holding| (holding, places[&holding])).collect();
+        read.holdings.extend(work.iter().map(|(holding, _)| *holding));
+        for (holding, sentence) in check_all(arenas, &work) {
+            held.holdings.remove(&holding);
+            verified.damaged.push(format!("version {}, {sentence}", holding.stamp.version.0));
+        }
+    }
+    for holding in read.holdings.intersection(&held.holdings) {
+        let Stamp { version, epoch } = holding.stamp;
+        verified.copies.push((holding.owner.0, (version.0, epoch.0), places[holding]));
     }
     verified
 }
 
-fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Rank, u32)]) -> Vec<String> {
+fn holding(rank: Rank, (version, epoch): Commit) -> Holding {
+    let stamp = Stamp { version: ftd_core::Version(version), epoch: EpochId(epoch) };
+    Holding { owner: ftd_core::Rank(rank), stamp, level: Level::Own }
+}
+
+/// Those that are not as they should be, and what is wrong.
+fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Holding, u32)]) -> Vec<(Holding, String)> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(work.len());
     let next = std::sync::atomic::AtomicUsize::new(0);
     let check = || {
         let mut bad = Vec::new();
-        while let Some((rank, place)) = work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-            if let Some(Err(error)) = arenas.get(rank).map(|arena| check_one(arena, *place)) {
-                bad.push(format!("rank {rank}: {error}"));
+        while let Some((holding, place)) = work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+            let rank = holding.owner.0;
+            if let Some(Err(error)) = arenas.get(&rank).map(|arena| check_one(arena, *place)) {
+                bad.push((*holding, format!("rank {rank}: {error}")));
             }
         }
         bad
@@ -316,7 +327,8 @@ fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Rank, u32)]) -> 
         for helper in helpers {
             match helper.join() {
                 Ok(more) => bad.extend(more),
-                Err(_) => bad.push("a checksum thread panicked".into()),
+                // Nothing of it is known to be right.
+                Err(_) => bad.extend(work.iter().map(|(holding, _)| (*holding, "a checksum thread panicked".into()))),
             }
         }
         bad

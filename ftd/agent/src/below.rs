@@ -2,7 +2,7 @@
 
 use ft_sys::individual::Held;
 use ft_sys::post_mortem::End;
-use ftd_core::{Exit, Limit};
+use ftd_core::{Limit, blame};
 use std::sync::Arc;
 
 /// The rank, and what is known of its death.
@@ -83,27 +83,20 @@ impl Below {
         self.signal() == Some(nix::libc::SIGKILL)
     }
 
-    /// What its wrapper's end, or its shepherd's word on it, means.
-    pub fn exit(&mut self, wrapper: i32, limit: Option<Limit>) -> (Exit, Option<Limit>) {
-        let exit = crate::config::exit_of(wrapper);
+    /// What is known of its death, when its wrapper has ended; nothing where it has died by its own will, if at all.
+    pub fn death(&mut self) -> Option<blame::Below> {
         if !self.dying {
-            return (exit, limit);
+            return None;
         }
         self.note(None);
-        let exit = match (self.status.map(crate::config::exit_of), exit) {
-            (Some(killed @ Exit::Signal(_)), _) => killed,
-            // ftd kills the wrappers of the dead.
-            (known, Exit::Signal(nix::libc::SIGKILL)) => known.unwrap_or(Exit::Unseen),
-            // A rank that ended without a word to ftd, but not by a signal: what it meant its wrapper may say.
-            (_, exit) => exit,
-        };
-        (exit, limit.or(self.limit))
+        Some(blame::Below { exit: self.status.map(crate::config::exit_of), limit: self.limit })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ftd_core::Exit;
 
     fn dead(how: &str) -> Below {
         let mut command = std::process::Command::new("bash");
@@ -119,29 +112,22 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_counts_when_it_was_seen_dying_and_else_the_wrapper() {
+    fn how_it_died_is_known_when_it_was_seen_dying() {
         let mut below = dead("kill -SEGV $$");
-        assert_eq!(below.exit(9, None), (Exit::Signal(9), None), "it may be ftd that kills both");
+        assert_eq!(below.death(), None, "it may be ftd that kills it");
         below.note(Some(11));
-        assert_eq!(below.exit(9, None), (Exit::Signal(11), None));
-        assert_eq!(below.exit(0, Some(Limit::Memory)), (Exit::Signal(11), Some(Limit::Memory)));
+        assert_eq!(below.death(), Some(blame::Below { exit: Some(Exit::Signal(11)), limit: None }));
         let mut by_itself = dead("exit 3");
         by_itself.note(Some(3 << 8));
-        assert_eq!((by_itself.exit(7 << 8, None).0, by_itself.exit(9, None).0), (Exit::Code(7), Exit::Code(3)));
+        assert_eq!(by_itself.death(), Some(blame::Below { exit: Some(Exit::Code(3)), limit: None }));
     }
 
     /// As on a kernel that has forgotten it.
     #[test]
-    fn what_nobody_knows_is_no_sigkill() {
-        let unknown = || Below { status: None, ..dead("exit 0") };
-        let exit = |wrapper| {
-            let mut below = unknown();
-            below.dying = true;
-            below.held = Arc::new(Held::of(std::process::id() as i32).unwrap());
-            below.exit(wrapper, None).0
-        };
-        assert_eq!(exit(9), Exit::Unseen);
-        assert_eq!(exit(139 << 8), Exit::Code(139), "a shell tells of the signal");
-        assert_eq!(exit(15), Exit::Signal(15));
+    fn what_nobody_knows_is_not_made_up() {
+        let mut below = Below { status: None, ..dead("exit 0") };
+        below.dying = true;
+        below.held = Arc::new(Held::of(std::process::id() as i32).unwrap());
+        assert_eq!(below.death(), Some(blame::Below { exit: None, limit: None }));
     }
 }

@@ -1,9 +1,8 @@
-//! The checkpoints of this node's ranks: what lies in their arenas, who keeps duplicates of those, when the next one is due, and
-//! what people must hear of versions that will never count.
+//! The checkpoints of this node's ranks: what lies in their arenas, who keeps duplicates of those, and what
+//! people must hear of versions that will never count.
 
 use crate::arenas::{self, Arenas, Commit, Verified};
 use crate::commits::Hashed;
-use crate::due::Due;
 use crate::full_places::FullPlaces;
 use crate::job::Job;
 use crate::link::ConnectionId;
@@ -13,9 +12,8 @@ use crate::versions::Versions;
 use crate::worlds::Worlds;
 use ft_arena::ArenaError;
 use ft_wire::shepherd::ToShepherd;
-use ft_wire::{Epoch, Rank, Version, World as WorldNumber};
+use ft_wire::{Epoch, Rank, Version};
 use ftd_core::{EpochId, Event, Inventory, Level, Stamp};
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -40,51 +38,27 @@ pub struct Checkpoints {
     restore: Option<(Epoch, Option<Commit>)>,
     versions: Versions,
     full_places: FullPlaces,
-    /// Per world when it began, and when a checkpoint is due.
-    due: BTreeMap<WorldNumber, (Instant, Due)>,
-    failures: u32,
-    started: Instant,
+    /// No other node holds any.
+    alone: bool,
     news: Outlet<News>,
 }
 
 impl Checkpoints {
-    /// None yet.
-    pub fn new(job: &Job, news: Outlet<News>) -> Checkpoints {
+    /// None yet, in a job of so many nodes.
+    pub fn new(job: &Job, nodes: usize, news: Outlet<News>) -> Checkpoints {
         Checkpoints {
             arenas: Arenas::new(job.spec.world_size, news.of(News::Arenas)),
             restore: None,
             versions: Versions::default(),
             full_places: FullPlaces::default(),
-            due: BTreeMap::new(),
-            failures: 0,
-            started: Instant::now(),
+            alone: nodes < 2,
             news,
         }
     }
 
-    /// A world begins.
-    pub fn begin_world(&mut self, number: WorldNumber) {
-        self.due.insert(number, (Instant::now(), Due::default()));
-    }
-
-    /// Nobody is left of it.
-    pub fn forget(&mut self, number: WorldNumber) {
-        self.due.remove(&number);
-    }
-
-    /// The job has recovered from so many failures more.
-    pub fn failed(&mut self, failures: u32) {
-        self.failures += failures;
-    }
-
-    /// Whether a rank's next checkpoint is due.
-    pub fn is_due(&mut self, number: WorldNumber, rank: Rank) -> bool {
-        let (job, failures) = (self.started.elapsed(), self.failures);
-        let Some((since, due)) = self.due.get_mut(&number) else { return false };
-        if let Some(cost) = self.arenas.fresh_cost(rank) {
-            due.checkpoint(cost, since.elapsed());
-        }
-        due.ask(rank, since.elapsed(), job, failures)
+    /// What the checkpoint cost that a rank has taken since this was asked last, if it took one.
+    pub fn fresh_cost(&mut self, rank: Rank) -> Option<Duration> {
+        self.arenas.fresh_cost(rank)
     }
 
     /// Whether there are none at all.
@@ -215,7 +189,7 @@ impl Checkpoints {
 
     /// An epoch begins, and the ranks of the one before it are gone: nothing is committed any more, and what there is is read.
     pub fn freeze(&mut self, epoch: Epoch) {
-        self.arenas.freeze(epoch);
+        self.arenas.freeze(epoch, self.alone);
     }
 
     fn verified(&mut self, job: &mut Job, epoch: Epoch, verified: Verified) {

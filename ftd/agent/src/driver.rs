@@ -175,6 +175,7 @@ impl Driver {
                 }
             }
             Effect::Retire { complete, .. } => rooms.checkpoints.complete(complete.0),
+            Effect::AnswerDue { process, yes } => act::answer_due(rooms, process, yes),
             Effect::Proceed { process, .. } => act::proceed(rooms, process),
             Effect::Signal { signal } => act::signal_ranks(rooms, signal),
             Effect::NeedSlot => rooms.job.tell(&ToLauncher::NeedSlot),

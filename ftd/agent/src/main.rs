@@ -14,7 +14,6 @@ mod commits;
 mod config;
 mod door;
 mod driver;
-mod due;
 mod environment;
 mod epochs;
 mod error;

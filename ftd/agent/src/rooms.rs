@@ -76,7 +76,7 @@ impl Rooms {
             pmix: Pmix::new(&job, outlet(inputs, Input::Pmix)),
             pmi: Pmi::new(outlet(inputs, Input::Pmi)),
             clients: Clients::default(),
-            checkpoints: Checkpoints::new(&job, outlet(inputs, Input::Checkpoints)),
+            checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
             files,
             restart_files: RestartFiles::default(),
             job,

@@ -12,7 +12,7 @@ use ft_sys::peer::Peer;
 use ft_wire::rank::{ToRank, page};
 use ft_wire::shepherd::ToShepherd;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
-use ftd_core::{Event, Exit, Limit, Process, SlotId, WorldId};
+use ftd_core::{Event, Limit, Process, SlotId, WorldId, blame};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -231,15 +231,9 @@ impl Worlds {
         if status == 0 {
             files.ended_well(pid);
         }
-        let (exit, limit) = match below {
-            Some(mut below) => below.exit(status, limit),
-            None => (crate::config::exit_of(status), limit),
-        };
-        if unseen && !matches!(exit, Exit::Code(0..=128 | 193..)) {
-            // The wrapper tells of a signal below it.
-            job.report(Event::Dying(process));
-        }
-        job.report(Event::Exited { process, exit, limit });
+        let below = below.and_then(|mut below| below.death());
+        let ended = blame::Ended { child: crate::config::exit_of(status), limit, below, unseen };
+        job.report(Event::Ended { process, ended });
     }
 
     /// The robust futex of a rank says that it is dying, and the kernel agrees.
@@ -251,24 +245,19 @@ impl Worlds {
         status: Option<i32>,
     ) {
         ft_sys::gate::reach("agent.dying", Some(rank));
-        if self.member(number, rank).is_some_and(|member| !member.ended && !member.exits_by_itself()) {
-            self.note_death(job, shepherds, (number, rank), status);
-        }
+        self.seen(job, shepherds, (number, rank), status);
     }
 
-    /// A rank is dying, or dead below a wrapper, and not by its own will. What a wrapper makes of a signal is not waited for.
-    fn note_death(
-        &mut self,
-        job: &mut Job,
-        shepherds: &Shepherds,
-        (number, rank): (WorldNumber, Rank),
-        status: Option<i32>,
-    ) {
-        let Some(member) = self.member_mut(number, rank) else { return };
-        member.note_death(status);
-        let (process, slot, signal) = (member.process, member.slot, member.signal_below());
-        look_at_shepherd(job, shepherds, slot);
-        job.report(signal.map_or(Event::Dying(process), |signal| Event::Killed { process, signal }));
+    /// A rank is dying, or dead below a wrapper. What of is asked at once where it is not its own will.
+    fn seen(&mut self, job: &mut Job, shepherds: &Shepherds, (number, rank): (WorldNumber, Rank), status: Option<i32>) {
+        let Some(member) = self.member_mut(number, rank).filter(|member| !member.ended) else { return };
+        let announced = member.exits_by_itself();
+        if !announced {
+            member.note_death(status);
+            look_at_shepherd(job, shepherds, member.slot);
+        }
+        let sight = blame::Sight { announced, signal: member.signal_below().filter(|_| !announced) };
+        job.report(Event::Seen { process: member.process, sight });
     }
 
     /// The connection of a rank's checkpoint library has ended: of one that calls no MPI it is the first that is seen of a death,
@@ -278,7 +267,7 @@ impl Worlds {
             return;
         };
         if member.below.as_mut().is_some_and(Below::look) {
-            self.note_death(job, shepherds, (number, rank), None);
+            self.seen(job, shepherds, (number, rank), None);
         }
     }
 
@@ -289,13 +278,10 @@ impl Worlds {
         ft_sys::gate::reach("agent.dying", Some(rank));
         let Some(member) = self.member_mut(world, rank).filter(|member| member.pid == Some(pid)) else { return false };
         member.served = false;
-        if member.exits_by_itself() {
-            if let Some(pid) = member.pid.filter(|_| member.exits_well()) {
-                files.ended_well(pid);
-            }
-        } else if !member.ended {
-            self.note_death(job, shepherds, (world, rank), None);
+        if member.exits_by_itself() && member.exits_well() {
+            files.ended_well(pid);
         }
+        self.seen(job, shepherds, (world, rank), None);
         true
     }
 

@@ -6,7 +6,7 @@ use crate::node::Machine;
 use crate::rng::mix;
 use crate::setup::{Setup, Temper};
 use crate::world::{Act, Packet, World};
-use ftd_core::{EpochId, Event, Exit, GroupId, OwnEnd, Process, Rank, SlotId, Stamp, Version, WorldId};
+use ftd_core::{EpochId, Event, Exit, GroupId, Micros, OwnEnd, Process, Rank, SlotId, Stamp, Version, WorldId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A process, whichever agent launched it.
@@ -103,6 +103,8 @@ pub struct Proc {
     pub step: u32,
     value: u64,
     hellos: u64,
+    /// Questions whether a checkpoint is due: asked, and answered.
+    questions: (u64, u64),
     /// Per neighbour the values after an even and an odd step.
     got: Vec<[Option<(u32, u64)>; 2]>,
 }
@@ -122,6 +124,8 @@ pub struct Ranks {
     pub finished: BTreeSet<Process>,
     /// What ranks did by their own wish, with nobody dead.
     pub wishes: Vec<(Process, OwnEnd)>,
+    /// What was answered to which question.
+    pub due: BTreeMap<(WorldId, u64), bool>,
     /// The furthest step of the newest world.
     furthest: (WorldId, u32),
 }
@@ -183,6 +187,7 @@ impl World {
             step: 0,
             value: 0,
             hellos: 0,
+            questions: (0, 0),
             got: vec![[None; 2]; neighbours],
         };
         let id = self.ranks.add(proc);
@@ -399,8 +404,36 @@ impl World {
             return self.die(id, Exit::Signal(11), false);
         }
         self.tell_neighbours(id);
+        if self.setup.asks {
+            self.ask_due(id);
+        }
         if step < self.setup.steps && step.is_multiple_of(self.setup.every) {
             self.ranks.get_mut(id).phase = Phase::Placing;
+        }
+    }
+
+    /// Asks whether the next checkpoint is due, unless it waits for an answer.
+    fn ask_due(&mut self, id: ProcId) {
+        let (every, proc) = (self.setup.every, self.ranks.get_mut(id));
+        let (asked, answered) = proc.questions;
+        if asked == answered {
+            proc.questions.0 += 1;
+            let (node, process) = (proc.node, proc.name);
+            let cost = (proc.step % every == 1).then_some(Micros(2000));
+            self.local(node, Event::DueAsked { process, cost });
+        }
+    }
+
+    /// Every rank's n-th question has the same answer, or they would checkpoint at different steps.
+    pub fn answer_due(&mut self, name: Process, yes: bool) {
+        let Some(id) = self.ranks.named(name) else { return };
+        let proc = self.ranks.get_mut(id);
+        proc.questions.1 += 1;
+        let question = proc.questions.1;
+        let known = *self.ranks.due.entry((name.world, question)).or_insert(yes);
+        if known != yes {
+            let what = format!("{name} is told {yes} to question {question}, and another rank {known}");
+            self.violated(Violation::Commit(what));
         }
     }
 

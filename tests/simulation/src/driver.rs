@@ -282,6 +282,7 @@ impl World {
             Effect::Restore { epoch, group, stamp, away: _ } => self.restore(node, epoch, group, stamp),
             Effect::Keep { group, stamps } => self.keep(node, group, &stamps),
             Effect::Retire { group, level, complete } => self.retire(node, group, level, complete),
+            Effect::AnswerDue { process, yes } => self.answer_due(process, yes),
             Effect::Proceed { process, .. } => self.abort_goes_on(process),
             Effect::Signal { signal } => self.signal(node, signal),
             Effect::NeedSlot => {

@@ -32,6 +32,7 @@ impl Profile {
 pub static ALL: &[Profile] = &[
     Profile { name: "calm", about: "nothing happens", draw: calm },
     Profile { name: "crash", about: "ranks, agents, servers, shepherds and single nodes die", draw: crash },
+    Profile { name: "due", about: "ranks ask whether a checkpoint is due, while others die", draw: due },
     Profile { name: "nodes", about: "one or two nodes die", draw: nodes },
     Profile { name: "rack", about: "a node dies with all its observers, or a whole rack", draw: rack },
     Profile { name: "islands", about: "the application's network falls apart", draw: islands },
@@ -216,6 +217,11 @@ fn store_trouble(rng: &mut Rng, setup: &Setup) -> Trouble {
 fn calm(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+fn due(rng: &mut Rng, setup: &mut Setup) {
+    crash(rng, setup);
+    setup.asks = true;
 }
 
 fn crash(rng: &mut Rng, setup: &mut Setup) {

@@ -68,6 +68,8 @@ pub struct Setup {
     pub steps: u32,
     /// A checkpoint every so many steps.
     pub every: u32,
+    /// Ranks ask after each step whether the next checkpoint is due.
+    pub asks: bool,
     /// So long is a step.
     pub pace: u64,
     /// Each rank needs a message of so many neighbours on each side for its next step.
@@ -114,6 +116,7 @@ impl Default for Setup {
             renewable: false,
             steps: 200,
             every: 20,
+            asks: false,
             pace: 5 * MS,
             width: 1,
             groups: 1,

@@ -7,7 +7,7 @@ use ft_sys::peer::Peer;
 use ft_wire::client::{ToAgent, ToClient};
 use ft_wire::launcher::ToLauncher;
 use ft_wire::{Rank, World as WorldNumber};
-use ftd_core::{Event, Version};
+use ftd_core::{Event, Micros, Version};
 
 /// One of them says something.
 pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
@@ -52,7 +52,11 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
             let words = checkpoints.waits_for(job, world.epoch, rank);
             link.send(&ToClient::WaitsFor { version, words });
         }
-        ToAgent::Due => link.send(&ToClient::Due { yes: checkpoints.is_due(number, rank) }),
+        ToAgent::Due => {
+            let cost = checkpoints.fresh_cost(rank);
+            let cost = cost.map(|cost| Micros(u64::try_from(cost.as_micros()).unwrap_or(u64::MAX).max(1)));
+            job.report(Event::DueAsked { process, cost });
+        }
     }
 }
 
