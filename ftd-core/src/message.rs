@@ -3,10 +3,12 @@
 
 use crate::fence::Beat;
 use crate::ids::{EpochId, NodeId, Revision, SlotId};
+use crate::members::Members;
 use crate::record::EpochRecord;
+use crate::slots::Slots;
 use crate::tree::Direction;
 use crate::word::{Decree, NodeWord};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Agent → agent.
@@ -83,10 +85,12 @@ pub enum PeerMessage {
         /// Its number.
         number: u64,
     },
-    /// Before the first record: slots that are up, node by node.
+    /// Before the first record: slots that are up.
     Slots {
-        /// Of each node that the sender knows of.
-        slots: BTreeMap<NodeId, BTreeSet<SlotId>>,
+        /// The nodes of which the sender knows that.
+        nodes: Members,
+        /// Their slots.
+        slots: Slots,
     },
     /// The receiver has noted the slots of so many nodes.
     SlotsNoted {

@@ -157,7 +157,7 @@ pub fn first_record(
 }
 
 /// The record of a job that ends before it has begun.
-pub fn only_record(mode: Mode, terms: Terms, world_size: u32, nodes: &[NodeId], outcome: Outcome) -> EpochRecord {
+pub fn only_record(mode: Mode, terms: Terms, world_size: u32, nodes: Members, outcome: Outcome) -> EpochRecord {
     EpochRecord {
         epoch: EpochId(1),
         began: Micros(0),
@@ -167,7 +167,7 @@ pub fn only_record(mode: Mode, terms: Terms, world_size: u32, nodes: &[NodeId], 
         world_size,
         placement: Placement::from_slots([]),
         slots: Slots::of([]),
-        nodes: Members::of(nodes.iter().copied()),
+        nodes,
         joined: BTreeSet::new(),
         failures: FailureSet::new(),
         strategy: Strategy::Fresh,

@@ -39,8 +39,11 @@ impl Agent {
     pub(super) fn write(&mut self, record: EpochRecord) {
         self.announced = true;
         let record = Arc::new(record);
-        let out: Vec<NodeId> =
-            self.record.iter().flat_map(|known| known.members()).filter(|node| !record.is_member(*node)).collect();
+        let lost = record.failures.failures().iter().filter_map(|failure| match failure.subject {
+            Subject::Node(node) => Some(node),
+            Subject::Slot(_) | Subject::Process(_) => None,
+        });
+        let out: Vec<NodeId> = lost.filter(|node| !record.is_member(*node)).collect();
         let leases = self.newly_used(&record);
         self.fence.writing(out);
         self.store.writes(record.clone(), self.now);
@@ -79,6 +82,8 @@ impl Agent {
             return;
         }
         self.tree.adopt(record.epoch, &record.nodes, record.terms);
+        // Nothing of it is needed any more, and its author knows all slots of all nodes.
+        self.gather = super::gather::Gather::default();
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
         let predecessors = if self.record.is_none() { !self.announced } else { self.stage == Stage::Restarted };
@@ -251,8 +256,8 @@ impl Agent {
     fn only_record(&self, outcome: Outcome) -> EpochRecord {
         let policy = &self.config.policy;
         let last = self.predecessor.map_or(EpochId(0), |predecessor| predecessor.reported);
-        let record =
-            plan::only_record(self.config.mode, policy.terms(), self.config.world_size, &self.config.nodes, outcome);
+        let nodes = self.config.nodes.clone();
+        let record = plan::only_record(self.config.mode, policy.terms(), self.config.world_size, nodes, outcome);
         EpochRecord { epoch: last.next(), ..record }
     }
 

@@ -5,6 +5,7 @@ use crate::breach::Breach;
 use crate::failure::OwnEnd;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
 use crate::inventory::{Groups, Inventory, Level, Stamp};
+use crate::members::Members;
 use crate::message::PeerMessage;
 use crate::policy::{Mode, Policy};
 use crate::ranks::RankSet;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobConfig {
     /// The job's nodes.
-    pub nodes: Vec<NodeId>,
+    pub nodes: Members,
     /// Number of ranks.
     pub world_size: u32,
     /// Who survives a failure.
@@ -35,7 +36,7 @@ impl JobConfig {
     /// A job of one machine under `ftrun`: one node, renewable slots, one group.
     pub fn single_node(world_size: u32, mode: Mode, policy: Policy) -> Self {
         JobConfig {
-            nodes: vec![NodeId(0)],
+            nodes: Members::of([NodeId(0)]),
             world_size,
             mode,
             policy,

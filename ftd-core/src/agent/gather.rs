@@ -5,15 +5,21 @@
 
 use super::{Agent, Effect, Stage};
 use crate::ids::{Micros, NodeId, SlotId};
+use crate::members::Members;
 use crate::message::PeerMessage;
 use crate::plan;
 use crate::record::Outcome;
+use crate::slots::{SlotEntry, SlotState, Slots};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is known of the slots of the job, and to whom it is told.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Gather {
-    known: BTreeMap<NodeId, BTreeSet<SlotId>>,
+    /// This node's, once all are up.
+    mine: Option<BTreeSet<SlotId>>,
+    /// Other nodes whose slots are known, and these: run-length, since the root comes to know all.
+    nodes: Members,
+    slots: Slots,
     /// How many who should have been told did not answer.
     passed: usize,
     /// Since when the one who is told now has not answered, and when it was told last.
@@ -23,44 +29,106 @@ pub(super) struct Gather {
     told: Option<Micros>,
     /// When others were asked for the record, and how far around.
     asked: Option<Micros>,
-    turn: usize,
+    turn: u32,
     /// The slots of so many nodes have been noted by whom they were told.
     noted: u32,
 }
 
 impl Gather {
+    /// The slots of so many nodes are known.
+    fn known(&self) -> u32 {
+        self.nodes.len() + u32::from(self.mine.is_some())
+    }
+
     /// Whether all that is known has been noted.
     fn is_noted(&self) -> bool {
-        self.noted as usize >= self.known.len()
+        self.noted >= self.known()
+    }
+
+    /// Adds a node with these slots.
+    fn add(nodes: &mut Members, slots: &mut Slots, node: NodeId, of_node: impl IntoIterator<Item = SlotId>) {
+        nodes.join(node);
+        of_node.into_iter().for_each(|slot| slots.insert(SlotEntry { slot, node, state: SlotState::Parked }));
+    }
+
+    /// All that is known, with this node's slots.
+    fn with(&self, me: NodeId, mine: Option<&BTreeSet<SlotId>>) -> (Members, Slots) {
+        let (mut nodes, mut slots) = (self.nodes.clone(), self.slots.clone());
+        if let Some(mine) = mine {
+            Gather::add(&mut nodes, &mut slots, me, mine.iter().copied());
+        }
+        (nodes, slots)
+    }
+
+    /// Notes the slots of nodes that were not known; whether there are any.
+    fn note(&mut self, me: NodeId, nodes: &Members, slots: &Slots) -> bool {
+        let fresh: Vec<NodeId> = nodes.iter().filter(|node| *node != me && !self.nodes.knows(*node)).collect();
+        if fresh.is_empty() {
+            return false;
+        }
+        for home in slots.homes() {
+            for row in 0..home.nodes {
+                let (node, first) = (NodeId(home.node.0 + row), home.slot.0 + row * home.each);
+                if fresh.binary_search(&node).is_ok() {
+                    let of_node = (first..first + home.each).map(SlotId);
+                    Gather::add(&mut self.nodes, &mut self.slots, node, of_node);
+                }
+            }
+        }
+        // Some have none.
+        fresh.into_iter().for_each(|node| self.nodes.join(node));
+        true
     }
 }
 
+/// How many nodes stand at this place of a tree and below it.
+fn subtree(place: u32, nodes: u32, fan_out: u32) -> u32 {
+    let (mut first, mut end, mut size) = (place, place.saturating_add(1), 0);
+    while first < nodes {
+        size += end.min(nodes) - first;
+        (first, end) = (first.saturating_mul(fan_out).saturating_add(1), end.saturating_mul(fan_out).saturating_add(1));
+    }
+    size
+}
+
 impl Agent {
+    fn gather_fan_out(&self) -> u32 {
+        self.config.policy.fan_out.max(1)
+    }
+
     /// Whom this node tells: its parent, the ancestors of that, then the lowest others; nobody when it is the lowest itself.
     fn gatherer(&self) -> Option<NodeId> {
         let nodes = &self.config.nodes;
-        let fan_out = self.config.policy.fan_out.max(1) as usize;
-        let mut at = nodes.iter().position(|node| *node == self.me)?;
-        let mut path = Vec::new();
-        while at > 0 {
-            at = (at - 1) / fan_out;
-            path.push(nodes[at]);
+        let fan_out = self.gather_fan_out();
+        let place = nodes.position(self.me)?;
+        let above = |at: &u32| at.checked_sub(1).map(|before| before / fan_out);
+        let path = || std::iter::successors(above(&place), above);
+        let passed = self.gather.passed;
+        if let Some(at) = path().nth(passed) {
+            return nodes.at(at);
         }
-        let lower = nodes.iter().take_while(|node| **node != self.me).filter(|node| !path.contains(node)).copied();
-        let lower: Vec<NodeId> = lower.collect();
-        path.into_iter().chain(lower).nth(self.gather.passed)
+        let mut lower = (0..place).filter(|at| path().all(|above| above != *at));
+        nodes.at(lower.nth(passed.saturating_sub(path().count()))?)
     }
 
-    /// Tells its slots and those it has been told of; looks for somebody else when that is not answered.
+    /// Whether the slots of so many nodes are known as stand below this one: there is nothing to wait for.
+    fn knows_subtree(&self) -> bool {
+        let nodes = &self.config.nodes;
+        let size = nodes.position(self.me).map_or(0, |place| subtree(place, nodes.len(), self.gather_fan_out()));
+        self.gather.known() >= size
+    }
+
+    /// Tells its slots and those it has been told of: at once when it knows of all below it, else once in a period. Looks for
+    /// somebody else when that is not answered.
     pub(super) fn guard_gather(&mut self) {
         if self.record.is_some() || self.stage != Stage::Gathering || !self.started {
             return;
         }
         if let Some(mine) = self.own_slots() {
             self.announced = true;
-            self.gather.known.insert(self.me, mine);
+            self.gather.mine = Some(mine);
         }
-        if self.gather.known.is_empty() {
+        if self.gather.known() == 0 {
             self.gather.since = self.now;
             return;
         }
@@ -77,12 +145,17 @@ impl Agent {
             (self.gather.since, self.gather.told, self.gather.noted) = (self.now, None, 0);
         }
         let Some(to) = self.gatherer() else { return };
-        let period = self.config.policy.heartbeat_period;
-        if self.gather.told.is_none_or(|told| self.due(told, period)) {
+        let at_once = self.gather.told.is_none() && self.knows_subtree();
+        if at_once || self.due(self.gather_told(), self.config.policy.heartbeat_period) {
             self.gather.told = Some(self.now);
-            let slots = self.gather.known.clone();
-            self.emit(Effect::Send { to, message: PeerMessage::Slots { slots } });
+            let (nodes, slots) = self.gather.with(self.me, self.gather.mine.as_ref());
+            self.emit(Effect::Send { to, message: PeerMessage::Slots { nodes, slots } });
         }
+    }
+
+    /// When it was told last, or was first to be.
+    fn gather_told(&self) -> Micros {
+        self.gather.told.unwrap_or(self.gather.since)
     }
 
     /// After so long another one is told.
@@ -101,31 +174,25 @@ impl Agent {
             return;
         }
         self.gather.asked = Some(self.now);
-        let nodes = self.config.nodes.clone();
-        let at = nodes.iter().position(|node| *node == self.me).unwrap_or(0);
-        let width = self.config.policy.observers.max(1);
-        let epoch = self.epoch();
-        for _ in 0..width.min(nodes.len().saturating_sub(1)) {
-            self.gather.turn = self.gather.turn % (nodes.len() - 1) + 1;
-            let to = nodes[(at + self.gather.turn) % nodes.len()];
-            self.send(to, PeerMessage::AskForRecord { epoch });
+        let (nodes, epoch) = (&self.config.nodes, self.epoch());
+        let (at, count) = (nodes.position(self.me).unwrap_or(0), nodes.len());
+        let width = self.config.policy.observers.max(1) as u32;
+        for _ in 0..width.min(count.saturating_sub(1)) {
+            self.gather.turn = self.gather.turn % (count - 1) + 1;
+            let to = self.config.nodes.at((at + self.gather.turn) % count);
+            to.into_iter().for_each(|to| self.send(to, PeerMessage::AskForRecord { epoch }));
         }
     }
 
-    pub(super) fn take_slots(&mut self, from: NodeId, slots: BTreeMap<NodeId, BTreeSet<SlotId>>) {
-        if self.record.is_some() || !self.config.nodes.contains(&from) {
+    pub(super) fn take_slots(&mut self, from: NodeId, nodes: &Members, slots: &Slots) {
+        if self.record.is_some() || !self.config.nodes.contains(from) {
             return;
         }
-        let nodes = slots.len() as u32;
-        let before = self.gather.known.len();
-        for (node, slots) in slots {
-            self.gather.known.entry(node).or_insert(slots);
-        }
-        if self.gather.known.len() > before {
-            // There is more to tell now, at once.
+        if self.gather.note(self.me, nodes, slots) && self.knows_subtree() {
+            // There is no more to come.
             self.gather.told = None;
         }
-        self.emit(Effect::Send { to: from, message: PeerMessage::SlotsNoted { nodes } });
+        self.emit(Effect::Send { to: from, message: PeerMessage::SlotsNoted { nodes: nodes.len() } });
     }
 
     pub(super) fn take_slots_noted(&mut self, from: NodeId, nodes: u32) {
@@ -140,18 +207,15 @@ impl Agent {
     pub(super) fn gather_deadlines(&self) -> impl Iterator<Item = Micros> + '_ {
         let policy = &self.config.policy;
         let gathers = self.stage == Stage::Gathering && self.started && self.record.is_none();
-        let told = self
-            .gather
-            .told
-            .filter(|_| gathers && !self.gather.is_noted())
-            .map(|told| told.after(policy.heartbeat_period));
+        let tells = gathers && self.gather.known() > 0 && !self.gather.is_noted() && self.gatherer().is_some();
+        let told = tells.then(|| self.gather_told().after(policy.heartbeat_period));
         let passed = gathers.then(|| self.gather.since.after(self.pass_over()));
         let start =
             [self.gather_since(true).after(policy.start_timeout), self.gather_since(false).after(self.last_patience())];
         let start = start.into_iter().filter(|_| self.stage == Stage::Gathering);
         let asks = self.record.is_none() && self.predecessor.is_some();
         let asked = self.gather.asked.filter(|_| asks).map(|asked| asked.after(policy.heartbeat_period));
-        let outside = self.stage == Stage::Gathering && !self.config.nodes.contains(&self.me);
+        let outside = self.stage == Stage::Gathering && !self.config.nodes.contains(self.me);
         let look = outside.then(|| self.store.read_at.after(policy.heartbeat_timeout));
         told.into_iter().chain(passed).chain(start).chain(asked).chain(look)
     }
@@ -169,7 +233,7 @@ impl Agent {
 
     /// Writes the first record, when the slots of all nodes are known, or when nobody else will be.
     pub(super) fn propose_first(&mut self) {
-        if !self.config.nodes.contains(&self.me) {
+        if !self.config.nodes.contains(self.me) {
             // The job is others' to begin; this node asks to be taken in when it has.
             if self.due(self.store.read_at, self.config.policy.heartbeat_timeout) {
                 self.store.want();
@@ -181,19 +245,15 @@ impl Agent {
         let since = self.gather_since(begins);
         let patience = if begins { self.config.policy.start_timeout } else { self.last_patience() };
         let overdue = self.silent.is_empty() && self.due(since, patience);
-        let mut known = self.gather.known.clone();
-        known.extend(self.own_slots().map(|mine| (self.me, mine)));
-        let complete = known.len() == self.config.nodes.len().max(1);
+        let mine = self.own_slots();
+        let complete = self.gather.nodes.len() + u32::from(mine.is_some()) == self.config.nodes.len().max(1);
         if !(complete || overdue) {
             return;
         }
-        if !complete {
-            let up = self.slots.iter().filter(|(_, slot)| slot.up).map(|(slot, _)| *slot);
-            known.entry(self.me).or_default().extend(up);
-        }
-        let nodes: Vec<NodeId> = known.keys().copied().collect();
-        let of_node = |(node, slots): (NodeId, BTreeSet<SlotId>)| slots.into_iter().map(move |slot| (slot, node));
-        let slots: BTreeMap<SlotId, NodeId> = known.into_iter().flat_map(of_node).collect();
+        let up = || self.slots.iter().filter(|(_, slot)| slot.up).map(|(slot, _)| *slot).collect();
+        let (nodes, slots) = self.gather.with(self.me, Some(&mine.unwrap_or_else(up)));
+        let nodes: Vec<NodeId> = nodes.iter().collect();
+        let slots: BTreeMap<SlotId, NodeId> = slots.iter().map(|entry| (entry.slot, entry.node)).collect();
         let (mode, terms) = (self.config.mode, self.config.policy.terms());
         let first = plan::first_record(mode, terms, self.config.world_size, &nodes, &slots, self.now);
         match first {
@@ -225,5 +285,45 @@ impl Agent {
         for _ in self.slots_asked..self.slots_missing() {
             self.need_slot();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subtree_is_its_top_and_the_subtrees_below_it() {
+        for (nodes, fan_out) in [(1, 1), (7, 1), (20, 2), (1000, 16), (5000, 3)] {
+            for place in 0..nodes {
+                let children = (place * fan_out + 1..=place * fan_out + fan_out).map(|at| subtree(at, nodes, fan_out));
+                assert_eq!(subtree(place, nodes, fan_out), 1 + children.sum::<u32>(), "{place} of {nodes}");
+            }
+            assert_eq!(subtree(0, nodes, fan_out), nodes);
+        }
+        assert_eq!(subtree(4_000_000_000, u32::MAX, 16), 1);
+    }
+
+    #[test]
+    fn what_is_known_of_many_nodes_is_a_few_runs() {
+        let me = NodeId(0);
+        let told = |from: u32, end: u32| {
+            let (mut nodes, mut slots) = (Members::default(), Slots::default());
+            for node in from..end {
+                Gather::add(&mut nodes, &mut slots, NodeId(node), (node * 4..node * 4 + 4).map(SlotId));
+            }
+            (nodes, slots)
+        };
+        let mut gather = Gather::default();
+        for (from, end) in [(500, 1000), (1, 300), (250, 600)] {
+            let (nodes, slots) = told(from, end);
+            assert!(gather.note(me, &nodes, &slots));
+            assert!(!gather.note(me, &nodes, &slots), "it is known");
+        }
+        gather.mine = Some((0..4).map(SlotId).collect());
+        assert_eq!(gather.known(), 1000);
+        let (nodes, slots) = gather.with(me, gather.mine.as_ref());
+        assert_eq!((nodes.clone(), slots.clone()), told(0, 1000));
+        assert_eq!((nodes.runs().len(), slots.homes().len()), (1, 1));
     }
 }

@@ -542,7 +542,7 @@ impl Agent {
             PeerMessage::Received { epoch, direction, number } => {
                 self.tree.acknowledged(from, epoch, direction, number)
             }
-            PeerMessage::Slots { slots } => self.take_slots(from, slots),
+            PeerMessage::Slots { nodes, slots } => self.take_slots(from, &nodes, &slots),
             PeerMessage::SlotsNoted { nodes } => self.take_slots_noted(from, nodes),
             PeerMessage::Join { epoch, slots } => self.take_join(from, epoch, slots),
             PeerMessage::Relay { origin, to, message } => self.take_relay(from, origin, to, message),

@@ -409,7 +409,7 @@ impl Agent {
     fn is_member(&self, node: NodeId) -> bool {
         match &self.record {
             Some(record) => record.is_member(node),
-            None => self.config.nodes.contains(&node),
+            None => self.config.nodes.contains(node),
         }
     }
 

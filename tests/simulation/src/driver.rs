@@ -9,11 +9,10 @@ use crate::world::{Act, Packet, World};
 use ftd_core::agent::Stage;
 use ftd_core::fence::Lease;
 use ftd_core::{
-    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Micros, NodeId, PeerMessage, Predecessor,
-    Process, Report, Revision, SlotId,
+    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Members, Micros, NodeId, PeerMessage,
+    Predecessor, Process, Report, Revision, SlotId,
 };
 use std::sync::Arc;
-use std::time::Instant;
 
 /// Watches are backed by a linearizable re-read (DESIGN §10).
 const REREAD: u64 = 2 * SECOND;
@@ -35,16 +34,17 @@ pub struct Write {
 /// Before its first linearizable read an agent's watch may show the past.
 const STALE_WATCH: (u64, u64) = (10, 300);
 
-fn config(setup: &Setup, node: usize) -> JobConfig {
+/// What the agents of the job have in common.
+pub fn job(setup: &Setup) -> JobConfig {
     let groups = match setup.groups {
         0 | 1 => Groups::one(),
         _ => Groups::coloured((0..setup.ranks).map(|rank| GroupId(setup.group(rank))).collect()),
     };
     JobConfig {
-        nodes: (0..setup.nodes).map(NodeId).collect(),
+        nodes: Members::of((0..setup.nodes).map(NodeId)),
         world_size: setup.ranks,
         mode: setup.mode,
-        policy: setup.policy_of(node),
+        policy: setup.policy.clone(),
         renewable_slots: setup.renewable,
         groups,
         breach: Breach::rule(setup.breach),
@@ -52,14 +52,13 @@ fn config(setup: &Setup, node: usize) -> JobConfig {
 }
 
 /// The nodes of the job as this agent knows it.
-pub fn members(agent: Option<&Agent>) -> Vec<usize> {
-    let record = agent.and_then(Agent::record);
-    record.map(|record| record.members().map(|node| node.0 as usize).collect()).unwrap_or_default()
+pub fn members(agent: Option<&Agent>) -> Members {
+    agent.and_then(Agent::record).map(|record| record.nodes.clone()).unwrap_or_default()
 }
 
 /// The observers of `node` in a job of these members.
 pub fn observers(setup: &Setup, node: usize) -> Vec<usize> {
-    let members = ftd_core::Members::of((0..setup.nodes).map(NodeId));
+    let members = Members::of((0..setup.nodes).map(NodeId));
     let observers = ftd_core::ring::observers(&members, NodeId(node as u32), setup.policy.observers);
     observers.into_iter().map(|node| node.0 as usize).collect()
 }
@@ -82,16 +81,30 @@ pub fn size(message: &PeerMessage) -> u64 {
             let holdings = word.holdings.as_ref().map_or(0, ftd_core::word::Holdings::size);
             32 + holdings + committed + many(word.causes.len(), 20)
         }
-        PeerMessage::Down { decree, .. } => 32 + many(decree.complete.len(), 13) + many(decree.causes.len(), 20),
-        PeerMessage::Record { record, .. } => {
-            let runs = record.placement.runs().len() + record.slots.homes().len() + record.slots.states().len();
-            64 + many(runs + record.nodes.runs().len(), 8) + many(record.history.len(), 40)
+        PeerMessage::Down { decree, .. } => {
+            let restored = decree.restoration.as_ref();
+            let away = restored.map_or(0, |restored| many(restored.away.runs().len(), 8));
+            let groups = restored.map_or(0, |restored| many(restored.choice.len() + restored.safe.len(), 20));
+            32 + away + groups + many(decree.complete.len(), 13) + many(decree.causes.len(), 20)
         }
-        PeerMessage::Slots { slots } => many(slots.values().map(|slots| 4 + slots.len()).sum(), 4),
+        PeerMessage::Record { record, .. } => record_size(record),
+        PeerMessage::Slots { nodes, slots } => {
+            many(nodes.runs().len() + slots.homes().len() + slots.states().len(), RUN)
+        }
         PeerMessage::Accuse { accused, .. } => 24 + many(accused.len(), 4),
         PeerMessage::Relay { message, .. } => 8 + size(message),
         _ => 24,
     }
+}
+
+/// About as many a run has: three or four numbers.
+const RUN: u64 = 14;
+
+fn record_size(record: &EpochRecord) -> u64 {
+    let runs = record.placement.runs().len() + record.slots.homes().len() + record.slots.states().len();
+    let sets = record.history.iter().map(|entry| &entry.failures).chain([&record.failures]);
+    let failures: usize = sets.map(|set| set.failures().len() + set.collateral().len()).sum();
+    64 + (runs + record.nodes.runs().len()) as u64 * RUN + 20 * (failures + record.history.len()) as u64
 }
 
 /// Whether the agent executes the newest epoch: its world is released.
@@ -161,7 +174,7 @@ impl World {
             self.machines[node].slots = (self.next_slot..self.next_slot + slots).map(SlotId).collect();
             self.next_slot += slots;
         }
-        let config = config(&self.setup, node);
+        let config = JobConfig { policy: self.setup.policy_of(node), ..self.job.clone() };
         let machine = &mut self.machines[node];
         let predecessor =
             machine.predecessor.map(|(died, reported)| Predecessor { died: Micros(died + machine.offset), reported });
@@ -232,11 +245,13 @@ impl World {
         if self.history.wanted() && !is_chatter(&event) {
             self.history.note(self.now, || format!("n{node} <- {}", short(&format!("{event:?}"))));
         }
-        let began = self.meter.as_ref().map(|_| Instant::now());
+        if let Some(meter) = &mut self.meter {
+            meter.hears(node, now, &event);
+        }
         let effects = agent.step(now, event);
         let lease = lease(agent).map(|until| until.0.saturating_sub(machine.offset));
-        if let (Some(meter), Some(began)) = (&mut self.meter, began) {
-            meter.step(node, began, &effects);
+        if let Some(meter) = &mut self.meter {
+            meter.wants(node, &effects);
         }
         for effect in effects {
             self.effect(node, effect);
