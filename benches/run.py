@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
-    benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup …] [--mpi NAME …]
+    benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|nodes …] [--mpi NAME …]
     benches/run.py --against PREFIX …      this build against the one that is installed there
 
 Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
@@ -261,6 +261,13 @@ def bench_startup(bench):
             print(f"{mpi.name:10} {size:5} | {median(ours)} {median(theirs)}", flush=True)
 
 
+def bench_nodes(quick):
+    """One recovery of each kind in simulated clusters of many nodes, by the shipped core; needs no MPI. Whether it went well."""
+    print("\n## What one recovery costs each node of a large cluster: the average, and the node that pays most", flush=True)
+    build = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
+    return subprocess.run([build / "release/ft-measure", *(["100", "1000"] if quick else [])]).returncode == 0
+
+
 def in_turns(new, old, rounds, measure):
     """`measure` returns a list of figures of a build. One line: new, old, new/old, and old/old as the noise to compare with."""
     figures = [[], [], []]
@@ -308,19 +315,30 @@ def two_recovery(new, old):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", choices=["recovery", "checkpoint", "startup", []], default=[])
+    parser.add_argument("what", nargs="*", choices=["recovery", "checkpoint", "startup", "nodes", []], default=[])
     parser.add_argument("--quick", action="store_true", help="medians of 3: to see that it works")
     parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=list(mpis.ALL))
     parser.add_argument("--row", action="append", default=[], metavar="RANKS,PROTECTED_MB,RESIDENT_MB",
                         help="only this row of the recovery; may be given again")
     parser.add_argument("--against", metavar="PREFIX", help="compare with the installation of another build of ftd")
     options = parser.parse_args()
+    names = options.what or ["startup", "checkpoint", "recovery", "nodes"]
+    well = True
+    if "nodes" in names:
+        names.remove("nodes")
+        well = bool(options.against) or bench_nodes(options.quick)
+    if names:
+        programs(options, names)
+    sys.exit(0 if well else 1)
+
+
+def programs(options, names):
     proc.become_subreaper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     bench = Bench(options)
     other = Bench(options, options.against) if options.against else None
     try:
-        for name in options.what or ["startup", "checkpoint", "recovery"]:
+        for name in names:
             if other:
                 {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_startup}[name](bench, other)
             else:

@@ -15,27 +15,29 @@ pub type ProcId = usize;
 /// What is computed, and what has to come out.
 pub struct Program {
     neighbours: Vec<Vec<u32>>,
-    /// Per step the value of each rank.
+    /// Per step the value of each rank, as far as anybody wanted to know.
     truth: Vec<Vec<u64>>,
+    steps: u32,
 }
 
 impl Program {
     pub fn new(setup: &Setup) -> Self {
-        let neighbours: Vec<Vec<u32>> = (0..setup.ranks).map(|rank| neighbours(setup, rank)).collect();
-        let mut values: Vec<u64> = (0..setup.ranks).map(|rank| mix(u64::from(rank) + 1)).collect();
-        let mut truth = vec![values.clone()];
-        for step in 0..setup.steps {
-            let next = |rank: usize| {
-                let of_peers = neighbours[rank].iter().map(|peer| values[*peer as usize]);
-                next_value(values[rank], step, of_peers)
-            };
-            values = (0..values.len()).map(next).collect();
-            truth.push(values.clone());
-        }
-        Program { neighbours, truth }
+        let neighbours = (0..setup.ranks).map(|rank| neighbours(setup, rank)).collect();
+        let first = (0..setup.ranks).map(|rank| mix(u64::from(rank) + 1)).collect();
+        Program { neighbours, truth: vec![first], steps: setup.steps }
     }
 
-    pub fn value(&self, rank: Rank, step: u32) -> Option<u64> {
+    /// What a rank has after a step.
+    pub fn value(&mut self, rank: Rank, step: u32) -> Option<u64> {
+        while self.truth.len() <= step.min(self.steps) as usize {
+            let (at, values) = (self.truth.len() - 1, self.truth.last()?);
+            let next = |rank: usize| {
+                let of_peers = self.neighbours[rank].iter().map(|peer| values[*peer as usize]);
+                next_value(values[rank], at as u32, of_peers)
+            };
+            let next = (0..values.len()).map(next).collect();
+            self.truth.push(next);
+        }
         self.truth.get(step as usize)?.get(rank.0 as usize).copied()
     }
 
@@ -45,11 +47,12 @@ impl Program {
 }
 
 fn neighbours(setup: &Setup, rank: u32) -> Vec<u32> {
-    let group: Vec<u32> = (0..setup.ranks).filter(|other| setup.group(*other) == setup.group(rank)).collect();
-    let (size, at) = (group.len(), group.iter().position(|other| *other == rank).unwrap_or(0));
+    let (group, groups) = (setup.group(rank), setup.groups);
+    let (size, at) = ((setup.ranks - group).div_ceil(groups), rank / groups);
+    let member = |at: u32| group + at % size * groups;
     let mut near = BTreeSet::new();
-    for step in 1..=setup.width as usize {
-        near.extend([group[(at + step) % size], group[(at + size - step % size) % size]]);
+    for step in 1..=setup.width {
+        near.extend([member(at + step), member(at + size - step % size)]);
     }
     near.remove(&rank);
     near.into_iter().collect()
@@ -201,7 +204,7 @@ impl World {
         if proc.dead.is_none() {
             proc.loaded = true;
             let (node, name) = (proc.node, proc.name);
-            self.checks.look();
+            self.checks.look_at(node);
             self.local(node, Event::Started(name));
             self.go(id);
         }
@@ -482,7 +485,7 @@ impl World {
         }
         (proc.dead, proc.own_exit) = (Some(exit), own);
         let (node, name, initialized) = (proc.node, proc.name, proc.initialized);
-        self.checks.look();
+        self.checks.look_at(node);
         // The memory of a large process takes long to tear down; the futex does not wait for it.
         let slow = self.rng.chance(50);
         let delay = if slow { self.rng.range(20_000, 200_000) } else { self.rng.range(50, 2000) };

@@ -1,7 +1,7 @@
 //! Checkpoints in memory: the ranks' own copies and those that partners hold, with their hashes.
 
 use crate::setup::Setup;
-use ftd_core::{Holding, Inventory, Level, Rank, Stamp, Version};
+use ftd_core::{Holding, Inventory, Level, Members, NodeId, Rank, Stamp, Version};
 use std::collections::BTreeMap;
 
 /// Places per rank: one being written, one being shipped, one safe.
@@ -110,11 +110,11 @@ impl Arena {
 }
 
 /// The node that keeps copies for `node`: the next member in another rack, else the next member.
-pub fn partner(setup: &Setup, members: &[usize], node: usize) -> Option<usize> {
-    let after = || {
-        let (before, after): (Vec<usize>, Vec<usize>) =
-            members.iter().copied().filter(|other| *other != node).partition(|other| *other < node);
-        after.into_iter().chain(before)
-    };
+pub fn partner(setup: &Setup, members: &Members, node: usize) -> Option<usize> {
+    let (me, count) = (NodeId(node as u32), members.len());
+    let lower = || members.iter().take_while(|other| *other < me).count() as u32;
+    let first = members.position(me).map_or_else(lower, |at| at + 1);
+    let around = |step| members.at((first + step) % count).map(|other| other.0 as usize);
+    let after = || (0..count).filter_map(around).filter(|other| *other != node);
     after().find(|other| setup.rack(*other) != setup.rack(node)).or_else(|| after().next())
 }

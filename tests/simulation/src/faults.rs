@@ -254,6 +254,7 @@ impl World {
             Fault::Suspend { node, span } => {
                 let machine = &mut self.machines[node];
                 machine.suspended_until = machine.suspended_until.max(now + span);
+                self.checks.look_at(node);
                 self.push(span, Act::Resume { node });
                 // What may run on until its lease is over stands then.
                 self.push(span + self.setup.timeout() / 4 * 3 + 1, Act::Resume { node });

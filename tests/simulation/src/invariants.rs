@@ -2,6 +2,7 @@
 //! at the end of a job whether its end is true. Together with `driver` this knows the interface of `ftd_core` in detail.
 
 use crate::application::Proc;
+use crate::computing::Computing;
 use crate::faults;
 use crate::setup::Setup;
 use crate::world::World;
@@ -67,7 +68,7 @@ type Holders = BTreeMap<Rank, Vec<(usize, u64)>>;
 /// What the checks remember.
 pub struct Checks {
     first: Option<(u64, Violation)>,
-    look: bool,
+    computing: Computing,
     newest: EpochId,
     world: WorldId,
     /// Processes that ftd ended itself.
@@ -79,6 +80,17 @@ pub struct Checks {
     held: BTreeMap<(GroupId, Stamp), Holders>,
     groups: Groups,
     sizes: BTreeMap<GroupId, usize>,
+    /// Counts what changes of who holds what: what is looked up for one node is so for all, until then.
+    changes: u64,
+    looked_up: LookedUp,
+}
+
+/// Answers that took a look at all ranks, with the count of changes at which they were given.
+#[derive(Debug, Default)]
+struct LookedUp {
+    newest: Option<(u64, EpochId, Choice)>,
+    owed: Option<(u64, EpochId, GroupId, Option<Stamp>)>,
+    retired: Option<(u64, GroupId, Version)>,
 }
 
 impl Checks {
@@ -87,7 +99,7 @@ impl Checks {
         let sizes = groups.ranks(setup.ranks).into_iter().map(|(group, ranks)| (group, ranks.len() as usize)).collect();
         Checks {
             first: None,
-            look: false,
+            computing: Computing::default(),
             newest: EpochId(0),
             world: WorldId(0),
             put_down: BTreeSet::new(),
@@ -98,12 +110,14 @@ impl Checks {
             held: BTreeMap::new(),
             groups,
             sizes,
+            changes: 0,
+            looked_up: LookedUp::default(),
         }
     }
 
-    /// Something changed of who computes.
-    pub fn look(&mut self) {
-        self.look = true;
+    /// Something changed of who computes on this node.
+    pub fn look_at(&mut self, node: usize) {
+        self.computing.look_at(node);
     }
 
     pub fn violated(&mut self, now: u64, violation: Violation) {
@@ -117,13 +131,25 @@ impl Checks {
 
     /// A rank's version is whole and hashed on this node.
     pub fn holds(&mut self, group: GroupId, rank: Rank, stamp: Stamp, node: usize, now: u64) {
-        self.held.entry((group, stamp)).or_default().entry(rank).or_default().push((node, now));
+        let holders = self.held.entry((group, stamp)).or_default().entry(rank).or_default();
+        if holders.iter().all(|(other, _)| *other != node) {
+            holders.push((node, now));
+            self.changes += 1;
+        }
+    }
+
+    /// What this node held is gone.
+    pub fn lost(&mut self, node: usize) {
+        self.held.values_mut().flat_map(BTreeMap::values_mut).for_each(|held| held.retain(|(other, _)| *other != node));
+        self.changes += 1;
     }
 
     /// Versions older than the newest of these, others than these, are given up.
     pub fn given_up(&mut self, group: GroupId, kept: &[Stamp]) {
         let Some(newest) = kept.last() else { return };
+        let before = self.held.len();
         self.held.retain(|(of, stamp), _| *of != group || stamp >= newest || kept.contains(stamp));
+        self.changes += u64::from(self.held.len() != before);
     }
 
     /// What a node says that it holds; what was whole was hashed for it.
@@ -133,6 +159,18 @@ impl Checks {
             self.holds(group, holding.owner, holding.stamp, node, now);
         }
         self.inventories.entry(epoch).or_default().insert(node, inventory.clone());
+        self.changes += 1;
+    }
+
+    /// What the inventories of this epoch say is the newest complete version of the group.
+    fn newest(&mut self, epoch: EpochId, group: GroupId) -> Option<Stamp> {
+        let known = self.looked_up.newest.take_if(|(at, of, _)| (*at, *of) == (self.changes, epoch));
+        let (_, _, choice) = self.looked_up.newest.insert(known.unwrap_or_else(|| {
+            let taken = self.inventories.get(&epoch).into_iter().flat_map(BTreeMap::values);
+            let ranks = self.sizes.values().sum::<usize>() as u32;
+            (self.changes, epoch, choose(taken, &self.groups, ranks))
+        }));
+        choice.get(&group).copied().flatten()
     }
 }
 
@@ -147,29 +185,23 @@ impl World {
 
     /// Invariants 2 and 5, if anything changed of them.
     pub fn check_instant(&mut self) {
-        if !std::mem::take(&mut self.checks.look) {
+        let changed = self.checks.computing.changed(self.machines.len());
+        if changed.is_empty() {
             return;
         }
-        let mut found = None;
-        let mut seen: BTreeMap<Rank, Process> = BTreeMap::new();
-        for (node, machine) in self.machines.iter().enumerate().filter(|(_, machine)| machine.alive) {
-            for (_, proc) in self.ranks.of(machine).filter(|(_, proc)| self.counts(proc)) {
-                let name = proc.name;
-                if self.is_out(node) {
-                    let epoch = self.store.value().map_or(EpochId(0), |record| record.epoch);
-                    let sentence = format!("{name} computes on n{node}, which {epoch} has left out");
-                    found.get_or_insert(Violation::Fence(sentence));
-                }
-                let twin = seen.insert(name.rank, name);
-                let other = || seen.values().find(|other| other.world != name.world).copied();
-                if let Some(other) = twin.or_else(other) {
-                    let sentence = format!("{name} and {other} compute at the same time");
-                    found.get_or_insert(Violation::Twice(sentence));
-                }
+        for node in changed {
+            let machine = &self.machines[node];
+            let here = self.ranks.of(machine).filter(|(_, proc)| machine.alive && self.counts(proc));
+            let here: Vec<Process> = here.map(|(_, proc)| proc.name).collect();
+            if let Some(name) = here.first().filter(|_| self.is_out(node)) {
+                let epoch = self.store.value().map_or(EpochId(0), |record| record.epoch);
+                let sentence = format!("{name} computes on n{node}, which {epoch} has left out");
+                self.violated(Violation::Fence(sentence));
             }
+            self.checks.computing.set(node, here);
         }
-        if let Some(found) = found {
-            self.violated(found);
+        if let Some((name, other)) = self.checks.computing.clash() {
+            self.violated(Violation::Twice(format!("{name} and {other} compute at the same time")));
         }
     }
 
@@ -195,7 +227,8 @@ impl World {
 
     /// Invariants 1, 3, 5 and 7, when a record is written.
     pub fn check_written(&mut self, by: usize, before: Option<&EpochRecord>, record: &EpochRecord) {
-        self.checks.look();
+        self.checks.computing.look();
+        self.checks.changes += 1;
         let fresh = record.epoch > self.checks.newest;
         if let Err(violation) = self.one_record_per_epoch(before, record) {
             self.violated(violation);
@@ -292,10 +325,7 @@ impl World {
     /// Invariant 4: what is restored is complete, the newest that is, the same everywhere, and nothing that was safe is
     /// left behind.
     pub fn check_restore(&mut self, node: usize, epoch: EpochId, group: GroupId, stamp: Option<Stamp>) {
-        let none = BTreeMap::new();
-        let taken = self.checks.inventories.get(&epoch).unwrap_or(&none);
-        let newest: Choice = choose(taken.values(), &self.checks.groups, self.setup.ranks);
-        let newest = newest.get(&group).copied().flatten();
+        let newest = self.checks.newest(epoch, group);
         let shown = |stamp: Option<Stamp>| {
             stamp.map_or("nothing".into(), |stamp| format!("{} of {}", stamp.version, stamp.epoch))
         };
@@ -321,13 +351,19 @@ impl World {
             return self.violated(Violation::Lost(sentence));
         }
         let keep = |old: &Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| *old <= stamp);
+        let before = self.checks.held.len();
         self.checks.held.retain(|(of, old), _| *of != group || keep(old));
+        self.checks.changes += u64::from(self.checks.held.len() != before);
     }
 
     /// A version is given up only for one that is complete, at the same or a safer level.
     pub fn check_retire(&mut self, node: usize, group: GroupId, complete: Version) {
         // What a node that was left out holds is lost already; it may act on what it heard before.
         if self.is_out(node) || !self.machines[node].alive {
+            return;
+        }
+        let known = Some((self.checks.changes, group, complete));
+        if self.checks.looked_up.retired == known && !self.setup.promises.levels {
             return;
         }
         let ranks = || (0..self.setup.ranks).map(Rank).filter(|rank| self.checks.groups.of(*rank) == group);
@@ -342,6 +378,7 @@ impl World {
             let sentence = format!("n{node} gives up what is older than {complete}, which {rank} does not hold");
             return self.violated(Violation::Lost(sentence));
         }
+        self.checks.looked_up.retired = known;
         if !self.setup.promises.levels {
             return;
         }
@@ -357,7 +394,19 @@ impl World {
 
     /// The newest version from before this epoch of which every rank's bytes lie on a node that has been there all the
     /// time since.
-    fn owed(&self, group: GroupId, epoch: EpochId) -> Option<Stamp> {
+    fn owed(&mut self, group: GroupId, epoch: EpochId) -> Option<Stamp> {
+        let changes = self.checks.changes;
+        match self.checks.looked_up.owed {
+            Some((at, of_epoch, of, owed)) if (at, of_epoch, of) == (changes, epoch, group) => owed,
+            _ => {
+                let owed = self.owed_now(group, epoch);
+                self.checks.looked_up.owed = Some((changes, epoch, group, owed));
+                owed
+            }
+        }
+    }
+
+    fn owed_now(&self, group: GroupId, epoch: EpochId) -> Option<Stamp> {
         let record = self.store.value()?;
         let size = self.checks.sizes.get(&group).copied()?;
         let there = |(node, since): &(usize, u64)| {

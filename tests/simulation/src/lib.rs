@@ -15,6 +15,7 @@
 //! | `faults` | what can happen |
 //! | `profiles` | named mixes of faults, drawn from a seed |
 //! | `invariants` | what must hold |
+//! | `computing` | who computes at this instant |
 //! | `breach` | rules broken on purpose |
 //! | `history` | what happened, readable |
 //! | `shrink` | the shortest schedule that still fails |
@@ -25,6 +26,7 @@ mod application;
 mod arenas;
 mod breach;
 mod checkpoints;
+mod computing;
 mod driver;
 mod faults;
 mod history;

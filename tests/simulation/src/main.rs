@@ -1,7 +1,7 @@
 //! `ft-sim`: random runs of a simulated cluster. A seed that fails is shortened, told, and replayed exactly by its name.
 
 use clap::Parser;
-use ft_simulation::{Breach, Run, Setup, measure, profiles, profiles::Profile, scenario, shrink};
+use ft_simulation::{Breach, Run, Setup, profiles, profiles::Profile, scenario, shrink};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,9 +33,6 @@ struct Options {
     /// Runs a text scenario, with its history.
     #[arg(long)]
     scenario: Option<std::path::PathBuf>,
-    /// Measures one recovery of each kind in a cluster of so many nodes.
-    #[arg(long)]
-    measure: Option<u32>,
     /// Lists the profiles.
     #[arg(long)]
     list: bool,
@@ -71,15 +68,6 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         };
-    }
-    if let Some(nodes) = options.measure {
-        say(&measure::planning(nodes).unwrap_or_else(|error| error));
-        say(&measure::idle_step(nodes).unwrap_or_else(|error| error));
-        for case in measure::Case::ALL {
-            let line = measure::recovery(nodes, case);
-            say(&line.unwrap_or_else(|error| format!("{nodes:>6} {case:?}: {error}")));
-        }
-        return ExitCode::SUCCESS;
     }
     let named = |name: &String| profiles::named(name).map(|profile| vec![profile]);
     let Some(chosen) = options.profile.as_ref().map_or_else(|| Some(profiles::ALL.iter().collect()), named) else {

@@ -152,7 +152,7 @@ impl World {
     fn stop(&mut self, node: usize, change: impl Fn(&mut Stopped)) {
         let machine = &mut self.machines[node];
         change(&mut machine.stopped);
-        self.checks.look();
+        self.checks.look_at(node);
         if !machine.still(self.now) {
             self.go_all(node);
         }
@@ -163,7 +163,7 @@ impl World {
             let proc = self.ranks.get_mut(id);
             proc.parked &= proc.name.world != world;
         }
-        self.checks.look();
+        self.checks.look_at(node);
         self.go_all(node);
     }
 
@@ -251,7 +251,8 @@ impl World {
             }
         }
         self.machines[node].crash(self.now);
-        self.checks.look();
+        self.checks.look_at(node);
+        self.checks.lost(node);
     }
 
     /// A new machine, with empty arenas and slots that nobody had.
@@ -272,7 +273,7 @@ impl World {
             let proc = self.ranks.get_mut(id);
             let (process, initialized) = (proc.name, proc.initialized);
             let lived = proc.dead.replace(Exit::Signal(9)).is_none();
-            self.checks.look();
+            self.checks.look_at(node);
             self.reset_peers(process, node);
             // The rank dies of its shepherd's death, and that is seen, as a rule, long before the launcher has swept.
             if lived && initialized && self.rng.chance(900) {
@@ -294,7 +295,7 @@ impl World {
 
     /// A machine that was suspended runs again.
     pub fn resumed(&mut self, node: usize) {
-        self.checks.look();
+        self.checks.look_at(node);
         if !self.machines[node].still(self.now) {
             self.go_all(node);
         }

@@ -1,7 +1,7 @@
 //! The cluster as a whole: one queue of acts, and who is to do each.
 
 use crate::application::{ProcId, Program, Ranks};
-use crate::driver::Write;
+use crate::driver::{self, Write};
 use crate::history::History;
 use crate::invariants::{Checks, Violation};
 use crate::measure::Meter;
@@ -11,11 +11,11 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::setup::{SECOND, Setup};
 use crate::store::Store;
-use ftd_core::{EpochId, EpochRecord, Event, Exit, NodeId, PeerMessage, Rank, SlotId, Stamp, WorldId};
+use ftd_core::{EpochId, EpochRecord, Event, Exit, JobConfig, NodeId, PeerMessage, Rank, SlotId, Stamp, WorldId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A run that needs more steps than this goes in circles.
+/// A run that needs more steps than this for each hundred nodes goes in circles.
 const MOST_ACTS: u64 = 2_000_000;
 
 /// What travels between nodes.
@@ -162,6 +162,7 @@ enum Whose {
 /// A run.
 pub struct World {
     pub setup: Setup,
+    pub job: JobConfig,
     pub now: u64,
     pub queue: Queue<Act>,
     /// Delays within machines.
@@ -214,6 +215,7 @@ impl World {
             last_fault: 0,
             meter: None,
             rng,
+            job: driver::job(setup),
             setup: setup.clone(),
         };
         for node in 0..world.machines.len() {
@@ -245,7 +247,7 @@ impl World {
     pub fn advance(&mut self) -> bool {
         let Some((at, act)) = self.queue.pop() else { return false };
         self.now = self.now.max(at);
-        if self.queue.count() > MOST_ACTS {
+        if self.queue.count() > MOST_ACTS * (1 + self.machines.len() as u64 / 100) {
             self.violated(Violation::Hang("agents keep each other busy and get nowhere".to_string()));
             return false;
         }

@@ -1,0 +1,103 @@
+//! What the agents did since the counting began.
+
+use super::tape::Tape;
+use super::{Costs, Each};
+use crate::driver;
+use crate::node::Machine;
+use ftd_core::{Effect, Event, Micros, PeerMessage};
+use std::collections::BTreeMap;
+
+/// What one node's agent did.
+#[derive(Debug, Default, Clone, Copy)]
+struct Count {
+    messages: u64,
+    beats: u64,
+    bytes: u64,
+    records: u64,
+    requests: u64,
+}
+
+/// Counts of all nodes, and tapes of some.
+#[derive(Debug, Default)]
+pub struct Meter {
+    counts: Vec<Count>,
+    tapes: BTreeMap<usize, Tape>,
+    /// Those of the tapes that stand for all nodes.
+    drawn: Vec<usize>,
+}
+
+/// Of so many nodes the processor time is measured.
+const DRAWN: usize = 100;
+/// Besides the lowest: the tree's root, its children, and some of theirs.
+const LOWEST: usize = 24;
+
+impl Meter {
+    /// Begins to count.
+    pub fn new(machines: &[Machine]) -> Self {
+        let nodes = machines.len();
+        let step = nodes.div_ceil(DRAWN);
+        let drawn: Vec<usize> = (step / 2..nodes).step_by(step).collect();
+        let taped = drawn.iter().copied().chain(0..LOWEST.min(nodes));
+        let tape = |node: usize| Some((node, Tape::new(machines[node].agent.clone()?)));
+        Meter { counts: vec![Count::default(); nodes], tapes: taped.filter_map(tape).collect(), drawn }
+    }
+
+    /// The agent of `node` is told this.
+    pub fn hears(&mut self, node: usize, now: Micros, event: &Event) {
+        if let Some(tape) = self.tapes.get_mut(&node) {
+            tape.note(now, event);
+        }
+    }
+
+    /// … and wants that done.
+    pub fn wants(&mut self, node: usize, effects: &[Effect]) {
+        if let Some(tape) = self.tapes.get_mut(&node) {
+            tape.effects += effects.len();
+        }
+        let Some(count) = self.counts.get_mut(node) else { return };
+        for effect in effects {
+            match effect {
+                Effect::Send { message, .. } => count.sends(message),
+                Effect::ReadStore | Effect::Cas { .. } => count.requests += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// What all of it cost.
+    pub fn costs(&self) -> Costs {
+        let each = |of: fn(&Count) -> f64| Each::of(self.counts.iter().map(of));
+        let spent: BTreeMap<usize, f64> =
+            self.tapes.iter().map(|(node, tape)| (*node, tape.replay().as_secs_f64() * 1e3)).collect();
+        let mean = Each::of(self.drawn.iter().filter_map(|node| spent.get(node).copied())).mean;
+        Costs {
+            messages: each(|count| count.messages as f64),
+            beats: each(|count| count.beats as f64),
+            kilobytes: each(|count| count.bytes as f64 / 1e3),
+            records: each(|count| count.records as f64 / 1e3),
+            requests: each(|count| count.requests as f64),
+            processor: Each { mean, most: Each::of(spent.into_values()).most },
+            ..Costs::default()
+        }
+    }
+}
+
+impl Count {
+    fn sends(&mut self, message: &PeerMessage) {
+        let bytes = driver::size(message);
+        match message {
+            PeerMessage::Heartbeat { .. } | PeerMessage::Acknowledge { .. } | PeerMessage::Heard { .. } => {
+                self.beats += 1;
+                self.bytes += bytes;
+            }
+            PeerMessage::Record { .. } => {
+                self.messages += 1;
+                self.records += bytes;
+            }
+            _ => {
+                self.messages += 1;
+                self.bytes += bytes;
+            }
+        }
+    }
+}
