@@ -13,12 +13,16 @@ pub enum Breach {
     RecordKept,
     /// An acknowledgement counts at once, also from one that stands still.
     StillCounts,
+    /// It counts with whatever read of the record, also one that was begun before the heartbeat was sent.
+    OldReadCounts,
     /// A heartbeat that says "I do not hear you" is acknowledged and counts as heard.
     UnheardCounts,
     /// A heartbeat of an older epoch is acknowledged and counts as heard.
     OlderEpochCounts,
     /// The lease runs for one and a half time-outs.
     LongLease,
+    /// Whoever is newly observed may be accused at once.
+    NewlyObservedAtOnce,
     /// Who is alone accuses without patience.
     AloneAccuses,
     /// Who was alone gives nobody a new time-out.
@@ -35,17 +39,33 @@ pub enum Breach {
     NeverTakenBack,
     /// The successor of an agent that may have accused somebody acknowledges at once.
     SuccessorAcknowledges,
+    /// A world is released before everybody is empty.
+    ReleasedEarly,
+    /// An end by a process's own will ends the job at once.
+    NothingHeld,
+    /// What is complete on the ranks' own nodes counts as if their partners had it.
+    LevelsMixed,
+    /// What is older than what is restored is given up before everybody has that.
+    KeptEarly,
+    /// Ranks are placed on nodes whatever becomes of their leases.
+    LeasesForgotten,
+    /// A copy is fetched from whatever node, offered or not.
+    NeverOffered,
+    /// A copy that cannot be had is waited for.
+    NotFetchedIgnored,
 }
 
 impl Breach {
     /// Every rule.
-    pub const ALL: [Breach; 14] = [
+    pub const ALL: [Breach; 23] = [
         Breach::OwnTerms,
         Breach::RecordKept,
         Breach::StillCounts,
+        Breach::OldReadCounts,
         Breach::UnheardCounts,
         Breach::OlderEpochCounts,
         Breach::LongLease,
+        Breach::NewlyObservedAtOnce,
         Breach::AloneAccuses,
         Breach::NothingAnew,
         Breach::SleeperAccuses,
@@ -54,5 +74,12 @@ impl Breach {
         Breach::AccusedAcknowledged,
         Breach::NeverTakenBack,
         Breach::SuccessorAcknowledges,
+        Breach::ReleasedEarly,
+        Breach::NothingHeld,
+        Breach::LevelsMixed,
+        Breach::KeptEarly,
+        Breach::LeasesForgotten,
+        Breach::NeverOffered,
+        Breach::NotFetchedIgnored,
     ];
 }

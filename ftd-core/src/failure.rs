@@ -1,6 +1,7 @@
 //! What died, where, and why.
 
 use crate::ids::{NodeId, Process, SlotId};
+use crate::inventory::Stamp;
 use std::fmt;
 
 /// What a failure took.
@@ -87,6 +88,8 @@ pub enum Cause {
     NodeSilent,
     /// The node had stopped and killed its ranks itself, because it was cut off.
     Fenced,
+    /// Nobody who held this version of the rank could send it to the rank's node.
+    NotFetched(Stamp),
     /// The program's own end, which the user asked to recover from (`--ft-on-abort=recover`).
     Own(OwnEnd),
 }
@@ -100,7 +103,11 @@ impl Cause {
     /// Whether this came from outside: no program brings a SIGKILL, a lost slot or a lost node upon itself. Everything
     /// else is the program's own death, also one whose cause stays unknown.
     pub fn is_from_outside(self) -> bool {
-        matches!(self, Cause::Signal(KILL) | Cause::SlotLost | Cause::AgentLost | Cause::NodeSilent | Cause::Fenced)
+        match self {
+            Cause::Signal(signal) => signal == KILL,
+            Cause::SlotLost | Cause::AgentLost | Cause::NodeSilent | Cause::Fenced | Cause::NotFetched(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -167,6 +174,9 @@ impl fmt::Display for Cause {
             Cause::WorldServerLost => f.write_str("lost its PMIx server (ft-pmix)"),
             Cause::NodeSilent => f.write_str("was silent for the heartbeat time-out"),
             Cause::Fenced => f.write_str("had been cut off and killed its ranks"),
+            Cause::NotFetched(stamp) => {
+                write!(f, "could not have its {} back: no node that held it could send it", stamp.version)
+            }
             Cause::Own(end) => end.fmt(f),
         }
     }
@@ -201,12 +211,16 @@ pub struct Collateral {
     pub end: OwnEnd,
 }
 
+/// So many ends that are not blamed stand in a record, and are told of; of the others it is said how many they were.
+const MOST_COLLATERAL: usize = 8;
+
 /// What ended an epoch: the processes, slots and nodes agreed dead, with their causes. Sorted, without doubles, so that
 /// equal knowledge is an equal set whatever order it came in.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct FailureSet {
     failures: Vec<Failure>,
     collateral: Vec<Collateral>,
+    others: u32,
 }
 
 impl FailureSet {
@@ -242,6 +256,36 @@ impl FailureSet {
     pub fn merge(&mut self, other: &FailureSet) {
         other.failures.iter().for_each(|failure| self.insert(*failure));
         other.collateral.iter().for_each(|collateral| self.insert_collateral(*collateral));
+        self.others = self.others.max(other.others);
+    }
+
+    /// As it stands in a record: when one process of a hundred thousand has died, all others may have aborted because of it.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let others = self.collateral.len().saturating_sub(MOST_COLLATERAL);
+        self.collateral.truncate(MOST_COLLATERAL);
+        let others = others as u32 + self.others;
+        self.with_others(others)
+    }
+
+    /// The same with so many ends that are not blamed and not listed.
+    #[must_use]
+    pub fn with_others(self, others: u32) -> Self {
+        FailureSet { others, ..self }
+    }
+
+    /// How many ends there are that are not blamed and not listed.
+    pub fn others(&self) -> u32 {
+        self.others
+    }
+
+    /// Adds the ends that are not blamed and that this node knows of to those of a record. If all that it lists are among them
+    /// it is this node's, and counts no others.
+    pub fn add_known(&mut self, ends: &[Collateral]) {
+        if self.collateral.iter().all(|listed| ends.contains(listed)) {
+            self.others = 0;
+        }
+        ends.iter().for_each(|end| self.insert_collateral(*end));
     }
 
     /// The failures, sorted by subject.
@@ -249,9 +293,15 @@ impl FailureSet {
         &self.failures
     }
 
-    /// The ends that are not blamed, sorted by process.
+    /// The ends that are not blamed, sorted by process; in a record only the first.
     pub fn collateral(&self) -> &[Collateral] {
         &self.collateral
+    }
+
+    /// The ends that are not blamed: those to tell of, and how many there are besides.
+    pub fn collateral_told(&self) -> (&[Collateral], u32) {
+        let told = self.collateral.len().min(MOST_COLLATERAL);
+        (&self.collateral[..told], (self.collateral.len() - told) as u32 + self.others)
     }
 
     /// The failure of exactly this process.
@@ -275,16 +325,58 @@ impl fmt::Display for FailureSet {
         for (i, failure) in self.failures.iter().enumerate() {
             write!(f, "{}{failure}", if i == 0 { "" } else { ", " })?;
         }
-        for collateral in &self.collateral {
+        let (told, others) = self.collateral_told();
+        for collateral in told {
             write!(f, "; {} {} because of it", collateral.process.rank, collateral.end)?;
         }
-        Ok(())
+        match others {
+            0 => Ok(()),
+            1 => f.write_str("; one more rank ended because of it"),
+            others => write!(f, "; {others} more ranks ended because of it"),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{Rank, WorldId};
+
+    fn aborts(ranks: std::ops::Range<u32>) -> Vec<Collateral> {
+        let end = OwnEnd::Abort(1);
+        ranks.map(|rank| Collateral { process: Process::primary(WorldId(1), Rank(rank)), end }).collect()
+    }
+
+    #[test]
+    fn of_many_that_follow_one_death_a_record_lists_the_first_and_counts_the_others() {
+        let mut all = FailureSet::new();
+        let process = Process::primary(WorldId(1), Rank(3));
+        all.insert(Failure { subject: Subject::Process(process), cause: Cause::Signal(9), node: NodeId(0) });
+        aborts(0..100_000).into_iter().for_each(|end| all.insert_collateral(end));
+        let recorded = all.clone().bounded();
+        let listed: Vec<u32> = recorded.collateral().iter().map(|end| end.process.rank.0).collect();
+        assert_eq!(listed, [0, 1, 2, 4, 5, 6, 7, 8]);
+        assert_eq!(recorded.collateral_told().1, 99_991);
+        assert_eq!(recorded.clone().bounded(), recorded);
+        assert!(recorded.to_string().ends_with("; 99991 more ranks ended because of it"), "{recorded}");
+        assert_eq!(all.to_string(), recorded.to_string());
+    }
+
+    #[test]
+    fn nobody_is_counted_twice() {
+        let record = |ends: std::ops::Range<u32>| {
+            let mut set = FailureSet::new();
+            aborts(ends).into_iter().for_each(|end| set.insert_collateral(end));
+            set.bounded()
+        };
+        // Of the author's own record, and of one that another node wrote of its own ranks.
+        let mut own = record(0..20);
+        own.add_known(&aborts(0..21));
+        assert_eq!((own.collateral_told().0.len(), own.collateral_told().1), (8, 13));
+        let mut another = record(0..20);
+        another.add_known(&aborts(30..33));
+        assert_eq!((another.collateral_told().0.len(), another.collateral_told().1), (8, 15));
+    }
 
     #[test]
     fn signals_have_the_names_that_people_know() {

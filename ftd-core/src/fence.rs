@@ -212,7 +212,9 @@ impl Fence {
         let width = terms.observers as usize;
         self.lowest = record.members().take(width + 1).collect();
         let observer = Observer { acknowledged: None, pending: None, heard: now };
-        let watch = Watch { since: now, heard: false };
+        let at_once = self.breach == Breach::NewlyObservedAtOnce;
+        let since = if at_once { Micros(now.since(self.timeout).0) } else { now };
+        let watch = Watch { since, heard: false };
         let around = |nodes: Vec<NodeId>| if self.member { nodes } else { Vec::new() };
         let observers = around(ring::observers(&record.nodes, self.me, width));
         let watched = around(ring::observed(&record.nodes, self.me, width));
@@ -343,7 +345,8 @@ impl Fence {
     pub fn read(&mut self, asked: Micros) {
         for observer in self.observers.values_mut() {
             let Some((first, last)) = observer.pending.take() else { continue };
-            let counts = [last, first].into_iter().find(|sent| *sent <= asked);
+            let any = self.breach == Breach::OldReadCounts;
+            let counts = [last, first].into_iter().find(|sent| *sent <= asked || any);
             observer.acknowledged = observer.acknowledged.max(counts);
             observer.pending = match counts {
                 Some(sent) if sent == last => None,

@@ -169,10 +169,15 @@ impl Ledger {
         all
     }
 
-    /// This version is complete at this level: what is older than the oldest that is so at some level is forgotten.
-    pub fn forget(&mut self, group: GroupId, older: Version, groups: &Groups) {
+    /// These versions of a group are complete, each at its level: of its ranks' older ones only those are remembered that a
+    /// level has still to come to, or that are at least as new as what is complete there.
+    pub fn forget(&mut self, group: GroupId, complete: impl Fn(Level) -> Option<Version>, groups: &Groups) {
+        let counts = |version: Version, level: Level| {
+            let levels = Level::ALL.into_iter().filter(|at| *at <= level);
+            levels.map(&complete).any(|complete| complete.is_none_or(|complete| version >= complete))
+        };
         for (_, versions) in self.committed.iter_mut().filter(|(rank, _)| groups.of(**rank) == group) {
-            versions.retain(|version, _| *version >= older);
+            versions.retain(|version, level| counts(*version, *level));
         }
     }
 }
@@ -268,7 +273,15 @@ mod tests {
         assert_eq!((held(&ledger, Level::Own), held(&ledger, Level::Partner)), (vec![1, 2], vec![]));
         ledger.commit(Rank(1), Version(1), Level::Partner);
         assert_eq!(held(&ledger, Level::Partner), [1]);
-        ledger.forget(GroupId(0), Version(2), &groups);
+        let newest = |level| (level == Level::Own).then_some(Version(2));
+        ledger.forget(GroupId(0), newest, &groups);
+        assert_eq!(
+            held(&ledger, Level::Partner),
+            [1],
+            "a newer one that partners do not have is no reason to forget it"
+        );
+        let newest = |level| (level < Level::Stable).then_some(Version(2));
+        ledger.forget(GroupId(0), newest, &groups);
         assert_eq!((held(&ledger, Level::Own), held(&ledger, Level::Partner)), (vec![2], vec![]));
     }
 }

@@ -4,6 +4,7 @@
 use crate::fence::Beat;
 use crate::ids::{EpochId, NodeId, Revision, SlotId};
 use crate::members::Members;
+use crate::ranks::RankSet;
 use crate::record::EpochRecord;
 use crate::slots::Slots;
 use crate::tree::Direction;
@@ -85,6 +86,18 @@ pub enum PeerMessage {
         /// Its number.
         number: u64,
     },
+    /// The sender holds what these ranks of the receiver's node restore in this epoch.
+    Offer {
+        /// The epoch.
+        epoch: EpochId,
+        /// Whose.
+        ranks: RankSet,
+    },
+    /// An [`Offer`](Self::Offer) of this epoch was received.
+    OfferNoted {
+        /// The epoch.
+        epoch: EpochId,
+    },
     /// Before the first record: slots that are up.
     Slots {
         /// The nodes of which the sender knows that.
@@ -99,7 +112,7 @@ pub enum PeerMessage {
     },
     /// A node that was never in the job asks to be taken in, with these slots.
     Join {
-        /// The epoch that it knows.
+        /// The epoch that it knows; 0 before the first.
         epoch: EpochId,
         /// Its slots, all up.
         slots: BTreeSet<SlotId>,

@@ -207,7 +207,7 @@ pub fn plan(
     if record.outcome.is_some() {
         return Err(Unrecoverable::Over(record.epoch));
     }
-    let failures = relevant(record, failures);
+    let failures = relevant(record, failures).bounded();
     if failures.is_empty() {
         return Err(Unrecoverable::NothingFailed(record.epoch));
     }
@@ -257,12 +257,13 @@ pub(crate) fn completed(failures: &FailureSet, causes: &BTreeMap<Process, Cause>
 }
 
 /// Who is to be blamed for these failures, as far as they count for a crash loop: the loss of a node or of ftd's own agent
-/// does not. A process that dies by itself when something else fails dies of that.
+/// does not, nor that of a copy. A process that dies by itself when something else fails dies of that.
 fn suspects(placement: &Placement, failures: &FailureSet) -> BTreeSet<Suspect> {
     let by_itself =
         |failure: &Failure| matches!(failure.subject, Subject::Process(_)) && !failure.cause.is_from_outside();
     let program = failures.failures().iter().all(by_itself);
     let suspect = |failure: &Failure| match (failure.subject, failure.cause) {
+        (Subject::Process(_), Cause::NotFetched(_)) => None,
         (Subject::Process(_), _) if by_itself(failure) => program.then_some(Suspect::Program),
         (Subject::Process(process), _) => Some(Suspect::Rank(process.rank)),
         (Subject::Slot(slot), _) => placement.rank(slot).map(Suspect::ShepherdOf),
@@ -448,7 +449,14 @@ pub fn sentences(placement: &Placement, failures: &FailureSet, policy: &Policy) 
     // Where a program's own ends are recovered from nobody asks whose they are.
     let why = if policy.recover_aborts { "at the same time" } else { "because of that death; it is not blamed" };
     let of_collateral = |collateral: &Collateral| format!("{} {} {why}", collateral.process.rank, collateral.end);
-    lines.extend(failures.collateral().iter().map(of_collateral));
+    let (told, others) = failures.collateral_told();
+    lines.extend(told.iter().map(of_collateral));
+    let they = if policy.recover_aborts { why } else { "because of that death; they are not blamed" };
+    match others {
+        0 => {}
+        1 => lines.push(format!("one more rank ended {why}")),
+        others => lines.push(format!("{others} more ranks ended {they}")),
+    }
     lines
 }
 

@@ -99,6 +99,11 @@ impl RankSet {
         }
         RankSet { runs: rest }
     }
+
+    /// Everybody who is in both.
+    pub fn common(&self, other: &RankSet) -> RankSet {
+        self.without(&self.without(other))
+    }
 }
 
 impl FromIterator<Rank> for RankSet {

@@ -1,7 +1,8 @@
 //! The agreed state of a job. One key in the store holds one [`EpochRecord`]; everything else is derived.
 
-use crate::failure::FailureSet;
+use crate::failure::{Cause, FailureSet, Subject};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
+use crate::inventory::Stamp;
 use crate::members::Members;
 use crate::placement::Placement;
 use crate::policy::{Mode, Terms};
@@ -207,6 +208,16 @@ impl EpochRecord {
     /// Whether this process is one of the released world.
     pub fn released(&self, process: Process) -> bool {
         self.outcome.is_none() && process.world == self.world && process.rank.0 < self.world_size
+    }
+
+    /// Copies that no node could send when they were wanted: as copies on other nodes they count no more.
+    pub fn not_fetched(&self) -> BTreeSet<(Rank, Stamp)> {
+        let sets = self.history.iter().map(|entry| &entry.failures).chain([&self.failures]);
+        let gone = sets.flat_map(FailureSet::failures).filter_map(|failure| match (failure.subject, failure.cause) {
+            (Subject::Process(process), Cause::NotFetched(stamp)) => Some((process.rank, stamp)),
+            _ => None,
+        });
+        gone.collect()
     }
 
     /// Checks that the record does not contradict itself. What [`plan`](crate::plan()) returns always passes.

@@ -57,8 +57,19 @@ impl Holdings {
         }
     }
 
-    fn held(&self, stamp: Stamp, lies: Lies) -> RankSet {
+    /// Of whose data a copy of this version lies so.
+    pub fn held(&self, stamp: Stamp, lies: Lies) -> RankSet {
         self.copies.get(&(stamp, lies)).cloned().unwrap_or_default()
+    }
+
+    /// Leaves out copies that lie elsewhere and that nobody can send to where they are needed.
+    fn without(mut self, not_fetched: &BTreeSet<(Rank, Stamp)>) -> Self {
+        for (rank, stamp) in not_fetched {
+            if let Some(held) = self.copies.get_mut(&(*stamp, Lies::Elsewhere)) {
+                *held = held.without(&RankSet::from_iter([*rank]));
+            }
+        }
+        self
     }
 
     /// What each group restores.
@@ -120,7 +131,9 @@ pub struct NodeWord {
     pub ready: bool,
     /// The frozen checkpoints, once verified.
     pub holdings: Option<Holdings>,
-    /// It is known what is restored.
+    /// It is known what is restored, and who is to have a copy from this node has been told so.
+    pub offered: bool,
+    /// It is known what is restored, and every copy is on the node of its rank.
     pub chosen: bool,
     /// The ranks are out of `MPI_Init`.
     pub initialized: bool,
@@ -162,6 +175,7 @@ impl Word for NodeWord {
 impl NodeWord {
     fn and(&mut self, child: &NodeWord) {
         self.ready &= child.ready;
+        self.offered &= child.offered;
         self.chosen &= child.chosen;
         self.initialized &= child.initialized;
         self.restored &= child.restored;
@@ -214,7 +228,9 @@ pub struct Decree {
     pub release: bool,
     /// What is restored.
     pub restoration: Option<Restoration>,
-    /// Everybody knows what is restored: what is older is needed no more.
+    /// Who has not been offered a copy by now will not be.
+    pub offered: bool,
+    /// Everybody knows what is restored, and has it: what is older is needed no more.
     pub chosen: bool,
     /// All ranks are out of `MPI_Init`.
     pub initialized: bool,
@@ -241,8 +257,15 @@ pub struct Decree {
 }
 
 impl Decree {
-    /// The root's conclusion from everybody's word and from what it has said before.
-    pub fn of(word: &NodeWord, before: &Decree, groups: &Groups, world_size: u32) -> Decree {
+    /// The root's conclusion from everybody's word and from what it has said before. `not_fetched`: copies on other nodes that
+    /// do not count, says the record.
+    pub fn of(
+        word: &NodeWord,
+        before: &Decree,
+        groups: &Groups,
+        world_size: u32,
+        not_fetched: &BTreeSet<(Rank, Stamp)>,
+    ) -> Decree {
         let mut complete = before.complete.clone();
         for (key, versions) in word.committed.iter().flatten() {
             if let Some(newest) = versions.last() {
@@ -251,9 +274,11 @@ impl Decree {
             }
         }
         let restoration = before.restoration.clone();
+        let choose = |held: &Holdings| held.clone().without(not_fetched).choose(groups, world_size);
         Decree {
             release: before.release | word.ready,
-            restoration: restoration.or_else(|| Some(word.holdings.as_ref()?.choose(groups, world_size))),
+            restoration: restoration.or_else(|| word.holdings.as_ref().map(choose)),
+            offered: before.offered | word.offered,
             chosen: before.chosen | word.chosen,
             initialized: before.initialized | word.initialized,
             restored: before.restored | word.restored,
@@ -313,6 +338,23 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_fetched_is_not_chosen_again() {
+        let mut all = holdings(&[(0, 10, Level::Own), (0, 20, Level::Own)], &[0, 1]);
+        all.merge(&holdings(&[(1, 10, Level::Partner), (1, 20, Level::Partner)], &[2]));
+        let word = NodeWord { holdings: Some(all), ..NodeWord::default() };
+        let chosen = |gone: &[(Rank, Stamp)]| {
+            let gone = gone.iter().copied().collect();
+            let decree = Decree::of(&word, &Decree::default(), &Groups::one(), 2, &gone);
+            decree.restoration.and_then(|restoration| restoration.choice[&GroupId(0)])
+        };
+        assert_eq!(chosen(&[]), Some(stamp(20, 1)));
+        assert_eq!(chosen(&[(Rank(1), stamp(20, 1))]), Some(stamp(10, 1)));
+        // What lies on the rank's own node needs nobody to send it.
+        assert_eq!(chosen(&[(Rank(0), stamp(20, 1))]), Some(stamp(20, 1)));
+        assert_eq!(chosen(&[(Rank(1), stamp(20, 1)), (Rank(1), stamp(10, 1))]), None);
+    }
+
+    #[test]
     fn nothing_is_said_of_all_while_one_is_missing() {
         let word = NodeWord {
             ready: true,
@@ -343,7 +385,7 @@ mod tests {
         let none = NodeWord { committed: Some(Committed::new()), ..NodeWord::default() };
         let words = [committed(&[10, 20], &[10, 20]), none];
         let word = NodeWord::merged(&committed(&[10, 20, 30], &[10]), words.iter().map(Some));
-        let decree = Decree::of(&word, &Decree::default(), &Groups::one(), 2);
+        let decree = Decree::of(&word, &Decree::default(), &Groups::one(), 2, &BTreeSet::new());
         assert_eq!(decree.complete, [(key(Level::Own), Version(20)), (key(Level::Partner), Version(10))].into());
     }
 
@@ -351,11 +393,11 @@ mod tests {
     fn an_end_that_is_held_during_a_survey_waits_for_the_next_one() {
         let groups = Groups::one();
         let word = |wanted, surveyed| NodeWord { wanted, surveyed, ..NodeWord::default() };
-        let first = Decree::of(&word(1, 0), &Decree::default(), &groups, 1);
+        let first = Decree::of(&word(1, 0), &Decree::default(), &groups, 1, &BTreeSet::new());
         assert_eq!((first.survey, first.surveyed), (1, 0));
-        let during = Decree::of(&word(2, 0), &first, &groups, 1);
+        let during = Decree::of(&word(2, 0), &first, &groups, 1, &BTreeSet::new());
         assert_eq!((during.survey, during.surveyed), (1, 0));
-        let second = Decree::of(&word(2, 1), &during, &groups, 1);
+        let second = Decree::of(&word(2, 1), &during, &groups, 1, &BTreeSet::new());
         assert_eq!((second.survey, second.surveyed), (2, 1));
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Agent, Effect, Predecessor, Stage};
 use crate::breach::Breach;
-use crate::failure::{Cause, Failure, FailureSet, Subject};
+use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version};
 use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
@@ -50,13 +50,14 @@ impl Agent {
         self.emit(Effect::Cas { expected: self.store.revision, leases, record });
     }
 
-    /// Nodes other than this one on which ranks are placed anew.
+    /// Nodes on which ranks are placed anew, this one included: what it writes may land when it is dead.
     fn newly_used(&self, record: &EpochRecord) -> Vec<NodeId> {
-        let Some(old) = self.record.as_ref().filter(|_| record.outcome.is_none()) else { return Vec::new() };
+        let asks = record.outcome.is_none() && self.config.breach != Breach::LeasesForgotten;
+        let Some(old) = self.record.as_ref().filter(|_| asks) else { return Vec::new() };
         let moved = record.placement.differs(&old.placement);
         let used = moved.into_iter().filter_map(|slot| record.slots.node(slot));
         let nodes: BTreeSet<NodeId> = used.chain(record.joined.iter().copied()).collect();
-        nodes.into_iter().filter(|node| *node != self.me).collect()
+        nodes.into_iter().collect()
     }
 
     /// Takes a record that was read, written or received.
@@ -159,12 +160,10 @@ impl Agent {
         self.joiners.retain(|node, _| !record.nodes.knows(*node));
         self.causes.retain(|process, _| remembered(process));
         self.exited.retain(remembered);
-        if let Some(batch) = &self.batch {
-            batch.failures.collateral().iter().for_each(|collateral| failures.insert_collateral(*collateral));
-        }
-        for hold in held {
-            failures.insert_collateral(crate::failure::Collateral { process: hold.process, end: hold.end });
-        }
+        let mut ends: Vec<Collateral> =
+            self.batch.iter().flat_map(|batch| batch.failures.collateral()).copied().collect();
+        ends.extend(held.into_iter().map(|hold| Collateral { process: hold.process, end: hold.end }));
+        failures.add_known(&ends);
         self.forget_epoch();
         if self.verdict.as_ref().is_some_and(|verdict| !verdict.cancelled) {
             self.verdict = None;
@@ -201,6 +200,8 @@ impl Agent {
         self.holdings = None;
         self.inventory_asked = None;
         self.choice = None;
+        self.copies = super::fetch::Copies::default();
+        self.not_fetched = self.record.as_ref().map(|record| record.not_fetched()).unwrap_or_default();
         self.denied = None;
         self.late_progress = false;
         self.retired = false;
@@ -366,6 +367,11 @@ impl Agent {
         let since = self.short.as_ref().map_or(self.now, |short| short.since);
         self.short = Some(Short { since, failures: failures.clone(), offered: Short::offered(cluster) });
         !self.due(since, self.config.policy.node_timeout)
+    }
+
+    /// Likewise before the first record, when a node of the job has not been heard of.
+    pub(super) fn await_first(&mut self, missing: u32) -> bool {
+        self.await_node(&FailureSet::new(), &Cluster::default(), missing)
     }
 
     /// A newer version than the restored one has become complete in this epoch. (That one is shipped to new partners.)

@@ -3,7 +3,7 @@
 use crate::blame::{Ended, Exit, Limit, Sight};
 use crate::breach::Breach;
 use crate::failure::OwnEnd;
-use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, SlotId, Version, WorldId};
 use crate::inventory::{Groups, Inventory, Level, Stamp};
 use crate::members::Members;
 use crate::message::PeerMessage;
@@ -164,6 +164,23 @@ pub enum Event {
         /// What the checkpoint cost that it has taken since it asked last, if it took one.
         cost: Option<Micros>,
     },
+    /// Answer to [`Effect::Fetch`]: the copy is whole on this node, its checksum compared.
+    Fetched {
+        /// The epoch named there.
+        epoch: EpochId,
+        /// Whose.
+        rank: Rank,
+    },
+    /// Answer to [`Effect::Fetch`]: the copy could not be had from there, because that node is dead, cut off or has it no more,
+    /// or what came is not what its checksum says.
+    NotFetched {
+        /// The epoch named there.
+        epoch: EpochId,
+        /// Whose.
+        rank: Rank,
+        /// From where.
+        from: NodeId,
+    },
     /// The process asks for its state.
     RestoreAsked(Process),
     /// The process has its state back.
@@ -295,18 +312,33 @@ pub enum Effect {
         group: GroupId,
         /// Version and the epoch that committed it; `None`: from the beginning.
         stamp: Option<Stamp>,
-        /// The ranks of the group whose copy is not on the node where they are placed now.
+        /// The ranks of the group whose copy is not on the node where they are placed now. Those of this node wait for
+        /// [`Effect::Fetch`], each.
         away: RankSet,
     },
-    /// Every agent knows what is restored. Of the group's versions from before this epoch only these are needed any more: the
-    /// restored one, and the newest that would be left if another node died; the places of all others may be used again.
+    /// Bring the copy of this version of a rank of this node from there, and from nowhere else. Answered by `Fetched` or
+    /// `NotFetched`, within a bounded time.
+    Fetch {
+        /// The epoch.
+        epoch: EpochId,
+        /// Whose.
+        rank: Rank,
+        /// Version and the epoch that committed it.
+        stamp: Stamp,
+        /// A node that has said that it holds it.
+        from: NodeId,
+    },
+    /// Every agent knows what is restored, and has it. Of the group's versions from before this epoch only these are needed any more: the
+    /// restored one, and the newest that would be left if another node died; the places of all others may be used again,
+    /// and a copy of one that another node was still sending is not taken any more.
     Keep {
         /// The group; 0 is all ranks unless the job has colours.
         group: GroupId,
         /// The versions, oldest first.
         stamps: Vec<Stamp>,
     },
-    /// `complete` is whole for every rank of the group; places that hold older versions may be used again.
+    /// `complete` is whole for every rank of the group; places that hold older versions may be used again, and no copies of them
+    /// are taken any more.
     Retire {
         /// The group; 0 is all ranks unless the job has colours.
         group: GroupId,

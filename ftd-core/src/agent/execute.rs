@@ -1,9 +1,10 @@
 //! Bringing an epoch about on this node.
 
 use super::{Agent, Effect, LocalEnd, Stage};
+use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
 use crate::ids::{GroupId, SlotId, WorldId};
-use crate::inventory::Stamp;
+use crate::inventory::{Level, Stamp};
 use crate::plan::signal_status;
 use crate::record::Outcome;
 use crate::report::{Notice, Report};
@@ -56,6 +57,7 @@ impl Agent {
         }
         self.speak();
         self.guard_choice();
+        self.guard_copies();
         self.speak();
         self.guard_retire();
         self.note_complete();
@@ -160,7 +162,8 @@ impl Agent {
     /// invariant 2.
     fn may_release(&mut self) -> bool {
         self.speak();
-        self.tree.decree().release && self.fence.lease().runs(self.now)
+        let all_empty = self.tree.decree().release || self.config.breach == Breach::ReleasedEarly;
+        all_empty && self.fence.lease().runs(self.now)
     }
 
     fn guard_parked(&mut self) {
@@ -194,7 +197,7 @@ impl Agent {
         let Some(Restoration { choice, away, .. }) = self.tree.decree().restoration.clone() else { return };
         let (epoch, groups) = (self.epoch(), self.config.groups.ranks(self.config.world_size));
         for (group, stamp) in &choice {
-            let of_group = groups.get(group).map(|ranks| away.without(&away.without(ranks))).unwrap_or_default();
+            let of_group = groups.get(group).map(|ranks| away.common(ranks)).unwrap_or_default();
             self.effects.push(Effect::Restore { epoch, group: *group, stamp: *stamp, away: of_group });
         }
         let newer = |(group, stamp): (&GroupId, &Option<Stamp>)| {
@@ -202,15 +205,15 @@ impl Agent {
             stamp.map(|stamp| stamp.version) > before.map(|stamp| stamp.version)
         };
         self.late_progress = choice.iter().any(newer);
-        self.changed = true;
+        self.begin_copies(&choice, &away);
         self.restored_last = Some(choice.clone());
         self.choice = Some(choice);
     }
 
-    /// Once every agent knows what is restored, what is older is needed no more. (All places may hold complete versions
+    /// Once every agent knows what is restored, and has it, what is older is needed no more. (All places may hold complete versions
     /// when an epoch ends; the next checkpoint needs one of them.)
     fn guard_retire(&mut self) {
-        if self.retired || !self.tree.decree().chosen {
+        if self.retired || !(self.tree.decree().chosen || self.config.breach == Breach::KeptEarly) {
             return;
         }
         let Some(Restoration { choice, safe, .. }) = self.tree.decree().restoration.clone() else { return };
@@ -234,6 +237,7 @@ impl Agent {
             }
             self.complete.insert(key, complete);
             let (group, level) = key;
+            let level = if self.config.breach == Breach::LevelsMixed { Level::Partner } else { level };
             self.emit(Effect::Retire { group, level, complete });
         }
     }

@@ -7,7 +7,7 @@ use super::{Agent, Effect, Stage};
 use crate::ids::{Micros, NodeId, SlotId};
 use crate::members::Members;
 use crate::message::PeerMessage;
-use crate::plan;
+use crate::plan::{self, Unrecoverable};
 use crate::record::Outcome;
 use crate::slots::{SlotEntry, SlotState, Slots};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,6 +20,8 @@ pub(super) struct Gather {
     /// Other nodes whose slots are known, and these: run-length, since the root comes to know all.
     nodes: Members,
     slots: Slots,
+    /// Nodes that are none of the job's own and want to come in.
+    outside: BTreeMap<NodeId, BTreeSet<SlotId>>,
     /// How many who should have been told did not answer.
     passed: usize,
     /// Since when the one who is told now has not answered, and when it was told last.
@@ -42,7 +44,7 @@ impl Gather {
 
     /// Whether all that is known has been noted.
     fn is_noted(&self) -> bool {
-        self.noted >= self.known()
+        self.noted >= self.known() + self.outside.len() as u32
     }
 
     /// Adds a node with these slots.
@@ -51,18 +53,22 @@ impl Gather {
         of_node.into_iter().for_each(|slot| slots.insert(SlotEntry { slot, node, state: SlotState::Parked }));
     }
 
-    /// All that is known, with this node's slots.
+    /// All that is known, with this node's slots and those of nodes that want to come in.
     fn with(&self, me: NodeId, mine: Option<&BTreeSet<SlotId>>) -> (Members, Slots) {
         let (mut nodes, mut slots) = (self.nodes.clone(), self.slots.clone());
         if let Some(mine) = mine {
             Gather::add(&mut nodes, &mut slots, me, mine.iter().copied());
         }
+        for (node, of_node) in &self.outside {
+            Gather::add(&mut nodes, &mut slots, *node, of_node.iter().copied());
+        }
         (nodes, slots)
     }
 
     /// Notes the slots of nodes that were not known; whether there are any.
-    fn note(&mut self, me: NodeId, nodes: &Members, slots: &Slots) -> bool {
-        let fresh: Vec<NodeId> = nodes.iter().filter(|node| *node != me && !self.nodes.knows(*node)).collect();
+    fn note(&mut self, me: NodeId, job: &Members, nodes: &Members, slots: &Slots) -> bool {
+        let known = |node: NodeId| node == me || self.nodes.knows(node) || self.outside.contains_key(&node);
+        let fresh: Vec<NodeId> = nodes.iter().filter(|node| !known(*node)).collect();
         if fresh.is_empty() {
             return false;
         }
@@ -71,12 +77,16 @@ impl Gather {
                 let (node, first) = (NodeId(home.node.0 + row), home.slot.0 + row * home.each);
                 if fresh.binary_search(&node).is_ok() {
                     let of_node = (first..first + home.each).map(SlotId);
-                    Gather::add(&mut self.nodes, &mut self.slots, node, of_node);
+                    if job.contains(node) {
+                        Gather::add(&mut self.nodes, &mut self.slots, node, of_node);
+                    } else {
+                        self.outside.entry(node).or_default().extend(of_node);
+                    }
                 }
             }
         }
         // Some have none.
-        fresh.into_iter().for_each(|node| self.nodes.join(node));
+        fresh.into_iter().filter(|node| job.contains(*node)).for_each(|node| self.nodes.join(node));
         true
     }
 }
@@ -121,7 +131,7 @@ impl Agent {
     /// Tells its slots and those it has been told of: at once when it knows of all below it, else once in a period. Looks for
     /// somebody else when that is not answered.
     pub(super) fn guard_gather(&mut self) {
-        if self.record.is_some() || self.stage != Stage::Gathering || !self.started {
+        if self.record.is_some() || self.stage != Stage::Gathering || !self.started || self.is_outsider() {
             return;
         }
         if let Some(mine) = self.own_slots() {
@@ -188,11 +198,18 @@ impl Agent {
         if self.record.is_some() || !self.config.nodes.contains(from) {
             return;
         }
-        if self.gather.note(self.me, nodes, slots) && self.knows_subtree() {
+        if self.gather.note(self.me, &self.config.nodes, nodes, slots) && self.knows_subtree() {
             // There is no more to come.
             self.gather.told = None;
         }
         self.emit(Effect::Send { to: from, message: PeerMessage::SlotsNoted { nodes: nodes.len() } });
+    }
+
+    /// A node that is not one of the job's own asks to be taken in before there is a record.
+    pub(super) fn take_first_join(&mut self, from: NodeId, slots: BTreeSet<SlotId>) {
+        if self.stage == Stage::Gathering && !self.is_outsider() && self.gather.outside.insert(from, slots).is_none() {
+            self.gather.told = None;
+        }
     }
 
     pub(super) fn take_slots_noted(&mut self, from: NodeId, nodes: u32) {
@@ -215,7 +232,7 @@ impl Agent {
         let start = start.into_iter().filter(|_| self.stage == Stage::Gathering);
         let asks = self.record.is_none() && self.predecessor.is_some();
         let asked = self.gather.asked.filter(|_| asks).map(|asked| asked.after(policy.heartbeat_period));
-        let outside = self.stage == Stage::Gathering && !self.config.nodes.contains(self.me);
+        let outside = self.stage == Stage::Gathering && self.is_outsider();
         let look = outside.then(|| self.store.read_at.after(policy.heartbeat_timeout));
         told.into_iter().chain(passed).chain(start).chain(asked).chain(look)
     }
@@ -233,7 +250,7 @@ impl Agent {
 
     /// Writes the first record, when the slots of all nodes are known, or when nobody else will be.
     pub(super) fn propose_first(&mut self) {
-        if !self.config.nodes.contains(self.me) {
+        if self.is_outsider() {
             // The job is others' to begin; this node asks to be taken in when it has.
             if self.due(self.store.read_at, self.config.policy.heartbeat_timeout) {
                 self.store.want();
@@ -259,6 +276,8 @@ impl Agent {
         match first {
             Ok(record) => self.write(record),
             Err(_) if self.config.renewable_slots && !overdue => {}
+            Err(Unrecoverable::TooFewSlots { slots, world_size })
+                if !complete && self.await_first(world_size - slots) => {}
             Err(error) => self.conclude(Outcome::failed(error.status(), error.to_string()), true),
         }
     }

@@ -4,6 +4,7 @@
 //! during one waits for the next. No clock decides: a node that does not answer is left out, which makes the end collateral.
 
 use super::{Agent, Effect, LocalEnd, Stage};
+use crate::breach::Breach;
 use crate::failure::Cause;
 use crate::failure::{Collateral, OwnEnd, Subject};
 use crate::ids::Process;
@@ -126,7 +127,9 @@ impl Agent {
         if decree.dead.is_some() {
             return;
         }
-        let Some(at) = self.holds.iter().position(|hold| hold.survey <= decree.surveyed) else { return };
+        let at_once = self.config.breach == Breach::NothingHeld;
+        let known = |hold: &Hold| at_once || hold.survey <= decree.surveyed;
+        let Some(at) = self.holds.iter().position(known) else { return };
         let hold = self.holds.remove(at);
         self.changed = true;
         if self.config.policy.recover_aborts {

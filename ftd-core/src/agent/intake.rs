@@ -52,6 +52,8 @@ impl Agent {
             Event::Committed { process, version, level } => self.take_committed(process, version, level),
             Event::InventoryTaken { epoch, inventory } => self.take_inventory(epoch, &inventory),
             Event::DueAsked { process, cost } => self.take_due_asked(process, cost),
+            Event::Fetched { epoch, rank } => self.take_fetched(epoch, rank),
+            Event::NotFetched { epoch, rank, from } => self.take_not_fetched(epoch, rank, from),
             Event::RestoreAsked(process) => {
                 if let Some(local) = self.locals.get_mut(&process) {
                     local.asked = true;
@@ -368,10 +370,8 @@ impl Agent {
         }
         // What is older than what is complete is not told any more, from the next word on.
         let group = self.config.groups.of(process.rank);
-        let of_group = self.complete.iter().filter(|((other, _), _)| *other == group);
-        if let Some(oldest) = of_group.map(|(_, version)| *version).min() {
-            self.ledger.forget(group, oldest, &self.config.groups);
-        }
+        let complete = |level| self.complete.get(&(group, level)).copied();
+        self.ledger.forget(group, complete, &self.config.groups);
         self.ledger.commit(process.rank, version, level);
     }
 
@@ -542,6 +542,8 @@ impl Agent {
             PeerMessage::Received { epoch, direction, number } => {
                 self.tree.acknowledged(from, epoch, direction, number)
             }
+            PeerMessage::Offer { epoch, ranks } => self.take_offer(from, epoch, ranks),
+            PeerMessage::OfferNoted { epoch } => self.take_offer_noted(from, epoch),
             PeerMessage::Slots { nodes, slots } => self.take_slots(from, &nodes, &slots),
             PeerMessage::SlotsNoted { nodes } => self.take_slots_noted(from, nodes),
             PeerMessage::Join { epoch, slots } => self.take_join(from, epoch, slots),
@@ -559,7 +561,7 @@ impl Agent {
     }
 
     /// Whether both are in the same epoch; who is behind is helped.
-    fn knows_epoch(&mut self, from: NodeId, epoch: EpochId) -> bool {
+    pub(super) fn knows_epoch(&mut self, from: NodeId, epoch: EpochId) -> bool {
         if epoch > self.epoch() {
             self.ask_for_record(from);
         } else if epoch < self.epoch() {

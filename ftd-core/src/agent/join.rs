@@ -1,7 +1,8 @@
 //! Nodes that come into a running job: how one asks to be taken in, and what the members do with that.
 //!
 //! A node that the record never had tells the lowest members of its slots, again and again. Those tell everybody through the
-//! tree. It is in the job with the next epoch, whatever makes that: a failure, or that a rank without a slot waits for it.
+//! tree. It is in the job with the next epoch, whatever makes that: a failure, or that a rank without a slot waits for it. Before
+//! the first record its slots are gathered like those of the job's own nodes, of which one may be dead.
 
 use super::{Agent, Stage};
 use crate::ids::{EpochId, Micros, NodeId, SlotId};
@@ -27,34 +28,55 @@ impl Agent {
         }
     }
 
+    /// The job is others' to begin.
+    pub(super) fn is_outsider(&self) -> bool {
+        !self.config.nodes.contains(self.me)
+    }
+
     /// Asks to be taken in.
     pub(super) fn guard_join(&mut self) {
-        if self.stage != Stage::Joining || self.join_asked.is_some_and(|asked| !self.due(asked, self.join_period())) {
+        let waits = match self.stage {
+            Stage::Joining => true,
+            Stage::Gathering => self.started && self.record.is_none() && self.is_outsider(),
+            _ => false,
+        };
+        if !waits || self.join_asked.is_some_and(|asked| !self.due(asked, self.join_period())) {
             return;
         }
-        let (Some(slots), Some(record)) = (self.own_slots(), self.record.clone()) else { return };
+        let Some(slots) = self.own_slots() else { return };
         self.announced = true;
         self.join_asked = Some(self.now);
-        let (epoch, width) = (record.epoch, record.terms.observers as usize);
-        // Of these is who writes what others find silent.
-        for to in record.members().take(width + 1) {
+        let epoch = self.epoch();
+        for to in self.hosts() {
             self.send(to, PeerMessage::Join { epoch, slots: slots.clone() });
         }
     }
 
+    /// Whom it asks now: those of whom one writes what others find silent; before the first record one after the other.
+    fn hosts(&mut self) -> Vec<NodeId> {
+        if let Some(record) = &self.record {
+            return record.members().take(record.terms.observers as usize + 1).collect();
+        }
+        let nodes = &self.config.nodes;
+        let first = self.hosts_asked;
+        let last = first.saturating_add((self.config.policy.observers as u32 + 1).min(nodes.len()));
+        self.hosts_asked = last;
+        (first..last).filter_map(|at| nodes.at(at % nodes.len())).collect()
+    }
+
     fn join_period(&self) -> Micros {
-        self.record.as_ref().map_or(Micros(0), |record| record.terms.timeout)
+        self.record.as_ref().map_or(self.config.policy.heartbeat_timeout, |record| record.terms.timeout)
     }
 
     /// When it asks again.
     pub(super) fn join_deadline(&self) -> Option<Micros> {
-        let asked = self.join_asked.filter(|_| self.stage == Stage::Joining);
+        let asked = self.join_asked.filter(|_| matches!(self.stage, Stage::Joining | Stage::Gathering));
         asked.map(|asked| asked.after(self.join_period()))
     }
 
     /// A node asks to be taken in.
     pub(super) fn take_join(&mut self, from: NodeId, epoch: EpochId, slots: BTreeSet<SlotId>) {
-        let Some(record) = &self.record else { return };
+        let Some(record) = &self.record else { return self.take_first_join(from, slots) };
         let known = record.nodes.knows(from);
         if epoch < record.epoch || known {
             self.send_record(from);

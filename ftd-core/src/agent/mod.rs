@@ -24,6 +24,7 @@ mod agree;
 mod asked;
 mod event;
 mod execute;
+mod fetch;
 mod gather;
 mod holds;
 mod intake;
@@ -42,8 +43,8 @@ pub use event::{Effect, Event, JobConfig};
 use crate::blame::Phase;
 use crate::failure::{Cause, FailureSet};
 use crate::fence::Fence;
-use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, SlotId, Version, WorldId};
-use crate::inventory::{Choice, Ledger};
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
+use crate::inventory::{Choice, Ledger, Stamp};
 use crate::message::PeerMessage;
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, PhaseTimes, Report};
@@ -154,6 +155,7 @@ pub struct Agent {
     /// Nodes that have asked this one to be taken in; when this one asked that last.
     joiners: Joiners,
     join_asked: Option<Micros>,
+    hosts_asked: u32,
     record: Option<Arc<EpochRecord>>,
     slots: BTreeMap<SlotId, Slot>,
     lost_slots: BTreeSet<SlotId>,
@@ -196,6 +198,9 @@ pub struct Agent {
     holdings: Option<Holdings>,
     inventory_asked: Option<Micros>,
     choice: Option<Choice>,
+    copies: fetch::Copies,
+    /// Copies on other nodes that do not count, says the record.
+    not_fetched: BTreeSet<(Rank, Stamp)>,
     /// What the last epoch restored of which that is known, this one or an earlier one.
     restored_last: Option<Choice>,
     /// This epoch restored a newer version than the one before it.
@@ -249,6 +254,7 @@ impl Agent {
             gather: gather::Gather::default(),
             joiners: Joiners::new(),
             join_asked: None,
+            hosts_asked: 0,
             record: None,
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
@@ -278,6 +284,8 @@ impl Agent {
             holdings: None,
             inventory_asked: None,
             choice: None,
+            copies: fetch::Copies::default(),
+            not_fetched: BTreeSet::new(),
             restored_last: None,
             late_progress: false,
             retired: false,
@@ -452,6 +460,7 @@ impl Agent {
         at.extend(self.last_block_deadline());
         at.extend(self.blind_deadlines());
         at.extend(self.join_deadline());
+        at.extend(self.copies_deadline());
         at.extend(self.short.as_ref().map(|short| short.since.after(policy.node_timeout)));
         if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
             at.push(progress.last_sign.after(self.report_patience()));

@@ -19,7 +19,8 @@ impl Agent {
         NodeWord {
             ready: executing && self.fence.confirmed(),
             holdings: self.holdings.clone().filter(|_| executing),
-            chosen: self.choice.is_some(),
+            offered: self.has_offered(),
+            chosen: self.has_copies(),
             initialized: computing && self.initialized(),
             restored: computing && self.restored(),
             finished: self.finished(),
@@ -54,7 +55,7 @@ impl Agent {
     pub(super) fn conclude_for_all(&mut self) {
         if self.tree.is_root() {
             let (word, before) = (self.tree.word(), self.tree.decree());
-            let mut decree = Decree::of(word, before, &self.config.groups, self.config.world_size);
+            let mut decree = Decree::of(word, before, &self.config.groups, self.config.world_size, &self.not_fetched);
             let asked = word.due;
             self.grant_due(asked, &mut decree.due);
             self.tree.decide(decree);
@@ -78,7 +79,7 @@ impl Agent {
     }
 
     /// Sends straight, and with `detour` also through those who observe one of the two.
-    fn send_by(&mut self, to: NodeId, detour: bool, message: PeerMessage) {
+    pub(super) fn send_by(&mut self, to: NodeId, detour: bool, message: PeerMessage) {
         if detour && let Some(record) = self.record.clone() {
             let theirs = ring::observers(&record.nodes, to, record.terms.observers as usize);
             let mut through: BTreeSet<NodeId> = self.fence.observers().chain(theirs).collect();

@@ -169,6 +169,8 @@ impl Driver {
             Effect::Restore { epoch, stamp, .. } => {
                 act::restore(rooms, epoch.0, stamp.map(|s| (s.version.0, s.epoch.0)));
             }
+            // On one machine every copy is on the node of its rank, and nobody else offers one.
+            Effect::Fetch { epoch, rank, from, .. } => rooms.job.report(Event::NotFetched { epoch, rank, from }),
             Effect::Keep { stamps, .. } => {
                 if let Some(newest) = stamps.last() {
                     rooms.checkpoints.complete(newest.version.0);

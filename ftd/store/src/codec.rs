@@ -6,8 +6,8 @@ use ftd_core::placement::Run;
 use ftd_core::slots::{Home, StateRun};
 use ftd_core::{
     Cause, Collateral, EpochId, EpochRecord, Failure, FailureSet, GroupId, HistoryEntry, Members, Micros, Mode, NodeId,
-    Outcome, OwnEnd, Placement, Process, Rank, Role, SlotId, SlotState, Slots, Strategy, Streak, Subject, Suspect,
-    Terms, Version, WorldId,
+    Outcome, OwnEnd, Placement, Process, Rank, Role, SlotId, SlotState, Slots, Stamp, Strategy, Streak, Subject,
+    Suspect, Terms, Version, WorldId,
 };
 use prost::Message;
 
@@ -223,6 +223,9 @@ fn cause_out(cause: Cause) -> v1::Cause {
             Cause::WorldServerLost => C::WorldServerLost(true),
             Cause::NodeSilent => C::NodeSilent(true),
             Cause::Fenced => C::Fenced(true),
+            Cause::NotFetched(Stamp { version, epoch }) => {
+                C::NotFetched(v1::Stamp { version: version.0, epoch: epoch.0 })
+            }
             Cause::Own(end) => C::Own(own_out(end)),
         }),
     }
@@ -240,6 +243,9 @@ fn cause_in(cause: v1::Cause) -> Result<Cause, CodecError> {
         C::WorldServerLost(_) => Cause::WorldServerLost,
         C::NodeSilent(_) => Cause::NodeSilent,
         C::Fenced(_) => Cause::Fenced,
+        C::NotFetched(v1::Stamp { version, epoch }) => {
+            Cause::NotFetched(Stamp { version: Version(version), epoch: EpochId(epoch) })
+        }
         C::Own(end) => Cause::Own(own_in(end)?),
     })
 }
@@ -265,6 +271,7 @@ fn set_out(set: &FailureSet) -> v1::FailureSet {
             .iter()
             .map(|c| v1::Collateral { process: Some(process_out(c.process)), end: Some(own_out(c.end)) })
             .collect(),
+        others: set.others(),
     }
 }
 
@@ -286,7 +293,7 @@ fn set_in(set: v1::FailureSet) -> Result<FailureSet, CodecError> {
             end: own_in(collateral.end.ok_or(CodecError::Missing("end"))?)?,
         });
     }
-    Ok(out)
+    Ok(out.with_others(set.others))
 }
 
 fn streak_out(streak: &Streak) -> v1::Streak {
@@ -329,6 +336,7 @@ mod tests {
             Cause::WorldServerLost,
             Cause::NodeSilent,
             Cause::Fenced,
+            Cause::NotFetched(Stamp { version: Version(60), epoch: EpochId(2) }),
             Cause::Own(OwnEnd::Abort(-3)),
         ];
         for (rank, cause) in (0..).zip(causes) {
@@ -357,7 +365,7 @@ mod tests {
                 nodes
             },
             joined: [NodeId(1)].into(),
-            failures: failures.clone(),
+            failures: failures.clone().with_others(99),
             strategy: Strategy::Fresh,
             streaks: vec![
                 Streak { suspect: Suspect::Program, deaths: 3 },
