@@ -350,9 +350,9 @@ impl World {
         let Some(stamp) = self.machines[node].restore.get(&(proc.epoch, group)).copied() else { return };
         let (step, value) = match stamp {
             None => (0, self.program.value(name.rank, 0).unwrap_or_default()),
-            Some(stamp) => match self.fetch(node, name.rank, stamp) {
+            Some(stamp) => match self.bytes_here(node, name.rank, stamp) {
                 Some(value) => (stamp.version.0 as u32, value),
-                None => return self.busy(id, 2000, 50_000),
+                None => return,
             },
         };
         if self.program.value(name.rank, step) != Some(value) {

@@ -1,7 +1,6 @@
 //! Checkpoints in memory: the ranks' own copies and those that partners hold, with their hashes.
 
-use crate::setup::Setup;
-use ftd_core::{Holding, Inventory, Level, Members, NodeId, Rank, Stamp, Version};
+use ftd_core::{GroupId, Holding, Inventory, Level, Members, NodeId, Rank, Stamp, Version};
 use std::collections::BTreeMap;
 
 /// Places per rank: one being written, one being shipped, one safe.
@@ -27,12 +26,16 @@ pub struct Copy {
     pub level: Level,
     /// A partner has it.
     pub shipped: bool,
+    /// The bytes are not what the hash says; nobody has looked.
+    pub rotten: bool,
 }
 
 /// What one machine holds.
 #[derive(Debug, Clone, Default)]
 pub struct Arena {
     copies: BTreeMap<Rank, Vec<Copy>>,
+    /// What is older than this was given up, but for these: a copy of it that was on its way is not taken any more.
+    given_up: BTreeMap<GroupId, (Stamp, Vec<Stamp>)>,
 }
 
 impl Arena {
@@ -44,7 +47,7 @@ impl Arena {
         if copies.iter().filter(|copy| copy.level == Level::Own).count() >= PLACES {
             return false;
         }
-        copies.push(Copy { stamp, value: 0, copied: Copied::Half, level: Level::Own, shipped: false });
+        copies.push(Copy { stamp, value: 0, copied: Copied::Half, level: Level::Own, shipped: false, rotten: false });
         true
     }
 
@@ -82,8 +85,23 @@ impl Arena {
         if copies.iter().filter(|copy| copy.level == level).count() >= PLACES {
             return false;
         }
-        copies.push(Copy { stamp, value, copied: Copied::Hashed, level, shipped: false });
+        copies.push(Copy { stamp, value, copied: Copied::Hashed, level, shipped: false, rotten: false });
         true
+    }
+
+    /// What is older than this is needed no more, but for these.
+    pub fn give_up(&mut self, group: GroupId, older: Stamp, kept: &[Stamp]) {
+        self.given_up.insert(group, (older, kept.to_vec()));
+    }
+
+    /// An epoch restores something: what is needed will be said anew.
+    pub fn begin_anew(&mut self, group: GroupId) {
+        self.given_up.remove(&group);
+    }
+
+    /// Whether a copy of this is still needed.
+    pub fn needs(&self, group: GroupId, stamp: Stamp) -> bool {
+        self.given_up.get(&group).is_none_or(|(older, kept)| stamp >= *older || kept.contains(&stamp))
     }
 
     /// Finishes checksums, drops half copies, and lists what counts. `half`: as if those counted, too.
@@ -94,11 +112,23 @@ impl Arena {
                 .iter_mut()
                 .filter(|copy| half || copy.copied == Copied::Whole)
                 .for_each(|copy| copy.copied = Copied::Hashed);
-            copies.retain(|copy| copy.copied == Copied::Hashed);
+            copies.retain(|copy| copy.copied == Copied::Hashed && !copy.rotten);
             let holdings = copies.iter().map(|copy| Holding { owner: *owner, stamp: copy.stamp, level: copy.level });
             inventory.holdings.extend(holdings);
         }
         inventory
+    }
+
+    /// Spoils the partner copies of these ranks, and says whose those were.
+    pub fn rot(&mut self, ranks: impl Fn(Rank) -> bool) -> Vec<Rank> {
+        let spoilt = self.copies.iter_mut().filter(|(rank, _)| ranks(**rank));
+        let spoil = |(rank, copies): (&Rank, &mut Vec<Copy>)| {
+            for copy in copies.iter_mut().filter(|copy| copy.level == Level::Partner && !copy.rotten) {
+                (copy.rotten, copy.value) = (true, !copy.value);
+            }
+            *rank
+        };
+        spoilt.map(spoil).collect()
     }
 
     /// Keeps of these ranks what `keep` wants.
@@ -109,12 +139,13 @@ impl Arena {
     }
 }
 
-/// The node that keeps copies for `node`: the next member in another rack, else the next member.
-pub fn partner(setup: &Setup, members: &Members, node: usize) -> Option<usize> {
+/// The nodes that keep copies for `node`: so many of the members after it, those in other racks first.
+pub fn partners(rack: impl Fn(usize) -> usize, members: &Members, node: usize, many: usize) -> Vec<usize> {
     let (me, count) = (NodeId(node as u32), members.len());
     let lower = || members.iter().take_while(|other| *other < me).count() as u32;
     let first = members.position(me).map_or_else(lower, |at| at + 1);
     let around = |step| members.at((first + step) % count).map(|other| other.0 as usize);
     let after = || (0..count).filter_map(around).filter(|other| *other != node);
-    after().find(|other| setup.rack(*other) != setup.rack(node)).or_else(|| after().next())
+    let near = |other: &usize| rack(*other) == rack(node);
+    after().filter(|other| !near(other)).chain(after().filter(near)).take(many).collect()
 }

@@ -1,7 +1,7 @@
-//! Checkpoints on their way: copied, hashed, shipped to a partner in another rack, frozen, fetched.
+//! Checkpoints on their way: copied, hashed, shipped to a partner in another rack, frozen, given up.
 
 use crate::application::ProcId;
-use crate::arenas::{Copied, partner};
+use crate::arenas::{Copied, partners};
 use crate::breach::Breach;
 use crate::driver;
 use crate::invariants::Violation;
@@ -33,14 +33,20 @@ impl World {
     }
 
     /// The bytes are safe as long as this node is there.
-    fn holds(&mut self, node: usize, rank: Rank, stamp: Stamp) {
+    pub fn holds(&mut self, node: usize, rank: Rank, stamp: Stamp) {
         let group = GroupId(self.setup.group(rank.0));
         self.checks.holds(group, rank, stamp, node, self.now);
     }
 
-    fn ship_soon(&mut self, node: usize, rank: Rank, stamp: Stamp) {
+    pub fn ship_soon(&mut self, node: usize, rank: Rank, stamp: Stamp) {
         let delay = self.rng.range(self.setup.shipping / 2, self.setup.shipping);
         self.push(delay, Act::Ship { node, rank, stamp });
+    }
+
+    /// Who keeps copies for this node.
+    fn partners_of(&self, node: usize) -> Vec<usize> {
+        let members = driver::members(self.machines[node].agent.as_ref());
+        partners(|node| self.setup.rack(self.machines[node].place), &members, node, self.setup.partners)
     }
 
     /// Sends a version to the partner, until that has it or it is needed no more.
@@ -49,11 +55,8 @@ impl World {
         let epoch = machine.frozen.max(stamp.epoch);
         let Some(copy) = machine.arena.find_mut(rank, stamp, Level::Own).filter(|copy| !copy.shipped) else { return };
         let value = copy.value;
-        let members = driver::members(machine.agent.as_ref());
-        let Some(to) = partner(&self.setup, &members, node) else { return };
-        if self.net.passes(node, to, self.now) {
-            let delay = self.net.delay(self.now);
-            self.push(delay, Act::Arrive { to, packet: Packet::Ship { from: node, rank, stamp, value, epoch } });
+        for to in self.partners_of(node) {
+            self.send_once(node, to, Packet::Ship { from: node, rank, stamp, value, epoch });
         }
         self.push(150_000, Act::Ship { node, rank, stamp });
     }
@@ -65,6 +68,9 @@ impl World {
         }
         let ended = machine.frozen > epoch;
         if ended && self.setup.breach != Some(Breach::LateCopies) {
+            return;
+        }
+        if !machine.arena.needs(GroupId(self.setup.group(rank.0)), stamp) {
             return;
         }
         if !machine.arena.take(rank, stamp, value, Level::Partner) {
@@ -94,35 +100,6 @@ impl World {
         }
     }
 
-    /// The bytes for a rank: its own node's, else another's, if the network lets them through.
-    pub fn fetch(&mut self, node: usize, rank: Rank, stamp: Stamp) -> Option<u64> {
-        let now = self.now;
-        let sources = (0..self.machines.len()).map(|step| (node + step) % self.machines.len());
-        let has = |source: usize| {
-            let machine = &self.machines[source];
-            let copy = machine.arena.find(rank, stamp).filter(|_| machine.alive && machine.agent.is_some());
-            copy.map(|copy| (source, copy.value))
-        };
-        let found: Vec<(usize, u64)> = sources.filter_map(has).collect();
-        let reached = |source: usize| self.net.passes(node, source, now) && self.net.passes(source, node, now);
-        let (source, value) = found.into_iter().find({
-            let mut reached = reached;
-            move |(source, _)| reached(*source)
-        })?;
-        let arena = &mut self.machines[node].arena;
-        if source != node || arena.find_mut(rank, stamp, Level::Own).is_none() {
-            // It takes the place of what is oldest here.
-            while !arena.take(rank, stamp, value, Level::Own) {
-                let oldest = arena.hashed().filter(|(owner, copy)| *owner == rank && copy.level == Level::Own);
-                let Some(oldest) = oldest.map(|(_, copy)| copy.stamp).min() else { break };
-                arena.retain(|owner| owner == rank, |copy| copy.level != Level::Own || copy.stamp != oldest);
-            }
-            self.holds(node, rank, stamp);
-            self.ship_soon(node, rank, stamp);
-        }
-        Some(value)
-    }
-
     pub fn take_inventory(&mut self, node: usize, epoch: EpochId) {
         if self.machines[node].frozen != epoch {
             return;
@@ -142,6 +119,7 @@ impl World {
         let of_group = |rank: Rank| setup.group(rank.0) == group.0;
         let keep = |old: Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| old <= stamp);
         machine.arena.retain(of_group, |copy| keep(copy.stamp));
+        machine.arena.begin_anew(group);
         // The partner may be gone: what is restored is shipped again.
         let again: Vec<Rank> = machine
             .arena
@@ -160,21 +138,22 @@ impl World {
 
     /// What no epoch will restore is given up.
     pub fn keep(&mut self, node: usize, group: GroupId, stamps: &[Stamp]) {
+        let Some(newest) = stamps.last() else { return };
+        self.check_keep(node, group, *newest);
         let setup = &self.setup;
         let of_group = |rank: Rank| setup.group(rank.0) == group.0;
-        let Some(newest) = stamps.last() else { return };
         let needed = |copy: &crate::arenas::Copy| {
             copy.stamp > *newest || stamps.contains(&copy.stamp) || copy.copied != Copied::Hashed
         };
         self.machines[node].arena.retain(of_group, needed);
+        self.machines[node].arena.give_up(group, *newest, stamps);
         self.checks.given_up(group, stamps);
     }
 
     /// What is older is given up.
     pub fn retire(&mut self, node: usize, group: GroupId, level: Level, complete: Version) {
         // What has a partner is kept until something newer has one as well.
-        let members = driver::members(self.machines[node].agent.as_ref());
-        if level == Level::Own && partner(&self.setup, &members, node).is_some() {
+        if level == Level::Own && !self.partners_of(node).is_empty() {
             return;
         }
         self.check_retire(node, group, complete);
@@ -182,5 +161,7 @@ impl World {
         let of_group = |rank: Rank| setup.group(rank.0) == group.0;
         let keep = |copy: &crate::arenas::Copy| copy.stamp.version >= complete || copy.copied != Copied::Hashed;
         self.machines[node].arena.retain(of_group, keep);
+        // Whatever epoch committed it.
+        self.machines[node].arena.give_up(group, Stamp { version: complete, epoch: EpochId(0) }, &[]);
     }
 }

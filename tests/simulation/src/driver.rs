@@ -3,6 +3,8 @@
 
 use crate::application::{Phase, Proc};
 use crate::breach::Breach;
+use crate::fetches::Fetching;
+use crate::net::Kind;
 use crate::node::Command;
 use crate::setup::{SECOND, Setup};
 use crate::world::{Act, Packet, World};
@@ -63,6 +65,13 @@ pub fn observers(setup: &Setup, node: usize) -> Vec<usize> {
     observers.into_iter().map(|node| node.0 as usize).collect()
 }
 
+/// The nodes that `joiner` will observe when it has come into the job.
+pub fn observed_by_joiner(setup: &Setup, joiner: usize) -> Vec<usize> {
+    let members = ftd_core::Members::of((0..=joiner as u32).map(NodeId));
+    let observed = ftd_core::ring::observed(&members, NodeId(joiner as u32), setup.policy.observers);
+    observed.into_iter().map(|node| node.0 as usize).collect()
+}
+
 /// When the agent's lease ends, on its clock.
 fn lease(agent: &Agent) -> Option<Micros> {
     match agent.fence().lease() {
@@ -91,6 +100,7 @@ pub fn size(message: &PeerMessage) -> u64 {
         PeerMessage::Slots { nodes, slots } => {
             many(nodes.runs().len() + slots.homes().len() + slots.states().len(), RUN)
         }
+        PeerMessage::Offer { ranks, .. } => 24 + many(ranks.runs().len(), 8),
         PeerMessage::Accuse { accused, .. } => 24 + many(accused.len(), 4),
         PeerMessage::Relay { message, .. } => 8 + size(message),
         _ => 24,
@@ -105,6 +115,19 @@ fn record_size(record: &EpochRecord) -> u64 {
     let sets = record.history.iter().map(|entry| &entry.failures).chain([&record.failures]);
     let failures: usize = sets.map(|set| set.failures().len() + set.collateral().len()).sum();
     64 + (runs + record.nodes.runs().len()) as u64 * RUN + 20 * (failures + record.history.len()) as u64
+}
+
+/// What it is as a datagram.
+fn kind(message: &PeerMessage) -> Kind {
+    match message {
+        PeerMessage::Heartbeat { .. } | PeerMessage::Acknowledge { .. } => Kind::Beat,
+        PeerMessage::Heard { .. }
+        | PeerMessage::AskForRecord { .. }
+        | PeerMessage::Received { .. }
+        | PeerMessage::SlotsNoted { .. }
+        | PeerMessage::OfferNoted { .. } => Kind::Small,
+        _ => Kind::Large,
+    }
 }
 
 /// Whether the agent executes the newest epoch: its world is released.
@@ -271,9 +294,10 @@ impl World {
             Effect::ReadStore => self.ask_store(node, None),
             Effect::Cas { expected, leases, record } => self.ask_store(node, Some(Write { expected, leases, record })),
             Effect::Send { to, message } => {
-                let beat = matches!(message, PeerMessage::Heartbeat { .. } | PeerMessage::Acknowledge { .. });
+                self.check_offer(node, to, &message);
+                let kind = kind(&message);
                 let packet = Packet::Peer { from: NodeId(node as u32), message: Box::new(message) };
-                self.send_datagram(node, to.0 as usize, beat, &packet);
+                self.send_datagram(node, to.0 as usize, kind, &packet);
             }
             Effect::WakeAt(at) => {
                 let at = at.0.saturating_sub(self.machines[node].offset);
@@ -290,11 +314,15 @@ impl World {
             Effect::Drain(world) => self.local(node, Event::Drained(world)),
             Effect::TakeInventory { epoch, world } => {
                 self.machines[node].frozen = epoch;
+                self.machines[node].fetches.clear();
                 self.check_frozen(node, world);
                 let delay = self.rng.range(50, 5000);
                 self.push(delay, Act::Inventory { node, incarnation, epoch });
             }
             Effect::Restore { epoch, group, stamp, away: _ } => self.restore(node, epoch, group, stamp),
+            Effect::Fetch { epoch, rank, stamp, from } => {
+                self.fetch(node, Fetching { epoch, rank, stamp, from: from.0 as usize });
+            }
             Effect::Keep { group, stamps } => self.keep(node, group, &stamps),
             Effect::Retire { group, level, complete } => self.retire(node, group, level, complete),
             Effect::AnswerDue { process, yes } => self.answer_due(process, yes),
@@ -311,8 +339,8 @@ impl World {
                 self.machines[node].ended = Some((status, reason));
                 let goes_on = self.store.value().is_some_and(|record| record.outcome.is_none());
                 if self.is_out(node) && goes_on && self.setup.returns && self.machines.len() < MOST_MACHINES {
-                    let delay = self.rng.range(1000, 200_000);
-                    self.push(delay, Act::Return);
+                    let (delay, place) = (self.rng.range(1000, 200_000), self.machines[node].place);
+                    self.push(delay, Act::Return { place });
                 }
                 self.last_sign = self.now;
             }
@@ -346,7 +374,7 @@ impl World {
         self.requests += 1;
         let (request, incarnation) = (self.requests, self.machines[node].incarnation);
         self.machines[node].asked = Some(request);
-        let course = self.store.course(node, write.is_some(), self.now);
+        let course = self.store.course(self.machines[node].place, write.is_some(), self.now);
         if let Some(after) = course.lands {
             let answer = course.answer;
             self.push(after, Act::StoreLands { node, request: Some(request), incarnation, write, answer });
@@ -357,7 +385,7 @@ impl World {
     /// A read behind the agent's back.
     fn reread(&mut self, node: usize, incarnation: u64) {
         self.push(REREAD, Act::Reread { node, incarnation });
-        let course = self.store.course(node, false, self.now);
+        let course = self.store.course(self.machines[node].place, false, self.now);
         if let (Some(after), Some(_)) = (course.lands, course.answer) {
             let answer = course.answer;
             self.push(after, Act::StoreLands { node, request: None, incarnation, write: None, answer });
@@ -390,18 +418,15 @@ impl World {
         }
     }
 
-    /// Nodes whose daemons have not been there for long enough to lose their leases.
-    fn without_lease(&self, nodes: &[NodeId]) -> Vec<NodeId> {
-        let lost = |node: &NodeId| {
-            let machine = &self.machines[node.0 as usize];
-            !machine.alive && machine.crashed_at.is_some_and(|at| self.now > at + LEASE)
-        };
-        nodes.iter().copied().filter(lost).collect()
+    /// Whether its daemon has been there lately.
+    pub fn holds_lease(&self, node: NodeId) -> bool {
+        let machine = &self.machines[node.0 as usize];
+        machine.alive || machine.crashed_at.is_none_or(|at| self.now <= at + LEASE)
     }
 
     fn write(&mut self, node: usize, write: Write) -> Event {
         let Write { expected, leases, record } = write;
-        let unfit = self.without_lease(&leases);
+        let unfit: Vec<NodeId> = leases.into_iter().filter(|node| !self.holds_lease(*node)).collect();
         if !unfit.is_empty() && expected.0 == self.store.read().0 {
             return Event::CasUnfit { nodes: unfit };
         }
@@ -431,7 +456,7 @@ impl World {
     fn tell_watches(&mut self, revision: u64, record: &Arc<EpochRecord>) {
         for node in 0..self.machines.len() {
             let incarnation = self.machines[node].incarnation;
-            let after = self.store.watch(node, self.now).filter(|_| self.machines[node].alive);
+            let after = self.store.watch(self.machines[node].place, self.now).filter(|_| self.machines[node].alive);
             if let Some(after) = after {
                 let value = Some(record.clone());
                 self.machines[node].watched = revision;

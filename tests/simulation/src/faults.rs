@@ -42,6 +42,15 @@ pub enum Fault {
         node: usize,
         back_after: u64,
     },
+    /// The machine dies, and comes back after a while as a new node.
+    Replace {
+        node: usize,
+        back_after: u64,
+    },
+    /// The copies that it keeps for others are not what their hashes say any more.
+    Rot {
+        node: usize,
+    },
     /// A machine that was not in the job is given to it, as a new node.
     Join,
     LoseSlot {
@@ -89,7 +98,7 @@ impl Planned {
         let spread = match self.fault {
             Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, .. } => spread,
             Fault::Store { trouble: Trouble::Loses { by, .. } | Trouble::LosesWrites { by, .. }, .. } => by,
-            Fault::Store { trouble: Trouble::Slow(_, high), .. } => high,
+            Fault::Store { trouble: Trouble::Slow(_, high) | Trouble::LateAnswers(_, high), .. } => high,
             Fault::Store { trouble: Trouble::Watches { up_to, .. }, .. } => up_to,
             _ => 0,
         };
@@ -103,7 +112,9 @@ impl Fault {
         match *self {
             Fault::Suspend { span, .. } | Fault::Stall { span, .. } => span,
             Fault::Net { span, .. } | Fault::Store { span, .. } => span,
-            Fault::KillAgent { back_after, .. } | Fault::Reboot { back_after, .. } => back_after,
+            Fault::KillAgent { back_after, .. }
+            | Fault::Reboot { back_after, .. }
+            | Fault::Replace { back_after, .. } => back_after,
             _ => 0,
         }
     }
@@ -113,7 +124,9 @@ impl Fault {
         match &mut self {
             Fault::Suspend { span, .. } | Fault::Stall { span, .. } => *span = time,
             Fault::Net { span, .. } | Fault::Store { span, .. } => *span = time,
-            Fault::KillAgent { back_after, .. } | Fault::Reboot { back_after, .. } => *back_after = time,
+            Fault::KillAgent { back_after, .. }
+            | Fault::Reboot { back_after, .. }
+            | Fault::Replace { back_after, .. } => *back_after = time,
             _ => {}
         }
         self
@@ -125,7 +138,7 @@ impl Fault {
         let short = setup.short();
         match *self {
             Fault::KillNodes(nodes) => nodes,
-            Fault::Reboot { node, .. } => Set::one(node),
+            Fault::Reboot { node, .. } | Fault::Replace { node, .. } => Set::one(node),
             // Its start costs a few milliseconds.
             Fault::KillAgent { node, back_after } if back_after + 10_000 >= short => Set::one(node),
             Fault::Suspend { node, span } | Fault::Stall { node, span } if span >= short => Set::one(node),
@@ -160,19 +173,21 @@ fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
         {
             one
         }
+        Barrier::Frames { to: Set::Some(to) } => Set::Some(to),
         // Who of two sides goes on is not said before.
         _ => Set::All,
     }
 }
 
-/// Whether a switch that restarts for so long, and whose ports return within `spread` after it, costs nobody: it is over
-/// before anybody may speak, or everybody has been alone by then and gives all 4 T anew.
+/// Whether a switch that restarts for so long, and whose ports return within `spread` after it, costs nobody: all return at
+/// once, or it is over before anybody may speak, or everybody has been alone by then and gives all 4 T anew.
 fn is_common(span: u64, spread: u64, setup: &Setup) -> bool {
-    let timeout = setup.timeout();
-    let soon = span + spread + 3 * setup.policy.heartbeat_period.0 / 2 <= timeout;
+    let (timeout, period) = (setup.timeout(), setup.policy.heartbeat_period.0);
+    let soon = span + spread + 3 * period / 2 <= timeout;
     // The patience of two is T.
-    let all_were_alone = span >= timeout + setup.policy.heartbeat_period.0 && setup.nodes > 2;
-    soon || (all_were_alone && span + spread < setup.patience && spread <= 2 * timeout)
+    let many = setup.nodes > 2 && span + spread < setup.patience;
+    let all_were_alone = span >= timeout / 4 * 3 + period / 2 && spread <= 2 * timeout;
+    soon || (many && (spread == 0 || all_were_alone))
 }
 
 /// The nodes that may have been left out up to this time.
@@ -231,38 +246,22 @@ impl World {
             }
             Fault::ExitRank { rank, code } => self.wish(rank, OwnEnd::ExitCode(code)),
             Fault::AbortRank { rank, code } => self.wish(rank, OwnEnd::Abort(code)),
-            Fault::KillServer { node } => {
-                let world = self.ranks.of(&self.machines[node]).map(|(_, proc)| proc.name.world).max();
-                if let Some(world) = world {
-                    self.local(node, Event::WorldServerLost(world));
-                }
+            Fault::KillServer { node } => self.at(node).for_each(|node| self.lose_server(node)),
+            Fault::KillAgent { node, back_after } => self.at(node).for_each(|node| self.kill_agent(node, back_after)),
+            Fault::KillNodes(places) => self.crash_all(places),
+            Fault::Reboot { node, back_after } => self.at(node).for_each(|node| self.reboot(node, back_after)),
+            Fault::Replace { node, back_after } => {
+                self.crash_all(Set::one(node));
+                self.push(back_after, Act::Return { place: node });
             }
-            Fault::KillAgent { node, back_after } => self.kill_agent(node, back_after),
-            Fault::KillNodes(nodes) => {
-                let doomed = (0..self.machines.len()).filter(|node| nodes.has(*node));
-                doomed.for_each(|node| self.crash(node));
-            }
-            Fault::Reboot { node, back_after } => {
-                if self.machines[node].alive && self.machines[node].ended.is_none() {
-                    self.crash(node);
-                    let incarnation = self.machines[node].incarnation;
-                    self.push(back_after, Act::StartAgent { node, incarnation });
-                }
-            }
-            Fault::Join => self.join(),
+            Fault::Rot { node } => self.at(node).for_each(|node| self.rot(node)),
+            Fault::Join => self.join(None),
             Fault::LoseSlot { slot } => self.lose_slot(SlotId(slot)),
-            Fault::Suspend { node, span } => {
-                let machine = &mut self.machines[node];
-                machine.suspended_until = machine.suspended_until.max(now + span);
-                self.checks.look_at(node);
-                self.push(span, Act::Resume { node });
-                // What may run on until its lease is over stands then.
-                self.push(span + self.setup.timeout() / 4 * 3 + 1, Act::Resume { node });
-            }
-            Fault::Stall { node, span } => {
+            Fault::Suspend { node, span } => self.at(node).for_each(|node| self.suspend(node, span)),
+            Fault::Stall { node, span } => self.at(node).for_each(|node| {
                 let machine = &mut self.machines[node];
                 machine.stalled_until = machine.stalled_until.max(now + span);
-            }
+            }),
             Fault::Net { barrier, span } => self.net.raise(barrier, now, now + span),
             Fault::Store { trouble, span } => self.store.trouble(trouble, now, now + span),
             Fault::DeleteKey => self.store.delete(),
@@ -277,6 +276,41 @@ impl World {
                 self.store.heal();
             }
         }
+    }
+
+    /// The nodes of a place: the one that is there, and those that it was.
+    fn at(&self, place: usize) -> std::vec::IntoIter<usize> {
+        let nodes = self.machines.iter().enumerate().filter(|(_, machine)| machine.place == place);
+        nodes.map(|(node, _)| node).collect::<Vec<_>>().into_iter()
+    }
+
+    fn crash_all(&mut self, places: Set) {
+        let doomed = (0..self.machines.len()).filter(|node| places.has(self.machines[*node].place));
+        doomed.collect::<Vec<_>>().into_iter().for_each(|node| self.crash(node));
+    }
+
+    fn reboot(&mut self, node: usize, back_after: u64) {
+        if self.machines[node].alive && self.machines[node].ended.is_none() {
+            self.crash(node);
+            let incarnation = self.machines[node].incarnation;
+            self.push(back_after, Act::StartAgent { node, incarnation });
+        }
+    }
+
+    fn lose_server(&mut self, node: usize) {
+        let world = self.ranks.of(&self.machines[node]).map(|(_, proc)| proc.name.world).max();
+        if let Some(world) = world {
+            self.local(node, Event::WorldServerLost(world));
+        }
+    }
+
+    fn suspend(&mut self, node: usize, span: u64) {
+        let machine = &mut self.machines[node];
+        machine.suspended_until = machine.suspended_until.max(self.now + span);
+        self.checks.look_at(node);
+        self.push(span, Act::Resume { node });
+        // What may run on until its lease is over stands then.
+        self.push(span + self.setup.timeout() / 4 * 3 + 1, Act::Resume { node });
     }
 
     /// A rank ends by its own wish.

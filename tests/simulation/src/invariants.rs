@@ -4,12 +4,14 @@
 use crate::application::Proc;
 use crate::computing::Computing;
 use crate::faults;
+use crate::fetches::Fetching;
+use crate::node::Machine;
 use crate::setup::Setup;
 use crate::world::World;
 use ftd_core::inventory::choose;
 use ftd_core::{
-    Choice, EpochId, EpochRecord, GroupId, Groups, Inventory, Mode, NodeId, Outcome, Process, Rank, Recovery, SlotId,
-    SlotState, Stamp, Subject, Version, WorldId,
+    Cause, Choice, EpochId, EpochRecord, GroupId, Groups, Holding, Inventory, Mode, NodeId, Outcome, PeerMessage,
+    Process, Rank, Recovery, SlotId, SlotState, Stamp, Subject, Version, WorldId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -77,6 +79,9 @@ pub struct Checks {
     pub reports: Vec<Recovery>,
     inventories: BTreeMap<EpochId, BTreeMap<usize, Inventory>>,
     choices: BTreeMap<(EpochId, GroupId), Option<Stamp>>,
+    /// Who has offered which rank's copy to whom, and who could not send it.
+    offers: BTreeSet<(EpochId, Rank, usize, usize)>,
+    in_vain: BTreeSet<(EpochId, Rank, usize)>,
     held: BTreeMap<(GroupId, Stamp), Holders>,
     groups: Groups,
     sizes: BTreeMap<GroupId, usize>,
@@ -107,6 +112,8 @@ impl Checks {
             reports: Vec::new(),
             inventories: BTreeMap::new(),
             choices: BTreeMap::new(),
+            offers: BTreeSet::new(),
+            in_vain: BTreeSet::new(),
             held: BTreeMap::new(),
             groups,
             sizes,
@@ -144,6 +151,18 @@ impl Checks {
         self.changes += 1;
     }
 
+    /// No version of this rank is on this node any more.
+    pub fn spoilt(&mut self, rank: Rank, node: usize) {
+        let holders = self.held.values_mut().filter_map(|held| held.get_mut(&rank));
+        holders.for_each(|holders| holders.retain(|(holder, _)| *holder != node));
+        self.changes += 1;
+    }
+
+    /// A copy was asked for, and did not come.
+    pub fn in_vain(&mut self, epoch: EpochId, rank: Rank, from: usize) {
+        self.in_vain.insert((epoch, rank, from));
+    }
+
     /// Versions older than the newest of these, others than these, are given up.
     pub fn given_up(&mut self, group: GroupId, kept: &[Stamp]) {
         let Some(newest) = kept.last() else { return };
@@ -160,17 +179,6 @@ impl Checks {
         }
         self.inventories.entry(epoch).or_default().insert(node, inventory.clone());
         self.changes += 1;
-    }
-
-    /// What the inventories of this epoch say is the newest complete version of the group.
-    fn newest(&mut self, epoch: EpochId, group: GroupId) -> Option<Stamp> {
-        let known = self.looked_up.newest.take_if(|(at, of, _)| (*at, *of) == (self.changes, epoch));
-        let (_, _, choice) = self.looked_up.newest.insert(known.unwrap_or_else(|| {
-            let taken = self.inventories.get(&epoch).into_iter().flat_map(BTreeMap::values);
-            let ranks = self.sizes.values().sum::<usize>() as u32;
-            (self.changes, epoch, choose(taken, &self.groups, ranks))
-        }));
-        choice.get(&group).copied().flatten()
     }
 }
 
@@ -242,13 +250,14 @@ impl World {
         self.last_sign = self.now;
         self.checks.newest = record.epoch;
         self.checks.world = record.world;
-        for violation in [self.blames_ftd(record), self.recovers_cancelled(record), self.unfit_node(before, record)] {
+        let blamed = [self.blames_ftd(record), self.gives_up_early(before, record), self.recovers_cancelled(record)];
+        for violation in blamed.into_iter().chain([self.unfit_node(before, record)]) {
             violation.into_iter().for_each(|violation| self.violated(violation));
         }
         let left = before.into_iter().flat_map(EpochRecord::members).filter(|node| !record.is_member(*node));
         let harmed = faults::harmed(&self.setup, self.now);
         for node in left {
-            if !harmed.has(node.0 as usize) {
+            if !harmed.has(self.machines[node.0 as usize].place) {
                 let epoch = record.epoch;
                 let sentence = format!("n{by} leaves n{} out in {epoch}, which nothing had happened to", node.0);
                 self.violated(Violation::LeftOut(sentence));
@@ -305,27 +314,72 @@ impl World {
         (late && record.outcome.is_none()).then(sentence)
     }
 
-    /// Invariant 3: ranks are moved to no node that has been dead for long (the leases of DESIGN §4 would say it at
-    /// once; without them this is what observers know, when they hear each other).
+    /// A copy is gone for good only when every member that had it was asked for it.
+    fn gives_up_early(&self, before: Option<&EpochRecord>, record: &EpochRecord) -> Option<Violation> {
+        let before = before?;
+        let inventories = self.checks.inventories.get(&before.epoch);
+        record.failures.failures().iter().find_map(|failure| {
+            let (Subject::Process(process), Cause::NotFetched(stamp)) = (failure.subject, failure.cause) else {
+                return None;
+            };
+            let home = before.node_of(process.rank);
+            let holds = |inventory: &Inventory| {
+                inventory.holdings.iter().any(|holding| (holding.owner, holding.stamp) == (process.rank, stamp))
+            };
+            let mut asked = inventories.into_iter().flatten().filter(|(node, inventory)| {
+                let node = NodeId(**node as u32);
+                Some(node) != home && before.is_member(node) && holds(inventory)
+            });
+            let never = asked.find(|(node, _)| !self.checks.in_vain.contains(&(before.epoch, process.rank, **node)))?;
+            let sentence = format!("{failure}, says {}, but n{} was not asked for it", record.epoch, never.0);
+            Some(Violation::Untrue(sentence))
+        })
+    }
+
+    /// Invariant 3: ranks are moved to no node whose lease in the store is not held.
     fn unfit_node(&self, before: Option<&EpochRecord>, record: &EpochRecord) -> Option<Violation> {
         let before = before.filter(|_| record.outcome.is_none())?;
-        let long = 6 * self.setup.timeout() + 2 * self.setup.deadline;
-        let quiet = self.setup.quiet_from() + long < self.now;
         let moved = record.placement.iter().filter(|(rank, slot)| before.placement.slot(*rank) != Some(*slot));
-        let nodes: BTreeSet<NodeId> = moved.filter_map(|(rank, _)| record.node_of(rank)).collect();
-        let dead = nodes.into_iter().find(|node| {
-            let machine = &self.machines[node.0 as usize];
-            !machine.alive && quiet && machine.crashed_at.is_some_and(|at| at + long < self.now)
-        })?;
+        let nodes: BTreeSet<NodeId> = moved.filter_map(|(_, slot)| record.slots.node(slot)).collect();
+        let dead = nodes.into_iter().find(|node| !self.holds_lease(*node))?;
         Some(Violation::Placement(format!("{} moves ranks to n{}, which is long dead", record.epoch, dead.0)))
     }
 
     // ---- checkpoints
 
+    /// Nobody offers what it does not hold.
+    pub fn check_offer(&mut self, node: usize, to: NodeId, message: &PeerMessage) {
+        match message {
+            PeerMessage::Relay { origin, to, message } if origin.0 as usize == node => {
+                self.check_offer(node, *to, message)
+            }
+            PeerMessage::Offer { epoch, ranks } => {
+                let none = Inventory::default();
+                let held = self.checks.inventories.get(epoch).and_then(|of| of.get(&node)).unwrap_or(&none);
+                let has = |rank: &Rank| held.holdings.iter().any(|holding| holding.owner == *rank);
+                if let Some(rank) = ranks.iter().find(|rank| !has(rank)) {
+                    self.violated(Violation::Order(format!("n{node} offers a copy of {rank} that it does not hold")));
+                }
+                let offers = ranks.iter().map(|rank| (*epoch, rank, node, to.0 as usize));
+                self.checks.offers.extend(offers);
+            }
+            _ => {}
+        }
+    }
+
+    /// A copy is fetched only from where it was offered.
+    pub fn check_fetch(&mut self, node: usize, fetching: Fetching) {
+        let Fetching { epoch, rank, from, .. } = fetching;
+        if !self.checks.offers.contains(&(epoch, rank, from, node)) {
+            let sentence = format!("n{node} is to fetch the copy of {rank} from n{from}, which has not offered it");
+            self.violated(Violation::Order(sentence));
+        }
+    }
+
     /// Invariant 4: what is restored is complete, the newest that is, the same everywhere, and nothing that was safe is
     /// left behind.
     pub fn check_restore(&mut self, node: usize, epoch: EpochId, group: GroupId, stamp: Option<Stamp>) {
-        let newest = self.checks.newest(epoch, group);
+        let newest = self.newest(node, epoch, group);
         let shown = |stamp: Option<Stamp>| {
             stamp.map_or("nothing".into(), |stamp| format!("{} of {}", stamp.version, stamp.epoch))
         };
@@ -356,6 +410,52 @@ impl World {
         self.checks.changes += u64::from(self.checks.held.len() != before);
     }
 
+    /// What the inventories of this epoch say is the newest complete version of the group.
+    fn newest(&mut self, node: usize, epoch: EpochId, group: GroupId) -> Option<Stamp> {
+        let now = (self.checks.changes, epoch);
+        if self.checks.looked_up.newest.as_ref().is_none_or(|(at, of, _)| (*at, *of) != now) {
+            let choice = choose(&self.fetchable(node, epoch), &self.checks.groups, self.setup.ranks);
+            self.checks.looked_up.newest = Some((now.0, epoch, choice));
+        }
+        let (_, _, choice) = self.checks.looked_up.newest.as_ref()?;
+        choice.get(&group).copied().flatten()
+    }
+
+    /// What is older than what is restored is given up only when every rank has that on its node.
+    pub fn check_keep(&mut self, node: usize, group: GroupId, newest: Stamp) {
+        let agent = self.machines[node].agent.as_ref();
+        let Some(record) = agent.and_then(|agent| agent.record()).filter(|_| !self.is_out(node)) else { return };
+        let lacks = |rank: &Rank| {
+            let home = record.node_of(*rank).map(|node| &self.machines[node.0 as usize]);
+            let here =
+                |machine: &Machine| machine.arena.hashed().any(|(owner, copy)| owner == *rank && copy.stamp >= newest);
+            home.is_some_and(|machine| machine.alive && !here(machine))
+        };
+        let mut ranks = (0..self.setup.ranks).map(Rank).filter(|rank| self.checks.groups.of(*rank) == group);
+        if let Some(rank) = ranks.find(lacks) {
+            let version = newest.version;
+            let sentence = format!("n{node} gives up what is older than {version}, which {rank} has not got back yet");
+            self.violated(Violation::Lost(sentence));
+        }
+    }
+
+    /// The inventories of this epoch, but for what nobody could send before.
+    fn fetchable(&self, node: usize, epoch: EpochId) -> Vec<Inventory> {
+        let record = self.machines[node].agent.as_ref().and_then(|agent| agent.record());
+        let gone = record.map(EpochRecord::not_fetched).unwrap_or_default();
+        let elsewhere = |holder: usize, rank: Rank| {
+            record.and_then(|record| record.node_of(rank)).is_some_and(|home| home.0 as usize != holder)
+        };
+        let of_node = |(holder, inventory): (&usize, &Inventory)| {
+            let mut inventory = inventory.clone();
+            let lost =
+                |holding: &Holding| gone.contains(&(holding.owner, holding.stamp)) && elsewhere(*holder, holding.owner);
+            inventory.holdings.retain(|holding| !lost(holding));
+            inventory
+        };
+        self.checks.inventories.get(&epoch).into_iter().flatten().map(of_node).collect()
+    }
+
     /// A version is given up only for one that is complete, at the same or a safer level.
     pub fn check_retire(&mut self, node: usize, group: GroupId, complete: Version) {
         // What a node that was left out holds is lost already; it may act on what it heard before.
@@ -378,18 +478,19 @@ impl World {
             let sentence = format!("n{node} gives up what is older than {complete}, which {rank} does not hold");
             return self.violated(Violation::Lost(sentence));
         }
-        self.checks.looked_up.retired = known;
-        if !self.setup.promises.levels {
-            return;
-        }
         let twice = |stamp: &dyn Fn(Stamp) -> bool| ranks().all(|rank| holders(rank, stamp) > 1);
         let older = self.checks.held.keys().filter(|(of, old)| *of == group && old.version < complete);
-        let safe = older.map(|(_, old)| *old).filter(|old| twice(&|stamp| stamp == *old)).max();
-        if let Some(safe) = safe.filter(|_| !twice(&|stamp| stamp.version >= complete)) {
+        let safe = older.map(|(_, old)| *old).filter(|old| self.setup.promises.levels && twice(&|stamp| stamp == *old));
+        if let Some(safe) = safe.max().filter(|_| !twice(&|stamp| stamp.version >= complete)) {
             let older = safe.version;
             let sentence = format!("n{node} gives up {older}, which partners hold, for {complete}, which they do not");
-            self.violated(Violation::Lost(sentence));
+            return self.violated(Violation::Lost(sentence));
         }
+        // The newer one may have other partners than the older one had.
+        let before = self.checks.held.len();
+        self.checks.held.retain(|(of, stamp), _| *of != group || stamp.version >= complete);
+        self.checks.changes += u64::from(self.checks.held.len() != before);
+        self.checks.looked_up.retired = Some((self.checks.changes, group, complete));
     }
 
     /// The newest version from before this epoch of which every rank's bytes lie on a node that has been there all the
@@ -409,14 +510,22 @@ impl World {
     fn owed_now(&self, group: GroupId, epoch: EpochId) -> Option<Stamp> {
         let record = self.store.value()?;
         let size = self.checks.sizes.get(&group).copied()?;
-        let there = |(node, since): &(usize, u64)| {
+        // When what is newest cannot be had, what is older may have been given up for it.
+        let gone: BTreeSet<Stamp> = record.not_fetched().into_iter().map(|(_, stamp)| stamp).collect();
+        let there = |rank: &Rank, stamp: Stamp, (node, since): &(usize, u64)| {
             let machine = &self.machines[*node];
-            machine.alive && machine.crashed_at.is_none_or(|at| at < *since) && record.is_member(NodeId(*node as u32))
+            let kept = machine.crashed_at.is_none_or(|at| at < *since) && record.is_member(NodeId(*node as u32));
+            machine.alive && kept && (gone.is_empty() || machine.arena.find(*rank, stamp).is_some())
         };
-        let whole =
-            |holders: &Holders| holders.len() == size && holders.values().all(|of_rank| of_rank.iter().any(there));
-        let before = |of: GroupId, stamp: Stamp| of == group && stamp.epoch < epoch;
-        let of_group = self.checks.held.iter().filter(|((of, stamp), holders)| before(*of, *stamp) && whole(holders));
+        let whole = |stamp: Stamp, holders: &Holders| {
+            let mut ranks = holders.iter();
+            holders.len() == size
+                && ranks.all(|(rank, of_rank)| of_rank.iter().any(|holder| there(rank, stamp, holder)))
+        };
+        let before = |of: GroupId, stamp: Stamp| of == group && stamp.epoch < epoch && !gone.contains(&stamp);
+        let mut of_group = self.checks.held.iter().filter(|((of, stamp), _)| before(*of, *stamp)).collect::<Vec<_>>();
+        of_group.retain(|((_, stamp), holders)| whole(*stamp, holders));
+        let of_group = of_group.into_iter();
         of_group.map(|((_, stamp), _)| *stamp).max()
     }
 

@@ -11,7 +11,8 @@
 //! | `node` | a machine: shepherds, agent incarnations, suspension |
 //! | `driver` | effects become acts, acts become events |
 //! | `application` | ranks that need each other |
-//! | `arenas`, `checkpoints` | copies in memory; how they are made, shipped, frozen and fetched |
+//! | `arenas`, `checkpoints` | copies in memory; how they are made, shipped, frozen and given up |
+//! | `fetches` | how they are brought from where the core says |
 //! | `faults` | what can happen |
 //! | `profiles` | named mixes of faults, drawn from a seed |
 //! | `invariants` | what must hold |
@@ -29,6 +30,7 @@ mod checkpoints;
 mod computing;
 mod driver;
 mod faults;
+mod fetches;
 mod history;
 mod invariants;
 mod net;

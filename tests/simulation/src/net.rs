@@ -36,6 +36,17 @@ impl Set {
     }
 }
 
+/// What a packet is, for those who let only some through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A heartbeat, or its acknowledgement.
+    Beat,
+    /// Another datagram of a few bytes.
+    Small,
+    /// Whatever is larger than the smallest frame.
+    Large,
+}
+
 /// What stands in the way of packets for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Barrier {
@@ -51,6 +62,8 @@ pub enum Barrier {
     Loss(u64),
     /// So many of a thousand packets take up to this long.
     Slow { share: u64, up_to: u64 },
+    /// What is large is lost on its way to these: somebody has set a wrong frame size.
+    Frames { to: Set },
     /// Heartbeats and their acknowledgements from the first to the second take so much longer.
     Late { from: Set, to: Set, by: u64 },
 }
@@ -93,13 +106,13 @@ impl Net {
     }
 
     /// Whether a packet that is on its way from one node to the other at this moment gets through.
-    pub fn passes(&mut self, from: usize, to: usize, now: u64) -> bool {
+    pub fn passes(&mut self, from: usize, to: usize, kind: Kind, now: u64) -> bool {
         if from == to {
             return true;
         }
         let mut lost = 0;
         for standing in &self.standing {
-            if standing.from <= now && standing.stops(from, to, now) {
+            if standing.from <= now && standing.stops(from, to, kind, now) {
                 return false;
             }
             if let (Barrier::Loss(share), true) = (standing.barrier, standing.from <= now && now < standing.until) {
@@ -124,13 +137,12 @@ impl Net {
         if self.rng.chance(20) { self.rng.range(500, 20_000) } else { self.rng.range(50, 500) }
     }
 
-    /// The delays after which a datagram arrives: none when it is lost, two when it comes twice. `beat`: a heartbeat, or
-    /// its acknowledgement.
-    pub fn datagram(&mut self, from: usize, to: usize, beat: bool, now: u64) -> [Option<u64>; 2] {
-        if !self.passes(from, to, now) || self.rng.chance(self.weather.drop) {
+    /// The delays after which a datagram arrives: none when it is lost, two when it comes twice.
+    pub fn datagram(&mut self, from: usize, to: usize, kind: Kind, now: u64) -> [Option<u64>; 2] {
+        if !self.passes(from, to, kind, now) || self.rng.chance(self.weather.drop) {
             return [None, None];
         }
-        let late = if beat { self.late(from, to, now) } else { 0 };
+        let late = if kind == Kind::Beat { self.late(from, to, now) } else { 0 };
         let again = self.rng.chance(self.weather.double).then(|| late + self.delay(now));
         [Some(late + self.delay(now)), again]
     }
@@ -146,10 +158,11 @@ impl Net {
 }
 
 impl Standing {
-    fn stops(&self, from: usize, to: usize, now: u64) -> bool {
+    fn stops(&self, from: usize, to: usize, kind: Kind, now: u64) -> bool {
         let back = |spread: u64, draw: u64, of: u64| self.until + mix(draw ^ (of + 1)) % (spread + 1);
         match self.barrier {
             Barrier::Cut { from: these, to: those } => now < self.until && these.has(from) && those.has(to),
+            Barrier::Frames { to: these } => now < self.until && these.has(to) && kind == Kind::Large,
             Barrier::Island(island) => now < self.until && island.has(from) != island.has(to),
             Barrier::Ports { spread, draw } => {
                 now < back(spread, draw, from as u64) || now < back(spread, draw, to as u64)
@@ -172,8 +185,17 @@ mod tests {
         let mut net = Net::new(Weather::default(), Rng::of(1, 0));
         net.raise(Barrier::Cut { from: Set::one(0), to: Set::one(1) }, 10, 20);
         net.raise(Barrier::Island(Set::of([0, 1])), 30, 40);
-        assert!(!net.passes(0, 1, 15) && net.passes(1, 0, 15) && net.passes(0, 1, 20) && net.passes(0, 1, 5));
-        assert!(net.passes(0, 1, 35) && !net.passes(1, 2, 35) && !net.passes(2, 0, 35) && net.passes(2, 3, 35));
+        let mut passes = |from, to, now| net.passes(from, to, Kind::Large, now);
+        assert!(!passes(0, 1, 15) && passes(1, 0, 15) && passes(0, 1, 20) && passes(0, 1, 5));
+        assert!(passes(0, 1, 35) && !passes(1, 2, 35) && !passes(2, 0, 35) && passes(2, 3, 35));
+    }
+
+    #[test]
+    fn only_what_is_large_is_too_large() {
+        let mut net = Net::new(Weather::default(), Rng::of(1, 0));
+        net.raise(Barrier::Frames { to: Set::one(1) }, 0, 20);
+        let mut passes = |to, kind| net.passes(0, to, kind, 10);
+        assert!(passes(1, Kind::Beat) && passes(1, Kind::Small) && !passes(1, Kind::Large) && passes(2, Kind::Large));
     }
 
     #[test]
@@ -181,9 +203,9 @@ mod tests {
         let mut net = Net::new(Weather::default(), Rng::of(1, 0));
         net.raise(Barrier::Ports { spread: 1000, draw: 7 }, 0, 5000);
         let pairs = || (0..6).flat_map(|a| (0..6).filter(move |b| a != *b).map(move |b| (a, b)));
-        assert!(pairs().all(|(a, b)| !net.passes(a, b, 4999)));
-        let open = pairs().filter(|(a, b)| net.passes(*a, *b, 5500)).count();
+        assert!(pairs().all(|(a, b)| !net.passes(a, b, Kind::Beat, 4999)));
+        let open = pairs().filter(|(a, b)| net.passes(*a, *b, Kind::Beat, 5500)).count();
         assert!(open > 0 && open < 30, "{open}");
-        assert!(pairs().all(|(a, b)| net.passes(a, b, 6001)));
+        assert!(pairs().all(|(a, b)| net.passes(a, b, Kind::Beat, 6001)));
     }
 }

@@ -7,6 +7,7 @@
 use crate::application::ProcId;
 use crate::arenas::Arena;
 use crate::breach::Breach;
+use crate::fetches::Fetching;
 use crate::setup::{Obedience, SECOND};
 use crate::world::{Act, Packet, World};
 use ftd_core::{Agent, EpochId, Event, Exit, GroupId, Process, Rank, SlotId, Stamp, WorldId};
@@ -42,6 +43,9 @@ pub struct Stopped {
 }
 
 pub struct Machine {
+    /// Where it is plugged in: what happens to networks, racks and machines happens to places. A machine that comes back
+    /// is another node of the same place.
+    pub place: usize,
     pub alive: bool,
     /// When it crashed last.
     pub crashed_at: Option<u64>,
@@ -70,14 +74,17 @@ pub struct Machine {
     pub arena: Arena,
     /// Nothing of an epoch before this one is committed any more.
     pub frozen: EpochId,
+    /// Copies that it waits for.
+    pub fetches: Vec<Fetching>,
     /// What `ft_restore` gives.
     pub restore: BTreeMap<(EpochId, GroupId), Option<Stamp>>,
     pub ended: Option<(i32, Option<String>)>,
 }
 
 impl Machine {
-    pub fn new(offset: u64, slots: BTreeSet<SlotId>) -> Self {
+    pub fn new(place: usize, offset: u64, slots: BTreeSet<SlotId>) -> Self {
         Machine {
+            place,
             alive: true,
             crashed_at: None,
             agent: None,
@@ -96,6 +103,7 @@ impl Machine {
             stalled_until: 0,
             arena: Arena::default(),
             frozen: EpochId(0),
+            fetches: Vec::new(),
             restore: BTreeMap::new(),
             ended: None,
         }
@@ -109,7 +117,7 @@ impl Machine {
     /// It loses everything, and its agent with it.
     pub fn crash(&mut self, now: u64) {
         let incarnation = self.incarnation + 1;
-        *self = Machine::new(self.offset, BTreeSet::new());
+        *self = Machine::new(self.place, self.offset, BTreeSet::new());
         self.alive = false;
         self.crashed_at = Some(now);
         self.incarnation = incarnation;
@@ -122,6 +130,7 @@ impl Machine {
         self.incarnation += 1;
         self.wake = None;
         self.asked = None;
+        self.fetches.clear();
         self.commands.clear();
     }
 }
@@ -255,11 +264,12 @@ impl World {
         self.checks.lost(node);
     }
 
-    /// A new machine, with empty arenas and slots that nobody had.
-    pub fn join(&mut self) {
+    /// A new node, with empty arenas and slots that nobody had: on a machine that was in the job, or on another one.
+    pub fn join(&mut self, place: Option<usize>) {
         let (node, slots) = (self.machines.len(), self.setup.slots);
         let offset = self.rng.range(0, 10 * SECOND);
-        self.machines.push(Machine::new(offset, (self.next_slot..self.next_slot + slots).map(SlotId).collect()));
+        let place = place.unwrap_or(node);
+        self.machines.push(Machine::new(place, offset, (self.next_slot..self.next_slot + slots).map(SlotId).collect()));
         self.next_slot += slots;
         self.push(1000, Act::StartAgent { node, incarnation: 0 });
     }

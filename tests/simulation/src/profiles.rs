@@ -1,12 +1,13 @@
 //! Named mixes of faults; each draws a schedule from a seed.
 
-use crate::driver::observers;
+use crate::arenas::partners;
+use crate::driver::{observed_by_joiner, observers};
 use crate::faults::{FOREVER, Fault, Planned};
 use crate::net::{Barrier, Set, Weather};
 use crate::rng::Rng;
 use crate::setup::{MS, Promises, SECOND, Setup, Temper};
 use crate::store::Trouble;
-use ftd_core::Micros;
+use ftd_core::{Members, Micros, NodeId};
 
 /// A named mix of faults.
 pub struct Profile {
@@ -93,17 +94,47 @@ pub static ALL: &[Profile] = &[
     Profile { name: "deleted-key", about: "somebody deletes the job's key", draw: deleted_key },
     Profile { name: "left-out", about: "nodes that are cut off read that they are out", draw: left_out },
     Profile { name: "fenced", about: "nodes are cut off from everything for a while", draw: fenced },
+    Profile {
+        name: "late-answers",
+        about: "nodes are cut off with those who observe them, and the store's answers to them are late",
+        draw: late_answers,
+    },
     Profile { name: "wishes", about: "ranks abort and exit by their own wish while others die", draw: wishes },
     Profile {
         name: "own-timeouts",
         about: "one agent's configuration has another time-out than the job",
         draw: own_timeouts,
     },
-    Profile { name: "reboot", about: "machines die and come back under their old ids", draw: reboot },
+    Profile { name: "reboot", about: "machines die and come back, under their old ids or as new nodes", draw: reboot },
     Profile {
         name: "joins",
         about: "a node dies, there is no spare, and a new machine is given to the job a moment later; others are cut off",
         draw: joins,
+    },
+    Profile {
+        name: "deaf-joiner",
+        about: "a node that comes in does not hear one that it observes, for less than P",
+        draw: deaf_joiner,
+    },
+    Profile {
+        name: "dead-joiner",
+        about: "a new machine dies before it is in the job, and a node after it; another machine comes",
+        draw: dead_joiner,
+    },
+    Profile {
+        name: "sleeper",
+        about: "an agent stands still for a moment just after it has not heard a node, and cannot reach the store",
+        draw: sleeper,
+    },
+    Profile {
+        name: "frames",
+        about: "what is large does not reach one node any more, nor does the store, while a rank dies elsewhere",
+        draw: frames,
+    },
+    Profile {
+        name: "sources",
+        about: "a node dies, and so do those that hold its copies, or they are cut off while they send, or the bytes are wrong",
+        draw: sources,
     },
     Profile { name: "start", about: "deaths and cuts before the first world computes", draw: start },
     Profile { name: "copies", about: "ranks and agents die while they copy their state", draw: copies },
@@ -294,13 +325,18 @@ fn one_way(rng: &mut Rng, setup: &mut Setup) {
 fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     let (timeout, period) = (setup.timeout(), setup.policy.heartbeat_period.0);
-    // Over before anybody may speak, or so long that everybody has been alone.
-    let (span, spread) = if rng.chance(200) {
-        let span = rng.range(100 * MS, timeout - 2 * period);
-        (span, rng.range(0, timeout - 2 * period - span))
-    } else {
-        let spread = if rng.chance(300) { 0 } else { rng.range(0, 2 * timeout) };
-        (rng.range(timeout + period, setup.patience - SECOND - spread), spread)
+    // Over before anybody may speak, at once for all, or so long that everybody has been alone.
+    let (span, spread) = match rng.range(0, 9) {
+        0..=1 => {
+            let span = rng.range(100 * MS, timeout - 2 * period);
+            (span, rng.range(0, timeout - 2 * period - span))
+        }
+        2..=4 => (rng.range(100 * MS, 2 * timeout), 0),
+        5 => (rng.range(100 * MS, setup.patience - SECOND), 0),
+        _ => {
+            let spread = rng.range(0, 2 * timeout);
+            (rng.range(timeout / 4 * 3 + period / 2, setup.patience - SECOND - spread), spread)
+        }
     };
     let draw = rng.draw();
     let barrier = if rng.chance(500) { Barrier::Ports { spread, draw } } else { Barrier::Links { spread, draw } };
@@ -583,6 +619,19 @@ fn fenced(rng: &mut Rng, setup: &mut Setup) {
     plan(setup, at, Fault::Store { trouble: Trouble::NoAnswers(away), span });
 }
 
+fn late_answers(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(5, 8);
+    cluster(rng, setup, nodes);
+    setup.policy.observers = rng.range(1, 2) as usize;
+    setup.deadline = 4 * SECOND;
+    let (first, at) = (node(rng, setup), sometime(rng));
+    let away = Set::of(observers(setup, first).into_iter().chain([first]));
+    let span = rng.range(2000, 4000) * MS;
+    plan(setup, at, net(Barrier::Island(away), span));
+    plan(setup, at, Fault::Store { trouble: Trouble::LateAnswers(away, rng.range(1500, 3500) * MS), span });
+    plan(setup, at, Fault::Store { trouble: Trouble::Watches { lost: 1000, up_to: 0 }, span });
+}
+
 fn wishes(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.policy.recover_aborts = rng.chance(300);
@@ -612,7 +661,11 @@ fn reboot(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     for _ in 0..rng.range(1, 2) {
         let (dies, at) = (node(rng, setup), sometime(rng));
-        plan(setup, at, Fault::Reboot { node: dies, back_after: rng.range(50, 3000) * MS });
+        let back_after = rng.range(50, 3000) * MS;
+        let anew = rng.chance(500);
+        let fault =
+            if anew { Fault::Replace { node: dies, back_after } } else { Fault::Reboot { node: dies, back_after } };
+        plan(setup, at, fault);
     }
 }
 
@@ -630,6 +683,97 @@ fn joins(rng: &mut Rng, setup: &mut Setup) {
         plan(setup, during, net(Barrier::Ports { spread: rng.range(0, 500) * MS, draw: rng.draw() }, span));
     }
     setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
+}
+
+fn deaf_joiner(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(3, 6);
+    cluster(rng, setup, nodes);
+    setup.weather.drop = 0;
+    setup.policy.observers = 1;
+    let joiner = nodes as usize;
+    let at = sometime(rng);
+    plan(setup, at, Fault::Join);
+    // Before it comes in, with the next epoch, and until it may accuse whom it has not heard.
+    let comes = at + rng.range(300, 700) * MS;
+    let dies = kill_rank(rng, setup);
+    plan(setup, comes, dies);
+    let until = comes + rng.range(600 * MS, setup.patience - SECOND);
+    for unheard in observed_by_joiner(setup, joiner) {
+        plan(setup, at, net(Barrier::Cut { from: Set::one(unheard), to: Set::one(joiner) }, until - at));
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+fn dead_joiner(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.ranks = setup.nodes * setup.slots;
+    let mut at = sometime(rng);
+    plan(setup, at, Fault::Join);
+    at += rng.range(300, 800) * MS;
+    plan(setup, at, Fault::KillNodes(Set::one(setup.nodes as usize)));
+    at += rng.range(200, 1500) * MS;
+    let dies = node(rng, setup);
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+    at += rng.range(0, 2000) * MS;
+    plan(setup, at, Fault::Join);
+    setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
+}
+
+fn sleeper(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.weather.drop = 0;
+    let (unheard, at) = (node(rng, setup), sometime(rng));
+    // Somebody else writes down what this one finds.
+    let collector = usize::from(unheard == 0);
+    let mut sleepers = observers(setup, unheard).into_iter().filter(|observer| *observer != collector);
+    if let Some(sleeper) = sleepers.next_back() {
+        let silent = rng.range(210, 245) * MS;
+        plan(setup, at, net(Barrier::Cut { from: Set::one(unheard), to: Set::one(sleeper) }, silent));
+        let begins = at + rng.range(170, 200) * MS;
+        plan(setup, begins, Fault::Stall { node: sleeper, span: rng.range(260, 330) * MS });
+        plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(sleeper)), span: 3 * SECOND });
+    }
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+fn frames(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let (out, at) = (node(rng, setup), sometime(rng));
+    let elsewhere: Vec<u32> = (0..setup.ranks).filter(|rank| (rank / setup.slots) as usize != out).collect();
+    plan(setup, at, net(Barrier::Frames { to: Set::one(out) }, FOREVER));
+    for trouble in [Trouble::NoRequests(Set::one(out)), Trouble::NoAnswers(Set::one(out))] {
+        plan(setup, at, Fault::Store { trouble, span: FOREVER });
+    }
+    let dies = at + rng.range(10, 500) * MS;
+    plan(setup, dies, Fault::KillRank { rank: rng.pick(&elsewhere), signal: 9 });
+}
+
+fn sources(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(4, 7);
+    cluster(rng, setup, nodes);
+    (setup.shipping, setup.sending) = (rng.range(5, 60) * MS, rng.range(5, 400) * MS);
+    setup.fetching = setup.sending + rng.range(200, 1200) * MS;
+    setup.partners = rng.range(1, 2) as usize;
+    let busy = setup.ranks.div_ceil(setup.slots) as usize;
+    let (dies, at) = (rng.range(0, busy as u64 - 1) as usize, rng.range(500, 2000) * MS);
+    plan(setup, at, Fault::KillNodes(Set::one(dies)));
+    let all = Members::of((0..nodes as u32).map(NodeId));
+    let keepers = partners(|place| setup.rack(place), &all, dies, setup.partners);
+    let spares = Set::of(busy..nodes as usize);
+    for keeper in keepers {
+        // About when the death is agreed, or while the copies travel.
+        let (during, keeper) = (at + rng.range(450, 1200) * MS, Set::one(keeper));
+        let span = rng.range(100, 2500) * MS;
+        let fault = match (rng.range(0, 5), keeper) {
+            (0, keeper) => Fault::KillNodes(keeper),
+            (1, keeper) => net(Barrier::Cut { from: keeper, to: spares }, span),
+            (2, keeper) => net(Barrier::Cut { from: spares, to: keeper }, span),
+            (3, keeper) => net(Barrier::Island(keeper), if rng.chance(300) { FOREVER } else { span }),
+            (_, Set::Some(keeper)) => Fault::Rot { node: keeper.trailing_zeros() as usize },
+            _ => continue,
+        };
+        plan(setup, during, fault);
+    }
 }
 
 fn start(rng: &mut Rng, setup: &mut Setup) {

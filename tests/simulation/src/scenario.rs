@@ -7,11 +7,12 @@
 //! | `nodes N` `slots N` `ranks N` `racks N` `groups N` | the cluster and the job; slots are per node and numbered through |
 //! | `observers N` `max-failures N` `mode M` `patience T` `timeout of N T` | the policy; one agent's own |
 //! | `steps N` `every N` `never-checkpoints` `shipping T` | the program; a copy takes up to T to a partner |
+//! | `partners N` `fetching T` `sending T` | so many keep copies of a node; one is asked for so long; it takes up to T |
 //! | `renewable` `recover-aborts` `nervous` `stale watches` `deadline T` | lost slots are replaced; survivors abort by themselves |
 //! | `progress-after T`, `store-timeout T` | what counts as progress; how long the store may be away |
 //! | `start`, `settle` | until all ranks compute in the newest epoch |
 //! | `run T`, `finish` | lets time pass (`5ms`, `2s`); until the job is over |
-//! | `kill rank R [signal S]`, `kill agent N [for T]`, `kill node N`, `kill server N`, `lose slot S`, `reboot node N T`, `join` | deaths; a new machine |
+//! | `kill rank R [signal S]`, `kill agent N [for T]`, `kill node N`, `kill server N`, `lose slot S`, `reboot node N T`, `replace node N T`, `join`, `rot N` | deaths; new nodes; the copies that a node keeps for others are spoilt |
 //! | `crash rank R` | from now on the rank dies by itself in every world, before a newer checkpoint |
 //! | `exit rank R code C`, `abort rank R code C`, `cancel`, `delete key` | ends |
 //! | `told ranks die`, `told ranks save code C`, `told ranks ignore` | what they do with the signal of `cancel` |
@@ -176,6 +177,9 @@ impl Scenario {
             ["every", n] => setup.every = number(n)?,
             ["never-checkpoints"] => setup.every = u32::MAX,
             ["shipping", t] => setup.shipping = span(t)?,
+            ["partners", n] => setup.partners = number(n)?,
+            ["fetching", t] => setup.fetching = span(t)?,
+            ["sending", t] => setup.sending = span(t)?,
             ["deadline", t] => setup.deadline = span(t)?,
             ["progress-after", t] => setup.policy.progress_after = Micros(span(t)?),
             ["store-timeout", t] => setup.policy.store_timeout = Micros(span(t)?),
@@ -239,6 +243,8 @@ fn death(words: &[&str]) -> Result<Fault, String> {
         ["kill", "server", n] => Fault::KillServer { node: number(n)? },
         ["lose", "slot", s] => Fault::LoseSlot { slot: number(s)? },
         ["reboot", "node", n, t] => Fault::Reboot { node: number(n)?, back_after: span(t)? },
+        ["replace", "node", n, t] => Fault::Replace { node: number(n)?, back_after: span(t)? },
+        ["rot", n] => Fault::Rot { node: number(n)? },
         ["crash", "rank", r] => Fault::Crashes { rank: number(r)? },
         ["exit", "rank", r, "code", c] => Fault::ExitRank { rank: number(r)?, code: number(c)? },
         ["abort", "rank", r, "code", c] => Fault::AbortRank { rank: number(r)?, code: number(c)? },

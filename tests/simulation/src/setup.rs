@@ -88,6 +88,12 @@ pub struct Setup {
     pub copying: u64,
     /// A copy takes up to so long to a partner.
     pub shipping: u64,
+    /// So many nodes keep copies for another one.
+    pub partners: usize,
+    /// A node asks another one for a copy for so long.
+    pub fetching: u64,
+    /// Sending one takes up to so long.
+    pub sending: u64,
     /// Agents whose own configuration says another T than the job's.
     pub own_timeouts: BTreeMap<u32, u64>,
     /// A new agent's watch may show the key as it was some time ago.
@@ -126,6 +132,9 @@ impl Default for Setup {
             deadline: 500 * MS,
             copying: 4 * MS,
             shipping: 20 * MS,
+            partners: 1,
+            fetching: SECOND,
+            sending: 20 * MS,
             own_timeouts: BTreeMap::new(),
             stale_watch: false,
             returns: true,
@@ -153,9 +162,9 @@ impl Setup {
         rank % self.groups
     }
 
-    /// The failure domain of a node.
-    pub fn rack(&self, node: usize) -> usize {
-        node % self.racks as usize
+    /// The failure domain of a place.
+    pub fn rack(&self, place: usize) -> usize {
+        place % self.racks as usize
     }
 
     /// After so long without a sign of progress, and without a fault, the job hangs: the longest that the policy lets

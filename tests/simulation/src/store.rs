@@ -13,6 +13,8 @@ pub enum Trouble {
     NoRequests(Set),
     /// Its answers (and watches) do not reach these nodes.
     NoAnswers(Set),
+    /// Its answers take between half of this and this to these nodes.
+    LateAnswers(Set, u64),
     /// It elects a leader: nothing is applied before this is over.
     Election,
     /// Requests take between so and so long.
@@ -80,6 +82,10 @@ impl<R> Store<R> {
             match trouble {
                 Trouble::NoRequests(nodes) if nodes.has(node) => course.lands = None,
                 Trouble::NoAnswers(nodes) if nodes.has(node) => course.answer = None,
+                Trouble::LateAnswers(nodes, by) if nodes.has(node) => {
+                    let late = self.rng.range(by / 2, by);
+                    course.answer = course.answer.map(|_| late);
+                }
                 Trouble::Election => course.lands = course.lands.map(|after| after.max(until - now)),
                 Trouble::Slow(low, high) => {
                     let (there, back) = (self.rng.range(low, high) / 2, self.rng.range(low, high) / 2);

@@ -2,10 +2,11 @@
 
 use crate::application::{ProcId, Program, Ranks};
 use crate::driver::{self, Write};
+use crate::fetches::Fetching;
 use crate::history::History;
 use crate::invariants::{Checks, Violation};
 use crate::measure::Meter;
-use crate::net::Net;
+use crate::net::{Kind, Net};
 use crate::node::Machine;
 use crate::queue::Queue;
 use crate::rng::Rng;
@@ -33,6 +34,10 @@ pub enum Packet {
     Ship { from: usize, rank: Rank, stamp: Stamp, value: u64, epoch: EpochId },
     /// It is there.
     Shipped { rank: Rank, stamp: Stamp },
+    /// A node asks another one for a copy.
+    Want { by: usize, fetching: Fetching },
+    /// The copy: its bytes, and whether they are what its hash says. Nothing where it is not.
+    Copy { fetching: Fetching, bytes: Option<(u64, bool)> },
 }
 
 /// Something that happens.
@@ -120,6 +125,21 @@ pub enum Act {
         rank: Rank,
         stamp: Stamp,
     },
+    /// A copy is asked for, again; the time for that is over.
+    Ask {
+        node: usize,
+        fetching: Fetching,
+    },
+    AskNoMore {
+        node: usize,
+        fetching: Fetching,
+    },
+    /// The copy that this machine has been sending is out.
+    Sent {
+        node: usize,
+        to: usize,
+        fetching: Fetching,
+    },
     Arrive {
         to: usize,
         packet: Packet,
@@ -148,8 +168,10 @@ pub enum Act {
         answer: Option<u64>,
     },
     Fault(usize),
-    /// A machine is given to the job as a new node.
-    Return,
+    /// A machine is given to the job as a new node, where it was before.
+    Return {
+        place: usize,
+    },
 }
 
 /// Who is to do an act, and waits for whom.
@@ -194,7 +216,8 @@ impl World {
         let seed = setup.seed;
         let mut rng = Rng::of(seed, 1);
         let machine = |node: u32, offset| {
-            Machine::new(offset, (0..setup.slots).map(|slot| SlotId(node * setup.slots + slot)).collect())
+            let slots = (0..setup.slots).map(|slot| SlotId(node * setup.slots + slot)).collect();
+            Machine::new(node as usize, offset, slots)
         };
         let mut world = World {
             now: 0,
@@ -300,12 +323,15 @@ impl World {
             | Act::DialIn { node, .. }
             | Act::SlotGone { node, .. }
             | Act::Ship { node, .. }
+            | Act::Ask { node, .. }
+            | Act::AskNoMore { node, .. }
+            | Act::Sent { node, .. }
             | Act::Resume { node }
             | Act::Arrive { to: node, .. } => Whose::Machine(*node),
             Act::Load(id) | Act::Step(id) | Act::Reap(id) | Act::Nerve(id) | Act::Leave(id, _) => {
                 Whose::Machine(self.ranks.get(*id).node)
             }
-            Act::Again { .. } | Act::StoreLands { .. } | Act::Fault(_) | Act::Return => Whose::Nobody,
+            Act::Again { .. } | Act::StoreLands { .. } | Act::Fault(_) | Act::Return { .. } => Whose::Nobody,
         }
     }
 
@@ -321,7 +347,10 @@ impl World {
             Act::Hash { node, process, stamp } => self.hash(node, process, stamp),
             Act::Ship { node, rank, stamp } => self.ship(node, rank, stamp),
             Act::Fault(index) => self.fault(self.setup.faults[index].fault),
-            Act::Return => self.join(),
+            Act::Return { place } => self.join(Some(place)),
+            Act::Ask { node, fetching } => self.ask(node, fetching),
+            Act::AskNoMore { node, fetching } => self.ask_no_more(node, fetching),
+            Act::Sent { node, to, fetching } => self.sent(node, to, fetching),
             Act::Shepherds { node } => self.shepherds(node),
             Act::Lease { node } => self.lease_timer(node),
             Act::Kill { node, world } => self.kill_world(node, world),
@@ -334,10 +363,25 @@ impl World {
 
     // ---- between nodes
 
+    /// Where two nodes are plugged in.
+    fn places(&self, from: usize, to: usize) -> (usize, usize) {
+        (self.machines[from].place, self.machines[to].place)
+    }
+
     /// A datagram: lost, late, or twice.
-    pub fn send_datagram(&mut self, from: usize, to: usize, beat: bool, packet: &Packet) {
-        for delay in self.net.datagram(from, to, beat, self.now).into_iter().flatten() {
+    pub fn send_datagram(&mut self, from: usize, to: usize, kind: Kind, packet: &Packet) {
+        let (here, there) = self.places(from, to);
+        for delay in self.net.datagram(here, there, kind, self.now).into_iter().flatten() {
             self.push(delay, Act::Arrive { to, packet: packet.clone() });
+        }
+    }
+
+    /// Over a connection that breaks.
+    pub fn send_once(&mut self, from: usize, to: usize, packet: Packet) {
+        let (here, there) = self.places(from, to);
+        if self.net.passes(here, there, Kind::Large, self.now) {
+            let delay = self.net.delay(self.now);
+            self.push(delay, Act::Arrive { to, packet });
         }
     }
 
@@ -350,7 +394,8 @@ impl World {
         if !self.machines[from].alive || self.is_void(&packet) {
             return;
         }
-        if self.net.passes(from, to, self.now) {
+        let (here, there) = self.places(from, to);
+        if self.net.passes(here, there, Kind::Large, self.now) {
             let delay = self.net.delay(self.now);
             return self.push(delay, Act::Arrive { to, packet });
         }
@@ -381,6 +426,8 @@ impl World {
             Packet::Reset { to } => self.peer_is_dead(to),
             Packet::Ship { from, rank, stamp, value, epoch } => self.take_copy(to, from, rank, stamp, value, epoch),
             Packet::Shipped { rank, stamp } => self.shipped(to, rank, stamp),
+            Packet::Want { by, fetching } => self.wanted(to, by, fetching),
+            Packet::Copy { fetching, bytes } => self.brought(to, fetching, bytes),
         }
     }
 

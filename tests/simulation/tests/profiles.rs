@@ -1,6 +1,6 @@
 //! A hundred seeds of every profile.
 
-use ft_simulation::profiles::{ALL, Profile};
+use ft_simulation::profiles::{ALL, Profile, named};
 use ft_simulation::run;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +9,9 @@ const SEEDS: u64 = 100;
 
 /// What these do ends a job.
 const ENDS: [&str; 2] = ["cancel", "deleted-key"];
+
+/// Seeds that were broken once, beyond the first of their profiles.
+const ONCE_BROKEN: [(&str, u64); 3] = [("copies", 5591), ("joins", 6472), ("mixed", 6939)];
 
 /// What is wrong with a profile, if anything.
 fn wrong(profile: &Profile) -> Option<String> {
@@ -43,6 +46,15 @@ fn every_profile_holds() {
     });
     let all = all.into_inner().unwrap();
     assert!(all.is_empty(), "{} profiles:\n{}", all.len(), all.join("\n"));
+}
+
+#[test]
+fn what_was_broken_once_holds() {
+    for (name, seed) in ONCE_BROKEN {
+        let profile = named(name).unwrap();
+        let broken = run(&profile.setup(seed), false).result.err();
+        assert_eq!(broken, None, "ft-sim --profile {name} --seed {seed}");
+    }
 }
 
 #[test]
