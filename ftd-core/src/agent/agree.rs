@@ -1,5 +1,6 @@
 //! Reading and proposing records.
 
+use super::fetch::Copies;
 use super::{Agent, Effect, Predecessor, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject};
@@ -200,8 +201,7 @@ impl Agent {
         self.holdings = None;
         self.inventory_asked = None;
         self.choice = None;
-        self.copies = super::fetch::Copies::default();
-        self.not_fetched = self.record.as_ref().map(|record| record.not_fetched()).unwrap_or_default();
+        self.copies = self.record.as_deref().map(Copies::of).unwrap_or_default();
         self.denied = None;
         self.late_progress = false;
         self.retired = false;

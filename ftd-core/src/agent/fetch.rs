@@ -11,6 +11,7 @@ use crate::ids::{EpochId, Micros, NodeId, Process, Rank};
 use crate::inventory::{Choice, Groups, Stamp};
 use crate::message::PeerMessage;
 use crate::ranks::RankSet;
+use crate::record::EpochRecord;
 use crate::word::Lies;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,6 +26,15 @@ pub(super) struct Copies {
     offers: BTreeMap<NodeId, Offer>,
     /// This node knows what it has to offer.
     known: bool,
+    /// Copies on other nodes that do not count, says the record.
+    pub not_fetched: BTreeSet<(Rank, Stamp)>,
+}
+
+impl Copies {
+    /// An epoch begins.
+    pub fn of(record: &EpochRecord) -> Self {
+        Copies { not_fetched: record.not_fetched(), ..Copies::default() }
+    }
 }
 
 #[derive(Debug, Clone)]

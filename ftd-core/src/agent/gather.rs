@@ -333,11 +333,11 @@ mod tests {
             }
             (nodes, slots)
         };
-        let mut gather = Gather::default();
+        let (job, mut gather) = (Members::of((0..1000).map(NodeId)), Gather::default());
         for (from, end) in [(500, 1000), (1, 300), (250, 600)] {
             let (nodes, slots) = told(from, end);
-            assert!(gather.note(me, &nodes, &slots));
-            assert!(!gather.note(me, &nodes, &slots), "it is known");
+            assert!(gather.note(me, &job, &nodes, &slots));
+            assert!(!gather.note(me, &job, &nodes, &slots), "it is known");
         }
         gather.mine = Some((0..4).map(SlotId).collect());
         assert_eq!(gather.known(), 1000);

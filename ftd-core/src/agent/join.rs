@@ -14,6 +14,15 @@ use std::sync::Arc;
 /// Nodes that want to come in, with their slots.
 pub type Joiners = BTreeMap<NodeId, BTreeSet<SlotId>>;
 
+/// How this node asks to be taken in.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Joining {
+    /// When it asked last.
+    asked: Option<Micros>,
+    /// So many of the job's nodes have been asked before the first record.
+    hosts: u32,
+}
+
 impl Agent {
     /// Whether this node was never in the job of this record.
     pub(super) fn is_stranger(&self, record: &EpochRecord) -> bool {
@@ -40,12 +49,12 @@ impl Agent {
             Stage::Gathering => self.started && self.record.is_none() && self.is_outsider(),
             _ => false,
         };
-        if !waits || self.join_asked.is_some_and(|asked| !self.due(asked, self.join_period())) {
+        if !waits || self.joining.asked.is_some_and(|asked| !self.due(asked, self.join_period())) {
             return;
         }
         let Some(slots) = self.own_slots() else { return };
         self.announced = true;
-        self.join_asked = Some(self.now);
+        self.joining.asked = Some(self.now);
         let epoch = self.epoch();
         for to in self.hosts() {
             self.send(to, PeerMessage::Join { epoch, slots: slots.clone() });
@@ -58,9 +67,9 @@ impl Agent {
             return record.members().take(record.terms.observers as usize + 1).collect();
         }
         let nodes = &self.config.nodes;
-        let first = self.hosts_asked;
+        let first = self.joining.hosts;
         let last = first.saturating_add((self.config.policy.observers as u32 + 1).min(nodes.len()));
-        self.hosts_asked = last;
+        self.joining.hosts = last;
         (first..last).filter_map(|at| nodes.at(at % nodes.len())).collect()
     }
 
@@ -70,7 +79,7 @@ impl Agent {
 
     /// When it asks again.
     pub(super) fn join_deadline(&self) -> Option<Micros> {
-        let asked = self.join_asked.filter(|_| matches!(self.stage, Stage::Joining | Stage::Gathering));
+        let asked = self.joining.asked.filter(|_| matches!(self.stage, Stage::Joining | Stage::Gathering));
         asked.map(|asked| asked.after(self.join_period()))
     }
 

@@ -43,8 +43,8 @@ pub use event::{Effect, Event, JobConfig};
 use crate::blame::Phase;
 use crate::failure::{Cause, FailureSet};
 use crate::fence::Fence;
-use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
-use crate::inventory::{Choice, Ledger, Stamp};
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, SlotId, Version, WorldId};
+use crate::inventory::{Choice, Ledger};
 use crate::message::PeerMessage;
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, PhaseTimes, Report};
@@ -152,10 +152,9 @@ pub struct Agent {
     stage_since: Micros,
     store: store::Store,
     gather: gather::Gather,
-    /// Nodes that have asked this one to be taken in; when this one asked that last.
+    /// Nodes that have asked this one to be taken in; how this one asks that itself.
     joiners: Joiners,
-    join_asked: Option<Micros>,
-    hosts_asked: u32,
+    joining: join::Joining,
     record: Option<Arc<EpochRecord>>,
     slots: BTreeMap<SlotId, Slot>,
     lost_slots: BTreeSet<SlotId>,
@@ -199,8 +198,6 @@ pub struct Agent {
     inventory_asked: Option<Micros>,
     choice: Option<Choice>,
     copies: fetch::Copies,
-    /// Copies on other nodes that do not count, says the record.
-    not_fetched: BTreeSet<(Rank, Stamp)>,
     /// What the last epoch restored of which that is known, this one or an earlier one.
     restored_last: Option<Choice>,
     /// This epoch restored a newer version than the one before it.
@@ -253,8 +250,7 @@ impl Agent {
             store: store::Store::default(),
             gather: gather::Gather::default(),
             joiners: Joiners::new(),
-            join_asked: None,
-            hosts_asked: 0,
+            joining: join::Joining::default(),
             record: None,
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
@@ -285,7 +281,6 @@ impl Agent {
             inventory_asked: None,
             choice: None,
             copies: fetch::Copies::default(),
-            not_fetched: BTreeSet::new(),
             restored_last: None,
             late_progress: false,
             retired: false,

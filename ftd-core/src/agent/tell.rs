@@ -55,7 +55,8 @@ impl Agent {
     pub(super) fn conclude_for_all(&mut self) {
         if self.tree.is_root() {
             let (word, before) = (self.tree.word(), self.tree.decree());
-            let mut decree = Decree::of(word, before, &self.config.groups, self.config.world_size, &self.not_fetched);
+            let (groups, size) = (&self.config.groups, self.config.world_size);
+            let mut decree = Decree::of(word, before, groups, size, &self.copies.not_fetched);
             let asked = word.due;
             self.grant_due(asked, &mut decree.due);
             self.tree.decide(decree);
