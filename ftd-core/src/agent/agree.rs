@@ -1,7 +1,6 @@
 //! Reading and proposing records.
 
-use super::fetch::Copies;
-use super::{Agent, Effect, Predecessor, Stage};
+use super::{Agent, Effect, Predecessor, Run, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version};
@@ -165,7 +164,8 @@ impl Agent {
             self.batch.iter().flat_map(|batch| batch.failures.collateral()).copied().collect();
         ends.extend(held.into_iter().map(|hold| Collateral { process: hold.process, end: hold.end }));
         failures.add_known(&ends);
-        self.forget_epoch();
+        self.run = Run::of(&record);
+        (self.looks.asked, self.looks.answered) = (0, 0);
         if self.verdict.as_ref().is_some_and(|verdict| !verdict.cancelled) {
             self.verdict = None;
         }
@@ -191,23 +191,6 @@ impl Agent {
         self.stop_worlds(Some(record.world));
         self.enter(Stage::Emptying);
         self.renew_batch(&record);
-    }
-
-    /// Inventories and commits belong to their epoch.
-    fn forget_epoch(&mut self) {
-        self.locals.clear();
-        self.questions = super::asked::Questions::default();
-        (self.looks.asked, self.looks.answered) = (0, 0);
-        self.holdings = None;
-        self.inventory_asked = None;
-        self.choice = None;
-        self.copies = self.record.as_deref().map(Copies::of).unwrap_or_default();
-        self.denied = None;
-        self.late_progress = false;
-        self.retired = false;
-        self.drained = false;
-        self.ledger = crate::inventory::Ledger::default();
-        self.complete.clear();
     }
 
     /// Of the failures that were not agreed yet, those count on that concern the new record: the deaths of slots and
@@ -324,7 +307,7 @@ impl Agent {
             unfit: self.unfit.clone(),
             checkpointed: self.checkpointed(),
             computed: self.computed(),
-            late_progress: self.late_progress,
+            late_progress: self.run.late_progress,
             causes: self.causes.clone(),
             at: self.noticed(),
             restored: self.taken_back(),
@@ -376,7 +359,8 @@ impl Agent {
 
     /// A newer version than the restored one has become complete in this epoch. (That one is shipped to new partners.)
     fn checkpointed(&self) -> bool {
-        let restored = |group: &GroupId| self.choice.as_ref().and_then(|choice| choice.get(group).copied().flatten());
+        let restored =
+            |group: &GroupId| self.run.choice.as_ref().and_then(|choice| choice.get(group).copied().flatten());
         let newer = |((group, _), version): (&(GroupId, Level), &Version)| {
             restored(group).is_none_or(|stamp| *version > stamp.version)
         };
@@ -457,9 +441,9 @@ impl Agent {
 
     /// What ranks of this node have taken back in this epoch, per group.
     fn taken_back(&self) -> BTreeMap<GroupId, Version> {
-        let took = self.locals.iter().filter(|(_, local)| local.restored);
+        let took = self.run.locals.iter().filter(|(_, local)| local.restored);
         let groups: BTreeSet<GroupId> = took.map(|(process, _)| self.config.groups.of(process.rank)).collect();
-        let chosen = |group| self.choice.as_ref().and_then(|choice| choice.get(&group).copied().flatten());
+        let chosen = |group| self.run.choice.as_ref().and_then(|choice| choice.get(&group).copied().flatten());
         groups.into_iter().filter_map(|group| Some((group, chosen(group)?.version))).collect()
     }
 }

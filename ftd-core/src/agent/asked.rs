@@ -33,15 +33,15 @@ impl Questions {
 
 impl Agent {
     pub(super) fn take_due_asked(&mut self, process: Process, cost: Option<Micros>) {
-        if self.stage != Stage::Computing || !self.locals.contains_key(&process) || self.ended(process.world) {
+        if self.stage != Stage::Computing || !self.run.locals.contains_key(&process) || self.ended(process.world) {
             return;
         }
-        let question = self.questions.ask(process, cost);
+        let question = self.run.questions.ask(process, cost);
         if let Some(yes) = self.tree.decree().due.answer(question) {
             return self.emit(Effect::AnswerDue { process, yes });
         }
-        self.questions.waiting.insert(process, question);
-        self.questions.told = self.questions.asked;
+        self.run.questions.waiting.insert(process, question);
+        self.run.questions.told = self.run.questions.asked;
         self.changed = true;
     }
 
@@ -49,18 +49,18 @@ impl Agent {
     pub(super) fn grant_due(&mut self, asked: Asked, granted: &mut Granted) {
         let failures = self.epoch().0.saturating_sub(1);
         let clock = Clock { now: self.now, job: self.now.since(self.began), failures };
-        self.questions.due.grant(asked, granted, clock);
+        self.run.questions.due.grant(asked, granted, clock);
     }
 
     /// Answers those whose questions have an answer now.
     pub(super) fn guard_due(&mut self) {
-        if self.questions.waiting.is_empty() {
+        if self.run.questions.waiting.is_empty() {
             return;
         }
-        for (process, question) in std::mem::take(&mut self.questions.waiting) {
+        for (process, question) in std::mem::take(&mut self.run.questions.waiting) {
             match self.tree.decree().due.answer(question) {
                 Some(yes) => self.emit(Effect::AnswerDue { process, yes }),
-                None => drop(self.questions.waiting.insert(process, question)),
+                None => drop(self.run.questions.waiting.insert(process, question)),
             }
         }
     }

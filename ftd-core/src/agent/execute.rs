@@ -113,12 +113,12 @@ impl Agent {
         self.enter(Stage::Draining);
         if world == WorldId(1) {
             // Nothing ran before the first world.
-            self.drained = true;
-            self.holdings = Some(Holdings::default());
+            self.run.drained = true;
+            self.run.holdings = Some(Holdings::default());
             return;
         }
         let old = WorldId(world.0 - 1);
-        self.inventory_asked = Some(self.now);
+        self.run.inventory_asked = Some(self.now);
         self.emit(Effect::Drain(old));
         self.emit(Effect::TakeInventory { epoch, world: old });
     }
@@ -129,11 +129,11 @@ impl Agent {
         if self.batch.is_some() || self.verdict.is_some() {
             return;
         }
-        if !self.drained {
+        if !self.run.drained {
             if !self.due(self.stage_since, self.config.policy.drain_timeout) {
                 return;
             }
-            self.drained = true;
+            self.run.drained = true;
             let old = WorldId(record.world.0.saturating_sub(1));
             return self.report(Report::Notice(Notice::DrainTimedOut(old)));
         }
@@ -147,7 +147,7 @@ impl Agent {
         self.changed = true;
         for (process, slot) in &mine {
             debug_assert!(self.slots.get(slot).is_some_and(|known| known.world.is_none()), "{slot} is not empty");
-            self.locals.insert(*process, super::Local::default());
+            self.run.locals.insert(*process, super::Local::default());
             if let Some(known) = self.slots.get_mut(slot) {
                 known.world = Some(world);
             }
@@ -183,15 +183,15 @@ impl Agent {
     /// The version to restore, as soon as every node's inventory is in.
     fn guard_choice(&mut self) {
         let timeout = self.config.policy.inventory_timeout;
-        if self.inventory_asked.is_some_and(|since| self.due(since, timeout)) {
-            self.inventory_asked = None;
+        if self.run.inventory_asked.is_some_and(|since| self.due(since, timeout)) {
+            self.run.inventory_asked = None;
             let reason = format!(
                 "the job cannot continue, because the checkpoints on {} were not verified within {timeout}",
                 self.me
             );
             self.conclude(Outcome::failed(1, reason), false);
         }
-        if self.choice.is_some() {
+        if self.run.choice.is_some() {
             return;
         }
         let Some(Restoration { choice, away, .. }) = self.tree.decree().restoration.clone() else { return };
@@ -204,20 +204,20 @@ impl Agent {
             let before = self.restored_last.as_ref().and_then(|last| last.get(group).copied().flatten());
             stamp.map(|stamp| stamp.version) > before.map(|stamp| stamp.version)
         };
-        self.late_progress = choice.iter().any(newer);
+        self.run.late_progress = choice.iter().any(newer);
         self.begin_copies(&choice, &away);
         self.restored_last = Some(choice.clone());
-        self.choice = Some(choice);
+        self.run.choice = Some(choice);
     }
 
     /// Once every agent knows what is restored, and has it, what is older is needed no more. (All places may hold complete versions
     /// when an epoch ends; the next checkpoint needs one of them.)
     fn guard_retire(&mut self) {
-        if self.retired || !(self.tree.decree().chosen || self.config.breach == Breach::KeptEarly) {
+        if self.run.retired || !(self.tree.decree().chosen || self.config.breach == Breach::KeptEarly) {
             return;
         }
         let Some(Restoration { choice, safe, .. }) = self.tree.decree().restoration.clone() else { return };
-        self.retired = true;
+        self.run.retired = true;
         for (group, stamp) in choice {
             if let Some(stamp) = stamp {
                 let stamps: BTreeSet<Stamp> = safe.get(&group).copied().into_iter().chain([stamp]).collect();
@@ -232,10 +232,10 @@ impl Agent {
             return;
         }
         for (key, complete) in self.tree.decree().complete.clone() {
-            if self.complete.get(&key).is_some_and(|known| *known >= complete) {
+            if self.run.complete.get(&key).is_some_and(|known| *known >= complete) {
                 continue;
             }
-            self.complete.insert(key, complete);
+            self.run.complete.insert(key, complete);
             let (group, level) = key;
             let level = if self.config.breach == Breach::LevelsMixed { Level::Partner } else { level };
             self.emit(Effect::Retire { group, level, complete });
@@ -247,7 +247,7 @@ impl Agent {
         self.stage == Stage::Computing
             && self.batch.is_none()
             && self.holds.is_empty()
-            && self.locals.values().all(|local| local.end == Some(LocalEnd::Clean))
+            && self.run.locals.values().all(|local| local.end == Some(LocalEnd::Clean))
     }
 
     fn guard_ending(&mut self) {

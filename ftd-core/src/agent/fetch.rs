@@ -65,61 +65,61 @@ impl Agent {
         let groups = &self.config.groups;
         for (rank, _) in record.ranks_on(self.me).into_iter().filter(|(rank, _)| away.contains(*rank)) {
             if let Some(stamp) = stamp_of(choice, groups, rank) {
-                self.copies.wanted.insert(rank, Wanted { stamp, asked: None, vain: BTreeSet::new() });
+                self.run.copies.wanted.insert(rank, Wanted { stamp, asked: None, vain: BTreeSet::new() });
             }
         }
         let stamps: BTreeSet<Stamp> = choice.values().copied().flatten().collect();
         for stamp in stamps {
-            let held = self.holdings.as_ref().map(|held| held.held(stamp, Lies::Elsewhere)).unwrap_or_default();
+            let held = self.run.holdings.as_ref().map(|held| held.held(stamp, Lies::Elsewhere)).unwrap_or_default();
             let lacks = held.common(away);
             for rank in lacks.iter().filter(|rank| stamp_of(choice, groups, *rank) == Some(stamp)) {
                 match record.node_of(rank) {
-                    Some(node) if node == self.me => self.copies.offered.entry(node).or_default().insert(rank),
+                    Some(node) if node == self.me => self.run.copies.offered.entry(node).or_default().insert(rank),
                     Some(node) => {
                         let offer = Offer { ranks: RankSet::new(), since: self.now, told: None };
-                        self.copies.offers.entry(node).or_insert(offer).ranks.insert(rank);
+                        self.run.copies.offers.entry(node).or_insert(offer).ranks.insert(rank);
                     }
                     None => {}
                 }
             }
         }
-        self.copies.known = true;
+        self.run.copies.known = true;
         self.changed = true;
     }
 
     /// Everybody to whom this node has something to offer knows that.
     pub(super) fn has_offered(&self) -> bool {
-        self.copies.known && self.copies.offers.is_empty()
+        self.run.copies.known && self.run.copies.offers.is_empty()
     }
 
     /// Every copy for this node's ranks is here.
     pub(super) fn has_copies(&self) -> bool {
-        self.copies.known && self.copies.wanted.is_empty()
+        self.run.copies.known && self.run.copies.wanted.is_empty()
     }
 
     pub(super) fn take_offer(&mut self, from: NodeId, epoch: EpochId, ranks: RankSet) {
         if self.knows_epoch(from, epoch) {
             // It has not heard that this was noted: perhaps the straight way back is cut.
-            let again = self.copies.offered.insert(from, ranks).is_some();
+            let again = self.run.copies.offered.insert(from, ranks).is_some();
             self.send_by(from, again, PeerMessage::OfferNoted { epoch });
         }
     }
 
     pub(super) fn take_offer_noted(&mut self, from: NodeId, epoch: EpochId) {
         if epoch == self.epoch() {
-            self.changed |= self.copies.offers.remove(&from).is_some();
+            self.changed |= self.run.copies.offers.remove(&from).is_some();
         }
     }
 
     pub(super) fn take_fetched(&mut self, epoch: EpochId, rank: Rank) {
         if epoch == self.epoch() {
-            self.copies.wanted.remove(&rank);
+            self.run.copies.wanted.remove(&rank);
         }
     }
 
     pub(super) fn take_not_fetched(&mut self, epoch: EpochId, rank: Rank, from: NodeId) {
         let keeps = epoch == self.epoch() && self.config.breach != Breach::NotFetchedIgnored;
-        if let Some(wanted) = self.copies.wanted.get_mut(&rank).filter(|_| keeps) {
+        if let Some(wanted) = self.run.copies.wanted.get_mut(&rank).filter(|_| keeps) {
             wanted.asked = None;
             wanted.vain.insert(from);
         }
@@ -127,17 +127,17 @@ impl Agent {
 
     /// Offers what this node holds; asks the next one for what it lacks; knows when nobody is left.
     pub(super) fn guard_copies(&mut self) {
-        if self.copies.wanted.is_empty() && self.copies.offers.is_empty() {
+        if self.run.copies.wanted.is_empty() && self.run.copies.offers.is_empty() {
             return;
         }
         self.make_offers();
         let (epoch, world) = (self.epoch(), self.world());
         let mut gone = Vec::new();
         let waiting: Vec<Rank> =
-            self.copies.wanted.iter().filter(|(_, wanted)| wanted.asked.is_none()).map(|(rank, _)| *rank).collect();
+            self.run.copies.wanted.iter().filter(|(_, wanted)| wanted.asked.is_none()).map(|(rank, _)| *rank).collect();
         for rank in waiting {
             let source = self.source_of(rank);
-            let Some(wanted) = self.copies.wanted.get_mut(&rank) else { continue };
+            let Some(wanted) = self.run.copies.wanted.get_mut(&rank) else { continue };
             let stamp = wanted.stamp;
             match source {
                 Some(from) => {
@@ -155,19 +155,19 @@ impl Agent {
 
     /// Who is to be asked next for a rank's copy.
     fn source_of(&self, rank: Rank) -> Option<NodeId> {
-        let wanted = self.copies.wanted.get(&rank)?;
+        let wanted = self.run.copies.wanted.get(&rank)?;
         if self.config.breach == Breach::NeverOffered {
             return self.record.iter().flat_map(|record| record.members()).find(|node| !wanted.vain.contains(node));
         }
         let holds = |(node, ranks): &(&NodeId, &RankSet)| ranks.contains(rank) && !wanted.vain.contains(node);
-        self.copies.offered.iter().find(holds).map(|(node, _)| *node)
+        self.run.copies.offered.iter().find(holds).map(|(node, _)| *node)
     }
 
     fn make_offers(&mut self) {
         let Some(terms) = self.record.as_ref().map(|record| record.terms) else { return };
         let (epoch, now) = (self.epoch(), self.now);
         let mut due = Vec::new();
-        for (to, offer) in &mut self.copies.offers {
+        for (to, offer) in &mut self.run.copies.offers {
             if offer.told.is_none_or(|told| now.since(told) >= terms.period) {
                 offer.told = Some(now);
                 due.push((*to, now.since(offer.since) >= terms.timeout, offer.ranks.clone()));
@@ -181,6 +181,6 @@ impl Agent {
     /// When something is to be offered again.
     pub(super) fn copies_deadline(&self) -> Option<Micros> {
         let period = self.record.as_ref()?.terms.period;
-        self.copies.offers.values().filter_map(|offer| offer.told).min().map(|told| told.after(period))
+        self.run.copies.offers.values().filter_map(|offer| offer.told).min().map(|told| told.after(period))
     }
 }

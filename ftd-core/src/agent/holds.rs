@@ -40,7 +40,7 @@ impl Agent {
         if self.ended(process.world) || self.holds.iter().any(|hold| hold.process == process) {
             return;
         }
-        let Some(local) = self.locals.get_mut(&process) else { return };
+        let Some(local) = self.run.locals.get_mut(&process) else { return };
         if matches!(end, OwnEnd::Abort(_)) && local.end.is_some() {
             return;
         }

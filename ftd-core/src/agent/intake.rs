@@ -48,20 +48,15 @@ impl Agent {
                     *since = self.now;
                 }
             }
-            Event::Drained(world) => self.drained |= self.stage == Stage::Draining && world.next() == self.world(),
-            Event::Committed { process, version, level } => self.take_committed(process, version, level),
-            Event::InventoryTaken { epoch, inventory } => self.take_inventory(epoch, &inventory),
-            Event::DueAsked { process, cost } => self.take_due_asked(process, cost),
-            Event::Fetched { epoch, rank } => self.take_fetched(epoch, rank),
-            Event::NotFetched { epoch, rank, from } => self.take_not_fetched(epoch, rank, from),
-            Event::RestoreAsked(process) => {
-                if let Some(local) = self.locals.get_mut(&process) {
-                    local.asked = true;
-                    self.sign(process);
-                }
-            }
-            Event::Restored { process, version } => self.take_restored(process, version),
-            Event::NotRestored { process, reason } => self.take_not_restored(process, reason),
+            Event::Drained(world) => self.run.drained |= self.stage == Stage::Draining && world.next() == self.world(),
+            Event::Committed { .. }
+            | Event::InventoryTaken { .. }
+            | Event::DueAsked { .. }
+            | Event::Fetched { .. }
+            | Event::NotFetched { .. }
+            | Event::RestoreAsked(_)
+            | Event::Restored { .. }
+            | Event::NotRestored { .. } => self.take_of_checkpoints(event),
             Event::StoreRead { revision, record } => self.take_read(revision, record),
             Event::CasDone { revision } => self.take_written(revision),
             Event::Watched { revision, record } => self.take_watched(revision, record),
@@ -82,6 +77,25 @@ impl Agent {
         }
     }
 
+    fn take_of_checkpoints(&mut self, event: Event) {
+        match event {
+            Event::Committed { process, version, level } => self.take_committed(process, version, level),
+            Event::InventoryTaken { epoch, inventory } => self.take_inventory(epoch, &inventory),
+            Event::DueAsked { process, cost } => self.take_due_asked(process, cost),
+            Event::Fetched { epoch, rank } => self.take_fetched(epoch, rank),
+            Event::NotFetched { epoch, rank, from } => self.take_not_fetched(epoch, rank, from),
+            Event::RestoreAsked(process) => {
+                if let Some(local) = self.run.locals.get_mut(&process) {
+                    local.asked = true;
+                    self.sign(process);
+                }
+            }
+            Event::Restored { process, version } => self.take_restored(process, version),
+            Event::NotRestored { process, reason } => self.take_not_restored(process, reason),
+            _ => {}
+        }
+    }
+
     fn take_start(&mut self, slots: Vec<SlotId>) {
         self.stage_since = self.now;
         self.began = self.now;
@@ -99,11 +113,11 @@ impl Agent {
     }
 
     fn take_inventory(&mut self, epoch: EpochId, inventory: &Inventory) {
-        if epoch == self.epoch() && self.holdings.is_none() {
-            self.inventory_asked = None;
+        if epoch == self.epoch() && self.run.holdings.is_none() {
+            self.run.inventory_asked = None;
             let here: Vec<_> =
                 self.record.iter().flat_map(|record| record.ranks_on(self.me)).map(|(rank, _)| rank).collect();
-            self.holdings = Some(Holdings::of(inventory, |rank| here.contains(&rank)));
+            self.run.holdings = Some(Holdings::of(inventory, |rank| here.contains(&rank)));
         }
     }
 
@@ -155,21 +169,21 @@ impl Agent {
     }
 
     fn take_restored(&mut self, process: Process, version: Version) {
-        let Some(local) = self.locals.get_mut(&process) else { return };
+        let Some(local) = self.run.locals.get_mut(&process) else { return };
         local.restored = true;
         local.refused = None;
         self.sign(process);
-        if let Some(noticed) = self.denied.take() {
+        if let Some(noticed) = self.run.denied.take() {
             let (epoch, took) = (self.epoch(), self.now.since(noticed));
             self.report(Report::Notice(Notice::RestoredLate { epoch, version, took }));
         }
     }
 
     fn take_not_restored(&mut self, process: Process, reason: String) {
-        let Some(local) = self.locals.get_mut(&process).filter(|local| !local.restored) else { return };
+        let Some(local) = self.run.locals.get_mut(&process).filter(|local| !local.restored) else { return };
         local.refused = Some(reason.clone());
         self.sign(process);
-        if self.denied.is_some() {
+        if self.run.denied.is_some() {
             let (epoch, rank) = (self.epoch(), process.rank);
             self.report(Report::Notice(Notice::RefusedLate { epoch, rank, reason }));
         }
@@ -183,7 +197,7 @@ impl Agent {
     }
 
     fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
-        if self.locals.contains_key(&process) && !self.ended(process.world) {
+        if self.run.locals.contains_key(&process) && !self.ended(process.world) {
             self.progress.iter_mut().for_each(|progress| progress.stuck = true);
             let reason = format!("{} cannot be started: {reason}", process.rank);
             self.conclude(Outcome::failed(status, reason), false);
@@ -199,7 +213,7 @@ impl Agent {
     }
 
     fn take_phase(&mut self, process: Process, phase: Phase) {
-        if let Some(local) = self.locals.get_mut(&process) {
+        if let Some(local) = self.run.locals.get_mut(&process) {
             local.phase = local.phase.max(phase);
             self.speaks_mpi = true;
             // A process whose futex fired before it was known to be past `MPI_Init` was past it after all.
@@ -215,7 +229,7 @@ impl Agent {
     fn take_dying(&mut self, process: Process, signal: Option<i32>) {
         let held = self.holds.iter().any(|hold| hold.process == process);
         let ended = self.ended(process.world);
-        let Some(local) = self.locals.get_mut(&process) else { return };
+        let Some(local) = self.run.locals.get_mut(&process) else { return };
         if local.end.is_some() || held || ended || self.leaving.is_some() {
             return;
         }
@@ -247,7 +261,7 @@ impl Agent {
         if self.last_words.is_some_and(|(speaker, _)| speaker == process) {
             self.last_words = None;
         }
-        let Some(local) = self.locals.get_mut(&process) else {
+        let Some(local) = self.run.locals.get_mut(&process) else {
             return self.cause_known(process, blame::verdict(Phase::Initialized, true, exit, limit));
         };
         local.gone = true;
@@ -255,7 +269,7 @@ impl Agent {
         if !ended && self.left(process, exit) {
             return;
         }
-        let Some(local) = self.locals.get_mut(&process) else { return };
+        let Some(local) = self.run.locals.get_mut(&process) else { return };
         if local.end == Some(LocalEnd::Failed) || ended {
             return self.cause_known(process, verdict);
         }
@@ -316,7 +330,7 @@ impl Agent {
     fn take_survey(&mut self, dying: &[Process], leaving: &[Process]) {
         self.looks.under_way = self.looks.under_way.saturating_sub(1);
         for process in leaving {
-            if let Some(local) = self.locals.get_mut(process) {
+            if let Some(local) = self.run.locals.get_mut(process) {
                 local.leaving = true;
             }
         }
@@ -334,14 +348,14 @@ impl Agent {
 
     /// Processes that are dying or dead, nobody knows why: their exits will say.
     pub(super) fn uncertain(&self) -> bool {
-        let uncertain = self.locals.values().any(|local| (local.dying || local.leaving) && local.end.is_none());
+        let uncertain = self.run.locals.values().any(|local| (local.dying || local.leaving) && local.end.is_none());
         uncertain && !self.due(self.uncertain_since, self.config.policy.exit_timeout)
     }
 
     fn take_server_lost(&mut self, world: WorldId) {
         if world == self.world()
             && !self.ended(world)
-            && self.locals.values().any(|local| local.end != Some(LocalEnd::Clean))
+            && self.run.locals.values().any(|local| local.end != Some(LocalEnd::Clean))
         {
             self.fail(Subject::Node(self.me), Cause::WorldServerLost);
         }
@@ -358,21 +372,21 @@ impl Agent {
     fn take_committed(&mut self, process: Process, version: Version, level: Level) {
         // Before it is released nothing is new, but what is restored may be shipped to another partner.
         let of_epoch = matches!(self.stage, Stage::Parked | Stage::Computing);
-        if !of_epoch || !self.locals.contains_key(&process) || self.ended(process.world) {
+        if !of_epoch || !self.run.locals.contains_key(&process) || self.ended(process.world) {
             return;
         }
         // Of what was there before, only what is restored counts.
         let restored =
             |choice: &crate::inventory::Choice| choice.get(&self.config.groups.of(process.rank)).copied().flatten();
-        let restored = self.choice.as_ref().and_then(restored).map(|stamp| stamp.version);
+        let restored = self.run.choice.as_ref().and_then(restored).map(|stamp| stamp.version);
         if restored.is_some_and(|restored| version < restored) || (self.stage == Stage::Parked && restored.is_none()) {
             return;
         }
         // What is older than what is complete is not told any more, from the next word on.
         let group = self.config.groups.of(process.rank);
-        let complete = |level| self.complete.get(&(group, level)).copied();
-        self.ledger.forget(group, complete, &self.config.groups);
-        self.ledger.commit(process.rank, version, level);
+        let complete = |level| self.run.complete.get(&(group, level)).copied();
+        self.run.ledger.forget(group, complete, &self.config.groups);
+        self.run.ledger.commit(process.rank, version, level);
     }
 
     /// Whether this world was told to stop, or is gone altogether: what its processes do is no failure of theirs any more.
@@ -415,7 +429,7 @@ impl Agent {
             Some(batch) => batch.failures.merge(&failures),
             None => {
                 self.end_recovery();
-                self.denied = None;
+                self.run.denied = None;
                 self.begin_progress();
                 self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
                 self.batch = Some(Batch { failures, since: self.now, surveyed: false });

@@ -46,7 +46,7 @@ impl Agent {
         if leaving.status == 0 {
             leaving.status = status;
         }
-        if let Some(local) = self.locals.get_mut(&process) {
+        if let Some(local) = self.run.locals.get_mut(&process) {
             local.end = Some(LocalEnd::Own);
         }
         if matches!(end, OwnEnd::Abort(_)) {
@@ -57,7 +57,7 @@ impl Agent {
     /// Notes an exit after the job was told to end; false when it was not.
     pub(super) fn left(&mut self, process: Process, exit: Exit) -> bool {
         let Some(leaving) = &mut self.leaving else { return false };
-        let Some(local) = self.locals.get_mut(&process) else { return false };
+        let Some(local) = self.run.locals.get_mut(&process) else { return false };
         // An abort has said already what it is.
         if local.end != Some(LocalEnd::Own) {
             match exit {
@@ -78,7 +78,7 @@ impl Agent {
             return false;
         }
         let here = self.record.iter().flat_map(|record| record.processes_on(self.me)).find(|(_, at)| *at == slot);
-        let local = here.and_then(|(process, _)| self.locals.get_mut(&process)).filter(|local| !local.gone);
+        let local = here.and_then(|(process, _)| self.run.locals.get_mut(&process)).filter(|local| !local.gone);
         if let (Some(local), Some(leaving)) = (local, &mut self.leaving) {
             local.gone = true;
             leaving.killed = true;
@@ -89,7 +89,7 @@ impl Agent {
     /// How this node's ranks left, once all are gone.
     pub(super) fn left_with(&self) -> Option<Left> {
         let leaving = self.leaving.as_ref()?;
-        let gone = self.stage == Stage::Computing && self.locals.values().all(|local| local.gone);
+        let gone = self.stage == Stage::Computing && self.run.locals.values().all(|local| local.gone);
         gone.then_some(Left { killed: leaving.killed, status: leaving.status })
     }
 
@@ -114,7 +114,8 @@ impl Agent {
         if !recovers && !self.due(leaving.since, grace) {
             return;
         }
-        let left = self.locals.iter().filter(|(_, local)| !local.gone).map(|(process, _)| process.rank.0.to_string());
+        let left =
+            self.run.locals.iter().filter(|(_, local)| !local.gone).map(|(process, _)| process.rank.0.to_string());
         let left: Vec<String> = left.collect();
         let reason = if recovers || left.is_empty() {
             format!("the job was cancelled by {name}")

@@ -117,6 +117,37 @@ struct Batch {
     surveyed: bool,
 }
 
+/// What belongs to one epoch on this node: the next one has none of it.
+#[derive(Debug, Clone, Default)]
+struct Run {
+    /// The processes of its world.
+    locals: BTreeMap<Process, Local>,
+    questions: asked::Questions,
+    /// What the world before wrote has been read.
+    drained: bool,
+    /// The checkpoints that this node holds, frozen.
+    holdings: Option<Holdings>,
+    inventory_asked: Option<Micros>,
+    /// What is restored.
+    choice: Option<Choice>,
+    copies: fetch::Copies,
+    /// It restored a newer version than the epoch before it.
+    late_progress: bool,
+    /// What is older than the choice was given up.
+    retired: bool,
+    ledger: Ledger,
+    /// The newest version of each group that has become complete, and was told of.
+    complete: BTreeMap<(GroupId, crate::inventory::Level), Version>,
+    /// Its recovery, noticed at this time, was reported without anybody having taken back what there is.
+    denied: Option<Micros>,
+}
+
+impl Run {
+    fn of(record: &EpochRecord) -> Self {
+        Run { copies: fetch::Copies::of(record), ..Run::default() }
+    }
+}
+
 /// A recovery on its way, for the report.
 #[derive(Debug, Clone)]
 struct Progress {
@@ -156,6 +187,7 @@ pub struct Agent {
     joiners: Joiners,
     joining: join::Joining,
     record: Option<Arc<EpochRecord>>,
+    run: Run,
     slots: BTreeMap<SlotId, Slot>,
     lost_slots: BTreeSet<SlotId>,
     /// Slots whose shepherds are dying, since when that is known: they are lost in a moment.
@@ -170,8 +202,6 @@ pub struct Agent {
     silent_at: Micros,
     /// Worlds with processes on this node; the ones being killed since when.
     worlds: BTreeMap<WorldId, Option<Micros>>,
-    locals: BTreeMap<Process, Local>,
-    questions: asked::Questions,
     /// When this agent began.
     began: Micros,
     /// A process has been seen in `MPI_Init`: the program is none that does without.
@@ -193,20 +223,8 @@ pub struct Agent {
     leaving: Option<leave::Leaving>,
     /// A process that says its last words before the world is killed, and until when.
     last_words: Option<(Process, Micros)>,
-    drained: bool,
-    holdings: Option<Holdings>,
-    inventory_asked: Option<Micros>,
-    choice: Option<Choice>,
-    copies: fetch::Copies,
     /// What the last epoch restored of which that is known, this one or an earlier one.
     restored_last: Option<Choice>,
-    /// This epoch restored a newer version than the one before it.
-    late_progress: bool,
-    /// What is older than the choice was given up.
-    retired: bool,
-    ledger: Ledger,
-    /// The newest version of each group that has become complete in this epoch, and was told of.
-    complete: BTreeMap<(GroupId, crate::inventory::Level), Version>,
     fence: Fence,
     /// This node may have something else to say than it said.
     changed: bool,
@@ -218,8 +236,6 @@ pub struct Agent {
     fenced: Option<Micros>,
     progress: Option<Progress>,
     last_block: Option<last_block::LastBlock>,
-    /// The recovery of this epoch, noticed at this time, was reported without anybody having taken back what there is.
-    denied: Option<Micros>,
     predecessor: Option<Predecessor>,
 }
 
@@ -252,6 +268,7 @@ impl Agent {
             joiners: Joiners::new(),
             joining: join::Joining::default(),
             record: None,
+            run: Run::default(),
             slots: BTreeMap::new(),
             lost_slots: BTreeSet::new(),
             dying_slots: BTreeMap::new(),
@@ -261,8 +278,6 @@ impl Agent {
             silent: BTreeSet::new(),
             silent_at: Micros(0),
             worlds: BTreeMap::new(),
-            locals: BTreeMap::new(),
-            questions: asked::Questions::default(),
             began: Micros(0),
             speaks_mpi: false,
             batch: None,
@@ -276,23 +291,13 @@ impl Agent {
             verdict: None,
             leaving: None,
             last_words: None,
-            drained: false,
-            holdings: None,
-            inventory_asked: None,
-            choice: None,
-            copies: fetch::Copies::default(),
             restored_last: None,
-            late_progress: false,
-            retired: false,
-            ledger: Ledger::default(),
-            complete: BTreeMap::new(),
             changed: true,
             paused: false,
             unleased: None,
             fenced: None,
             progress: None,
             last_block: None,
-            denied: None,
             predecessor: None,
         }
     }
@@ -333,7 +338,7 @@ impl Agent {
 
     /// The version that each group restores in this epoch, once it is known.
     pub fn choice(&self) -> Option<&Choice> {
-        self.choice.as_ref()
+        self.run.choice.as_ref()
     }
 
     /// Takes one event at the time `now` and returns what is to be done, in order.
@@ -439,7 +444,7 @@ impl Agent {
             _ => {}
         }
         at.extend(self.worlds.values().flatten().map(|since| since.after(policy.stop_timeout)));
-        at.extend(self.inventory_asked.map(|since| since.after(policy.inventory_timeout)));
+        at.extend(self.run.inventory_asked.map(|since| since.after(policy.inventory_timeout)));
         if let Some(batch) = &self.batch {
             at.extend([self.batch_due(batch), batch.since.after(policy.exit_timeout)]);
             at.push(self.slots_since.after(policy.slot_timeout));

@@ -18,15 +18,17 @@ impl Agent {
         let computing = self.stage == Stage::Computing;
         NodeWord {
             ready: executing && self.fence.confirmed(),
-            holdings: self.holdings.clone().filter(|_| executing),
+            holdings: self.run.holdings.clone().filter(|_| executing),
             offered: self.has_offered(),
             chosen: self.has_copies(),
             initialized: computing && self.initialized(),
             restored: computing && self.restored(),
             finished: self.finished(),
             left: self.left_with(),
-            committed: Some(self.ledger.committed(&self.config.groups, self.locals.keys().map(|process| process.rank))),
-            due: self.questions.told,
+            committed: Some(
+                self.run.ledger.committed(&self.config.groups, self.run.locals.keys().map(|process| process.rank)),
+            ),
+            due: self.run.questions.told,
             wanted: self.holds.iter().map(|hold| hold.survey).max().unwrap_or(0),
             surveyed: self.looks.answered,
             dead: self.known_dead(),
@@ -56,7 +58,7 @@ impl Agent {
         if self.tree.is_root() {
             let (word, before) = (self.tree.word(), self.tree.decree());
             let (groups, size) = (&self.config.groups, self.config.world_size);
-            let mut decree = Decree::of(word, before, groups, size, &self.copies.not_fetched);
+            let mut decree = Decree::of(word, before, groups, size, &self.run.copies.not_fetched);
             let asked = word.due;
             self.grant_due(asked, &mut decree.due);
             self.tree.decide(decree);
@@ -97,28 +99,31 @@ impl Agent {
     fn initialized(&self) -> bool {
         // A program without MPI that has its state back has nothing before it.
         let past = |local: &Local| local.phase >= Phase::Initialized || (local.restored && !self.speaks_mpi);
-        self.locals.values().all(|local| local.end.is_some() || past(local))
+        self.run.locals.values().all(|local| local.end.is_some() || past(local))
     }
 
     /// All ranks of this node that have something to restore have restored it.
     fn restored(&self) -> bool {
-        self.choice.is_some() && self.initialized() && self.without_state().is_empty()
+        self.run.choice.is_some() && self.initialized() && self.without_state().is_empty()
     }
 
     /// Ranks of this node that have something to restore, and have not.
     fn without_state(&self) -> Vec<Rank> {
-        let Some(choice) = &self.choice else { return Vec::new() };
+        let Some(choice) = &self.run.choice else { return Vec::new() };
         let groups = &self.config.groups;
         let waits = |rank| choice.get(&groups.of(rank)).is_some_and(Option::is_some);
-        let without =
-            self.locals.iter().filter(|(process, local)| local.end.is_none() && !local.restored && waits(process.rank));
+        let without = self
+            .run
+            .locals
+            .iter()
+            .filter(|(process, local)| local.end.is_none() && !local.restored && waits(process.rank));
         without.map(|(process, _)| process.rank).collect()
     }
 
     /// Ranks of this node that were not seen past `MPI_Init`; of a program that was never seen to use MPI that says nothing.
     fn before_init(&self) -> Vec<Rank> {
         let before = |local: &Local| self.speaks_mpi && local.end.is_none() && local.phase < Phase::Initialized;
-        self.locals.iter().filter(|(_, local)| before(local)).map(|(process, _)| process.rank).collect()
+        self.run.locals.iter().filter(|(_, local)| before(local)).map(|(process, _)| process.rank).collect()
     }
 
     /// Reports a recovery when all ranks compute again, or when there has been no sign of it for a while.
@@ -145,7 +150,7 @@ impl Agent {
             let reports = !progress.episodes.is_empty();
             progress.waited = true;
             self.report_recovery(false);
-            self.denied = (reports && !self.taken()).then_some(noticed);
+            self.run.denied = (reports && !self.taken()).then_some(noticed);
         }
     }
 
@@ -153,15 +158,16 @@ impl Agent {
     pub(super) fn report_patience(&self) -> Micros {
         let policy = &self.config.policy;
         let inside = |local: &Local| local.end.is_none() && local.phase == Phase::Initializing;
-        if self.locals.values().any(inside) { policy.init_patience } else { policy.report_patience }
+        if self.run.locals.values().any(inside) { policy.init_patience } else { policy.report_patience }
     }
 
     fn taken(&self) -> bool {
-        self.locals.values().any(|local| local.restored)
+        self.run.locals.values().any(|local| local.restored)
     }
 
     fn refused(&self) -> Vec<(Rank, String)> {
-        let refused = self.locals.iter().filter_map(|(process, local)| Some((process.rank, local.refused.clone()?)));
+        let refused =
+            self.run.locals.iter().filter_map(|(process, local)| Some((process.rank, local.refused.clone()?)));
         refused.collect()
     }
 
@@ -186,11 +192,11 @@ impl Agent {
             world: record.world,
             episodes: progress.episodes,
             blame,
-            restored: self.choice.clone(),
+            restored: self.run.choice.clone(),
             times: progress.times,
             stuck: progress.stuck,
             waited: progress.waited,
-            asked: self.locals.values().any(|local| local.asked),
+            asked: self.run.locals.values().any(|local| local.asked),
             taken: self.taken(),
             refused: self.refused(),
             before_init: self.before_init(),

@@ -47,7 +47,7 @@ impl Driver {
     ) -> Result<Driver, AgentError> {
         let before = before.map(|before| Predecessor { died: Micros(before.died), reported: EpochId(before.reported) });
         let config = config::job_config(&spec)?;
-        let nodes = config.nodes.len();
+        let nodes = config.nodes.len() as usize;
         let core = Agent::new(NodeId(0), config).succeeding(before);
         Ok(Driver {
             core,
