@@ -5,14 +5,16 @@
 //! restored, nobody had died before that abort, the job is complete. Only the root draws those conclusions
 //! ([`Decree::of`]), so no two nodes ever draw different ones.
 
-use crate::agent::Joiners;
 use crate::due::{Asked, Granted};
 use crate::failure::Cause;
-use crate::ids::{GroupId, Process, Rank, Version};
+use crate::ids::{GroupId, NodeId, Process, Rank, SlotId, Version};
 use crate::inventory::{Choice, Committed, Groups, Inventory, Level, Stamp};
 use crate::ranks::RankSet;
 use crate::tree::Word;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Nodes that want to come in, with their slots.
+pub type Joiners = BTreeMap<NodeId, BTreeSet<SlotId>>;
 
 /// So many late causes of deaths are told of; a recovery's report names no more.
 const MOST_CAUSES: usize = 16;

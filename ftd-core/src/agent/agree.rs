@@ -1,9 +1,10 @@
 //! Reading and proposing records.
 
+use super::short::Short;
 use super::{Agent, Effect, Predecessor, Run, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject};
-use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Revision, SlotId, Version};
+use crate::ids::{EpochId, GroupId, NodeId, Process, Revision, SlotId, Version};
 use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::record::{EpochRecord, Outcome};
@@ -11,22 +12,6 @@ use crate::report::{Episode, Notice, Report};
 use crate::slots::SlotState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Failures after which the ranks cannot all be placed.
-#[derive(Debug, Clone)]
-pub(super) struct Short {
-    /// Since when that is so.
-    pub since: Micros,
-    failures: FailureSet,
-    /// How many nodes have asked to come in, were found unfit, and how many slots are new.
-    offered: [usize; 3],
-}
-
-impl Short {
-    fn offered(cluster: &Cluster) -> [usize; 3] {
-        [cluster.joiners.len(), cluster.unfit.len(), cluster.new_slots.len()]
-    }
-}
 
 impl Agent {
     /// Issues a wanted read.
@@ -84,7 +69,7 @@ impl Agent {
         }
         self.tree.adopt(record.epoch, &record.nodes, record.terms);
         // Nothing of it is needed any more, and its author knows all slots of all nodes.
-        self.gather = super::gather::Gather::default();
+        self.gather = super::gathered::Gather::default();
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
         let predecessors = if self.record.is_none() { !self.announced } else { self.stage == Stage::Restarted };

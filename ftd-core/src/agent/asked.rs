@@ -1,35 +1,8 @@
 //! The ranks' questions whether a checkpoint is due, and the answers that all agents have in common ([`due`](crate::due)).
 
 use super::{Agent, Effect, Stage};
-use crate::due::{Asked, Clock, Due, Granted};
+use crate::due::{Asked, Clock, Granted};
 use crate::ids::{Micros, Process};
-use std::collections::BTreeMap;
-
-/// What belongs to one epoch.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Questions {
-    /// Of each process: how many it has asked, and how many checkpoints it has taken.
-    of: BTreeMap<Process, (u64, u64)>,
-    /// What is known here, and what of it everybody has been told: as much as somebody waits for.
-    asked: Asked,
-    pub told: Asked,
-    /// Those that wait for an answer, with the number of their question.
-    waiting: BTreeMap<Process, u64>,
-    /// The root's own.
-    due: Due,
-}
-
-impl Questions {
-    /// A process asks: the number of its question. `cost`: of the checkpoint that it took since it asked last.
-    fn ask(&mut self, process: Process, cost: Option<Micros>) -> u64 {
-        let (questions, taken) = self.of.entry(process).or_default();
-        *taken += u64::from(cost.is_some());
-        *questions += 1;
-        let news = Asked { questions: *questions, taken: *taken, cost: cost.unwrap_or_default() };
-        self.asked = self.asked.and(news);
-        *questions - 1
-    }
-}
 
 impl Agent {
     pub(super) fn take_due_asked(&mut self, process: Process, cost: Option<Micros>) {

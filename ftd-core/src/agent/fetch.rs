@@ -4,6 +4,7 @@
 //! have been made, says the tree, and none is left, the copy is gone: that is a failure of its own, which the record remembers,
 //! so that the next epoch chooses a version that can be had.
 
+use super::copies::{Offer, Wanted};
 use super::{Agent, Effect};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
@@ -11,47 +12,8 @@ use crate::ids::{EpochId, Micros, NodeId, Process, Rank};
 use crate::inventory::{Choice, Groups, Stamp};
 use crate::message::PeerMessage;
 use crate::ranks::RankSet;
-use crate::record::EpochRecord;
 use crate::word::Lies;
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Copies on their way in this epoch.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Copies {
-    /// Ranks of this node whose copy is elsewhere.
-    wanted: BTreeMap<Rank, Wanted>,
-    /// Who holds what for ranks of this node.
-    offered: BTreeMap<NodeId, RankSet>,
-    /// What this node holds for others', until they have noted it.
-    offers: BTreeMap<NodeId, Offer>,
-    /// This node knows what it has to offer.
-    known: bool,
-    /// Copies on other nodes that do not count, says the record.
-    pub not_fetched: BTreeSet<(Rank, Stamp)>,
-}
-
-impl Copies {
-    /// An epoch begins.
-    pub fn of(record: &EpochRecord) -> Self {
-        Copies { not_fetched: record.not_fetched(), ..Copies::default() }
-    }
-}
-
-#[derive(Debug, Clone)]
-struct Wanted {
-    stamp: Stamp,
-    /// Who was asked last, and has not answered.
-    asked: Option<NodeId>,
-    /// Who could not send it.
-    vain: BTreeSet<NodeId>,
-}
-
-#[derive(Debug, Clone)]
-struct Offer {
-    ranks: RankSet,
-    since: Micros,
-    told: Option<Micros>,
-}
+use std::collections::BTreeSet;
 
 /// What a rank's group restores.
 fn stamp_of(choice: &Choice, groups: &Groups, rank: Rank) -> Option<Stamp> {

@@ -3,36 +3,13 @@
 //! That is asked of everybody, in numbered surveys of the epoch ([`Decree::survey`](crate::word::Decree)): an end that is held
 //! during one waits for the next. No clock decides: a node that does not answer is left out, which makes the end collateral.
 
+use super::held::Hold;
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::breach::Breach;
 use crate::failure::Cause;
 use crate::failure::{Collateral, OwnEnd, Subject};
 use crate::ids::Process;
 use crate::record::Outcome;
-
-/// An end that is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Hold {
-    /// The process.
-    pub process: Process,
-    /// How it ended.
-    pub end: OwnEnd,
-    /// It is decided after this survey.
-    pub survey: u64,
-}
-
-/// Looks at this node's processes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Looks {
-    /// The survey of the epoch that is being made.
-    pub asked: u64,
-    /// The last one that was.
-    pub answered: u64,
-    /// Another look is to be taken.
-    pub wanted: bool,
-    /// So many are under way.
-    pub under_way: u32,
-}
 
 impl Agent {
     /// An end by a process's own will: collateral when a failure is known, otherwise held.

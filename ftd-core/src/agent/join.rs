@@ -4,24 +4,12 @@
 //! tree. It is in the job with the next epoch, whatever makes that: a failure, or that a rank without a slot waits for it. Before
 //! the first record its slots are gathered like those of the job's own nodes, of which one may be dead.
 
-use super::{Agent, Stage};
+use super::{Agent, Joiners, Stage};
 use crate::ids::{EpochId, Micros, NodeId, SlotId};
 use crate::message::PeerMessage;
 use crate::record::EpochRecord;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// Nodes that want to come in, with their slots.
-pub type Joiners = BTreeMap<NodeId, BTreeSet<SlotId>>;
-
-/// How this node asks to be taken in.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Joining {
-    /// When it asked last.
-    asked: Option<Micros>,
-    /// So many of the job's nodes have been asked before the first record.
-    hosts: u32,
-}
 
 impl Agent {
     /// Whether this node was never in the job of this record.

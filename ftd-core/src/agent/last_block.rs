@@ -2,17 +2,11 @@
 //! way: a process is seen dying before anybody can know of what, and the end may follow at once.
 
 use super::Agent;
+use super::block::LastBlock;
 use crate::failure::{Cause, Failure, Subject};
 use crate::ids::{Micros, Process};
 use crate::plan::sentences;
-use crate::report::{Recovery, Report};
-
-/// A block that waits.
-#[derive(Debug, Clone)]
-pub(super) struct LastBlock {
-    recovery: Recovery,
-    since: Micros,
-}
+use crate::report::Report;
 
 impl Agent {
     /// Reports the recovery that is on its way, if one is agreed, before the job's end: when it is known who died of what.

@@ -1,6 +1,7 @@
 //! The job's end by a signal of its user: the ranks hear it first and have a while to end by themselves (`--ft-grace`). From
 //! then on no death is a failure and no recovery begins.
 
+use super::leaving::Leaving;
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::blame::Exit;
 use crate::failure::{OwnEnd, signal_name};
@@ -8,17 +9,6 @@ use crate::ids::{Micros, Process, SlotId};
 use crate::plan::signal_status;
 use crate::record::Outcome;
 use crate::word::Left;
-
-/// The ranks were told to end.
-#[derive(Debug, Clone)]
-pub(super) struct Leaving {
-    signal: i32,
-    since: Micros,
-    /// The first status that is not 0 with which a rank of this node ended by itself.
-    status: i32,
-    /// A rank of this node was killed, by this signal or otherwise.
-    killed: bool,
-}
 
 impl Agent {
     /// The user ends the job. Ranks that compute are told; in a recovery there is nothing that they could save.

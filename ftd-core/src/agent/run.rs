@@ -1,0 +1,66 @@
+//! What an agent knows of its epoch, and forgets with it.
+
+use super::copies::Copies;
+use super::questions::Questions;
+use crate::blame::Phase;
+use crate::ids::{GroupId, Micros, Process, Version};
+use crate::inventory::{Choice, Ledger, Level};
+use crate::record::EpochRecord;
+use crate::word::Holdings;
+use std::collections::BTreeMap;
+
+/// A local process of the record's world.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Local {
+    pub(super) phase: Phase,
+    /// Its futex fired before `MPI_Init` was over or after `MPI_Finalize`: its exit will say what that was.
+    pub(super) dying: bool,
+    /// A survey found it dead or on its way out: its exit will say how.
+    pub(super) leaving: bool,
+    pub(super) end: Option<LocalEnd>,
+    /// Its exit was told, or its slot is gone.
+    pub(super) gone: bool,
+    /// It has asked for its state.
+    pub(super) asked: bool,
+    pub(super) restored: bool,
+    /// Why it did not get its state back when it asked for it last.
+    pub(super) refused: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LocalEnd {
+    Clean,
+    Failed,
+    Own,
+}
+
+/// What belongs to one epoch on this node: the next one has none of it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Run {
+    /// The processes of its world.
+    pub(super) locals: BTreeMap<Process, Local>,
+    pub(super) questions: Questions,
+    /// What the world before wrote has been read.
+    pub(super) drained: bool,
+    /// The checkpoints that this node holds, frozen.
+    pub(super) holdings: Option<Holdings>,
+    pub(super) inventory_asked: Option<Micros>,
+    /// What is restored.
+    pub(super) choice: Option<Choice>,
+    pub(super) copies: Copies,
+    /// It restored a newer version than the epoch before it.
+    pub(super) late_progress: bool,
+    /// What is older than the choice was given up.
+    pub(super) retired: bool,
+    pub(super) ledger: Ledger,
+    /// The newest version of each group that has become complete, and was told of.
+    pub(super) complete: BTreeMap<(GroupId, Level), Version>,
+    /// Its recovery, noticed at this time, was reported without anybody having taken back what there is.
+    pub(super) denied: Option<Micros>,
+}
+
+impl Run {
+    pub(super) fn of(record: &EpochRecord) -> Self {
+        Run { copies: Copies::of(record), ..Run::default() }
+    }
+}

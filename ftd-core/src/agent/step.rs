@@ -1,0 +1,102 @@
+//! One step of an agent: what it is told is noted, then the guards act, in their order.
+
+use super::event::{Effect, Event};
+use super::{Agent, Stage};
+use crate::ids::Micros;
+use crate::message::PeerMessage;
+
+impl Agent {
+    /// Takes one event at the time `now` and returns what is to be done, in order.
+    pub fn step(&mut self, now: Micros, event: Event) -> Vec<Effect> {
+        self.now = self.now.max(now);
+        if self.stage == Stage::Over {
+            return Vec::new();
+        }
+        if event == Event::Timer {
+            self.wake = None;
+        }
+        // What has become due counts before the event: a node that slept must stop itself before it believes anybody.
+        self.guard_fence();
+        // Most messages are heartbeats and what belongs to them.
+        self.changed |= !matches!(
+            event,
+            Event::Timer
+                | Event::DueAsked { .. }
+                | Event::Message {
+                    message: PeerMessage::Heartbeat { .. }
+                        | PeerMessage::Heard { .. }
+                        | PeerMessage::Received { .. }
+                        | PeerMessage::Accuse { .. },
+                    ..
+                }
+        );
+        self.take(event);
+        self.guard_fence();
+        self.guard_survey();
+        self.speak();
+        self.guard_holds();
+        self.guard_leaving();
+        self.guard_last_block();
+        self.guard_stage();
+        self.guard_gather();
+        self.guard_ask_around();
+        self.guard_join();
+        self.guard_agreement();
+        self.guard_stage();
+        self.guard_due();
+        self.guard_reports();
+        self.guard_survey();
+        self.speak();
+        self.guard_tree();
+        self.guard_store();
+        self.schedule();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// Asks to be woken at the next moment at which a guard may act by time alone.
+    pub(super) fn schedule(&mut self) {
+        if self.stage == Stage::Over {
+            return;
+        }
+        let next = self.deadlines().into_iter().filter(|at| *at > self.now).min();
+        if let Some(at) = next.filter(|at| Some(*at) != self.wake) {
+            self.wake = Some(at);
+            self.emit(Effect::WakeAt(at));
+        }
+    }
+
+    pub(super) fn deadlines(&self) -> Vec<Micros> {
+        let policy = &self.config.policy;
+        let mut at: Vec<Micros> = self.fence.deadlines().chain(self.tree.deadline()).collect();
+        let since = self.stage_since;
+        at.extend(self.gather_deadlines());
+        match self.stage {
+            Stage::Emptying => at.push(since.max(self.silent_at).after(policy.slot_timeout)),
+            Stage::Draining => at.push(since.after(policy.drain_timeout)),
+            _ => {}
+        }
+        at.extend(self.worlds.values().flatten().map(|since| since.after(policy.stop_timeout)));
+        at.extend(self.run.inventory_asked.map(|since| since.after(policy.inventory_timeout)));
+        if let Some(batch) = &self.batch {
+            at.extend([self.batch_due(batch), batch.since.after(policy.exit_timeout)]);
+            at.push(self.slots_since.after(policy.slot_timeout));
+            at.extend(self.dying_slots.values().map(|since| since.after(policy.exit_timeout)));
+        }
+        if !self.holds.is_empty() || self.looks.answered < self.looks.asked {
+            at.push(self.uncertain_since.after(policy.exit_timeout));
+        }
+        at.extend(self.last_words.map(|(_, until)| until));
+        at.extend(self.leave_deadline());
+        at.extend(self.store.deadline());
+        at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
+        at.extend(self.last_block_deadline());
+        at.extend(self.blind_deadlines());
+        at.extend(self.join_deadline());
+        at.extend(self.copies_deadline());
+        at.extend(self.short.as_ref().map(|short| short.since.after(policy.node_timeout)));
+        if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
+            at.push(progress.last_sign.after(self.report_patience()));
+        }
+        at
+    }
+}
