@@ -25,6 +25,9 @@
 //! | [`message`] | what agents of one job tell each other |
 //! | [`report`] | what people are told |
 //! | [`agent`] | the state machine that an agent is |
+//! | `agent/failures.rs` | where a failure set is decided |
+//!
+//! When a silent node is given up is decided in [`fence`] alone.
 
 pub mod agent;
 pub mod blame;

@@ -9,7 +9,6 @@ use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Episode, Notice, Report};
-use crate::slots::SlotState;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -114,18 +113,6 @@ impl Agent {
         }
     }
 
-    /// Slots that the record counts on and that do not exist (any more): a predecessor had announced them.
-    fn fail_absent_slots(&mut self) {
-        let Some(record) = &self.record else { return };
-        let mine = record.slots.of_node(self.me).filter(|entry| entry.state != SlotState::Lost);
-        let absent = mine.map(|entry| entry.slot).filter(|slot| !self.slots.contains_key(slot));
-        let absent: Vec<SlotId> = absent.collect();
-        for slot in absent {
-            self.lost_slots.insert(slot);
-            self.fail(Subject::Slot(slot), Cause::SlotLost);
-        }
-    }
-
     fn adopt_next(&mut self, record: Arc<EpochRecord>) {
         debug_assert!(record.check().is_ok(), "{:?}", record.check());
         if record.outcome.is_some() || !record.is_member(self.me) {
@@ -176,22 +163,6 @@ impl Agent {
         self.stop_worlds(Some(record.world));
         self.enter(Stage::Emptying);
         self.renew_batch(&record);
-    }
-
-    /// Of the failures that were not agreed yet, those count on that concern the new record: the deaths of slots and
-    /// nodes. Deaths of processes ended with their world.
-    fn renew_batch(&mut self, record: &EpochRecord) {
-        let batch = self.batch.take();
-        let mut remaining = plan::relevant(record, &batch.map(|batch| batch.failures).unwrap_or_default());
-        remaining.retain(|failure| match failure.subject {
-            Subject::Process(_) => false,
-            Subject::Slot(_) => true,
-            Subject::Node(_) => failure.cause.takes_node(),
-        });
-        for failure in remaining.failures() {
-            self.fail(failure.subject, failure.cause);
-        }
-        self.fail_absent_slots();
     }
 
     /// Proposes what is to be agreed: the first record, the next epoch, the job's end.
@@ -246,17 +217,6 @@ impl Agent {
         }
     }
 
-    /// Nodes that are to be left out now.
-    fn silent_nodes(&self) -> FailureSet {
-        let mut silent = FailureSet::new();
-        if self.stage != Stage::Restarted && self.fenced.is_none() {
-            for node in self.fence.to_write(self.now) {
-                silent.insert(Failure { subject: Subject::Node(node), cause: Cause::NodeSilent, node });
-            }
-        }
-        silent
-    }
-
     pub(super) fn need_slot(&mut self) {
         self.slots_asked += 1;
         self.slots_since = self.now;
@@ -264,23 +224,10 @@ impl Agent {
     }
 
     fn propose_next(&mut self, record: &EpochRecord) {
-        let mut failures = self.silent_nodes();
-        let accuses = !failures.is_empty();
-        let ripe =
-            |batch: &&super::Batch| self.now >= self.batch_due(batch) && batch.surveyed && !self.await_lost_slots();
-        match self.batch.as_ref().filter(ripe) {
-            Some(batch) => failures.merge(&batch.failures),
-            None if failures.is_empty() => {
-                self.short = None;
-                return;
-            }
-            None => {}
-        }
-        for slot in &self.lost_slots {
-            let subject = Subject::Slot(*slot);
-            failures.insert(Failure { subject, cause: Cause::SlotLost, node: self.me });
-        }
-        let failures = plan::relevant(record, &failures);
+        let Some((failures, accuses)) = self.failure_set(record) else {
+            self.short = None;
+            return;
+        };
         let cluster = Cluster {
             new_slots: self
                 .slots
@@ -350,11 +297,6 @@ impl Agent {
             restored(group).is_none_or(|stamp| *version > stamp.version)
         };
         self.tree.decree().complete.iter().any(newer)
-    }
-
-    /// A slot is about to be lost: the epoch that is proposed without that ends with the launcher's word on it.
-    fn await_lost_slots(&self) -> bool {
-        self.dying_slots.values().any(|since| !self.due(*since, self.config.policy.exit_timeout))
     }
 
     fn conclude_now(&mut self, error: &Unrecoverable, record: &EpochRecord) {

@@ -1,15 +1,13 @@
 //! What an event means for what the agent knows.
 
-use super::{Agent, Batch, Event, LocalEnd, Predecessor, Progress, Stage};
+use super::{Agent, Event, LocalEnd, Predecessor, Progress, Stage};
 use crate::blame::{self, Ended, Exit, Limit, Phase, verdict};
-use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
+use crate::failure::{Cause, Failure, FailureSet, OwnEnd, Subject};
 use crate::ids::{EpochId, Micros, NodeId, Process, Revision, SlotId, Version, WorldId};
 use crate::inventory::{Inventory, Level};
 use crate::message::PeerMessage;
-use crate::plan::relevant;
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Notice, PhaseTimes, Report};
-use crate::slots::SlotState;
 use crate::tree::Direction;
 use crate::word::Holdings;
 use std::sync::Arc;
@@ -151,12 +149,7 @@ impl Agent {
         }
         // Its rank has died of that, and nobody is left who could say more.
         let rank = self.record.as_ref().and_then(|record| record.placement.rank(slot));
-        if let Some(batch) = &mut self.batch {
-            batch.failures.retain(|failure| match failure.subject {
-                Subject::Process(process) => failure.cause != Cause::Unknown || Some(process.rank) != rank,
-                _ => true,
-            });
-        }
+        self.forget_explained(rank);
         self.fail(Subject::Slot(slot), Cause::SlotLost);
         self.noticed_since(since);
     }
@@ -400,44 +393,6 @@ impl Agent {
         self.worlds.get(&world).is_some_and(Option::is_some)
     }
 
-    /// Notes a failure and begins a recovery with the first.
-    pub(super) fn fail(&mut self, subject: Subject, cause: Cause) {
-        self.changed = true;
-        let Some(record) = &self.record else { return };
-        if self.verdict.is_some() || self.leaving.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
-            return;
-        }
-        let node = match subject {
-            Subject::Node(node) => node,
-            _ => self.me,
-        };
-        let mut failures = FailureSet::new();
-        failures.insert(Failure { subject, cause, node });
-        if relevant(record, &failures).is_empty() {
-            return;
-        }
-        // A parked slot's loss ends no epoch; it is written down with the next one.
-        let active = |slot| record.slot(slot).is_some_and(|entry| entry.state == SlotState::Active);
-        if matches!(subject, Subject::Slot(slot) if !active(slot)) {
-            return;
-        }
-        for hold in std::mem::take(&mut self.holds) {
-            failures.insert_collateral(Collateral { process: hold.process, end: hold.end });
-        }
-        let epoch = record.epoch;
-        match &mut self.batch {
-            Some(batch) => batch.failures.merge(&failures),
-            None => {
-                self.end_recovery();
-                self.run.denied = None;
-                self.begin_progress();
-                self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
-                self.batch = Some(Batch { failures, since: self.now, surveyed: false });
-                self.looks.wanted = true;
-            }
-        }
-    }
-
     /// A recovery whose world runs has come to its end with what happens now; one whose world was not released yet is
     /// superseded, and goes on.
     pub(super) fn end_recovery(&mut self) {
@@ -607,10 +562,5 @@ impl Agent {
             self.last_words = None;
             self.stop_worlds(None);
         }
-    }
-
-    /// When the failure that is to be proposed was noticed.
-    pub(super) fn noticed(&self) -> Micros {
-        self.batch.as_ref().map_or(self.now, |batch| batch.since)
     }
 }

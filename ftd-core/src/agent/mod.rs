@@ -21,7 +21,7 @@
 //! the [fence](crate::fence).
 //!
 //! `state` is what an agent knows, `run` what of it belongs to one epoch and is replaced whole; `step` has the order of
-//! the guards. Which of these act, and on what: `intake` on events, `agree` on records, `execute` on the stages,
+//! the guards. Which of these act, and on what: `intake` on events, `failures` on what has failed, `agree` on records, `execute` on the stages,
 //! `gather` before the first record, `holds` on ends by a process's own will, `silence` on leases and silent nodes,
 //! `fetch` on copies that lie elsewhere, `asked` on due checkpoints, `join` on new nodes, `leave` on a job that is told
 //! to end, `tell` and `last_block` on what peers and people are told.
@@ -32,6 +32,7 @@ mod block;
 mod copies;
 mod event;
 mod execute;
+mod failures;
 mod fetch;
 mod gather;
 mod gathered;

@@ -283,8 +283,4 @@ impl Agent {
             None => self.config.nodes.contains(node),
         }
     }
-
-    pub(super) fn batch_due(&self, batch: &Batch) -> Micros {
-        batch.since.after(self.config.policy.batch_window)
-    }
 }
