@@ -436,7 +436,7 @@ impl World {
         let known = *self.ranks.due.entry((name.world, question)).or_insert(yes);
         if known != yes {
             let what = format!("{name} is told {yes} to question {question}, and another rank {known}");
-            self.violated(Violation::Commit(what));
+            self.violated(Violation::Due(what));
         }
     }
 

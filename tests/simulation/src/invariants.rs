@@ -41,6 +41,8 @@ pub enum Violation {
     Unrecorded(String),
     /// Invariant 7.
     LeftOut(String),
+    /// §7: ranks are told differently whether a checkpoint is due.
+    Due(String),
     /// The driver was told to do something that cannot be.
     Order(String),
 }
@@ -58,6 +60,7 @@ impl fmt::Display for Violation {
             Violation::Untrue(what) => ("invariant 6 (true reasons)", what),
             Violation::Unrecorded(what) => ("every end is a record", what),
             Violation::LeftOut(what) => ("invariant 7", what),
+            Violation::Due(what) => ("one answer for all", what),
             Violation::Order(what) => ("order", what),
         };
         write!(f, "{rule}: {what}")
