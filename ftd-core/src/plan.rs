@@ -29,6 +29,8 @@ pub struct Cluster {
     /// An earlier epoch got the job on, which was not known when it ended: the one that ends now restored a newer version
     /// than the one before. (A checkpoint counts only with its checksum, and a rank may die before that is made.)
     pub late_progress: bool,
+    /// The world of the epoch that ends never ran.
+    pub vain: bool,
     /// True causes that became known after a death was agreed.
     pub causes: BTreeMap<Process, Cause>,
     /// When the failures were noticed.
@@ -65,6 +67,17 @@ pub enum Unrecoverable {
         history: Vec<String>,
         /// How it died last.
         last: Cause,
+    },
+    /// The job's nodes do not get together.
+    #[error(
+        "the job cannot continue, because {epochs} epochs in a row lost a node before all their ranks ran, this one \
+         because {failures}"
+    )]
+    Vain {
+        /// How many.
+        epochs: u32,
+        /// What failed.
+        failures: FailureSet,
     },
     /// Not enough slots are left.
     #[error(
@@ -231,6 +244,7 @@ pub fn plan(
     let surplus = next.history.len().saturating_sub(policy.history);
     next.history.drain(..surplus);
     next.streaks = streaks(record, &failures, cluster);
+    gets_nowhere(&next, &failures, policy)?;
     crash_loop(&next, &failures, policy)?;
     remove_lost(&mut next, &failures);
     add_new(&mut next, cluster);
@@ -280,7 +294,20 @@ fn streaks(record: &EpochRecord, failures: &FailureSet, cluster: &Cluster) -> Ve
     for suspect in suspects(&record.placement, failures) {
         *deaths.entry(suspect).or_default() += 1;
     }
+    if !cluster.vain {
+        deaths.remove(&Suspect::Nodes);
+    } else if failures.failures().iter().any(|failure| failure.cause.takes_node()) {
+        *deaths.entry(Suspect::Nodes).or_default() += 1;
+    }
     deaths.into_iter().map(|(suspect, deaths)| Streak { suspect, deaths }).collect()
+}
+
+fn gets_nowhere(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Result<(), Unrecoverable> {
+    let vain = next.streaks.iter().find(|streak| streak.suspect == Suspect::Nodes);
+    match vain.filter(|streak| streak.deaths >= policy.max_vain.max(1)) {
+        Some(streak) => Err(Unrecoverable::Vain { epochs: streak.deaths, failures: failures.clone() }),
+        None => Ok(()),
+    }
 }
 
 fn deaths_so_far(record: &EpochRecord, cluster: &Cluster) -> BTreeMap<Suspect, u32> {
@@ -305,7 +332,8 @@ fn deaths_so_far(record: &EpochRecord, cluster: &Cluster) -> BTreeMap<Suspect, u
 }
 
 fn crash_loop(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Result<(), Unrecoverable> {
-    let Some(worst) = next.streaks.iter().filter(|streak| streak.deaths >= policy.max_failures.max(1)).max_by_key(
+    let dies = |streak: &&Streak| streak.suspect != Suspect::Nodes && streak.deaths >= policy.max_failures.max(1);
+    let Some(worst) = next.streaks.iter().filter(dies).max_by_key(
         // The first of equals: `max_by_key` would take the last.
         |streak| (streak.deaths, std::cmp::Reverse(streak.suspect)),
     ) else {

@@ -73,6 +73,9 @@ impl Default for Terms {
 pub struct Policy {
     /// `--ft-max-failures`: deaths of one rank in a row, without progress, that end the job.
     pub max_failures: u32,
+    /// So many epochs in a row that lose a node before their world runs end the job. Two halves of it that do not hear each
+    /// other, and of which neither has slots enough, would leave each other out for ever.
+    pub max_vain: u32,
     /// `--ft-on-abort=recover`: an abort or own error of the program is recovered from like a failure.
     pub recover_aborts: bool,
     /// `--ft-grace`: so long after a signal that ends the job its ranks may still run; 0 ends them at once.
@@ -140,6 +143,7 @@ impl Default for Policy {
     fn default() -> Self {
         Policy {
             max_failures: 5,
+            max_vain: 32,
             recover_aborts: false,
             grace: Micros::from_secs(10),
             batch_window: Micros::from_millis(1),

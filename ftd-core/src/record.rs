@@ -33,6 +33,8 @@ pub enum Suspect {
     ShepherdOf(Rank),
     /// The PMIx server of this node.
     ServerOf(NodeId),
+    /// The job's nodes: one is lost, again and again, before the world of the epoch runs.
+    Nodes,
 }
 
 impl fmt::Display for Suspect {
@@ -42,6 +44,7 @@ impl fmt::Display for Suspect {
             Suspect::Rank(rank) => rank.fmt(f),
             Suspect::ShepherdOf(rank) => write!(f, "the shepherd of {rank}"),
             Suspect::ServerOf(node) => write!(f, "the PMIx server (ft-pmix) of {node}"),
+            Suspect::Nodes => f.write_str("the job's nodes"),
         }
     }
 }

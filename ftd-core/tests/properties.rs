@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ftd_core::plan::{Unrecoverable, first_record, plan, relevant};
+use ftd_core::plan::{self, Unrecoverable, first_record, plan, relevant};
 use ftd_core::*;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
@@ -403,5 +403,52 @@ proptest! {
             machine.tell(Event::Timer);
         }
         prop_assert!(machine.ended.is_some(), "hangs in {:?}", machine.agent.stage());
+    }
+}
+
+/// A job of one rank on the first of so many nodes.
+fn one_rank_on(nodes: u32) -> EpochRecord {
+    let slots = (0..nodes).map(|slot| (SlotId(slot), NodeId(slot))).collect();
+    let members: Vec<NodeId> = (0..nodes).map(NodeId).collect();
+    first_record(Mode::Reinit, Terms::default(), 1, &members, &slots, Micros(0)).unwrap()
+}
+
+fn failed(subject: Subject, cause: Cause) -> FailureSet {
+    let mut set = FailureSet::new();
+    set.insert(Failure { subject, cause, node: NodeId(0) });
+    set
+}
+
+#[test]
+fn nodes_that_never_get_together_end_the_job_and_one_world_that_ran_begins_the_count_anew() {
+    let policy = Policy { max_vain: 3, ..Policy::default() };
+    let mut record = one_rank_on(10);
+    let vain = |vain| plan::Cluster { vain, ..plan::Cluster::default() };
+    let mut lose = |node, is_vain| {
+        let next = plan(&record, &failed(Subject::Node(NodeId(node)), Cause::NodeSilent), &vain(is_vain), &policy);
+        next.map(|next| record = next)
+    };
+    for (node, is_vain) in [(9, true), (8, true), (7, false), (6, true), (5, true)] {
+        lose(node, is_vain).unwrap();
+    }
+    let error = lose(4, true).unwrap_err();
+    assert!(matches!(error, Unrecoverable::Vain { epochs: 3, .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "the job cannot continue, because 3 epochs in a row lost a node before all their ranks ran, this one because node 4 \
+         was silent for the heartbeat time-out"
+    );
+}
+
+#[test]
+fn a_copy_that_nobody_can_send_is_no_death_of_its_rank() {
+    let mut record = one_rank_on(2);
+    for version in 0..20 {
+        let stamp = Stamp { version: Version(version), epoch: EpochId(1) };
+        let process = Process::primary(record.world, Rank(0));
+        let set = failed(Subject::Process(process), Cause::NotFetched(stamp));
+        record = plan(&record, &set, &plan::Cluster::default(), &Policy::default()).unwrap();
+        assert!(record.not_fetched().contains(&(Rank(0), stamp)));
+        assert!(record.streaks.is_empty());
     }
 }

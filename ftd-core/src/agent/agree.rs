@@ -240,6 +240,7 @@ impl Agent {
             checkpointed: self.checkpointed(),
             computed: self.computed(),
             late_progress: self.run.late_progress,
+            vain: !self.tree.decree().release,
             causes: self.causes.clone(),
             at: self.noticed(),
             restored: self.taken_back(),

@@ -303,6 +303,7 @@ fn streak_out(streak: &Streak) -> v1::Streak {
         Suspect::Rank(rank) => S::Rank(rank.0),
         Suspect::ShepherdOf(rank) => S::ShepherdOf(rank.0),
         Suspect::ServerOf(node) => S::ServerOf(node.0),
+        Suspect::Nodes => S::Nodes(true),
     };
     v1::Streak { suspect: Some(suspect), deaths: streak.deaths }
 }
@@ -314,6 +315,7 @@ fn streak_in(streak: &v1::Streak) -> Result<Streak, CodecError> {
         S::Rank(rank) => Suspect::Rank(Rank(rank)),
         S::ShepherdOf(rank) => Suspect::ShepherdOf(Rank(rank)),
         S::ServerOf(node) => Suspect::ServerOf(NodeId(node)),
+        S::Nodes(_) => Suspect::Nodes,
     };
     Ok(Streak { suspect, deaths: streak.deaths })
 }
@@ -372,6 +374,7 @@ mod tests {
                 Streak { suspect: Suspect::Rank(Rank(1)), deaths: 2 },
                 Streak { suspect: Suspect::ShepherdOf(Rank(1)), deaths: 1 },
                 Streak { suspect: Suspect::ServerOf(NodeId(0)), deaths: 4 },
+                Streak { suspect: Suspect::Nodes, deaths: 9 },
             ],
             history: vec![HistoryEntry {
                 epoch: EpochId(1),

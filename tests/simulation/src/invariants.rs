@@ -626,6 +626,12 @@ impl World {
             let asked = self.setup.mode == Mode::None && !self.setup.faults.is_empty();
             return (!asked).then(|| "nothing died, or recovery was asked for".to_string());
         }
+        if reason.contains("epochs in a row lost a node") {
+            let parted = |planned: &faults::Planned| matches!(planned.fault, faults::Fault::Net { .. });
+            let stays = |planned: &faults::Planned| planned.fault.span() >= faults::FOREVER;
+            let parted = self.setup.faults.iter().any(|planned| parted(planned) && stays(planned));
+            return (!parted).then(|| "its network is whole".to_string());
+        }
         if reason.contains("times in a row") {
             let deaths = self.setup.faults.len() as u32 >= self.setup.policy.max_failures;
             return (self.crashing.is_empty() && !deaths).then(|| "nothing died so often".to_string());

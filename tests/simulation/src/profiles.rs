@@ -158,6 +158,7 @@ fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     setup.racks = if rng.chance(500) { 64 } else { rng.range(2, nodes) as u32 };
     setup.policy.observers = rng.range(1, 3) as usize;
     setup.policy.max_failures = 50;
+    setup.policy.max_vain = 6;
     setup.policy.start_timeout = Micros(5 * SECOND);
     setup.policy.node_timeout = Micros(rng.range(4, 8) * SECOND);
     setup.patience = rng.range(4, 6) * SECOND;
