@@ -140,44 +140,76 @@ pub fn to_verify(
     unread.filter(|holding| !alone || chosen(holding)).collect()
 }
 
-/// What this node's ranks have committed in the running epoch.
+/// What this node's ranks have committed in the running epoch. What all of them hold is kept beside it: it is asked for far more
+/// often than it changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
-    committed: BTreeMap<Rank, BTreeMap<Version, Level>>,
+    held: BTreeMap<Rank, BTreeMap<Version, Level>>,
+    /// How many ranks of each group are here, and how many of them hold each version, at a level or a safer one.
+    ranks: BTreeMap<GroupId, u32>,
+    holders: BTreeMap<(GroupId, Level, Version), u32>,
+    committed: Committed,
+    /// What was complete when older versions were forgotten last.
+    forgotten: BTreeMap<GroupId, [Option<Version>; 3]>,
 }
 
 impl Ledger {
-    /// `rank` holds `version` whole, at this level and at all that are less safe.
-    pub fn commit(&mut self, rank: Rank, version: Version, level: Level) {
-        let known = self.committed.entry(rank).or_default().entry(version).or_insert(level);
-        *known = (*known).max(level);
+    /// These ranks have committed nothing yet.
+    pub fn of(groups: &Groups, ranks: impl IntoIterator<Item = Rank>) -> Self {
+        let mut ledger = Ledger::default();
+        for rank in ranks {
+            let group = groups.of(rank);
+            *ledger.ranks.entry(group).or_default() += 1;
+            ledger.committed.extend(Level::ALL.map(|level| ((group, level), BTreeSet::new())));
+        }
+        ledger
     }
 
-    /// The versions that all of these ranks hold, per group and level.
-    pub fn committed(&self, groups: &Groups, ranks: impl Iterator<Item = Rank>) -> Committed {
-        let mut all: Committed = BTreeMap::new();
-        for rank in ranks {
-            let held = self.committed.get(&rank);
-            for level in Level::ALL {
-                let versions = held.into_iter().flatten().filter(|(_, at)| **at >= level).map(|(version, _)| *version);
-                let versions: BTreeSet<Version> = versions.collect();
-                all.entry((groups.of(rank), level))
-                    .and_modify(|common| common.retain(|version| versions.contains(version)))
-                    .or_insert(versions);
+    /// `rank` of this group holds `version` whole, at this level and at all that are less safe.
+    pub fn commit(&mut self, group: GroupId, rank: Rank, version: Version, level: Level) {
+        let known = self.held.entry(rank).or_default().insert(version, level);
+        if let Some(safer) = known.filter(|known| *known >= level) {
+            self.held.entry(rank).or_default().insert(version, safer);
+            return;
+        }
+        for at in Level::ALL.into_iter().filter(|at| *at <= level && known.is_none_or(|known| *at > known)) {
+            let holders = self.holders.entry((group, at, version)).or_default();
+            *holders += 1;
+            if self.ranks.get(&group) == Some(holders) {
+                self.committed.entry((group, at)).or_default().insert(version);
             }
         }
-        all
+    }
+
+    /// The versions that all ranks hold, per group and level.
+    pub fn committed(&self) -> &Committed {
+        &self.committed
     }
 
     /// These versions of a group are complete, each at its level: of its ranks' older ones only those are remembered that a
     /// level has still to come to, or that are at least as new as what is complete there.
-    pub fn forget(&mut self, group: GroupId, complete: impl Fn(Level) -> Option<Version>, groups: &Groups) {
+    pub fn forget(&mut self, group: GroupId, complete: [Option<Version>; 3], groups: &Groups) {
+        if self.forgotten.insert(group, complete) == Some(complete) {
+            return;
+        }
         let counts = |version: Version, level: Level| {
-            let levels = Level::ALL.into_iter().filter(|at| *at <= level);
-            levels.map(&complete).any(|complete| complete.is_none_or(|complete| version >= complete))
+            let levels = Level::ALL.into_iter().zip(complete).filter(|(at, _)| *at <= level);
+            levels.into_iter().any(|(_, complete)| complete.is_none_or(|complete| version >= complete))
         };
-        for (_, versions) in self.committed.iter_mut().filter(|(rank, _)| groups.of(**rank) == group) {
+        let mut gone: Vec<(Version, Level)> = Vec::new();
+        for (_, versions) in self.held.iter_mut().filter(|(rank, _)| groups.of(**rank) == group) {
+            gone.extend(versions.iter().map(|(version, level)| (*version, *level)).filter(|(v, at)| !counts(*v, *at)));
             versions.retain(|version, level| counts(*version, *level));
+        }
+        for (version, level) in gone {
+            for at in Level::ALL.into_iter().filter(|at| *at <= level) {
+                self.committed.entry((group, at)).and_modify(|held| _ = held.remove(&version));
+                let holders = self.holders.entry((group, at, version)).or_default();
+                *holders = holders.saturating_sub(1);
+                if *holders == 0 {
+                    self.holders.remove(&(group, at, version));
+                }
+            }
         }
     }
 }
@@ -188,6 +220,7 @@ pub type Committed = BTreeMap<(GroupId, Level), BTreeSet<Version>>;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn stamp(version: u64, epoch: u64) -> Stamp {
         Stamp { version: Version(version), epoch: EpochId(epoch) }
@@ -259,29 +292,56 @@ mod tests {
 
     #[test]
     fn a_version_counts_when_all_hold_it_at_a_level() {
-        let (groups, ranks) = (Groups::one(), [Rank(0), Rank(1)]);
-        let mut ledger = Ledger::default();
+        let (groups, group) = (Groups::one(), GroupId(0));
+        let mut ledger = Ledger::of(&groups, [Rank(0), Rank(1)]);
         let held = |ledger: &Ledger, level| {
-            let all = ledger.committed(&groups, ranks.into_iter());
-            all[&(GroupId(0), level)].iter().map(|version| version.0).collect::<Vec<_>>()
+            ledger.committed()[&(group, level)].iter().map(|version| version.0).collect::<Vec<_>>()
         };
-        ledger.commit(Rank(0), Version(1), Level::Partner);
-        ledger.commit(Rank(0), Version(2), Level::Own);
+        ledger.commit(group, Rank(0), Version(1), Level::Partner);
+        ledger.commit(group, Rank(0), Version(2), Level::Own);
         assert!(held(&ledger, Level::Own).is_empty());
-        ledger.commit(Rank(1), Version(1), Level::Own);
-        ledger.commit(Rank(1), Version(2), Level::Own);
+        ledger.commit(group, Rank(1), Version(1), Level::Own);
+        ledger.commit(group, Rank(1), Version(2), Level::Own);
         assert_eq!((held(&ledger, Level::Own), held(&ledger, Level::Partner)), (vec![1, 2], vec![]));
-        ledger.commit(Rank(1), Version(1), Level::Partner);
+        ledger.commit(group, Rank(1), Version(1), Level::Partner);
         assert_eq!(held(&ledger, Level::Partner), [1]);
-        let newest = |level| (level == Level::Own).then_some(Version(2));
-        ledger.forget(GroupId(0), newest, &groups);
+        let newest = |own, partner| [own, partner, None].map(|version: Option<u64>| version.map(Version));
+        ledger.forget(group, newest(Some(2), None), &groups);
         assert_eq!(
             held(&ledger, Level::Partner),
             [1],
             "a newer one that partners do not have is no reason to forget it"
         );
-        let newest = |level| (level < Level::Stable).then_some(Version(2));
-        ledger.forget(GroupId(0), newest, &groups);
+        ledger.forget(group, newest(Some(2), Some(2)), &groups);
         assert_eq!((held(&ledger, Level::Own), held(&ledger, Level::Partner)), (vec![2], vec![]));
+    }
+
+    proptest! {
+        #[test]
+        fn what_all_hold_is_what_a_look_at_each_finds(
+            acts in proptest::collection::vec((0u32..5, 0u64..6, 0usize..3, 0u32..8), 0..80),
+        ) {
+            let groups = Groups::coloured([0, 0, 1, 0, 1].map(GroupId).to_vec());
+            let ranks = (0..5).map(Rank);
+            let mut ledger = Ledger::of(&groups, ranks.clone());
+            for (rank, version, level, act) in acts {
+                let (rank, version, group) = (Rank(rank), Version(version), groups.of(Rank(rank)));
+                match act {
+                    0 => ledger.forget(group, [Some(version), (level > 0).then_some(version), None], &groups),
+                    1 => ledger.forget(group, [Some(version); 3], &groups),
+                    _ => ledger.commit(group, rank, version, Level::ALL[level]),
+                }
+                let mut all: Committed = BTreeMap::new();
+                for rank in ranks.clone() {
+                    for level in Level::ALL {
+                        let held = ledger.held.get(&rank).into_iter().flatten().filter(|(_, at)| **at >= level);
+                        let held: BTreeSet<Version> = held.map(|(version, _)| *version).collect();
+                        let common = all.entry((groups.of(rank), level)).or_insert_with(|| held.clone());
+                        common.retain(|version| held.contains(version));
+                    }
+                }
+                prop_assert_eq!(ledger.committed(), &all);
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::{Agent, Effect, LocalEnd, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
 use crate::ids::{GroupId, SlotId, WorldId};
-use crate::inventory::{Level, Stamp};
+use crate::inventory::{Ledger, Level, Stamp};
 use crate::plan::signal_status;
 use crate::record::Outcome;
 use crate::report::{Notice, Report};
@@ -145,6 +145,7 @@ impl Agent {
         self.enter(Stage::Parked);
         let parked = !self.may_release();
         self.changed = true;
+        self.run.ledger = Ledger::of(&self.config.groups, mine.iter().map(|(process, _)| process.rank));
         for (process, slot) in &mine {
             debug_assert!(self.slots.get(slot).is_some_and(|known| known.world.is_none()), "{slot} is not empty");
             self.run.locals.insert(*process, super::Local::default());

@@ -75,8 +75,9 @@ impl Agent {
             self.looks.under_way += 1;
             self.emit(Effect::Survey);
         }
-        if self.looks.under_way == 0 && !self.uncertain() {
-            self.changed |= self.looks.answered != self.looks.asked;
+        let due = self.looks.answered != self.looks.asked && self.looks.under_way == 0;
+        if due && !self.uncertain() {
+            self.changed = true;
             self.looks.answered = self.looks.asked;
         }
     }
@@ -96,7 +97,8 @@ impl Agent {
 
     /// Ends of which it is known now whose they are.
     pub(super) fn guard_holds(&mut self) {
-        if self.uncertain() || self.verdict.is_some() || self.stage != Stage::Computing {
+        let none = self.holds.is_empty() || self.verdict.is_some() || self.stage != Stage::Computing;
+        if none || self.uncertain() {
             return;
         }
         let decree = self.tree.decree();

@@ -377,9 +377,9 @@ impl Agent {
         }
         // What is older than what is complete is not told any more, from the next word on.
         let group = self.config.groups.of(process.rank);
-        let complete = |level| self.run.complete.get(&(group, level)).copied();
+        let complete = Level::ALL.map(|level| self.run.complete.get(&(group, level)).copied());
         self.run.ledger.forget(group, complete, &self.config.groups);
-        self.run.ledger.commit(process.rank, version, level);
+        self.run.ledger.commit(group, process.rank, version, level);
     }
 
     /// Whether this world was told to stop, or is gone altogether: what its processes do is no failure of theirs any more.

@@ -25,9 +25,7 @@ impl Agent {
             restored: computing && self.restored(),
             finished: self.finished(),
             left: self.left_with(),
-            committed: Some(
-                self.run.ledger.committed(&self.config.groups, self.run.locals.keys().map(|process| process.rank)),
-            ),
+            committed: Some(self.run.ledger.committed().clone()),
             due: self.run.questions.told,
             wanted: self.holds.iter().map(|hold| hold.survey).max().unwrap_or(0),
             surveyed: self.looks.answered,
@@ -131,7 +129,10 @@ impl Agent {
         if self.stage != Stage::Computing || self.batch.is_some() || self.verdict.is_some() {
             return;
         }
-        let initialized = self.initialized() && self.tree.decree().initialized;
+        if self.progress.is_none() {
+            return;
+        }
+        let initialized = self.tree.decree().initialized && self.initialized();
         let restored = initialized && self.restored() && self.tree.decree().restored;
         let now = self.now;
         let patience = self.report_patience();
