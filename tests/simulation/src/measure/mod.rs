@@ -12,7 +12,7 @@ use crate::driver;
 use crate::faults::{Fault, Planned};
 use crate::net::{Barrier, Set};
 use crate::node::Machine;
-use crate::setup::{MS, SECOND, Setup};
+use crate::setup::{SECOND, Setup};
 use crate::world::World;
 use ftd_core::plan::first_record;
 use ftd_core::{
@@ -90,7 +90,7 @@ impl Size {
             racks: nodes,
             steps: 1_000_000,
             every: EVERY,
-            pace: 500 * MS,
+            pace: SECOND,
             ..Setup::default()
         };
         setup.policy.progress_after = Micros(0);
@@ -98,8 +98,8 @@ impl Size {
     }
 }
 
-/// A checkpoint after so many steps of half a second.
-const EVERY: u32 = 2;
+/// A checkpoint after so many steps of a second.
+const EVERY: u32 = 1;
 
 /// What something costs a node: on the average, and the one that pays most.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -180,8 +180,8 @@ pub fn recovery(size: Size, case: Case, held: Held) -> Result<Costs, String> {
     Ok(Costs { time, idle, memory, record, ..meter.costs() })
 }
 
-/// So long the job computes before the failure: two checkpoints are complete at both levels.
-const SETTLES: u64 = 3 * SECOND;
+/// So long the job computes before the failure: a checkpoint is complete at both levels, and another one on its way.
+const SETTLES: u64 = 2 * SECOND;
 
 /// Runs until the job computes in an epoch not before this one, and nobody stands still.
 fn reach(world: &mut World, epoch: u64) -> Result<(), String> {
