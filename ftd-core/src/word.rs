@@ -131,7 +131,7 @@ impl Left {
 pub struct NodeWord {
     /// No process of an older epoch is left, and every observer has acknowledged every node once in this epoch.
     pub ready: bool,
-    /// The frozen checkpoints, once verified.
+    /// The frozen checkpoints, once verified, until it is known what is restored.
     pub holdings: Option<Holdings>,
     /// It is known what is restored, and who is to have a copy from this node has been told so.
     pub offered: bool,
@@ -164,12 +164,22 @@ pub struct NodeWord {
 impl Word for NodeWord {
     fn merged<'a>(own: &Self, children: impl Iterator<Item = Option<&'a Self>>) -> Self {
         let mut word = own.clone();
+        let mut below = Some(Vec::new());
         for child in children {
+            below = below.zip(child.and_then(|child| child.holdings.as_ref())).map(|(mut below, holdings)| {
+                below.push(holdings);
+                below
+            });
             match child {
                 Some(child) => word.and(child),
                 None => word.without_one(),
             }
         }
+        // The longest part of a word is looked at once all are there.
+        word.holdings = word.holdings.zip(below).map(|(mut all, below)| {
+            below.into_iter().for_each(|holdings| all.merge(holdings));
+            all
+        });
         word
     }
 }
@@ -183,13 +193,6 @@ impl NodeWord {
         self.restored &= child.restored;
         self.finished &= child.finished;
         self.left = self.left.zip(child.left).map(|(own, theirs)| own.and(theirs));
-        self.holdings = match (self.holdings.take(), &child.holdings) {
-            (Some(mut own), Some(theirs)) => {
-                own.merge(theirs);
-                Some(own)
-            }
-            _ => None,
-        };
         self.committed = match (self.committed.take(), &child.committed) {
             (Some(own), Some(theirs)) => Some(in_common(own, theirs)),
             _ => None,

@@ -18,7 +18,7 @@ impl Agent {
         let computing = self.stage == Stage::Computing;
         NodeWord {
             ready: executing && self.fence.confirmed(),
-            holdings: self.run.holdings.clone().filter(|_| executing),
+            holdings: self.run.holdings.clone().filter(|_| executing && self.run.choice.is_none()),
             offered: self.has_offered(),
             chosen: self.has_copies(),
             initialized: computing && self.initialized(),
