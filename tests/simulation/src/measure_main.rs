@@ -18,7 +18,7 @@ struct Options {
     #[arg(default_values_t = [100, 1000, 10_000])]
     nodes: Vec<u32>,
     /// How many slots each node has.
-    #[arg(long, default_value_t = 64)]
+    #[arg(long, default_value_t = 1)]
     slots: u32,
     /// Only these failures: process, node, rack, "all abort", cut.
     #[arg(long)]
