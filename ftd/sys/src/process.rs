@@ -159,6 +159,15 @@ pub fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
+/// Has SIGSEGV and SIGBUS end this process. Rust's run-time looks at their cause first, and one that somebody sent would do
+/// nothing.
+pub fn die_of_faults() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: SIG_DFL runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// Has a write beyond the file-size limit (`ulimit -f`) fail in this process instead of killing it. Memfds are files.
 pub fn survive_file_size_limit() {
     ignore_signal(libc::SIGXFSZ);
