@@ -323,6 +323,89 @@ def second_file(context, how):
         check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: process" in job.err, job.err)
 
 
+MAPPED_AGAIN = REACH + """
+import mmap, os, pathlib, signal, sys, time
+directory, gates, how = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], sys.argv[1]
+if os.environ["FT_WORLD"] != "1":
+    for path in sorted(directory.iterdir()):
+        print(path.name, "".join(sorted(set(path.read_text()))))
+    sys.exit()
+SIZE = 1 << 20
+for number in range(4):
+    (directory / f"state.{number}").write_bytes(b"1" * SIZE)
+reach("again.whole")
+for number in range(4):
+    if (helper := os.fork()) == 0:
+        with open(directory / f"state.{number}", "r+b") as file:
+            memory = mmap.mmap(file.fileno(), SIZE)
+        memory[: SIZE // 2] = b"2" * (SIZE // 2)
+        # What it computes between two parts of the file.
+        time.sleep(0.2)
+        if how == "well":
+            memory[SIZE // 2 :] = b"2" * (SIZE // 2)
+            os._exit(0)
+        if how == "status":
+            os._exit(1)
+        os.kill(os.getpid(), getattr(signal, "SIG" + how))
+    os.waitpid(helper, 0)
+reach("again.ended")
+"""
+
+
+@scenario("again-by-mapping", each=[{"how": how} for how in ("TERM", "KILL", "status", "well")])
+def again_by_mapping(context, how):
+    """Whole files are written again in place by processes below the rank, through mappings alone, while nothing else happens in
+    the directory, and these end in the middle: torn. Those whose writers end well are whole."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", MAPPED_AGAIN, how, gates=["again.whole:0", "again.ended:0"])
+    rank = job.at_gate("again.whole", 0)
+    directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+    states = [f"state.{number}" for number in range(4)]
+    for name in states:
+        job.wait_whole(directory / name)
+    job.go("again.whole", 0)
+    job.at_gate("again.ended", 0)
+    if how == "well":
+        for name in states:
+            job.wait_whole(directory / name)
+    else:
+        write_until_whole(job, directory / "zeal")
+    job.kill(rank)
+    job.expect(0)
+    found = [f"{name} 2" for name in states] if how == "well" else ["zeal ehlow"]
+    check(job.output.text.splitlines() == found, f"found {job.output.text}: {job.err}")
+    said = re.findall(r"^ftd: state\.[0-3] in \$FT_CHECKPOINT_DIR is set aside: process \d+, which may have written it", job.err, re.M)
+    check(len(said) == (0 if how == "well" else 4), job.err)
+
+
+@scenario("leader-gone", each=[{"mpi": mpi, "who": who} for mpi, who in (("openmpi4", "rank"), ("mpich4", "later"), ("mpich4", "helper"))])
+def leader_gone(context, mpi, who):
+    """A rank, or a process below it, whose main thread has left: it lives. What a helper was writing so is torn when it ends; a rank
+    joins its world, its death is noticed at once, and its whole file is there in the next world."""
+    mpi = context.mpi(mpi)
+    gates = ["leader.half:0", "leader.ended:0", "leader.ready:*"]
+    job = context.ftrun(mpi, 2, context.program(mpi, "leader.c"), who, gates=gates)
+    if who == "helper":
+        helper = job.at_gate("leader.half", 0)
+        directory = pathlib.Path(proc.environ(job.ranks()[0])["FT_CHECKPOINT_DIR"])
+        write_until_whole(job, directory / "before")
+        job.go("leader.half", 0)
+        rank = job.at_gate("leader.ended", 0)
+        write_until_whole(job, directory / "after")
+        job.kill(rank)
+    else:
+        ranks = [job.at_gate("leader.ready", rank) for rank in (0, 1)]
+        threads = [int(task.name) for task in pathlib.Path(f"/proc/{ranks[1]}/task").iterdir() if task.name != str(ranks[1])]
+        check(not proc.environ(ranks[1]), "its main thread is there")
+        directory = pathlib.Path(proc.environ(threads[0])["FT_CHECKPOINT_DIR"])
+        for number in (0, 1):
+            job.wait_whole(directory / f"restart.{number}")
+        job.kill(ranks[1])
+    job.expect(0)
+    found = sorted(job.output.text.splitlines())
+    check(found == [f"rank {number} of world 2 found written" for number in (0, 1)], f"found {found}: {job.err}")
+    check(len(job.recoveries) == 1, job.err)
+
+
 CROWD = """
 if [ "$FT_WORLD" -gt 1 ]; then ls "$FT_CHECKPOINT_DIR"; exit; fi
 for number in {1..300}; do sleep 600 & done

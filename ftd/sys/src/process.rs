@@ -97,7 +97,7 @@ pub struct Condition {
 
 /// What keeps a process from running; `None` when it is gone.
 pub fn condition(pid: i32) -> Option<Condition> {
-    let status = crate::proc::read(&crate::proc::of(pid).join("status")).ok()??;
+    let status = crate::proc::read(&crate::proc::living(pid).join("status")).ok()??;
     let status = String::from_utf8_lossy(&status);
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let state = value("State:")?.chars().next()?;
