@@ -80,6 +80,7 @@ NUMBERS = [
     (GUIDE, "they look when something happens, and every #.", [f"{SYS}/notes.rs SELDOM"]),
     (GUIDE, "soft limit of open files to # and # for each rank", [f"{CLI}/limits.rs MANY_FILES.0", f"{CLI}/limits.rs MANY_FILES.1"]),
     (GUIDE, "open files below # and # for each rank", [f"{CLI}/limits.rs FILES.0", f"{CLI}/limits.rs FILES.1"]),
+    (GUIDE, "a stack of less than #", [f"{CLI}/limits.rs STACK"]),
     (GUIDE, "leaves room for less than # and # for each rank", [f"{CLI}/limits.rs TASKS.0", f"{CLI}/limits.rs TASKS.1"]),
     (GUIDE, "below # a job whose agent dies cannot go on", [(f"{'ftd/store/src/embedded.rs'} HALF",) * 2]),
     (HELP, "the value is only checked [default: #,#]", HEARTBEAT),

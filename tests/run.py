@@ -37,6 +37,7 @@ PUBLIC = "/tmp/ftd-tests-public.lock"
 
 # The words with which a scenario skips that only root can run, as docs/SPECIFICATION.md has them.
 NOT_ROOT = "not run as root"
+NO_MEMORY_CGROUP = "there is no memory cgroup to be had"
 
 
 def allowed_skips():
@@ -114,9 +115,8 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         if not scenario.public:
             proc.private_shm()
         limited = scenario.memory_mb is None or (user is not None and proc.limit_memory(scenario.memory_mb) is not None)
-        prepared = scenario.as_root is None or user is not None
-        if scenario.as_root is not None and prepared:
-            scenario.as_root.prepare(scratch, user)
+        # Only `False` is a no.
+        prepared = scenario.as_root is None or (user is not None and scenario.as_root.prepare(scratch, user) is not False)
         if user is not None:
             drop(user)
             # A change of user clears the death signal.
@@ -132,9 +132,9 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         faulthandler.dump_traceback_later(scenario.timeout - 0.5, file=log)
         try:
             if not limited:
-                raise job.Skipped(NOT_ROOT if user is None else "there is no memory cgroup to be had")
+                raise job.Skipped(NOT_ROOT if user is None else NO_MEMORY_CGROUP)
             if not prepared:
-                raise job.Skipped(NOT_ROOT)
+                raise job.Skipped(NOT_ROOT if user is None else NO_MEMORY_CGROUP)
             scenario.function(context, **scenario.parameters)
             context.assert_clean()
             status = 0

@@ -138,6 +138,7 @@ impl Client {
 
     fn join(&mut self, socket: &Path) -> Result<(), Error> {
         let doing = "joining the job";
+        ft_sys::standard::occupy();
         let rank = required("FT_RANK")?;
         let world = required("FT_WORLD")?;
         self.rank = Some(rank);

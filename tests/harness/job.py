@@ -276,8 +276,8 @@ class Job:
 
     @property
     def restored(self):
-        """What ftd's recovery blocks say was restored: versions, None for "from the beginning"."""
-        found = re.findall(r"^\S*\s*(?:restored\s+version (\d+)|restarted\s+from the beginning)", self.err, re.M)
+        """What ftd's recovery blocks say was restored: versions, None for "without a checkpoint"."""
+        found = re.findall(r"^\S*\s*(?:restored\s+version (\d+)|restarted\s+(?:from the beginning|without a checkpoint):)", self.err, re.M)
         return [int(version) if version else None for version in found]
 
     @property

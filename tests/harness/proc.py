@@ -153,24 +153,25 @@ def in_use(mine):
     return {f"/{path}" for path in found if path.startswith("dev/shm/")}
 
 
-def limit_memory(megabytes):
+def limit_memory(megabytes, name=None):
     """Puts this process into a new memory cgroup (version 1 or 2) with that limit; its path, or None where that cannot be
-    done. Needs root."""
+    done. `name`: instead of its pid. Needs root."""
     if os.geteuid() != 0:
         return None
+    name = name or os.getpid()
     with open("/proc/self/cgroup") as file:
         groups = [line.strip().split(":", 2) for line in file]
     for _, controllers, path in groups:
         if controllers == "memory":
-            base, name = f"/sys/fs/cgroup/memory{path}", "memory.limit_in_bytes"
+            base, limit = f"/sys/fs/cgroup/memory{path}", "memory.limit_in_bytes"
         elif controllers == "" and os.path.exists(f"/sys/fs/cgroup{path}/memory.max"):
-            base, name = f"/sys/fs/cgroup{path}", "memory.max"
+            base, limit = f"/sys/fs/cgroup{path}", "memory.max"
         else:
             continue
-        group = f"{base.rstrip('/')}/ftd-test-{os.getpid()}"
+        group = f"{base.rstrip('/')}/ftd-test-{name}"
         try:
             os.mkdir(group)
-            for file, value in ((name, megabytes << 20), ("cgroup.procs", os.getpid())):
+            for file, value in ((limit, megabytes << 20), ("cgroup.procs", os.getpid())):
                 with open(f"{group}/{file}", "w") as file:
                     file.write(str(value))
             return group
@@ -180,8 +181,8 @@ def limit_memory(megabytes):
     return None
 
 
-def drop_memory_limits(pid):
-    """Removes the cgroup that `limit_memory` made in process `pid`, which is gone."""
+def drop_memory_limits(name):
+    """Removes the cgroup that `limit_memory` made with this name, or in the process with this pid, which is gone."""
     if os.geteuid() != 0:
         return
     with open("/proc/self/cgroup") as file:
@@ -190,7 +191,7 @@ def drop_memory_limits(pid):
         if controllers in ("memory", ""):
             base = "/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup"
             try:
-                os.rmdir(f"{base}{path.rstrip('/')}/ftd-test-{pid}")
+                os.rmdir(f"{base}{path.rstrip('/')}/ftd-test-{name}")
             except OSError:
                 pass
 

@@ -3,6 +3,9 @@
 import ctypes
 import os
 import subprocess
+import time
+
+from . import proc
 
 _libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS = 0x00020000
@@ -119,3 +122,49 @@ class Immutable:
 
 def immutable_program(scratch, pid):
     return f"{scratch}/build/immutable.{pid}"
+
+
+class Starving:
+    """Processes of somebody else in a memory cgroup of their own: between `begin` and `end` one after the other is ended by the
+    kernel for lack of memory."""
+
+    def prepare(self, scratch, user):
+        owner = os.getpid()
+        self.hungry = f"{scratch}/build/hungry.{owner}"
+        ready, tell = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                made = proc.limit_memory(50, f"{owner}-stranger")
+                os.setgid(user.pw_gid)
+                os.setuid(user.pw_uid)
+                proc.die_with_parent()
+                os.write(tell, b"%d" % bool(made))
+                self.starve(owner)
+            finally:
+                os._exit(0)
+        os.close(tell)
+        with os.fdopen(ready) as file:
+            return file.read(1) == "1"
+
+    def starve(self, owner):
+        begun = False
+        while os.getppid() == owner:
+            hungry = os.path.exists(self.hungry)
+            if begun and not hungry:
+                return
+            begun = begun or hungry
+            if hungry:
+                subprocess.run(["tail", "/dev/zero"], check=False)
+            time.sleep(0.005)
+
+    def begin(self):
+        with open(self.hungry, "w"):
+            pass
+
+    def end(self):
+        os.unlink(self.hungry)
+        os.waitpid(self.pid, 0)
+
+    def undo(self, pid):
+        proc.drop_memory_limits(f"{pid}-stranger")

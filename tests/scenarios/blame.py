@@ -174,18 +174,25 @@ def block_without_mpi(context):
     check("MPI_Init" not in job.err and "ft_restore" not in job.err, job.err)
 
 
-@scenario("block-own-files")
-def block_own_files(context):
-    """A program that goes on from its own restart files is not said to start from the beginning."""
+@scenario("block-own-files", each=[{"where": "directory"}, {"where": "elsewhere"}])
+def block_own_files(context, where):
+    """A program that goes on from its own restart files is not said to start from the beginning, wherever they lie."""
     mpi = context.mpi("openmpi4")
-    job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "own-files", gates=["app.compute:1"])
+    program, elsewhere = context.program(mpi, "blame.c"), context.work / "elsewhere"
+    elsewhere.mkdir()
+    wrapper = ["env", f"FT_CHECKPOINT_DIR={elsewhere}"] if where == "elsewhere" else []
+    job = context.ftrun(mpi, 2, *wrapper, program, "own-files", gates=["app.compute:1"])
     victim = job.at_gate("app.compute", 1)
     for rank in range(2):
-        job.wait_whole(pathlib.Path(proc.environ(victim)["FT_CHECKPOINT_DIR"]) / f"state.{rank}")
+        path = pathlib.Path(proc.environ(victim)["FT_CHECKPOINT_DIR"]) / f"state.{rank}"
+        if where == "directory":
+            job.wait_whole(path)
+        check(path.exists(), f"no {path}")
     job.kill(victim)
     job.expect(0)
-    check("restarted without a checkpoint of the API, with 2 files in $FT_CHECKPOINT_DIR" in job.err, job.err)
-    check("from the beginning" not in job.err, job.err)
+    said = {"directory": "restarted without a checkpoint of the API, with 2 files in $FT_CHECKPOINT_DIR",
+            "elsewhere": "restarted without a checkpoint: none of the API is complete, and there is no file in $FT_CHECKPOINT_DIR"}
+    check(f"{said[where]}\n" in job.err and "from the beginning" not in job.err, job.err)
 
 
 @scenario("versions", each=[{"how": how} for how in ("same", "differ", "missing", "back", "finalized")])

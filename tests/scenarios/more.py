@@ -121,6 +121,38 @@ def out_of_memory(context):
     check(re.search(r"memory ran out|out of memory|out-of-memory", job.err, re.I), f"the cause is not named: {job.err}")
 
 
+AFTER_A_HELPER = """
+import os, sys, time
+if os.environ["FT_WORLD"] == "1":
+    if os.fork() == 0:
+        memory = b"x" * (1 << 28)
+        os._exit(0)
+    print("rank", os.getpid(), "status", os.wait()[1], file=sys.stderr, flush=True)
+    time.sleep(100)
+"""
+
+
+@scenario("killed-after-memory", memory_mb=150)
+def killed_after_memory(context):
+    """A rank that is killed a while after the kernel has ended another process of its memory cgroup did not run out of memory."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", AFTER_A_HELPER, hurry=10)
+    [rank] = map(int, job.wait_err(r"rank (\d+) status 9\n", 1))
+    [shepherd] = job.below("ft-shepherd")
+
+    def woken():
+        status = pathlib.Path(f"/proc/{shepherd}/status").read_text()
+        return int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)$", status, re.M)[1])
+
+    # "Of late" is half a second here. The shepherd is asked ten times in a second, and counts when it wakes.
+    begun, before = time.monotonic(), woken()
+    while time.monotonic() < begun + 1.5 or woken() < before + 12:
+        check(time.monotonic() < begun + 20, "the shepherd sleeps")
+        time.sleep(0.01)
+    job.kill(rank)
+    job.expect(0)
+    check("rank 0 on node 0 was killed by SIGKILL" in job.err, job.err)
+
+
 @scenario("does-not-fit-cgroup", timeout=90, memory_mb=400)
 def does_not_fit_cgroup(context):
     """A checkpoint that fits in the machine but not in the cgroup's limit is an error; the older version is whole."""

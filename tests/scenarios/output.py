@@ -1,5 +1,6 @@
 """Nothing printed is lost: what the ranks print, on its way through every kind of buffer, pipe, terminal and disk."""
 
+import errno
 import fcntl
 import os
 import pty
@@ -498,6 +499,23 @@ def closed_streams(context, what):
         if err and not out:
             check("bytes of standard error were lost: it is not open for writing" in text, f"{case}: {text}")
         check("panicked" not in said + text, f"{case}: {said} {text}")
+
+
+@scenario("closed-in-script", each=[{"mpi": mpi} for mpi in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def closed_in_script(context, mpi):
+    """A script closes standard streams of the rank: nothing that ftd or the MPI opens gets their numbers, and the rank, which cannot
+    read or write them, runs as it would under the MPI's own launcher."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "streams.c")
+    for number, closed in enumerate((("<&-", ">&-"), ("2>&-",), (">&-", "2>&-"), ("<&-", ">&-", "2>&-"))):
+        said = context.work / f"said.{number}"
+        job = context.ftrun(mpi, 2, "bash", "-c", f'"$0" {" ".join(closed)}; exit $?', program, env={"SAID": said})
+        check(job.wait(30) == 0, f"{closed}: exit status {job.process.returncode}: {job.err}")
+        expected = [errno.EBADF * (stream in closed) for stream in ("<&-", ">&-", "2>&-")]
+        for rank in range(2):
+            found = [int(word) for word in (context.work / f"{said.name}.{rank}").read_text().split()]
+            check(found[1:] == expected[1:] and (not expected[0] or found[0]), f"{closed}: rank {rank} finds {found}: {job.err}")
+        check("recovery" not in job.err and "cut off" not in job.err, f"{closed}: {job.err}")
 
 
 @scenario("closed-quiet")

@@ -30,6 +30,38 @@ def real_time_signal(context, who):
     check(named in job.err, f"the signal is not named: {job.err}")
 
 
+@scenario("sent-fault", each=[{"who": w} for w in ("front", "launcher", "agent", "shepherd", "pmix")])
+def sent_fault(context, who):
+    """SIGSEGV and SIGBUS that somebody sends end a process of ftd's at the first time: the job when it is ftrun, and else it is
+    replaced."""
+    mpi = context.mpi("openmpi4" if who == "pmix" else "mpich4")
+    program = context.program(mpi, "places.c")
+    for number in (signal.SIGSEGV, signal.SIGBUS):
+        job = context.ftrun(mpi, 2, program, gates=["app.compute:1"])
+        rank = job.at_gate("app.compute", 1)
+        victim = {"front": lambda: job.pid, "launcher": lambda: job.launcher, "agent": lambda: job.one("ft-agent"),
+                  "shepherd": lambda: job.shepherd_of(rank), "pmix": lambda: min(job.below("ft-pmix"))}[who]()
+        os.kill(victim, number)
+        if who in ("front", "launcher"):
+            status = job.wait(20)
+            check(status in (-number, 128 + number), f"exit status {status}: {job.err}")
+        else:
+            job.expect(0, context.reference(mpi, 2, program), patience=20)
+            check(len(job.recoveries) == 1, f"not replaced: {job.err}")
+
+
+@scenario("low-stack")
+def low_stack(context):
+    """A stack limit with which ftd's helpers would crash is named before anything runs; the lowest that is accepted works."""
+    mpi = context.mpi("openmpi4")
+    job = context.script("ulimit -s 511; exec $FTRUN -n 2 true")
+    check(job.wait(20) != 0 and "(ulimit -s) is 511 KiB, and ftd needs 512 KiB" in job.err, job.err)
+    program = context.program(mpi, "places.c")
+    job = context.script(f"ulimit -s 512; exec $FTRUN -n 2 --ft=reinit {program}", mpi=mpi, gates=["app.compute:1"])
+    job.kill(job.at_gate("app.compute", 1))
+    job.expect(0, context.reference(mpi, 2, program))
+
+
 @scenario("forgotten-below", each=[{"number": n} for n in ("SIGSEGV", "SIGKILL", "SIGRTMIN+3")])
 def forgotten_below(context, number):
     """A wrapper has waited for its rank, and stays, before the agent comes to ask what the rank died of: the block names it, and

@@ -147,6 +147,10 @@ while :; do sleep 1; done
 """
 
 
+def kills_for_memory():
+    return int(re.search("^oom_kill ([0-9]+)$", pathlib.Path("/proc/vmstat").read_text(), re.M)[1])
+
+
 @scenario("script-files")
 def script_files(context):
     """What the programs of a script have written is whole, though others that it starts end by signals and with other statuses
@@ -173,6 +177,84 @@ def reach(name):
     while not os.path.exists(f"{gates}/{name}.0.go"):
         time.sleep(0.001)
 """
+
+# While `log` is open the agent looks every 50 ms.
+STARVED = REACH + """
+import os, signal, sys
+directory, gates, who = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"], sys.argv[1]
+if os.environ["FT_WORLD"] != "1":
+    print(*sorted(os.listdir(directory)))
+    sys.exit()
+with open(f"{directory}/before", "w") as file:
+    file.write("whole")
+log = open(f"{directory}/log", "w")
+reach("starved.begins")
+if who == "stranger":
+    with open(f"{directory}/beside", "w") as file:
+        file.write("whole")
+elif os.fork() == 0:
+    descriptor = os.open(f"{directory}/half", os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, b"half")
+    memory = b"x" * (1 << 28)
+    os._exit(0)
+else:
+    _, status = os.wait()
+    if status != signal.SIGKILL:
+        sys.exit(f"status {status}")
+reach("starved.ended")
+"""
+
+
+def kills_for_memory():
+    return int(re.search("^oom_kill ([0-9]+)$", pathlib.Path("/proc/vmstat").read_text(), re.M)[1])
+
+
+def starve(context, who, kill):
+    """Somebody runs out of memory while the agent is frozen, and the rank is killed after that; the job, and the directory."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", STARVED, who, gates=["starved.begins:0", "starved.ended:0"])
+    directory = pathlib.Path(proc.environ(job.at_gate("starved.begins", 0))["FT_CHECKPOINT_DIR"])
+    job.wait_whole(directory / "before")
+    before = kills_for_memory()
+    agent = job.one("ft-agent")
+    proc.freeze(agent)
+    try:
+        job.go("starved.begins", 0)
+        rank = job.at_gate("starved.ended", 0)
+        kill()
+        deadline = time.monotonic() + 20
+        while kills_for_memory() == before:
+            check(time.monotonic() < deadline, "the kernel has ended nobody")
+            time.sleep(0.002)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    if who == "stranger":
+        job.wait_whole(directory / "beside")
+    else:
+        write_until_whole(job, directory / "after")
+    job.kill(rank)
+    job.expect(0)
+    return job
+
+
+@scenario("helper-out-of-memory", memory_mb=150)
+def helper_out_of_memory(context):
+    """A process below the rank runs out of memory with its first file open, and is waited for, before the agent has seen that there
+    is one: the file is torn, and why is said."""
+    job = starve(context, "helper", lambda: None)
+    check(job.output.text == "after before\n", f"found {job.output.text}: {job.err}")
+    check(re.search(r"half in \$FT_CHECKPOINT_DIR is set aside: .*lack of memory", job.err), job.err)
+
+
+STRANGER = root.Starving()
+
+
+@scenario("stranger-out-of-memory", as_root=STRANGER)
+def stranger_out_of_memory(context):
+    """Where somebody else runs out of memory, in another memory cgroup, nothing follows for the job's files."""
+    job = starve(context, "stranger", STRANGER.begin)
+    STRANGER.end()
+    check(job.output.text == "before beside\n", f"found {job.output.text}: {job.err}")
+
 
 SECOND = REACH + """
 import os, signal, sys, time
@@ -203,6 +285,15 @@ reach("second.ended")
 """
 
 
+def write_until_whole(job, path):
+    """What is closed before the agent has looked at a dead process may be that one's; who writes it again answers for it."""
+    deadline = time.monotonic() + 20
+    while not path.exists() or path.stat().st_ino not in job.whole(path):
+        check(time.monotonic() < deadline, "what is written afterwards is never noted as whole")
+        path.write_text("whole")
+        time.sleep(0.02)
+
+
 @scenario("second-file", each=[{"how": how} for how in ("KILL", "TERM", "status")])
 def second_file(context, how):
     """A process below the rank that is known to have a file open opens a second one, and ends otherwise than well before anybody
@@ -224,17 +315,95 @@ def second_file(context, how):
         rank = job.at_gate("second.ended", 0)
     finally:
         os.kill(agent, signal.SIGCONT)
-    # What is closed before the agent has looked at the helper may be the helper's; who writes it again answers for it.
-    after, deadline = directory / "after", time.monotonic() + 20
-    while not after.exists() or after.stat().st_ino not in job.whole(after):
-        check(time.monotonic() < deadline, "what is written afterwards is never noted as whole")
-        after.write_text("whole")
-        time.sleep(0.02)
+    write_until_whole(job, directory / "after")
     job.kill(rank)
     job.expect(0)
     check(job.output.text == f"after {' '.join(before)}\n", f"found {job.output.text}: {job.err}")
     for name in ("log", "second"):
         check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: process" in job.err, job.err)
+
+
+MAPPED_AGAIN = REACH + """
+import mmap, os, pathlib, signal, sys, time
+directory, gates, how = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], sys.argv[1]
+if os.environ["FT_WORLD"] != "1":
+    for path in sorted(directory.iterdir()):
+        print(path.name, "".join(sorted(set(path.read_text()))))
+    sys.exit()
+SIZE = 1 << 20
+for number in range(4):
+    (directory / f"state.{number}").write_bytes(b"1" * SIZE)
+reach("again.whole")
+for number in range(4):
+    if (helper := os.fork()) == 0:
+        with open(directory / f"state.{number}", "r+b") as file:
+            memory = mmap.mmap(file.fileno(), SIZE)
+        memory[: SIZE // 2] = b"2" * (SIZE // 2)
+        # What it computes between two parts of the file.
+        time.sleep(0.2)
+        if how == "well":
+            memory[SIZE // 2 :] = b"2" * (SIZE // 2)
+            os._exit(0)
+        if how == "status":
+            os._exit(1)
+        os.kill(os.getpid(), getattr(signal, "SIG" + how))
+    os.waitpid(helper, 0)
+reach("again.ended")
+"""
+
+
+@scenario("again-by-mapping", each=[{"how": how} for how in ("TERM", "KILL", "status", "well")])
+def again_by_mapping(context, how):
+    """Whole files are written again in place by processes below the rank, through mappings alone, while nothing else happens in
+    the directory, and these end in the middle: torn. Those whose writers end well are whole."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", MAPPED_AGAIN, how, gates=["again.whole:0", "again.ended:0"])
+    rank = job.at_gate("again.whole", 0)
+    directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+    states = [f"state.{number}" for number in range(4)]
+    for name in states:
+        job.wait_whole(directory / name)
+    job.go("again.whole", 0)
+    job.at_gate("again.ended", 0)
+    if how == "well":
+        for name in states:
+            job.wait_whole(directory / name)
+    else:
+        write_until_whole(job, directory / "zeal")
+    job.kill(rank)
+    job.expect(0)
+    found = [f"{name} 2" for name in states] if how == "well" else ["zeal ehlow"]
+    check(job.output.text.splitlines() == found, f"found {job.output.text}: {job.err}")
+    said = re.findall(r"^ftd: state\.[0-3] in \$FT_CHECKPOINT_DIR is set aside: process \d+, which may have written it", job.err, re.M)
+    check(len(said) == (0 if how == "well" else 4), job.err)
+
+
+@scenario("leader-gone", each=[{"mpi": mpi, "who": who} for mpi, who in (("openmpi4", "rank"), ("mpich4", "later"), ("mpich4", "helper"))])
+def leader_gone(context, mpi, who):
+    """A rank, or a process below it, whose main thread has left: it lives. What a helper was writing so is torn when it ends; a rank
+    joins its world, its death is noticed at once, and its whole file is there in the next world."""
+    mpi = context.mpi(mpi)
+    gates = ["leader.half:0", "leader.ended:0", "leader.ready:*"]
+    job = context.ftrun(mpi, 2, context.program(mpi, "leader.c"), who, gates=gates)
+    if who == "helper":
+        helper = job.at_gate("leader.half", 0)
+        directory = pathlib.Path(proc.environ(job.ranks()[0])["FT_CHECKPOINT_DIR"])
+        write_until_whole(job, directory / "before")
+        job.go("leader.half", 0)
+        rank = job.at_gate("leader.ended", 0)
+        write_until_whole(job, directory / "after")
+        job.kill(rank)
+    else:
+        ranks = [job.at_gate("leader.ready", rank) for rank in (0, 1)]
+        threads = [int(task.name) for task in pathlib.Path(f"/proc/{ranks[1]}/task").iterdir() if task.name != str(ranks[1])]
+        check(not proc.environ(ranks[1]), "its main thread is there")
+        directory = pathlib.Path(proc.environ(threads[0])["FT_CHECKPOINT_DIR"])
+        for number in (0, 1):
+            job.wait_whole(directory / f"restart.{number}")
+        job.kill(ranks[1])
+    job.expect(0)
+    found = sorted(job.output.text.splitlines())
+    check(found == [f"rank {number} of world 2 found written" for number in (0, 1)], f"found {found}: {job.err}")
+    check(len(job.recoveries) == 1, job.err)
 
 
 CROWD = """

@@ -62,6 +62,7 @@ pub(crate) fn refuse_astray() {
 
 /// Has the agent end the job, whatever a wrapper makes of this process's end.
 fn astray(socket: Option<&Path>, why: String) -> ! {
+    ft_sys::standard::occupy();
     if let Some(mut channel) = socket.and_then(|socket| Channel::dial(socket, Role::Rank, ABORT).ok())
         && channel.send(&ToAgent::Astray { why: why.clone() }, &[]).is_ok()
     {
@@ -94,6 +95,8 @@ fn flavour(library: &str) -> Flavour {
 
 /// Joins the job and makes the environment what the loaded MPI wants. `init` is the native `MPI_Init`.
 pub(crate) fn join(init: *const c_void, session: bool) {
+    // Before anything is opened, by the MPI as well.
+    ft_sys::standard::occupy();
     let library = library_version().unwrap_or_default();
     let flavour = flavour(&library);
     let Some(socket) = std::env::var_os("FT_SOCKET") else { return };

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// The file of the library whose name begins so, if the process has it loaded and may be looked at.
 pub fn loaded(pid: i32, name: &[u8]) -> Option<PathBuf> {
-    let maps = ft_sys::proc::read(&ft_sys::proc::of(pid).join("maps")).ok().flatten()?;
+    let maps = ft_sys::proc::read(&ft_sys::proc::living(pid).join("maps")).ok().flatten()?;
     find(&maps, name)
 }
 

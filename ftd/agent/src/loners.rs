@@ -68,8 +68,11 @@ struct Image {
 type Key = [u64; 4];
 
 fn key(pid: i32) -> Option<Key> {
-    let stat = ft_sys::proc::stat(&ft_sys::proc::of(pid)).ok()??;
-    Some([stat.starttime, stat.startcode, stat.endcode, stat.startstack])
+    use ft_sys::proc::{has_left, living, of, stat};
+    let own = stat(&of(pid)).ok()??;
+    let shows = if has_left(&own) { stat(&living(pid)).ok().flatten() } else { None };
+    let memory = shows.as_ref().unwrap_or(&own);
+    Some([own.starttime, memory.startcode, memory.endcode, memory.startstack])
 }
 
 /// Looks again and again at ranks of one world that have not joined, at a few each time, in turn.
@@ -158,7 +161,7 @@ impl Search {
 /// Whether this is a launcher or a shepherd of a job within the job: all below it are that job's, which looks at them itself.
 /// (Also a shepherd of this job that is about to become the rank.)
 fn is_of_ftd(pid: i32) -> bool {
-    let program = std::fs::read_link(ft_sys::proc::of(pid).join("exe")).unwrap_or_default();
+    let program = std::fs::read_link(ft_sys::proc::living(pid).join("exe")).unwrap_or_default();
     let name = program.file_name().unwrap_or_default().as_encoded_bytes();
     // It may have been installed anew meanwhile.
     let name = name.strip_suffix(b" (deleted)").unwrap_or(name);

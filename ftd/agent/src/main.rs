@@ -65,6 +65,7 @@ const MOST_DESCRIPTORS: u64 = 2 * DESCRIPTORS;
 static BUILD: fn() = ft_sys::build::keep;
 
 fn main() -> ExitCode {
+    ft_sys::process::die_of_faults();
     ft_sys::process::one_heap();
     ft_sys::process::allow_descriptors(MOST_DESCRIPTORS);
     // Without it, jobs only start more slowly.

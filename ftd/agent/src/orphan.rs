@@ -22,9 +22,12 @@ pub fn clean_up_after_launcher(launcher: UnixStream, job_dir: PathBuf) -> io::Re
     let directory = Proven::recognise(&job_dir);
     std::thread::Builder::new().name("launcher-watch".into()).spawn(move || {
         // No event is asked for: POLLHUP comes unasked.
-        while let Ok(_) | Err(nix::errno::Errno::EINTR) =
-            poll(&mut [PollFd::new(launcher.as_fd(), PollFlags::empty())], PollTimeout::NONE)
-        {
+        loop {
+            let heard = poll(&mut [PollFd::new(launcher.as_fd(), PollFlags::empty())], PollTimeout::NONE);
+            if heard.is_err_and(|error| error != nix::errno::Errno::EINTR) {
+                // Memory is short for a moment; nobody else would notice a launcher that dies while the driver is busy.
+                std::thread::sleep(GRACE);
+            }
             if hung_up(&launcher) {
                 litter.read(&job_dir);
                 std::thread::sleep(GRACE);

@@ -137,7 +137,8 @@ fn restored(recovery: &Recovery, files: RestartFiles) -> String {
                 writeln!(out, "ftd:   restarted {group}from the beginning: {files}")
             }
             None if files.is_empty() => {
-                writeln!(out, "ftd:   restarted {group}from the beginning: no complete checkpoint")
+                let none = "none of the API is complete, and there is no file in $FT_CHECKPOINT_DIR";
+                writeln!(out, "ftd:   restarted {group}without a checkpoint: {none}")
             }
             None => writeln!(out, "ftd:   restarted {group}without a checkpoint of the API, with {files}"),
         };
@@ -199,9 +200,9 @@ mod tests {
             said(stamp, false, RestartFiles::Found(0))
                 .ends_with("nothing: no rank has asked for version 7 (ft_restore)")
         );
-        assert!(
-            said(None, false, RestartFiles::Found(0)).ends_with("restarted from the beginning: no complete checkpoint")
-        );
+        assert!(said(None, false, RestartFiles::Found(0)).ends_with(
+            "restarted without a checkpoint: none of the API is complete, and there is no file in $FT_CHECKPOINT_DIR"
+        ));
         assert!(
             said_of(None, false, RestartFiles::Found(0), true).ends_with("nothing: the ranks cannot be started again")
         );

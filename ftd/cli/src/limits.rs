@@ -12,6 +12,8 @@ const FILES: (u64, u64) = (48, 12);
 const MANY_FILES: (u64, u64) = (256, 16);
 /// Processes and threads of the agent, and a rank with its shepherd and one thread of its MPI's or the agent's.
 const TASKS: (u64, u64) = (6, 3);
+/// Bytes of stack with which ftd's own processes run.
+const STACK: u64 = 512 << 10;
 /// `CAP_SYS_ADMIN` and `CAP_SYS_RESOURCE`, which know no limit of processes.
 const UNLIMITED: u64 = 1 << 21 | 1 << 24;
 
@@ -31,6 +33,9 @@ pub enum LimitError {
         /// Ranks of the job.
         ranks: u32,
     },
+    /// Of the stack.
+    #[error("the limit of the stack (ulimit -s) is {} KiB, and ftd needs {} KiB: raise it", .0 >> 10, STACK >> 10)]
+    Stack(u64),
     /// Of processes.
     #[error(
         "the limit of this user's processes and threads (ulimit -Hu) is {hard}, there are {present}, and a job of {ranks} \
@@ -65,6 +70,10 @@ pub fn raise(ranks: u32) -> Result<Soft, LimitError> {
     let files = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, u64::MAX));
     let tasks = getrlimit(Resource::RLIMIT_NPROC).unwrap_or((u64::MAX, u64::MAX));
     check_files(files.1, ranks)?;
+    let stack = getrlimit(Resource::RLIMIT_STACK).map_or(u64::MAX, |(soft, _)| soft);
+    if stack < STACK {
+        return Err(LimitError::Stack(stack));
+    }
     if tasks.1 != u64::MAX && !knows_no_limit() {
         check_tasks(tasks.1, present(), ranks)?;
     }

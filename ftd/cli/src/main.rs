@@ -80,6 +80,7 @@ impl Refusal {
 }
 
 fn main() -> ExitCode {
+    ft_sys::process::die_of_faults();
     // Before anything else is opened, and for both halves.
     if let Err(error) = standard::keep_closed() {
         say(&format!("/dev/null cannot be opened in the place of a standard stream that is closed: {error}"));

@@ -294,7 +294,8 @@ pub fn check_log(text: Option<OsString>) -> Result<(), OptionError> {
 /// # Errors
 /// One sentence.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, OptionError> {
-    let (words, marked) = like_mpirun(words);
+    let typed: Vec<OsString> = words.into_iter().collect();
+    let (words, marked) = like_mpirun(typed.iter().cloned());
     let parsed = command()
         .try_get_matches_from(words)
         .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
@@ -311,8 +312,17 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, Optio
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
             Ok(Request::Print(error.render().to_string()))
         }
-        Err(error) => Err(unreadable(&error).unwrap_or_else(|| OptionError::CommandLine(sentence(&error)))),
+        Err(error) => Err(unreadable(&error).unwrap_or_else(|| OptionError::CommandLine(sentence(&error, &typed)))),
     }
+}
+
+/// A long option as its user has written it: perhaps with one dash.
+fn as_typed<'a>(option: &'a str, typed: &[OsString]) -> &'a str {
+    let stands = |option: &str| typed.iter().any(|word| word.as_encoded_bytes().starts_with(option.as_bytes()));
+    option
+        .strip_prefix('-')
+        .filter(|short| short.starts_with('-') && !stands(option) && stands(short))
+        .unwrap_or(option)
 }
 
 /// The options that no other program has: `--ft` and all that begin with it.
@@ -374,7 +384,7 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, boo
     while let Some(word) = words.next() {
         let text = word.as_encoded_bytes();
         let name = text.split(|byte| *byte == b'=').next().unwrap_or_default();
-        if !text.starts_with(b"-") || text == b"--" {
+        if !text.starts_with(b"-") || text == b"-" || text == b"--" {
             // From here on all words are the program's.
             marked = text == b"--";
             rewritten.push("--".into());
@@ -401,7 +411,7 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, boo
 }
 
 /// clap's complaint in one sentence of one line.
-fn sentence(error: &clap::Error) -> String {
+fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -419,7 +429,7 @@ fn sentence(error: &clap::Error) -> String {
                 Some(words) => format!(": {words}"),
                 None => near(meant),
             };
-            format!("there is no option {argument}{instead}")
+            format!("there is no option {}{instead}", as_typed(&argument, typed))
         }
         ErrorKind::ArgumentConflict => format!("{argument} was given twice"),
         ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_none_or(|v| v.is_empty()) => {
@@ -752,10 +762,10 @@ mod tests {
             ("app -n4 --ft=reinit", "-n4 stands after the program app"),
             ("-n 2 app --ft-grce=3", "--ft-grce=3 stands after the program app"),
             ("-n 2 -q app", "-q"),
-            ("-n 2 -host here app", "no option --host: ftrun starts all ranks on this machine"),
+            ("-n 2 -host here app", "no option -host: ftrun starts all ranks on this machine"),
             ("-n 2 --bind-to core app", "no option --bind-to: ftrun binds ranks to no cores"),
             ("-n 2 -H here app", "no option -H: ftrun starts all ranks on this machine"),
-            ("-n 4 -ppn 2 app", "no option --ppn: say with -n"),
+            ("-n 4 -ppn 2 app", "no option -ppn: say with -n"),
             ("-n 2 -genv A b app", "-x NAME=VALUE"),
             ("-n 2 --allow-run-as-root app", "always allowed"),
             ("-n 1 app : -n 1 other", "':' after app"),

@@ -41,6 +41,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(20);
 static BUILD: fn() = ft_sys::build::keep;
 
 fn main() -> ExitCode {
+    ft_sys::process::die_of_faults();
     let options = match Options::parse(std::env::args_os().skip(1)) {
         Ok(options) => options,
         Err(sentence) => {

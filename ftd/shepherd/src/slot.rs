@@ -11,6 +11,7 @@ use ft_sys::filters;
 use ft_sys::individual;
 use ft_sys::job_dir::Proven;
 use ft_sys::notes::Notes;
+use ft_sys::oom::Kills;
 use ft_sys::spawn::Spawn;
 use ft_sys::timescale::scaled;
 use ft_sys::wait::Status;
@@ -45,6 +46,7 @@ struct Child {
     world: World,
     rank: Rank,
     pid: i32,
+    /// When it was started.
     oom_kills: Option<u64>,
     /// The limit of CPU time of the rank below it.
     cpu_limit: Option<u64>,
@@ -119,6 +121,7 @@ pub struct Slot {
     /// What was seen below, for those that clean up when nobody is left who saw it.
     notes: Notes,
     groups: Groups,
+    kills: Kills,
 }
 
 /// The slot's cgroups, where they can be had: one at a time.
@@ -178,6 +181,7 @@ impl Slot {
             leaving: None,
             notes: Notes::new(&options.job_dir, options.slot),
             groups: Groups::default(),
+            kills: Kills::default(),
         }
     }
 
@@ -196,8 +200,9 @@ impl Slot {
         if self.is_emptying() { Duration::MAX } else { self.notes.pause() }
     }
 
-    /// Notes what is below when it is time to. What is being killed anyway is not looked at.
+    /// Notes what is below, and how much memory has killed, when it is time to. What is being killed anyway is not looked at.
     pub fn note(&mut self) {
+        self.kills.look();
         if !self.is_emptying() && self.notes.look_if_due() {
             self.note_piping_of_child();
         }
@@ -491,8 +496,7 @@ impl Slot {
             let departed = self.departed.iter().position(is_it).map(|at| self.departed.swap_remove(at));
             if let Some(child) = current.or(departed) {
                 // The killed may also be below a wrapper, which then ends as it likes.
-                let kills = ft_sys::oom::oom_kill_count().zip(child.oom_kills);
-                let oom = kills.is_some_and(|(now, then)| now > then);
+                let oom = self.kills.were(child.oom_kills);
                 // … as a shell does, which tells of the signal.
                 let killed =
                     status.signal() == Some(nix::libc::SIGKILL) || status.code() == Some(ft_sys::wait::KILLED_BELOW);

@@ -148,7 +148,7 @@ fn uses_up(limit: u64, ticks: u64) -> bool {
 }
 
 fn is_exiting(stat: &Stat) -> bool {
-    matches!(stat.state, 'Z' | 'X') || stat.flags & EXITING != 0
+    proc::has_left(stat) || stat.flags & EXITING != 0
 }
 
 fn kill_is_pending(task: &Path) -> io::Result<bool> {

@@ -114,7 +114,7 @@ pub fn named(pids: &[i32]) -> String {
 
 /// Whether a process has one of these pipes open, called as in [`Piping`].
 pub fn has_open(pid: i32, pipes: &[u64]) -> bool {
-    let descriptors = fs::read_dir(proc::of(pid).join("fd")).ok().into_iter().flatten().flatten();
+    let descriptors = fs::read_dir(proc::living(pid).join("fd")).ok().into_iter().flatten().flatten();
     let targets = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok());
     targets.filter_map(|target| key(target.as_os_str().as_bytes())).any(|pipe| pipes.contains(&pipe))
 }
@@ -139,7 +139,7 @@ impl Process {
     fn of(pid: i32) -> Option<Process> {
         let stat = proc::stat(&proc::of(pid)).ok()??;
         let (mut reads, mut terminal) = (Vec::new(), false);
-        for entry in fs::read_dir(proc::of(pid).join("fd")).ok().into_iter().flatten().flatten() {
+        for entry in fs::read_dir(proc::living(pid).join("fd")).ok().into_iter().flatten().flatten() {
             match what_it_reads(&entry.path()) {
                 Some(Read::Pipe(pipe)) => reads.push(pipe),
                 Some(Read::Terminal) => terminal = true,
@@ -178,13 +178,13 @@ fn what_it_reads(descriptor: &std::path::Path) -> Option<Read> {
 
 /// The pipes that are a process's standard output and error; what else these are names no pipe that anybody reads.
 fn outputs(pid: i32) -> impl Iterator<Item = u64> {
-    let target = move |number: &str| fs::read_link(proc::of(pid).join("fd").join(number)).ok();
+    let target = move |number: &str| fs::read_link(proc::living(pid).join("fd").join(number)).ok();
     ["1", "2"].into_iter().filter_map(target).filter_map(|target| key(target.as_os_str().as_bytes()))
 }
 
 /// Whether a process can print anything any more.
 fn can_print(pid: i32) -> bool {
-    let target = |number: &str| fs::read_link(proc::of(pid).join("fd").join(number)).ok();
+    let target = |number: &str| fs::read_link(proc::living(pid).join("fd").join(number)).ok();
     ["1", "2"].into_iter().filter_map(target).any(|target| target.as_os_str() != "/dev/null")
 }
 
@@ -220,7 +220,7 @@ fn key(target: &[u8]) -> Option<u64> {
 /// Whether a process has loaded an MPI, or serves one, or may be a copy of one that has joined a world; so is one that cannot
 /// be looked at, but not one that has ended meanwhile: loops of a shell start and end others all the time.
 fn is_of_a_world(pid: i32) -> bool {
-    let Ok(maps) = proc::read(&proc::of(pid).join("maps")) else { return true };
+    let Ok(maps) = proc::read(&proc::living(pid).join("maps")) else { return true };
     let maps = maps.unwrap_or_default();
     maps.split(|byte| *byte == b'\n').any(|line| {
         let permissions = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();

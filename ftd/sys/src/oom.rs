@@ -1,9 +1,15 @@
 //! Memory limits: what is left, and whether the out-of-memory killer was at work. Knows cgroup v2 and v1.
 
+use crate::timescale::scaled;
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// A process that the killer has ended takes no longer than this to be waited for.
+const LATELY: Duration = Duration::from_secs(5);
 
 /// The memory cgroup of a process: its directory and every one above it up to the hierarchy's root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +62,38 @@ impl Memory {
     }
 }
 
+/// Whether the out-of-memory killer struck in this process's memory cgroup of late. The group may be that of the user's whole
+/// session, and a process that it ended hours ago says nothing of one that dies now.
+#[derive(Debug, Default)]
+pub struct Kills {
+    /// When they were counted and how many there were. The first is [`LATELY`] ago, as far as it was looked then.
+    counts: VecDeque<(Instant, u64)>,
+}
+
+impl Kills {
+    /// To be called often; counts now and then.
+    pub fn look(&mut self) {
+        let now = Instant::now();
+        if self.counts.back().is_none_or(|(at, _)| now.duration_since(*at) >= scaled(LATELY) / 5) {
+            self.counts.extend(oom_kill_count().map(|count| (now, count)));
+            self.forget(now);
+        }
+    }
+
+    /// Whether it struck of late, and since the count was `before`.
+    pub fn were(&mut self, before: Option<u64>) -> bool {
+        self.forget(Instant::now());
+        let before = before.max(self.counts.front().map(|(_, count)| *count));
+        before.zip(oom_kill_count()).is_some_and(|(before, count)| count > before)
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while self.counts.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= scaled(LATELY)) {
+            self.counts.pop_front();
+        }
+    }
+}
+
 /// How often the out-of-memory killer struck in this process's memory cgroup; `None` when there is no such counter. Of two
 /// counts that are compared both must be of one cgroup, so it is looked for once.
 pub fn oom_kill_count() -> Option<u64> {
@@ -63,8 +101,13 @@ pub fn oom_kill_count() -> Option<u64> {
     OWN.get_or_init(Memory::of_self).as_ref()?.kills()
 }
 
-/// How often the out-of-memory killer struck on this machine, in whichever group; `None` before Linux 4.13.
-pub fn kills_on_machine() -> Option<u64> {
+/// How often the out-of-memory killer struck where it may have been a process of the job's: in this process's memory cgroup,
+/// else on the whole machine; `None` when nobody counts (before Linux 4.13).
+pub fn kills_around() -> Option<u64> {
+    oom_kill_count().or_else(kills_on_machine)
+}
+
+fn kills_on_machine() -> Option<u64> {
     let counters = fs::read_to_string("/proc/vmstat").ok()?;
     counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
 }
@@ -94,6 +137,17 @@ mod tests {
         assert_eq!(v1.directories, [PathBuf::from("/proc/self"), PathBuf::from("/proc/")]);
         assert_eq!(Memory::find("0::/etc\n", mounts, true).unwrap().directories[0], PathBuf::from("/etc"));
         assert_eq!(Memory::find("0::/etc\n", mounts, false), None);
+    }
+
+    #[test]
+    fn only_the_newest_count_of_long_ago_is_kept() {
+        let now = Instant::now() + 10 * LATELY;
+        let before = |periods: u32| now - periods * LATELY;
+        let mut kills = Kills { counts: [(before(3), 1), (before(2), 2), (before(1), 3), (now, 4)].into() };
+        kills.forget(now);
+        assert_eq!(kills.counts, [(before(1), 3), (now, 4)]);
+        kills.forget(now + LATELY / 2);
+        assert_eq!(kills.counts.len(), 2, "the first is still the one of long ago");
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl FileSystem {
 /// The inodes of all on this file system that the process may write to, by descriptors and shared mappings; without one, of
 /// all file systems.
 pub fn open_for_writing(pid: i32, of: Option<&FileSystem>) -> BTreeSet<u64> {
-    let mut inodes = mapped(&proc::read(&proc::of(pid).join("maps")).ok().flatten().unwrap_or_default(), of);
+    let mut inodes = mapped(&proc::read(&proc::living(pid).join("maps")).ok().flatten().unwrap_or_default(), of);
     inodes.extend(descriptors_for_writing(pid, of).into_iter().flatten());
     inodes
 }
@@ -57,7 +57,7 @@ pub fn open_for_writing(pid: i32, of: Option<&FileSystem>) -> BTreeSet<u64> {
 /// The same of descriptors alone; `None` when it has none at all any more: it is gone, or at the point of its end where it
 /// closes them.
 pub fn descriptors_for_writing(pid: i32, of: Option<&FileSystem>) -> Option<BTreeSet<u64>> {
-    let directory = proc::of(pid);
+    let directory = proc::living(pid);
     let entries: Vec<_> = std::fs::read_dir(directory.join("fdinfo")).ok()?.flatten().collect();
     let mut inodes = BTreeSet::new();
     let mut any = false;

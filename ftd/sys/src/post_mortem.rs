@@ -3,7 +3,7 @@
 //! From the start of its end until its parent has waited for it, `/proc` tells. Linux 6.15 and later keep it for who holds a
 //! descriptor; before that what was not asked for in time cannot be known any more.
 
-use crate::death::is_dying;
+use crate::death::{is_dying, is_past_user_code};
 use crate::individual::Held;
 use crate::proc;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -66,7 +66,9 @@ pub fn zombie(pid: i32) -> Option<End> {
     let own = || std::fs::metadata(proc::of(pid)).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw());
     match stat.exit_code {
         // While it is being waited for it is an `X`.
-        _ if !matches!(stat.state, 'Z' | 'X') => None,
+        _ if !proc::has_left(&stat) => None,
+        // Its first thread alone has left.
+        _ if !is_past_user_code(pid).unwrap_or(true) => None,
         // Also what is not shown to this process is a 0.
         Some(0) | None if !own() => Some(End::NotYet),
         status => Some(End::Status(status.unwrap_or(0))),

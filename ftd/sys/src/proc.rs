@@ -18,6 +18,23 @@ pub fn of(pid: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}"))
 }
 
+/// The directory that shows what a process has: its memory, its descriptors, what it was started with. Once its first thread has
+/// left (`pthread_exit` in `main`) the process's own shows nothing of these, however busy the others are. Then it is that of
+/// another thread.
+pub fn living(pid: i32) -> PathBuf {
+    let runs = |directory: &PathBuf| stat(directory).ok().flatten().is_some_and(|stat| !has_left(&stat));
+    let own = of(pid);
+    if runs(&own) {
+        return own;
+    }
+    tasks(pid).ok().flatten().into_iter().flatten().find(runs).unwrap_or(own)
+}
+
+/// Whether this thread has no memory and no descriptors any more.
+pub fn has_left(stat: &Stat) -> bool {
+    matches!(stat.state, 'Z' | 'X')
+}
+
 /// `stat` of a process's or task's directory; `None` when that is gone.
 ///
 /// # Errors
@@ -115,5 +132,41 @@ mod tests {
         }
         assert!(super::stat(&directory.path().join("gone")).unwrap().is_none());
         assert!(signals(directory.path(), &["SigIgn"]).is_err());
+    }
+
+    #[test]
+    fn what_a_process_has_is_seen_when_its_first_thread_has_left() {
+        use crate::{death, open_files, post_mortem, process, segments};
+        use std::os::unix::fs::MetadataExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mapped = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(4096).unwrap();
+        mapped.as_file().set_len(4096).unwrap();
+        let script = format!(
+            "import ctypes, mmap, sys, threading, time
+held = open(sys.argv[1], 'r+b')
+with open(sys.argv[2], 'r+b') as file:
+    memory = mmap.mmap(file.fileno(), 4096)
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).syscall({}, 0)",
+            libc::SYS_exit
+        );
+        let mut command = std::process::Command::new("/usr/bin/python3");
+        let mut child = command.args(["-c", &script]).args([file.path(), mapped.path()]).spawn().unwrap();
+        let pid = child.id() as i32;
+        let left = || stat(&of(pid)).unwrap().is_some_and(|stat| has_left(&stat));
+        let seen = (0..10_000).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            left()
+        });
+        let (open, condition) = (open_files::open_for_writing(pid, None), process::condition(pid));
+        let (lives, let_go) = (!death::is_past_user_code(pid).unwrap(), segments::has_let_go(pid));
+        let zombie = post_mortem::zombie(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(seen && lives && !let_go && zombie.is_none());
+        assert!([&file, &mapped].iter().all(|file| open.contains(&file.as_file().metadata().unwrap().ino())));
+        assert_eq!(condition.map(|condition| condition.state), Some('S'));
+        assert!(segments::has_let_go(pid) && living(pid) == of(pid));
     }
 }

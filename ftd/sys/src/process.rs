@@ -97,7 +97,7 @@ pub struct Condition {
 
 /// What keeps a process from running; `None` when it is gone.
 pub fn condition(pid: i32) -> Option<Condition> {
-    let status = crate::proc::read(&crate::proc::of(pid).join("status")).ok()??;
+    let status = crate::proc::read(&crate::proc::living(pid).join("status")).ok()??;
     let status = String::from_utf8_lossy(&status);
     let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     let state = value("State:")?.chars().next()?;
@@ -157,6 +157,15 @@ pub fn signal_descendants(signal: i32) {
 pub fn ignore_signal(signal: i32) {
     // SAFETY: SIG_IGN runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Has SIGSEGV and SIGBUS end this process. Rust's run-time looks at their cause first, and one that somebody sent would do
+/// nothing.
+pub fn die_of_faults() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: SIG_DFL runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// Has a write beyond the file-size limit (`ulimit -f`) fail in this process instead of killing it. Memfds are files.

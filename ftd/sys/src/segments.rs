@@ -4,6 +4,7 @@
 use crate::death::is_past_user_code;
 use crate::individual::Individual;
 use crate::made;
+use crate::proc;
 use std::collections::BTreeSet;
 
 /// So long after its announcement, in seconds, a segment with its creator's number is the one that was announced: numbers of
@@ -105,9 +106,8 @@ pub fn is_attached(id: i32) -> bool {
 
 /// Whether a process has ended so far that it is attached to nothing.
 pub fn has_let_go(pid: i32) -> bool {
-    let Ok(stat) = std::fs::read(format!("/proc/{pid}/stat")) else { return true };
-    let after = stat.iter().rposition(|byte| *byte == b')').map_or(0, |at| at + 2);
-    matches!(stat.get(after), Some(b'Z' | b'X'))
+    let tasks = proc::tasks(pid).ok().flatten().unwrap_or_default();
+    tasks.iter().all(|task| !matches!(proc::stat(task), Ok(Some(stat)) if !proc::has_left(&stat)))
 }
 
 /// A segment that exists: one line of `/proc/sysvipc/shm`.

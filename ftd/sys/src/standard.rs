@@ -57,6 +57,24 @@ pub fn keep_closed() -> io::Result<()> {
     Ok(())
 }
 
+/// Takes the numbers of those that are closed at this moment, so that no descriptor gets them which is opened from now on: a rank
+/// whose script has closed its standard error (`./app 2>&-`) would print into it. Reading and writing fail as before, and
+/// other programs find them closed.
+pub fn occupy() {
+    use nix::fcntl::{OFlag, open};
+    use nix::sys::stat::Mode;
+    use std::os::fd::{AsRawFd, IntoRawFd};
+    for number in 0..3 {
+        // SAFETY: F_GETFD fails with EBADF on a number that is no descriptor.
+        if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0
+            && let Ok(place) = open("/dev/null", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
+            && place.as_raw_fd() == number
+        {
+            let _ = place.into_raw_fd();
+        }
+    }
+}
+
 fn replace(number: usize, by: &File) -> io::Result<()> {
     match number {
         0 => nix::unistd::dup2_stdin(by.as_fd())?,

@@ -20,7 +20,7 @@ pub struct Unkillable {
 impl Unkillable {
     /// A descendant of this process.
     pub fn of(pid: i32) -> Unkillable {
-        let stat = proc::stat(&proc::of(pid)).ok().flatten();
+        let stat = proc::stat(&proc::living(pid)).ok().flatten();
         Unkillable {
             pid,
             state: stat.as_ref().map(|stat| stat.state),

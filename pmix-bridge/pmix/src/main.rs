@@ -75,6 +75,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 static BUILD: fn() = ft_sys::build::keep;
 
 fn main() {
+    ft_sys::process::die_of_faults();
     // Without it, jobs only start more slowly.
     let _ = ft_sys::process::make_room_for_descriptors(DESCRIPTORS);
     tracing_subscriber::fmt()

@@ -174,6 +174,7 @@ impl CheckpointDir {
     fn watch_directory(&mut self, path: &Path) -> io::Result<std::fs::ReadDir> {
         let handle = self.beneath.directory(path)?;
         let (watch, inode) = (self.queue.watch_directory(&path_of(&handle))?, handle.metadata()?.ino());
+        self.queue.watch_opening(&path_of(&handle), watch);
         self.directories.insert(watch, Place { inode, path: path.to_path_buf() });
         self.places.insert(inode, path.to_path_buf());
         self.note_directory(path, inode);
@@ -200,7 +201,13 @@ impl CheckpointDir {
         self.journal.nothing();
         let files = self.files.values_mut().filter_map(|file| file.watch.take());
         let watches = self.directories.drain().map(|(watch, _)| watch).chain(self.job.take()).chain(files);
-        watches.for_each(|watch| self.queue.forget(watch));
+        let queue = &mut self.queue;
+        watches.for_each(|watch| queue.forget(watch));
+    }
+
+    /// Readable when a file was opened; `None` where nobody says so.
+    pub fn opened(&self) -> Option<OwnedFd> {
+        self.queue.opened().ok().flatten()
     }
 
     /// Whether somebody was writing when this was last looked at.
@@ -430,6 +437,7 @@ impl CheckpointDir {
             }
             Notice::Ended(watch) => {
                 if let Some(place) = self.directories.remove(&watch) {
+                    self.queue.forget(watch);
                     self.places.remove(&place.inode);
                 }
                 if let Some(inode) = self.inodes.remove(&watch) {
@@ -580,7 +588,7 @@ impl CheckpointDir {
                 self.queue.forget(watch);
             }
         }
-        let (queue, inodes) = (&self.queue, &mut self.inodes);
+        let (queue, inodes) = (&mut self.queue, &mut self.inodes);
         self.files.retain(|_, file| {
             let whole = file.state == State::Whole;
             if let Some(watch) = file.watch.filter(|_| !whole) {

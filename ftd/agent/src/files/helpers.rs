@@ -126,7 +126,7 @@ impl Helpers {
 
     /// Whoever it was, when nobody knew of it.
     fn killed_for_memory(&mut self) -> Vec<Death> {
-        let kills = ft_sys::oom::kills_on_machine().map(|kills| (Instant::now(), kills));
+        let kills = ft_sys::oom::kills_around().map(|kills| (Instant::now(), kills));
         let before = std::mem::replace(&mut self.kills, kills);
         let killed = before.zip(kills).is_some_and(|((at, before), (_, now))| before != now && at.elapsed() < RECENT);
         let why = "the kernel killed a process for lack of memory while it was written";

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use writers::Writers;
 
 pub use name::NAME;
@@ -33,7 +33,7 @@ pub use name::NAME;
 const WHILE_OPEN: Duration = Duration::from_millis(50);
 /// The same while there are files. Who was killed before a file was made must be known for it then.
 const WHILE_QUIET: Duration = Duration::from_secs(1);
-/// Of a processor's time such a look takes this part at most.
+/// Of a processor's time such a look, and one after files were opened, takes this part at most.
 const PART: u32 = 20;
 
 /// The directory with a thread that takes in what happens there at once: the shorter the time between the closing of a
@@ -80,11 +80,18 @@ impl Watch {
     /// Takes in what happens until the job is over.
     fn attend(&self, events: &OwnedFd) {
         let mut timeout = PollTimeout::NONE;
+        let opened = lock(&self.directory).opened();
+        // Until then it does not matter that files are opened.
+        let mut deaf = Instant::now();
+        // Who opens a file has its descriptor a moment after the notice, and may be interrupted in between: so it is looked
+        // again until then.
+        let mut excited = deaf;
         loop {
             let helpers = lock(&self.helpers).descriptors();
-            let mut waited: Vec<_> =
-                [events.as_fd(), self.news.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN)).into();
-            waited.extend(helpers.iter().map(|helper| PollFd::new(helper.as_fd(), PollFlags::POLLIN)));
+            let listened = opened.as_ref().filter(|_| deaf <= Instant::now());
+            let descriptors = [Some(events.as_fd()), Some(self.news.as_fd()), listened.map(AsFd::as_fd)];
+            let descriptors = descriptors.into_iter().flatten().chain(helpers.iter().map(|helper| helper.as_fd()));
+            let mut waited: Vec<_> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
             match poll(&mut waited, timeout) {
                 Ok(_) | Err(nix::errno::Errno::EINTR) => {}
                 Err(errno) => return tracing::error!(%errno, "nobody watches the restart files any more"),
@@ -94,16 +101,24 @@ impl Watch {
                 return lock(&self.directory).let_go();
             }
             let begun = processor_time();
+            let heard = opened.as_ref().is_some_and(queue::hear);
             let mut directory = lock(&self.directory);
             if directory.is_empty() && helpers.is_empty() {
-                timeout = PollTimeout::NONE;
+                (timeout, deaf) = (PollTimeout::NONE, Instant::now());
                 continue;
             }
             let more = directory.absorb(|| self.survey());
-            let often = directory.is_open() || lock(&self.helpers).is_undecided();
+            if heard {
+                excited = Instant::now() + WHILE_QUIET;
+            }
+            let often = directory.is_open() || lock(&self.helpers).is_undecided() || Instant::now() < excited;
             drop(directory);
             let took = processor_time().saturating_sub(begun);
-            let pause = if often { WHILE_OPEN } else { WHILE_QUIET }.max(took * PART);
+            let mut pause = if often { WHILE_OPEN } else { WHILE_QUIET }.max(took * PART);
+            if heard {
+                pause = pause.min(took * PART);
+                deaf = Instant::now() + pause;
+            }
             timeout = if more { PollTimeout::ZERO } else { PollTimeout::try_from(pause).unwrap_or(PollTimeout::MAX) };
             // However many files there are, and however often they are opened and closed, this costs half of a processor at
             // most: the steps are short, and after each the thread rests for as long as it has worked.

@@ -3,6 +3,7 @@
 use ft_sys::identity::Snapshot;
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 
 /// Most of a file that is searched, and how much of it at a time.
 const MOST_SEARCHED: u64 = 256 << 20;
@@ -49,10 +50,10 @@ impl Default for Programs {
 impl Programs {
     /// What the program of a process holds; nothing where it cannot be read.
     pub(super) fn of(&mut self, pid: i32) -> Contents {
-        self.look(&format!("/proc/{pid}/exe")).unwrap_or_default()
+        self.look(&ft_sys::proc::living(pid).join("exe")).unwrap_or_default()
     }
 
-    fn look(&mut self, path: &str) -> Option<Contents> {
+    fn look(&mut self, path: &Path) -> Option<Contents> {
         let file = File::open(path).ok()?;
         let snapshot = Snapshot::of(&file.metadata().ok()?);
         if let Some((_, contents)) = self.known.iter().find(|(known, _)| *known == snapshot) {
@@ -156,7 +157,7 @@ mod tests {
         assert_eq!(of(&[&filler, b" MPI_Init PMI_FD PMIX_NAMESPACE"]), Contents::default(), "ftd itself");
         let mut programs = Programs::default();
         assert_eq!(programs.of(std::process::id() as i32), Contents::default(), "the agent of a job within the job");
-        let library = programs.look("/proc/self/maps");
+        let library = programs.look(Path::new("/proc/self/maps"));
         assert_eq!((library, programs.known.len()), (Some(Contents::default()), 2));
         assert_eq!(programs.of(-1), Contents::default());
     }

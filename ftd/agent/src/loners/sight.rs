@@ -64,7 +64,7 @@ pub(super) fn look(rank: Rank, pid: i32, around: Surroundings<'_>, programs: &mu
 }
 
 fn read(pid: i32, file: &str) -> Option<Vec<u8>> {
-    ft_sys::proc::read(&ft_sys::proc::of(pid).join(file)).ok()?
+    ft_sys::proc::read(&ft_sys::proc::living(pid).join(file)).ok()?
 }
 
 /// Whether a process was given what keeps every MPI from starting alone. What a program has written over its environment (to
@@ -117,7 +117,7 @@ fn family(map: &[u8]) -> Option<Flavour> {
 
 /// Whether a process has an `epoll` open.
 fn waits_for_events(pid: i32) -> bool {
-    let fds = std::fs::read_dir(ft_sys::proc::of(pid).join("fd")).into_iter().flatten().flatten();
+    let fds = std::fs::read_dir(ft_sys::proc::living(pid).join("fd")).into_iter().flatten().flatten();
     let mut targets = fds.filter_map(|fd| std::fs::read_link(fd.path()).ok());
     targets.any(|target| target == Path::new("anon_inode:[eventpoll]"))
 }

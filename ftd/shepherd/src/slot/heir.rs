@@ -69,7 +69,7 @@ fn descendants() -> Vec<i32> {
 /// Whether a process has loaded an MPI, or the checkpoint library: a file of that name, wherever it lies.
 fn may_join(pid: i32) -> bool {
     const LIBRARIES: [&[u8]; 2] = [b"libmpi", b"libftd_client"];
-    let map = ft_sys::proc::read(&ft_sys::proc::of(pid).join("maps")).ok().flatten().unwrap_or_default();
+    let map = ft_sys::proc::read(&ft_sys::proc::living(pid).join("maps")).ok().flatten().unwrap_or_default();
     let name = |line: &[u8]| line.iter().rposition(|byte| *byte == b'/').map(|at| at + 1);
     let is_one =
         |line: &[u8]| name(line).is_some_and(|at| LIBRARIES.iter().any(|library| line[at..].starts_with(library)));

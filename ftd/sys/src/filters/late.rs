@@ -27,7 +27,7 @@ pub fn late(pids: &[i32], slot: &Slot) -> String {
 fn input(pid: i32, slot: &Slot) -> Option<u64> {
     let nobody_knows = key(SOCKET);
     let is_known = |pipe: &u64| slot.piping.outputs.contains(pipe);
-    let stdin = || match what_it_reads(&proc::of(pid).join("fd/0")) {
+    let stdin = || match what_it_reads(&proc::living(pid).join("fd/0")) {
         Some(Read::Pipe(pipe)) => Some(pipe),
         _ => None,
     };
@@ -56,7 +56,7 @@ fn holders(pipes: &[u64]) -> BTreeMap<u64, Vec<i32>> {
 /// The pipes that a process may write into.
 fn written(pid: i32) -> Vec<u64> {
     const WRITABLE: u32 = 0o200;
-    let entries = fs::read_dir(proc::of(pid).join("fd")).ok().into_iter().flatten().flatten();
+    let entries = fs::read_dir(proc::living(pid).join("fd")).ok().into_iter().flatten().flatten();
     let pipe = |entry: fs::DirEntry| {
         let link = fs::symlink_metadata(entry.path()).ok()?;
         let target = (link.permissions().mode() & WRITABLE != 0).then(|| fs::read_link(entry.path()).ok())??;
