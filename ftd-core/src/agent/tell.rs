@@ -23,6 +23,7 @@ impl Agent {
             chosen: self.has_copies(),
             initialized: computing && self.initialized(),
             restored: computing && self.restored(),
+            joined: self.joined_here(),
             finished: self.finished(),
             left: self.left_with(),
             committed: Some(self.run.ledger.committed().clone()),
