@@ -89,11 +89,20 @@ impl Ended {
 
     /// Whether the wrapper tells of a signal below it of which nobody has seen whom it killed: that was the rank.
     pub fn tells_of_death(&self) -> bool {
-        self.unseen && !matches!(self.of_rank().0, Exit::Code(0..=128 | 193..))
+        let tells = |exit| match exit {
+            Exit::Code(code) => ends_a_process(code - 128),
+            Exit::Signal(_) | Exit::Unseen => true,
+        };
+        self.unseen && tells(self.of_rank().0)
     }
 }
 
 const SIGKILL: i32 = 9;
+
+/// Whether there is a signal of this number, and it ends processes: not SIGCHLD, SIGCONT, those that stop, SIGURG and SIGWINCH.
+fn ends_a_process(signal: i32) -> bool {
+    matches!(signal, 1..=64) && !matches!(signal, 17..=23 | 28)
+}
 
 /// What an exit means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,6 +215,6 @@ mod tests {
         for exit in [Exit::Signal(11), Exit::Code(129), Exit::Code(192), Exit::Unseen] {
             assert!(tells(exit, true) && !tells(exit, false), "{exit:?}");
         }
-        assert!(![0, 1, 128, 193, 255].into_iter().any(|code| tells(Exit::Code(code), true)));
+        assert!(![0, 1, 128, 145, 156, 193, 255].into_iter().any(|code| tells(Exit::Code(code), true)));
     }
 }

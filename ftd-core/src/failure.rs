@@ -90,6 +90,8 @@ pub enum Cause {
     Fenced,
     /// Nobody who held this version of the rank could send it to the rank's node.
     NotFetched(Stamp),
+    /// It ended with status 0 without ever having called `MPI_Init`, in which others wait for it.
+    NeverJoined,
     /// The program's own end, which the user asked to recover from (`--ft-on-abort=recover`).
     Own(OwnEnd),
 }
@@ -176,6 +178,9 @@ impl fmt::Display for Cause {
             Cause::Fenced => f.write_str("had been cut off and killed its ranks"),
             Cause::NotFetched(stamp) => {
                 write!(f, "could not have its {} back: no node that held it could send it", stamp.version)
+            }
+            Cause::NeverJoined => {
+                f.write_str("ended with status 0 before it called MPI_Init, for which the others wait")
             }
             Cause::Own(end) => end.fmt(f),
         }

@@ -23,6 +23,7 @@
 //! | [`ranks`] | sets of ranks, run-length |
 //! | [`breach`] | rules that a simulated run can break |
 //! | [`message`] | what agents of one job tell each other |
+//! | [`joined`] | who has called `MPI_Init`, with which MPI |
 //! | [`report`] | what people are told |
 //! | [`agent`] | the state machine that an agent is |
 //! | `agent/failures.rs` | where a failure set is decided |
@@ -37,6 +38,7 @@ pub mod failure;
 pub mod fence;
 pub mod ids;
 pub mod inventory;
+pub mod joined;
 pub mod members;
 pub mod message;
 pub mod placement;
@@ -55,6 +57,7 @@ pub use blame::{Ended, Exit, Limit, Sight};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
 pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};
+pub use joined::Family;
 pub use members::Members;
 pub use message::PeerMessage;
 pub use placement::Placement;

@@ -9,6 +9,7 @@ use crate::due::{Asked, Granted};
 use crate::failure::Cause;
 use crate::ids::{GroupId, NodeId, Process, Rank, SlotId, Version};
 use crate::inventory::{Choice, Committed, Groups, Inventory, Level, Stamp};
+use crate::joined::Joined;
 use crate::ranks::RankSet;
 use crate::tree::Word;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +142,8 @@ pub struct NodeWord {
     pub initialized: bool,
     /// The ranks have their state back.
     pub restored: bool,
+    /// Who has called `MPI_Init`.
+    pub joined: Joined,
     /// All ranks ended cleanly.
     pub finished: bool,
     /// The job was told to end, and all ranks are gone.
@@ -191,6 +194,7 @@ impl NodeWord {
         self.chosen &= child.chosen;
         self.initialized &= child.initialized;
         self.restored &= child.restored;
+        self.joined.merge(&child.joined);
         self.finished &= child.finished;
         self.left = self.left.zip(child.left).map(|(own, theirs)| own.and(theirs));
         self.committed = match (self.committed.take(), &child.committed) {
@@ -211,8 +215,8 @@ impl NodeWord {
 
     /// A subtree is missing: nothing can be said of all.
     fn without_one(&mut self) {
-        let NodeWord { due, wanted, dead, causes, joiners, .. } = std::mem::take(self);
-        *self = NodeWord { due, wanted, dead, causes, joiners, ..NodeWord::default() };
+        let NodeWord { joined, due, wanted, dead, causes, joiners, .. } = std::mem::take(self);
+        *self = NodeWord { joined, due, wanted, dead, causes, joiners, ..NodeWord::default() };
     }
 }
 
@@ -241,6 +245,8 @@ pub struct Decree {
     pub initialized: bool,
     /// All ranks have their state back.
     pub restored: bool,
+    /// Who has called `MPI_Init`.
+    pub joined: Joined,
     /// All ranks ended cleanly: the job is complete.
     pub finished: bool,
     /// The job was told to end, and all its ranks are gone.
@@ -287,6 +293,7 @@ impl Decree {
             chosen: before.chosen | word.chosen,
             initialized: before.initialized | word.initialized,
             restored: before.restored | word.restored,
+            joined: word.joined.clone(),
             finished: before.finished | word.finished,
             left: before.left.or(word.left),
             complete,

@@ -897,3 +897,84 @@ fn a_program_without_mpi_just_runs_and_its_report_waits_for_nothing() {
     node.tell(exits(2, 0, 0));
     assert_eq!(node.tell(exits(2, 1, 0)), ["agree end 0", "stop world 2"]);
 }
+
+fn joined(world: u64, rank: u32, family: Family) -> Event {
+    Event::Joined { process: process(world, rank), family }
+}
+
+/// A world whose ranks have been started, and have not called `MPI_Init`.
+fn started(mode: Mode) -> Node {
+    let mut node = Node::new(Policy { max_failures: 2, ..Policy::default() }, mode);
+    node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    node.tell(Event::SlotUp(SlotId(0)));
+    node.tell(Event::SlotUp(SlotId(1)));
+    node
+}
+
+const NEVER: &str = "rank 1 on node 0 ended with status 0 before it called MPI_Init, for which the others wait";
+
+#[test]
+fn who_ends_well_without_having_joined_is_waited_for_in_vain() {
+    for end_is_first in [true, false] {
+        let mut node = started(Mode::Reinit);
+        for world in 1..=2 {
+            let mut events = [exits(world, 1, 0), joined(world, 0, Family::Mpich)];
+            if !end_is_first {
+                events.reverse();
+            }
+            for event in events {
+                let said = node.tell(event);
+                assert!(!said.iter().any(|line| line.starts_with("agree")), "the window for others is open: {said:?}");
+            }
+            let said = node.wait(MS);
+            if world == 1 {
+                assert_eq!(said, ["agree epoch 2 world 2", "stop world 1"]);
+                node.tell(Event::WorldEmptied(WorldId(1)));
+                node.tell(Event::Drained(WorldId(1)));
+                node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() });
+            } else {
+                assert!(said.iter().any(|line| line == "agree end 1"), "{said:?}");
+                let said = node.tell(Event::WorldEmptied(WorldId(2)));
+                assert!(said[0].contains("because the program died by itself 2 times in a row"), "{said:?}");
+                assert_eq!(said[0].matches(NEVER).count(), 2, "{said:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_recovery_that_ends_the_job() {
+    let mut node = started(Mode::None);
+    node.tell(joined(1, 0, Family::OpenMpi));
+    node.tell(exits(1, 1, 0));
+    assert_eq!(node.wait(MS), ["agree end 1", "stop world 1"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert!(said[0].contains(NEVER), "{said:?}");
+}
+
+#[test]
+fn who_joined_or_waits_for_nobody_may_end_well() {
+    let mut node = started(Mode::Reinit);
+    for rank in 0..2 {
+        node.tell(joined(1, rank, Family::Mpich));
+        node.tell(Event::Initialized(process(1, rank)));
+    }
+    node.tell(Event::Finalized(process(1, 1)));
+    node.tell(exits(1, 1, 0));
+    assert!(node.wait(MS).is_empty());
+    // Nobody waits where nobody has joined, nor for who has begun with a session.
+    let mut node = started(Mode::Reinit);
+    node.tell(Event::Initializing(process(1, 0)));
+    node.tell(exits(1, 1, 0));
+    assert!(node.wait(MS).is_empty());
+}
+
+#[test]
+fn mpis_that_do_not_understand_each_other_end_the_job() {
+    let mut node = started(Mode::Reinit);
+    assert!(node.tell(joined(1, 1, Family::Mpich)).is_empty());
+    assert_eq!(node.tell(joined(1, 0, Family::OpenMpi)), ["agree end 1", "stop world 1"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    let each = "rank 0 on node 0 uses Open MPI, rank 1 on node 0 uses MPICH or a relative of it";
+    assert!(said[0].ends_with(each), "{said:?}");
+}

@@ -148,6 +148,20 @@ def block_of_two_agents(context, how):
     check(failed == ["rank 1 on node 0 was killed by SIGKILL", "node 0 lost its agent"], f"{failed}: {job.err}")
     check(len(re.findall("^ftd: recovery", job.err, re.M)) == 1 and job.restored == [5], job.err)
 
+
+@scenario("agent-twice")
+def agent_twice(context):
+    """Two agents die in a row: the block says so in one line."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1", "agent.agreed"])
+    job.at_gate("app.compute", 1)
+    job.kill(job.one("ft-agent"))
+    job.kill(job.at_gate("agent.agreed"))
+    job.expect(0)
+    failed = re.findall(r"^ftd:   (?:failed|      )    (\S.*)$", job.err, re.M)
+    check(failed == ["node 0 lost its agent (2 times)"], f"{failed}: {job.err}")
+
+
 @scenario("shepherd-once", each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
 def shepherd_once(context, mpi):
     """The death of a shepherd costs one epoch, and its block says whose it was: its rank, which dies of it, is seen first."""

@@ -169,6 +169,130 @@ def late_for_its_world(context, program):
     check("refused" not in job.err and "has ended" not in job.err and "before ft_init" not in job.err, job.err)
 
 
+@scenario("late-for-a-cancelled-world", each=[{"program": "places.c"}, {"program": "apionly.c"}])
+def late_for_a_cancelled_world(context, program):
+    """The same when it is the job that is over: its user has ended it."""
+    mpi = context.mpi("mpich4")
+    binary = context.program(mpi, program)
+    script = 'if [ "$FT_RANK" = 0 ]; then until [ -e "$HERE/go" ]; do sleep 0.01; done; fi; exec "$@"'
+    gate = "mpi.before-init" if program == "places.c" else "client.copied"
+    job = context.ftrun(mpi, 2, "bash", "-c", script, "bash", binary, gates=[f"{gate}:1", "shepherd.stop:0"],
+                        env={"HERE": context.work}, options=["--ft-grace=0"])
+    of_rank_0 = lambda: [pid for pid in job.below("bash") if proc.environ(pid).get("FT_RANK") == "0"]
+    waiting = eventually(of_rank_0, "rank 0 to be there")[0]
+    job.at_gate(gate, 1)
+    job.interrupt(signal.SIGTERM)
+    job.at_gate("shepherd.stop", 0)
+    (context.work / "go").touch()
+    eventually(lambda: proc.name(waiting) == pathlib.Path(binary).name[:15] or not proc.alive(waiting), "its program")
+    time.sleep(0.2)
+    check(proc.alive(waiting), f"it has ended: {job.err}")
+    job.go("shepherd.stop", 0)
+    job.expect(143)
+    check("world" not in job.err and "refused" not in job.err and "before ft_init" not in job.err, job.err)
+
+
+BEFORE_INIT = "rank 1 on node 0 ended with status 0 before it called MPI_Init, for which the others wait"
+# What a script makes of the death of its program, and what that is for ftd.
+ENDS_BEFORE_INIT = {
+    "pipe": ('"$@" | cat', BEFORE_INIT),
+    "echo": ('"$@"; echo after $?', BEFORE_INIT),
+    "status": ('"$@"; exit $?', "rank 1 on node 0 was killed by SIGKILL"),
+}
+
+
+def killed_before_init(context, mpi, how, first, **options):
+    """A job whose rank 1 was killed below a script when it was about to call MPI_Init: before rank 0 did, or after it."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "ending.c")
+    script = f'{ENDS_BEFORE_INIT[how][0]}; code=$?; touch "$HERE/ended.$FT_RANK"; exit $code'
+    script = script if how != "status" else ENDS_BEFORE_INIT[how][0]
+    gates = ["mpi.before-init:1", "mpi.before-init:0" if first else "mpi.in-init:0:1:mark"]
+    job = context.ftrun(mpi, 2, "bash", "-c", script, "bash", program, "ok", gates=gates, env={"HERE": context.work}, **options)
+    job.at_gate("mpi.before-init" if first else "mpi.in-init", 0)
+    job.kill(job.at_gate("mpi.before-init", 1))
+    if first:
+        eventually((context.work / "ended.1").exists, "the end of rank 1's script")
+        # It says so before it has ended.
+        time.sleep(0.2)
+        check(job.running(), f"the job has ended: {job.err}")
+        job.go("mpi.before-init", 0)
+    return job
+
+
+@scenario("ends-before-init", each=[
+    *({"mpi": m, "how": "pipe", "first": False} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")),
+    {"mpi": "mpich4", "how": "pipe", "first": True}, {"mpi": "openmpi4", "how": "echo", "first": True},
+    {"mpi": "mpich4", "how": "echo", "first": False}, {"mpi": "openmpi4", "how": "status", "first": False},
+    {"mpi": "mpich4", "how": "status", "first": False},
+])
+def ends_before_init(context, mpi, how, first):
+    """A rank is killed below a script before it has called MPI_Init, and the script ends with 0, or with the status that stands
+    for the signal: the others, which wait for it, do not wait for ever, in whichever order the two happen."""
+    job = killed_before_init(context, mpi, how, first)
+    job.expect(0)
+    check(job.output.results == ["of ending"], job.output.text)
+    failed = re.findall(r"^ftd:   failed    (.*)$", job.err, re.M)
+    check(failed == [ENDS_BEFORE_INIT[how][1]], f"{failed}: {job.err}")
+
+
+@scenario("ends-before-init-none", each=[{"how": "pipe"}, {"how": "status"}])
+def ends_before_init_none(context, how):
+    """The same under --ft=none: the job ends, and says why."""
+    job = killed_before_init(context, "mpich4", how, False, ft="none")
+    check(job.wait(20) == (1 if how == "pipe" else 137), f"{job.err}")
+    check(ENDS_BEFORE_INIT[how][1] in job.err, job.err)
+
+
+@scenario("never-calls-init", each=[{"mpi": "openmpi4"}, {"mpi": "mpich4"}])
+def never_calls_init(context, mpi):
+    """One rank's script never starts the MPI program: that is the program's own doing, and ends the job when it has happened
+    --ft-max-failures times. Where nobody calls MPI_Init, or who ended with 0 had called it, all is well."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "ending.c")
+    script = 'if [ "$FT_RANK" = 1 ]; then exit 0; fi; exec "$0" ok'
+    job = context.ftrun(mpi, 2, "bash", "-c", script, program, options=["--ft-max-failures=3"])
+    check(job.wait(30) == 1, f"{job.err}")
+    check("because the program died by itself 3 times in a row" in job.err, job.err)
+    history = job.err[job.err.rindex("its history:"):]
+    check(history.count(BEFORE_INIT) == 3 and job.err.count("ftd: recovery, epoch") == 2, job.err)
+    job = context.ftrun(mpi, 2, "bash", "-c", 'if [ "$FT_RANK" = 1 ]; then exit 0; fi; sleep 0.5')
+    job.expect(0)
+    check(job.err == "", job.err)
+
+
+@scenario("script-tells-of-a-signal")
+def script_tells_of_a_signal(context):
+    """A script that has waited for somebody and ends with 128 and the number of a signal tells of that signal: a program that no
+    MPI and no library tells of is recovered below it as without it. Who has waited for nobody, or ends with another status, means
+    what it says."""
+    once = '[ -e "$HERE/was" ] && exit 0; touch "$HERE/was"; kill -{} $$'
+    for signal_name, inner in (("KILL", once.format("KILL")), ("SEGV", once.format("SEGV"))):
+        (context.work / "was").unlink(missing_ok=True)
+        job = context.ftrun(None, 1, "bash", "-c", f"bash -c '{inner}'; exit $?", env={"HERE": context.work})
+        job.expect(0)
+        check(re.findall(r"^ftd:   failed    (.*)$", job.err, re.M) == [f"rank 0 on node 0 was killed by SIG{signal_name}"], job.err)
+    for script, status in (("exit 137", 137), ("/bin/true; exit 145", 145), ("/bin/true; exit 200", 200), ("/bin/false; exit 3", 3)):
+        job = context.ftrun(None, 1, "bash", "-c", script)
+        check(job.wait(20) == status, job.err)
+        check(f"rank 0 on node 0 exited with code {status}" in job.err and "recovery" not in job.err, job.err)
+
+
+@scenario("mixed-mpis", each=[{"ft": "none"}, {"ft": "reinit"}])
+def mixed_mpis(context, ft):
+    """Ranks of one job use MPIs that do not understand each other: it ends at once, and says who uses what."""
+    programs = [context.program(context.mpi(mpi), "ending.c") for mpi in ("openmpi4", "mpich4")]
+    script = 'if [ "$FT_RANK" = 0 ]; then exec "$0" ok; else exec "$1" ok; fi'
+    for order in (programs, programs[::-1]):
+        job = context.ftrun(context.mpi("openmpi4"), 3, "bash", "-c", script, *order, ft=ft)
+        check(job.wait(20) == 1, f"{job.err}")
+        names = ("Open MPI", "MPICH or a relative of it")
+        first, second = names if order is programs else names[::-1]
+        said = re.findall(r"^ftrun: .*$", job.err, re.M)
+        check(len(said) == 1 and f"rank 0 on node 0 uses {first}" in said[0] and re.search(f"rank [12] on node 0 uses {second}", said[0]), job.err)
+        check("recovery" not in job.err, job.err)
+
+
 @scenario("script-goes-on", each=[{"how": how} for how in ("well", "fails", "cancelled")])
 def script_goes_on(context, how):
     """Nobody stops a script whose rank ended by itself, or after a signal that ends the job."""

@@ -5,6 +5,7 @@ use crate::breach::Breach;
 use crate::failure::OwnEnd;
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, SlotId, Version, WorldId};
 use crate::inventory::{Groups, Inventory, Level, Stamp};
+use crate::joined::Family;
 use crate::members::Members;
 use crate::message::PeerMessage;
 use crate::policy::{Mode, Policy};
@@ -80,6 +81,14 @@ pub enum Event {
     },
     /// The process is about to enter `MPI_Init`, and will tell when it is past it.
     Initializing(Process),
+    /// The process has called `MPI_Init`, which waits for all ranks of the world, and its MPI, of this family, speaks with its
+    /// server. Not told of one that has begun with `MPI_Session_init`, which need not wait for anybody.
+    Joined {
+        /// Which.
+        process: Process,
+        /// What it speaks.
+        family: Family,
+    },
     /// The process is past `MPI_Init`.
     Initialized(Process),
     /// The process's `MPI_Finalize` returned.

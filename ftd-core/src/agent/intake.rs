@@ -26,6 +26,7 @@ impl Agent {
             Event::Started(process) => self.sign(process),
             Event::StartFailed { process, reason, status } => self.take_start_failed(process, reason, status),
             Event::Initializing(process) => self.take_phase(process, Phase::Initializing),
+            Event::Joined { process, family } => self.take_joined(process, family),
             Event::Initialized(process) => self.take_phase(process, Phase::Initialized),
             Event::Finalized(process) => self.take_phase(process, Phase::Finalized),
             Event::Dying(process) => self.take_dying(process, None),

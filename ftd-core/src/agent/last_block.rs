@@ -2,10 +2,9 @@
 //! way: a process is seen dying before anybody can know of what, and the end may follow at once.
 
 use super::Agent;
-use super::block::LastBlock;
+use super::block::{LastBlock, blame};
 use crate::failure::{Cause, Failure, Subject};
 use crate::ids::{Micros, Process};
-use crate::plan::sentences;
 use crate::report::Report;
 
 impl Agent {
@@ -33,10 +32,7 @@ impl Agent {
             return;
         }
         if let Some(LastBlock { mut recovery, .. }) = self.last_block.take() {
-            let episodes = recovery.episodes.iter();
-            let blame =
-                episodes.flat_map(|episode| sentences(&episode.placement, &episode.failures, &self.config.policy));
-            recovery.blame = blame.collect();
+            recovery.blame = blame(&recovery.episodes, &self.config.policy);
             self.report(Report::RecoveryDone(Box::new(recovery)));
         }
     }

@@ -38,6 +38,7 @@ mod gather;
 mod gathered;
 mod held;
 mod holds;
+mod incomplete;
 mod intake;
 mod join;
 mod joining;

@@ -5,6 +5,7 @@ use super::questions::Questions;
 use crate::blame::Phase;
 use crate::ids::{GroupId, Micros, Process, Version};
 use crate::inventory::{Choice, Ledger, Level};
+use crate::joined::Family;
 use crate::record::EpochRecord;
 use crate::word::Holdings;
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Local {
     pub(super) phase: Phase,
+    /// It has called `MPI_Init`, which waits for the others, with an MPI of this family.
+    pub(super) joined: Option<Family>,
     /// Its futex fired before `MPI_Init` was over or after `MPI_Finalize`: its exit will say what that was.
     pub(super) dying: bool,
     /// A survey found it dead or on its way out: its exit will say how.

@@ -35,6 +35,7 @@ impl Agent {
         self.guard_survey();
         self.speak();
         self.guard_holds();
+        self.guard_incomplete();
         self.guard_leaving();
         self.guard_last_block();
         self.guard_stage();

@@ -1,10 +1,10 @@
 //! Telling peers how far this agent is, and people what happened.
 
+use super::block::blame;
 use super::{Agent, Local, Stage};
 use crate::blame::Phase;
 use crate::ids::{Micros, NodeId, Rank};
 use crate::message::PeerMessage;
-use crate::plan::sentences;
 use crate::report::{Recovery, Report};
 use crate::ring;
 use crate::tree::Sending;
@@ -23,6 +23,7 @@ impl Agent {
             chosen: self.has_copies(),
             initialized: computing && self.initialized(),
             restored: computing && self.restored(),
+            joined: self.joined_here(),
             finished: self.finished(),
             left: self.left_with(),
             committed: Some(self.run.ledger.committed().clone()),
@@ -183,11 +184,7 @@ impl Agent {
     pub(super) fn recovery(&mut self, complete: bool) -> Option<Recovery> {
         let record = self.record.as_ref()?;
         let progress = self.progress.take_if(|progress| !progress.episodes.is_empty())?;
-        let blame = progress
-            .episodes
-            .iter()
-            .flat_map(|episode| sentences(&episode.placement, &episode.failures, &self.config.policy))
-            .collect();
+        let blame = blame(&progress.episodes, &self.config.policy);
         let recovery = Recovery {
             epoch: record.epoch,
             world: record.world,

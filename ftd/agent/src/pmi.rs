@@ -5,7 +5,7 @@ use crate::outlet::Outlet;
 use crate::shepherds::Shepherds;
 use crate::worlds::Worlds;
 use ft_wire::{Rank, World as WorldNumber};
-use ftd_core::Event;
+use ftd_core::{Event, Family};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -142,7 +142,7 @@ impl Served {
                 }
             }
             ft_pmi1::Event::Initialized { rank } => {
-                worlds.is_served(shepherds, number, rank);
+                worlds.is_served(job, shepherds, (number, rank), Family::Mpich);
                 if let Some(process) = worlds.without_preload(number, rank) {
                     job.report(Event::Initialized(process));
                 }

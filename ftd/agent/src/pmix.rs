@@ -11,7 +11,7 @@ use crate::worlds::Worlds;
 use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc, SUCCESS, ToAgent, ToPmix};
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Flavour, Rank, Slot, World as WorldNumber, rank};
-use ftd_core::{Event, Process, WorldId};
+use ftd_core::{Event, Family, Process, WorldId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
@@ -244,7 +244,9 @@ impl Pmix {
         let Some(served) = self.worlds.get_mut(&number) else { return Follows::Nothing };
         match message {
             ToAgent::Ready { version } => tracing::debug!(version, "libpmix"),
-            ToAgent::Connected { rank } => worlds.is_served(shepherds, number, rank),
+            ToAgent::Connected { rank } => {
+                worlds.is_served(job, shepherds, (number, rank), Family::OpenMpi);
+            }
             ToAgent::Finalized { rank } => worlds.finalized_without_preload(job, number, rank),
             ToAgent::LostConnection { rank } => {
                 worlds.connection_lost(job, number, rank);

@@ -23,6 +23,8 @@ pub struct Member {
     pub pid: Option<i32>,
     /// It has not called `MPI_Init`, and perhaps never will.
     pub without_mpi: bool,
+    /// It has begun with `MPI_Session_init`, which waits for nobody.
+    pub by_session: bool,
     /// How often it has joined.
     pub joins: u32,
     /// Page shared with the preload.
@@ -46,6 +48,7 @@ impl Member {
             child: None,
             pid: None,
             without_mpi: false,
+            by_session: false,
             joins: 0,
             page: None,
             link: None,

@@ -12,7 +12,7 @@ use ft_sys::peer::Peer;
 use ft_wire::rank::{ToRank, page};
 use ft_wire::shepherd::ToShepherd;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
-use ftd_core::{Event, Limit, Process, SlotId, WorldId, blame};
+use ftd_core::{Event, Family, Limit, Process, SlotId, WorldId, blame};
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -47,6 +47,8 @@ pub struct Ended {
     pub status: i32,
     /// Why the kernel may have killed it.
     pub limit: Option<Limit>,
+    /// It had waited for a process of its own.
+    pub waited: bool,
 }
 
 /// All of them.
@@ -109,10 +111,12 @@ impl Worlds {
         self.member(world, rank).map(|member| member.process)
     }
 
-    /// Whether the processes of this world are being killed, for another one. One of them that has a question is not answered:
-    /// what it would say of the answer is no longer so. At the job's end what can still print has time, and is told.
-    pub fn is_being_ended(&self, job: &Job, number: WorldNumber) -> bool {
-        !job.over && self.get(number).is_some_and(|world| world.stopping)
+    /// Whether this rank is being killed, because its world or the job is over. If it has a question it is not answered: what it
+    /// would say of the answer is no longer so. At the job's end those have time who were left behind by what ftrun had started
+    /// for the rank, and they are told.
+    pub fn is_being_ended(&self, job: &Job, number: WorldNumber, rank: Rank) -> bool {
+        let left_behind = || job.over && self.member(number, rank).is_some_and(|member| member.ended);
+        self.get(number).is_some_and(|world| world.stopping) && !left_behind()
     }
 
     /// A new world, whose processes are about to be started. Returns the older ones: they keep nothing but their litter.
@@ -207,9 +211,10 @@ impl Worlds {
 
     /// A slot's direct child has ended. `told`: an MPI that nothing was preloaded in front of.
     pub fn child_ended(&mut self, job: &mut Job, files: &files::Watch, ended: Ended) {
-        let Ended { world, rank, pid, status, limit } = ended;
-        // With an MPI that nothing was preloaded in front of, nobody has told which process below a wrapper is the rank.
-        let told = job.spec.linked_in.is_some() && job.spec.mpi != "auto";
+        let Ended { world, rank, pid, status, limit, waited } = ended;
+        // What died below a wrapper before it joined nobody has seen. And with an MPI that nothing was preloaded in front of, nobody
+        // tells which process is the rank.
+        let told = waited || (job.spec.linked_in.is_some() && job.spec.mpi != "auto");
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
         let stopping = self.get(world).is_some_and(|world| world.stopping);
         let (process, unseen, below) = match self.member_mut(world, rank) {
@@ -337,7 +342,10 @@ impl Worlds {
     pub fn may_join(&self, shepherds: &Shepherds, number: WorldNumber, rank: Rank, peer: Peer) -> Result<Held, String> {
         let pid = peer.pid;
         let Some(world) = self.running(number) else {
-            return Err(format!("world {number} has ended; the job is at world {}", self.newest().unwrap_or(0)));
+            return Err(match self.newest() {
+                Some(newest) if newest > number => format!("world {number} has ended; the job is at world {newest}"),
+                _ => "the job has ended".to_string(),
+            });
         };
         let Some(member) = world.members.get(&rank) else {
             return Err(format!("world {number} has no rank {rank} on this node"));
@@ -432,9 +440,18 @@ impl Worlds {
     }
 
     /// A rank's MPI speaks with its server: it will not start alone.
-    pub fn is_served(&mut self, shepherds: &Shepherds, number: WorldNumber, rank: Rank) {
+    pub fn is_served(
+        &mut self,
+        job: &mut Job,
+        shepherds: &Shepherds,
+        (number, rank): (WorldNumber, Rank),
+        family: Family,
+    ) {
         if let Some(member) = self.member_mut(number, rank) {
             member.served = true;
+            if !member.by_session {
+                job.report(Event::Joined { process: member.process, family });
+            }
             self.tell_served(shepherds, number, rank);
         }
     }

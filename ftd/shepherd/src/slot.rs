@@ -295,7 +295,15 @@ impl Slot {
         let harmless = matches!(signal, nix::libc::SIGUSR1 | nix::libc::SIGUSR2);
         if let Some(Waiting { start: Start { world, rank, .. }, .. }) = self.waiting.take_if(|_| !harmless) {
             // It will not be started any more, as if it had died of the signal.
-            return vec![ToAgent::Exited { world, rank, pid: 0, status: signal, oom: false, cpu_limit: false }];
+            return vec![ToAgent::Exited {
+                world,
+                rank,
+                pid: 0,
+                status: signal,
+                oom: false,
+                cpu_limit: false,
+                waited: false,
+            }];
         }
         self.told_to_end |= !harmless;
         self.scripts_go_on();
@@ -469,6 +477,8 @@ impl Slot {
             let at_limit = body.is_some_and(|body| {
                 (body.killed || self.joined.as_ref().is_some_and(killed)) && self.is_at_cpu_limit(body.pid)
             });
+            let of_child = |pid| self.child.as_ref().is_some_and(|child| child.pid == pid);
+            let waited = body.is_some_and(|body| of_child(body.pid) && ft_sys::death::has_waited(body.pid));
             let Some((pid, status)) = ft_sys::wait::next_ended() else { return reports };
             self.notes.stir();
             if let Some(joined) = self.joined.as_mut().filter(|joined| joined.pid == pid) {
@@ -505,7 +515,7 @@ impl Slot {
                 let pid = if undecided { 0 } else { child.pid };
                 let (status, cpu_limit) =
                     (status.as_raw(), killed && at_limit && body.is_some_and(|body| body.pid == child.pid));
-                reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit });
+                reports.push(ToAgent::Exited { world, rank, pid, status, oom, cpu_limit, waited });
                 // A wrapper that is being ended says nothing of the rank below it.
                 if left_alone || child.is_rank {
                     self.own_ends.extend(reports.last().filter(|_| status != 0).cloned());

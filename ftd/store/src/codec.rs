@@ -226,6 +226,7 @@ fn cause_out(cause: Cause) -> v1::Cause {
             Cause::NotFetched(Stamp { version, epoch }) => {
                 C::NotFetched(v1::Stamp { version: version.0, epoch: epoch.0 })
             }
+            Cause::NeverJoined => C::NeverJoined(true),
             Cause::Own(end) => C::Own(own_out(end)),
         }),
     }
@@ -246,6 +247,7 @@ fn cause_in(cause: v1::Cause) -> Result<Cause, CodecError> {
         C::NotFetched(v1::Stamp { version, epoch }) => {
             Cause::NotFetched(Stamp { version: Version(version), epoch: EpochId(epoch) })
         }
+        C::NeverJoined(_) => Cause::NeverJoined,
         C::Own(end) => Cause::Own(own_in(end)?),
     })
 }
@@ -338,6 +340,7 @@ mod tests {
             Cause::WorldServerLost,
             Cause::NodeSilent,
             Cause::Fenced,
+            Cause::NeverJoined,
             Cause::NotFetched(Stamp { version: Version(60), epoch: EpochId(2) }),
             Cause::Own(OwnEnd::Abort(-3)),
         ];

@@ -134,6 +134,12 @@ pub fn waited_for_cpu_limit(pid: i32, limit: u64) -> bool {
     proc::stat(&proc::of(pid)).ok().flatten().is_some_and(|stat| uses_up(limit, of_others(stat)))
 }
 
+/// Whether a process, dead and not waited for, had itself waited for one: no process runs without touching memory, and what the
+/// waited-for have touched is counted.
+pub fn has_waited(pid: i32) -> bool {
+    proc::stat(&proc::of(pid)).ok().flatten().is_some_and(|stat| stat.cminflt > 0)
+}
+
 /// The hard limit of a process's CPU time, in seconds; `None` when it has none.
 pub fn cpu_limit(pid: i32) -> Option<u64> {
     let limits = String::from_utf8(proc::read(&proc::of(pid).join("limits")).ok()??).ok()?;
@@ -159,6 +165,7 @@ fn kill_is_pending(task: &Path) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::CommandExt;
     use std::process::Command;
 
     fn eventually(what: impl Fn() -> bool) -> bool {
@@ -252,6 +259,18 @@ mod tests {
         assert!(eventually(|| is_past_user_code(pid).unwrap()));
         assert!(waited_for_cpu_limit(pid, 1) && !waited_for_cpu_limit(pid, 10));
         wrapper.wait().unwrap();
+    }
+
+    #[test]
+    fn who_has_waited_for_a_process_is_told_from_who_has_not() {
+        for (script, waited) in [("exit 137", false), ("sleep 60 & exit 137", false), ("/bin/true; exit 137", true)] {
+            let mut child = Command::new("sh").args(["-c", script]).process_group(0).spawn().unwrap();
+            let pid = child.id() as i32;
+            assert!(eventually(|| is_past_user_code(pid).unwrap()));
+            assert_eq!(has_waited(pid), waited, "{script}");
+            child.wait().unwrap();
+            crate::process::kill(-pid, libc::SIGKILL);
+        }
     }
 
     #[test]

@@ -173,6 +173,8 @@ pub enum ToAgent {
         oom: bool,
         /// Killed when it had used up the CPU time that its limit allows.
         cpu_limit: bool,
+        /// It had waited for a process of its own: its status may tell of that one's.
+        waited: bool,
     },
     /// Nothing is left below the slot.
     Emptied {

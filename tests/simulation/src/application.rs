@@ -272,6 +272,7 @@ impl World {
         let (name, node, group) = (proc.name, proc.node, proc.got.len());
         if !std::mem::replace(&mut proc.greeted, true) {
             self.local(node, Event::Initializing(name));
+            self.local(node, Event::Joined { process: name, family: ftd_core::Family::OpenMpi });
             for peer in self.program.neighbours(name.rank).to_vec() {
                 self.send_to_peer(id, Packet::Hello { from: id, to: Rank(peer) }, Rank(peer));
             }

@@ -12,7 +12,7 @@ use ftd_core::{Event, Micros, Version};
 /// One of them says something.
 pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
     if let ToAgent::Hello { world, rank, pid: _, layout } = message {
-        if rooms.worlds.is_being_ended(&rooms.job, world) {
+        if rooms.worlds.is_being_ended(&rooms.job, world, rank) {
             return;
         }
         let Some((link, peer)) = rooms.door.take_stranger(connection) else { return };

@@ -18,20 +18,22 @@ use std::sync::Arc;
 struct Library {
     flavour: Flavour,
     name: String,
+    /// It was called by `MPI_Session_init`.
+    session: bool,
 }
 
 /// One of them says something.
 pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
     match message {
         ToAgent::Hello { world, rank, pid: _, flavour, library, session } => {
-            if rooms.worlds.is_being_ended(&rooms.job, world) {
+            if rooms.worlds.is_being_ended(&rooms.job, world, rank) {
                 return;
             }
             let Some((link, peer)) = rooms.door.take_stranger(connection) else { return };
             if flavour == Flavour::OpenMpi && session {
                 rooms.pmix.serve_sessions(peer.pid);
             }
-            let library = Library { flavour, name: library };
+            let library = Library { flavour, name: library, session };
             if let Err(reason) = welcome(rooms, connection, (world, rank), &library, (link.clone(), peer)) {
                 link.send(&ToRank::Refused { reason });
             }
@@ -77,6 +79,7 @@ fn welcome(
     if let Some(member) = worlds.member_mut(number, rank) {
         member.without_mpi = false;
         member.joins += 1;
+        member.by_session = library.session;
         job.report(Event::Initializing(member.process));
         member.page = map;
         if let Some(former) = member.link.replace(link.clone()) {

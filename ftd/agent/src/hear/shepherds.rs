@@ -32,9 +32,9 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent, fds: 
             worlds.orphaned(shepherds, (world, rank), heir);
             files.ended_well(pid);
         }
-        ToAgent::Exited { world, rank, pid, status, oom, cpu_limit } => {
+        ToAgent::Exited { world, rank, pid, status, oom, cpu_limit, waited } => {
             let limit = if oom { Some(Limit::Memory) } else { cpu_limit.then_some(Limit::CpuTime) };
-            exited(rooms, Ended { world, rank, pid, status, limit });
+            exited(rooms, Ended { world, rank, pid, status, limit, waited });
         }
         ToAgent::Lingers { world } => job.report(Event::Lingers(WorldId(world))),
         ToAgent::Emptied { world } => {

@@ -58,7 +58,7 @@ impl Slot {
         }
         let status = wrapper.map_or(0, Status::as_raw);
         // The one who ended was named before; the other one did not end well.
-        Some(ToAgent::Exited { world, rank, pid: 0, status, oom: false, cpu_limit: false })
+        Some(ToAgent::Exited { world, rank, pid: 0, status, oom: false, cpu_limit: false, waited: false })
     }
 }
 
