@@ -99,6 +99,91 @@ def own_memory_mpi_io(context, mpi, how):
         path.unlink(missing_ok=True)
 
 
+OWN_LIBRARY = """
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/shm.h>
+int make_own(const char *name) {
+    int file = shm_open(name, O_CREAT | O_EXCL | O_RDWR, 0600);
+    return file < 0 ? -1 : shmget(IPC_PRIVATE, 4096, IPC_CREAT | 0600);
+}
+"""
+
+
+def own_libraries(context, number):
+    """Libraries of a program's own, each in a file of its own."""
+    source = context.work / "own.c"
+    source.write_text(OWN_LIBRARY)
+    libraries = [context.work / f"libown{n}.so" for n in range(number)]
+    for library in libraries:
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return libraries
+
+
+@scenario("own-memory-loaded", public=True, each=[{"mpi": m, "when": w} for m in ALL for w in ("late", "during")])
+def own_memory_loaded(context, mpi, when):
+    """What a library makes that the program loads after MPI_Finalize, where the MPI has unloaded libraries, or that another
+    of its threads loads while MPI_Init runs, is the program's."""
+    mpi = context.mpi(mpi)
+    name, libraries = f"ftd-own-{os.getpid()}", own_libraries(context, 3)
+    ranks = range(2)
+    gates = [f"{gate}:{rank}" for gate in ("mpi.in-init", "app.load", "app.loaded") for rank in ranks]
+    job = context.ftrun(mpi, 2, context.program(mpi, "loads.c"), when, f"/{name}", *libraries, ft="none",
+                        gates=gates if when == "during" else [])
+    try:
+        if when == "during":
+            for rank in ranks:
+                job.at_gate("mpi.in-init", rank)
+                job.at_gate("app.load", rank)
+                job.go("app.load", rank)
+                job.at_gate("app.loaded", rank)
+                job.go("app.loaded", rank)
+                job.go("mpi.in-init", rank)
+        job.expect(0)
+        segments = re.findall(r"^rank \d segment (\d+)$", job.output.text, re.M)
+        check(len(segments) == 2 * len(libraries), job.output.text)
+        there = sorted(path.name for path in SHM.glob(f"{name}.*"))
+        check(there == [f"{name}.{rank}.{n}" for rank in ranks for n in range(len(libraries))], f"left: {there}")
+        check("ftd:" not in job.err, job.err)
+    finally:
+        for path in SHM.glob(f"{name}.*"):
+            path.unlink()
+    for segment in segments:
+        remove_segment(segment)
+
+
+RESULT_IN_MEMORY = """
+import sys
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.Get_rank()
+total = MPI.COMM_WORLD.allreduce(rank)
+MPI.Finalize()
+from multiprocessing import resource_tracker, shared_memory
+memory = shared_memory.SharedMemory(name=f"{sys.argv[1]}.{rank}", create=True, size=100)
+memory.buf[:6] = b"result"
+# It is meant to outlive this program.
+resource_tracker.unregister(memory._name, "shared_memory")
+print("result", total)
+"""
+
+
+@scenario("own-memory-python", public=True)
+def own_memory_python(context):
+    """A result that a program in Python leaves in shared memory after MPI.Finalize() is there for the next program."""
+    mpi = context.mpi("openmpi4")
+    (context.work / "program.py").write_text(RESULT_IN_MEMORY)
+    name = f"ftd-result-{os.getpid()}"
+    job = context.ftrun(mpi, 2, "/usr/bin/python3", "program.py", name, ft="none")
+    try:
+        job.expect(0)
+        texts = [(SHM / f"{name}.{rank}").read_bytes()[:6] for rank in range(2) if (SHM / f"{name}.{rank}").exists()]
+        check(texts == [b"result"] * 2, f"what was left: {texts}")
+        check(job.output.results == ["1"] * 2 and job.err == "", f"{job.output.text}{job.err}")
+    finally:
+        for path in SHM.glob(f"{name}.*"):
+            path.unlink()
+
+
 KINDS = ["psm_ab12cd34", "psm2_shm.1001.ab", "mpich_shar_tmpAbCdEf", "mpich_shm_1a2b3c4d_0", "ucx_shm_posix_7f00ab12",
          "vader_segment.host.1001.5a0001.1", "sm_segment.host.1001.5a0001.1", "open_mpi.0000", "Intel_MPI_AbCdEf", "shm_mpi_1"]
 

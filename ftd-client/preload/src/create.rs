@@ -4,7 +4,8 @@
 //! The program calls them too, at any time and from anywhere, before `main`, in signal handlers, in children of a `fork`. Its
 //! calls go straight to the native function: who calls is told by the return address.
 
-use crate::{link, mark, objects, page, probe};
+use crate::owner::{self, Owner};
+use crate::{link, mark, page, probe};
 use ft_sys::gate;
 use ft_sys::identity::Identity;
 use ft_sys::made::{NotNoted, Notebook, Record, Segment};
@@ -160,11 +161,16 @@ impl Drop for Descriptor {
     }
 }
 
-/// The notebook, if such a call of this caller's is to be noted.
-fn to_be_noted(path: &CStr, flags: c_int, caller: usize) -> Option<Notebook> {
+/// The notebook, if such a call of this caller's is to be noted, and whether the caller may be the program.
+fn to_be_noted(path: &CStr, flags: c_int, caller: usize) -> Option<(Notebook, bool)> {
     let creates = flags & libc::O_CREAT != 0 && flags & libc::O_TMPFILE != libc::O_TMPFILE;
     let name = path.to_bytes().strip_prefix(SHM).filter(|name| creates && !name.is_empty() && !name.contains(&b'/'));
-    name.and_then(|_| notes()).filter(|_| objects::is_of_mpi(caller))
+    let notebook = name.and_then(|_| notes())?;
+    match owner::of(caller) {
+        Owner::Mpi => Some((notebook, false)),
+        Owner::Unknown => Some((notebook, true)),
+        Owner::Program => None,
+    }
 }
 
 /// Whether the file may be the program's, made by MPI-IO, which lives in the same libraries. That opens with the permissions
@@ -271,6 +277,14 @@ fn create_announced(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::m
     }
 }
 
+fn create_by(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t, may_be_of_program: bool) -> c_int {
+    if may_be_of_program {
+        create_for_program(notebook, path, flags, mode)
+    } else {
+        create(notebook, path, flags, mode)
+    }
+}
+
 /// Makes a file that may be the program's: it is noted so that it can be named, and stays.
 fn create_for_program(notebook: Notebook, path: &CStr, flags: c_int, mode: libc::mode_t) -> c_int {
     match Identity::of_path(path) {
@@ -313,8 +327,7 @@ unsafe extern "C" fn openat_by(
     // SAFETY: openat takes a C string.
     let path = unsafe { CStr::from_ptr(path) };
     match to_be_noted(path, flags, caller) {
-        Some(notebook) if may_be_of_mpi_io(flags, mode) => create_for_program(notebook, path, flags, mode),
-        Some(notebook) => create(notebook, path, flags, mode),
+        Some((notebook, unknown)) => create_by(notebook, path, flags, mode, unknown || may_be_of_mpi_io(flags, mode)),
         None => native_openat(directory, path, flags, mode),
     }
 }
@@ -346,10 +359,10 @@ unsafe extern "C" fn shm_open_by(name: *const c_char, flags: c_int, mode: libc::
         if let Some(place) = path.get_mut(SHM.len()..SHM.len() + bytes.len()) {
             place.copy_from_slice(bytes);
             if let Ok(path) = CStr::from_bytes_until_nul(&path)
-                && let Some(notebook) = to_be_noted(path, flags, caller)
+                && let Some((notebook, unknown)) = to_be_noted(path, flags, caller)
             {
                 // As libc does.
-                return create(notebook, path, flags | libc::O_NOFOLLOW | libc::O_CLOEXEC, mode);
+                return create_by(notebook, path, flags | libc::O_NOFOLLOW | libc::O_CLOEXEC, mode, unknown);
             }
         }
     }
@@ -373,13 +386,13 @@ unsafe extern "C" fn mkostemp_by(template: *mut c_char, flags: c_int, caller: us
         let path = unsafe { CStr::from_ptr(template) };
         let length = path.count_bytes();
         if path.to_bytes().ends_with(b"XXXXXX")
-            && let Some(notebook) = to_be_noted(path, flags, caller)
+            && let Some((notebook, unknown)) = to_be_noted(path, flags, caller)
         {
             for _ in 0..TRIES {
                 // SAFETY: the last six characters of the caller's string, which it gives to be written to.
                 random_name(unsafe { std::slice::from_raw_parts_mut(template.add(length - 6).cast(), 6) });
                 // SAFETY: still the caller's C string.
-                let fd = create(notebook, unsafe { CStr::from_ptr(template) }, flags, 0o600);
+                let fd = create_by(notebook, unsafe { CStr::from_ptr(template) }, flags, 0o600, unknown);
                 if fd >= 0 || errno() != libc::EEXIST {
                     return fd;
                 }
@@ -414,7 +427,7 @@ unsafe extern "C" fn mkstemp_by(template: *mut c_char, caller: usize) -> c_int {
 /// Of private segments also the program's are noted: those of a killed process are named, since few can find them again.
 extern "C" fn shmget_by(key: libc::key_t, size: libc::size_t, flags: c_int, caller: usize) -> c_int {
     let Some(notebook) = notes().filter(|_| key == libc::IPC_PRIVATE) else { return native_shmget(key, size, flags) };
-    let (segment, of_mpi) = (Segment::to_be_made(), objects::is_of_mpi(caller));
+    let (segment, of_mpi) = (Segment::to_be_made(), owner::of(caller) == Owner::Mpi);
     let place = match note(notebook, &Record::segment(&segment, of_mpi)) {
         Ok(place) => place,
         Err(error) => return fail(error),
@@ -422,7 +435,7 @@ extern "C" fn shmget_by(key: libc::key_t, size: libc::size_t, flags: c_int, call
     let id = native_shmget(key, size, flags);
     let error = errno();
     if of_mpi {
-        let loading = !objects::is_initialized();
+        let loading = !owner::is_initialized();
         gate::reach(if loading { "mpi.made-segment-loading" } else { "mpi.made-segment" }, link::rank());
     }
     if let Some(place) = place {

@@ -18,6 +18,8 @@ mod mark;
 mod mpi;
 mod native;
 mod objects;
+mod opens;
+mod owner;
 mod page;
 mod probe;
 mod stdout;
@@ -28,6 +30,7 @@ pub use mpi::{
     MPI_Abort, MPI_Finalize, MPI_Init, MPI_Init_thread, MPI_Session_finalize, MPI_Session_init, PMPI_Abort,
     PMPI_Finalize, PMPI_Init, PMPI_Init_thread, PMPI_Session_finalize, PMPI_Session_init,
 };
+pub use opens::interposed_dlopen;
 pub use probe::interposed_dlsym;
 
 /// ftrun reads in this file which build it is of.

@@ -5,7 +5,7 @@
 
 use crate::link::{self, ask_to_abort, tell};
 use crate::native::find;
-use crate::{mark, objects, page, stdout};
+use crate::{mark, owner, page, stdout};
 use ft_sys::gate;
 use ft_wire::rank::ToAgent;
 use ft_wire::rank::page::{PHASE, PHASE_CONNECTED, PHASE_FINALIZE, PHASE_FINALIZED, PHASE_INIT, PHASE_RUNNING};
@@ -69,7 +69,7 @@ fn initialize(init: *mut c_void, session: bool, call: impl FnOnce() -> c_int) ->
         ours = page::is_owner();
         if ours {
             stdout::make_live();
-            objects::init_begins(find(c"PMPI_Init").unwrap_or(init));
+            owner::init_begins(find(c"PMPI_Init").unwrap_or(init));
             page::set(PHASE, PHASE_INIT);
             gate::reach("mpi.in-init", rank);
         }
@@ -77,7 +77,7 @@ fn initialize(init: *mut c_void, session: bool, call: impl FnOnce() -> c_int) ->
     let code = call();
     guarded(|| {
         if ours {
-            objects::init_ended();
+            owner::init_ended();
         }
         if ours && code == 0 {
             open(|open| if session { open.sessions += 1 } else { open.world = true });
@@ -109,6 +109,7 @@ fn finalize(session: bool, call: impl FnOnce() -> c_int) -> c_int {
         if code == 0 {
             open(|open| if session { open.sessions = open.sessions.saturating_sub(1) } else { open.world = false });
             if last {
+                owner::finalized();
                 page::set(PHASE, PHASE_FINALIZED);
                 tell(&ToAgent::Finalized);
                 gate::reach("mpi.after-finalize", rank);

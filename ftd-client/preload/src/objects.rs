@@ -1,9 +1,8 @@
-//! The loaded objects, and which of them belong to the MPI.
+//! The loaded objects.
 
-use crate::native::find;
+use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ops::Range;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 #[cfg(target_pointer_width = "64")]
 type Header = libc::Elf64_Phdr;
@@ -27,12 +26,60 @@ pub(crate) struct Object {
     needed: Vec<Vec<u8>>,
 }
 
-impl Object {
-    /// Whether another object's dependency means this one.
-    fn is_called(&self, name: &[u8]) -> bool {
-        let path = self.path.as_bytes();
-        self.soname == name || path.rsplit(|byte| *byte == b'/').next() == Some(name)
+/// The last part of a path.
+fn file_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
+}
+
+/// What the objects are called, for [`reached`].
+pub(crate) struct Names<'a>(HashMap<&'a [u8], usize>);
+
+impl<'a> Names<'a> {
+    /// Of two with one name the first in the linker's order counts, as for the linker.
+    pub(crate) fn of(objects: &'a [Object]) -> Self {
+        let mut names = HashMap::with_capacity(3 * objects.len());
+        for (at, object) in objects.iter().enumerate() {
+            let path = object.path.as_bytes();
+            for name in [path, file_name(path), &object.soname] {
+                names.entry(name).or_insert(at);
+            }
+        }
+        names.remove(b"".as_slice());
+        Self(names)
     }
+
+    /// The object that a call of `dlopen` with this name means, if it is loaded.
+    pub(crate) fn opened_as(&self, name: &[u8]) -> Option<usize> {
+        // The linker replaces `$ORIGIN` and its like.
+        let name = if name.contains(&b'$') { file_name(name) } else { name };
+        self.0.get(name).copied()
+    }
+}
+
+/// Which objects are among these, or needed by them.
+pub(crate) fn reached(objects: &[Object], names: &Names, from: impl IntoIterator<Item = usize>) -> Vec<bool> {
+    let mut todo: Vec<usize> = from.into_iter().collect();
+    let mut reached = vec![false; objects.len()];
+    while let Some(at) = todo.pop() {
+        if !std::mem::replace(&mut reached[at], true) {
+            todo.extend(objects[at].needed.iter().filter_map(|name| names.0.get(name.as_slice())));
+        }
+    }
+    reached
+}
+
+/// How many objects were unloaded in this process's life: cheap, for it looks at none.
+pub(crate) fn unloaded() -> u64 {
+    unsafe extern "C" fn first(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
+        // SAFETY: dl_iterate_phdr passes a valid description, and the pointer that unloaded() gave it.
+        let (info, found) = unsafe { (&*info, &mut *found.cast::<u64>()) };
+        *found = info.dlpi_subs;
+        1
+    }
+    let mut found = 0u64;
+    // SAFETY: the callback gets a pointer to `found`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(first), (&raw mut found).cast()) };
+    found
 }
 
 /// All loaded objects, in the linker's order.
@@ -88,24 +135,6 @@ fn range_of(base: usize, headers: &[Header]) -> Range<usize> {
     ranges.map(|(start, bytes)| start..start + bytes).reduce(both).unwrap_or(0..0)
 }
 
-/// Where the loaded objects lie. Much less work than [`loaded`], for this is asked while an MPI loads a hundred of them.
-fn ranges() -> Vec<Range<usize>> {
-    unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _size: usize, found: *mut c_void) -> c_int {
-        // SAFETY: dl_iterate_phdr passes a valid description, and the pointer that ranges() gave it.
-        let (info, found) = unsafe { (&*info, &mut *found.cast::<Vec<Range<usize>>>()) };
-        if !info.dlpi_phdr.is_null() {
-            // SAFETY: the program headers are as many as is said, and stay while this runs.
-            let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
-            found.push(range_of(info.dlpi_addr as usize, headers));
-        }
-        0
-    }
-    let mut found = Vec::with_capacity(256);
-    // SAFETY: the callback gets a pointer to `found`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut found).cast()) };
-    found
-}
-
 /// An entry of the dynamic section.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -156,72 +185,4 @@ unsafe fn read_dynamic(object: &mut Object, dynamic: *const Dyn) {
     (object.relocations, object.symbols) = (relocations, symbols);
     object.soname = value(DT_SONAME).map(text).unwrap_or_default();
     object.needed = entries().filter(|entry| entry.tag == DT_NEEDED).map(|entry| text(entry.value)).collect();
-}
-
-/// Whose code lies where.
-struct Table {
-    /// Addresses, and whether they are the MPI's.
-    ranges: Vec<(Range<usize>, bool)>,
-    /// Whose code is at other addresses: while `MPI_Init` runs, what it loads is the MPI's.
-    others: bool,
-}
-
-/// Replaced as a whole and never freed: an interposed call may be reading it. There are two per `MPI_Init`.
-static TABLE: AtomicPtr<Table> = AtomicPtr::new(std::ptr::null_mut());
-
-fn publish(table: Table) {
-    TABLE.store(Box::into_raw(Box::new(table)), Ordering::Release);
-}
-
-fn table() -> Option<&'static Table> {
-    // SAFETY: null, or a table that is never freed.
-    unsafe { TABLE.load(Ordering::Acquire).as_ref() }
-}
-
-/// `MPI_Init` is about to run: the MPI is the object that holds this address, and all that it needs.
-pub(crate) fn init_begins(native: *const c_void) {
-    publish(Table { ranges: mpi_of(native), others: true });
-}
-
-/// Where the loaded objects lie, and which of them are the MPI with this function.
-fn mpi_of(native: *const c_void) -> Vec<(Range<usize>, bool)> {
-    let objects = loaded();
-    let mut of_mpi: Vec<bool> = objects.iter().map(|object| object.range.contains(&(native as usize))).collect();
-    let mut todo: Vec<usize> = (0..objects.len()).filter(|at| of_mpi[*at]).collect();
-    while let Some(at) = todo.pop() {
-        for name in &objects[at].needed {
-            if let Some(next) = objects.iter().position(|object| object.is_called(name)).filter(|next| !of_mpi[*next]) {
-                of_mpi[next] = true;
-                todo.push(next);
-            }
-        }
-    }
-    objects.into_iter().map(|object| object.range).zip(of_mpi).collect()
-}
-
-/// `MPI_Init` has returned. What was loaded meanwhile is the MPI's, what is loaded from now on is the program's.
-pub(crate) fn init_ended() {
-    let ranges = ranges().into_iter().map(|range| (range.clone(), is_of_mpi(range.start))).collect();
-    publish(Table { ranges, others: false });
-}
-
-/// Whether `MPI_Init` has been entered.
-pub(crate) fn is_initialized() -> bool {
-    table().is_some()
-}
-
-/// Whether code at this address belongs to the MPI. Before `MPI_Init` the MPI is what is loaded as such by now: its libraries
-/// may do things while they are loaded.
-pub(crate) fn is_of_mpi(address: usize) -> bool {
-    let Some(table) = table() else {
-        let native = find(c"PMPI_Init");
-        return native.is_some_and(|native| is_in(&mpi_of(native), address).unwrap_or(false));
-    };
-    // Code that is in no object, a just-in-time compiler's, is the program's.
-    is_in(&table.ranges, address)
-        .unwrap_or_else(|| table.others && ranges().iter().any(|range| range.contains(&address)))
-}
-
-fn is_in(ranges: &[(Range<usize>, bool)], address: usize) -> Option<bool> {
-    ranges.iter().find(|(range, _)| range.contains(&address)).map(|(_, of_mpi)| *of_mpi)
 }
