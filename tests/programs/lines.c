@@ -8,6 +8,7 @@
  *   b  collects lines in a buffer of its own, which a registered function hands to stdio
  *   r  another thread reads standard input all the time
  *   h  another thread holds stdout for ever, and lines go past stdio
+ *   w  starts a filter of its own after MPI_Init, $LINES_FILTER, and prints through that
  *   c  C++: std::cout.  u  C++: std::cout, not synchronised with stdio.  l  C++: std::clog, not synchronised
  * Places: app.first before the first step; app.step at the end of step LINES_AT (6), after the line. */
 #include "gate.h"
@@ -55,6 +56,13 @@ static void print_line(char how, int rank, int step) {
         printf("%s\n", line);
 }
 
+static void print_through(const char *filter) {
+    FILE *pipe = popen(filter, "w");
+    if (!pipe || dup2(fileno(pipe), 1) != 1)
+        abort();
+    close(fileno(pipe));
+}
+
 static void check(int code, const char *what) {
     if (code != 0) {
         fprintf(stderr, "lines: %s: %s\n", what, ft_strerror(code));
@@ -78,6 +86,8 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (how == 'f' || how == 'r')
         setvbuf(stdout, own, _IOFBF, sizeof own);
+    if (how == 'w')
+        print_through(getenv("LINES_FILTER"));
     if (how == 'b')
         check(ft_on_checkpoint(hand_over, collected), "ft_on_checkpoint");
     if (how == 'r' && pthread_create(&thread, NULL, read_on, NULL) != 0)

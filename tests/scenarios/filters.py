@@ -25,7 +25,12 @@ HOWS = {
               'printf "%s\\n" "${all[@]}"; }',
     # In a session of its own, by a pipe with a name.
     "session": f'mkfifo "$HERE/p.$$"; setsid bash -c \'{LATE}\' <"$HERE/p.$$" & exec "$@" >"$HERE/p.$$"',
+    # It has opened that pipe itself, as `awk '...' pipe` does: not as its standard input.
+    "by-name": 'mkfifo "$HERE/p.$$"; bash -c \'exec 5<"$0"; while [ ! -e "$HERE/go" ]; do sleep 0.01; done; '
+               'mapfile -u 5 -t all; printf "%s\\n" "${all[@]}"\' "$HERE/p.$$" & exec "$@" >"$HERE/p.$$"',
 }
+# The program starts its filter itself after MPI_Init; it is the direct child, or stands below a script.
+OWN = {"own": 'exec "$@"', "own-below": '"$@"; exit $?'}
 # It stands above the rank, which has a terminal of its own.
 SCRIPT = 'exec script -qefc "stty -opost; exec $*" /dev/null'
 
@@ -82,24 +87,31 @@ def filter_of_the_killed(context):
     check(job.output.text.split() == [str(n) for n in range(1, 6001)], f"not whole: {job.output.text[-100:]!r}")
 
 
+def seen(environ):
+    """How many filters the shepherds of a process's job have noted."""
+    return sum(pid >> 60 == 1 for pid in proc.noted(pathlib.Path(environ["FT_SOCKET"]).parent))
+
+
 @scenario(
     "filter-in-a-recovery",
     each=[{"mpi": "openmpi4", "how": how} for how in [*HOWS, "script"]]
     + [{"mpi": "mpich4", "how": "tee"}, {"mpi": "openmpi4", "how": "agent"}, {"mpi": "openmpi4", "how": "wrapper"},
-       {"mpi": "openmpi4", "how": "shepherd"}],
+       {"mpi": "openmpi4", "how": "shepherd"}, {"mpi": "mpich4", "how": "own"}, {"mpi": "openmpi4", "how": "own-below"}],
 )
 def filter_in_a_recovery(context, mpi, how):
     """A rank is killed, or the agent, a shepherd, or the rank and its wrapper in one: every line that a rank had handed to its filter comes out,
     above the recovery block and before the next world's; the job ends with its right result."""
     mpi, size, steps = context.mpi(mpi), 2, 15
-    wrapper = SCRIPT if how == "script" else HOWS[{"agent": "tee", "wrapper": "pipeline", "shepherd": "tee"}.get(how, how)]
-    command = [context.program(mpi, "lines.c"), str(steps), "4", "p"]
+    hows = {**HOWS, **OWN, "script": SCRIPT, "agent": HOWS["tee"], "wrapper": HOWS["pipeline"], "shepherd": HOWS["tee"]}
+    command = [context.program(mpi, "lines.c"), str(steps), "4", "w" if how in OWN else "p"]
     stopping = [] if how in ("agent", "shepherd") else range(size)
     job = context.ftrun(
-        mpi, size, "bash", "-c", wrapper, "bash", *command, env={"HERE": context.work},
+        mpi, size, "bash", "-c", hows[how], "bash", *command, env={"HERE": context.work, "LINES_FILTER": LATE},
         gates=["client.copied:0:3", "client.copied:1:3", *(f"shepherd.stop:{slot}" for slot in stopping)],
     )
     ranks = {rank: job.at_gate("client.copied", rank) for rank in range(size)}
+    if how in OWN:
+        until(lambda: seen(proc.environ(ranks[1])) >= size, "no filters are noted")
     terminals = job.below("script")
     proc.freeze(*terminals)
     if how == "agent":
@@ -150,6 +162,25 @@ def filter_that_never_ends(context, when):
     said = re.findall(r"ftd: slot 0: killed ([\d.]+) s after the end of the (\w+), and .* lost: process \d+ \(bash\)", job.err)
     wanted = {"end": [("2.5", "job")], "recovery": [("0.5", "rank"), ("2.5", "job")], "cancelled": [("0.5", "rank")]}
     check(said == wanted[when], f"{said}: {job.err}")
+
+
+# It takes a second for what the others pass on at once.
+SLOW = 'while read -r line; do sleep 0.1; echo "$line"; done'
+
+
+@scenario("filter-too-slow", each=[{"when": "end"}, {"when": "recovery"}, {"when": "shepherd"}])
+def filter_too_slow(context, when):
+    """A filter that needs longer than it has is ended and named; a status that would have been 0 is 1, because output is lost."""
+    last = {"recovery": "kill -9 $$", "shepherd": 'touch "$HERE/printed"; exec sleep 1000'}.get(when)
+    first = f'if [ "$FT_WORLD" != 1 ]; then exit 0; fi; exec > >({SLOW}); {NOTED} seq 100; {last}'
+    rank = first if last else f"exec seq 100 > >({SLOW})"
+    job = context.ftrun(None, 1, "bash", "-c", rank, env={"HERE": context.work}, hurry=10 if when == "end" else 4)
+    if when == "shepherd":
+        until((context.work / "printed").exists, "the rank does not print")
+        job.kill(job.one("ft-shepherd"))
+    job.expect(1, patience=20)
+    check(job.err.count("had not printed is lost: process") == 1, job.err)
+    check(0 < len(job.output.text.split()) < 100, job.output.text)
 
 
 # What holds it open: a process that the rank has left in the background, or a script outside of the job.

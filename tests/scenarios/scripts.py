@@ -11,6 +11,7 @@ from harness import proc
 from harness.job import check
 from harness.registry import scenario
 
+from .output import check_printed
 from .processes import eventually
 
 # What it does after a rank that was killed takes longer than the test; one that ended well it only reports.
@@ -143,6 +144,33 @@ def script_stands_still(context, how):
     job.expect(0, context.reference(mpi, 2, program))
     check(job.restored == [5], f"restored {job.restored}")
     check(how == "undecided" or not list(context.work.glob("next.*")), "a script went on")
+
+
+@scenario("stopped-goes-on")
+def stopped_goes_on(context):
+    """A rank below a script is killed, and its shepherd when it has stopped script and filter: the filter goes on, and passes on what
+    it has."""
+    mpi, steps = context.mpi("mpich4"), 15
+    wrapper = '"$@" | { until [ -e "$HERE/go" ]; do sleep 0.01; done; while read -r line; do echo "$line"; done; }; exit 0'
+    command = [context.program(mpi, "lines.c"), str(steps), "4", "p"]
+    gates = ["client.copied:1:3", "agent.dying:1", "shepherd.script-stopped:1"]
+    job = context.ftrun(mpi, 2, "bash", "-c", wrapper, "bash", *command, gates=gates, env={"HERE": context.work})
+    rank = job.at_gate("client.copied", 1)
+    shepherd, script = job.shepherd_of(rank), proc.stat(rank)[1]
+    filters = [pid for pid in proc.descendants(shepherd) if proc.stat(pid)[1] == script and pid != rank]
+    # The rank's parent does not wait for it before its shepherd has seen how it ended.
+    proc.freeze(script)
+    job.kill(rank)
+    job.at_gate("shepherd.script-stopped", 1)
+    check(len(filters) == 1, f"one filter, not {filters}")
+    # It has the signal, and stands still as soon as it is given a processor.
+    eventually(lambda: proc.stat(filters[0])[0] == "T", "the filter to be stopped")
+    (context.work / "go").touch()
+    job.kill(shepherd)
+    job.go("agent.dying", 1)
+    job.expect(0)
+    check_printed(job, 2, steps, 8)
+    check("had not printed" not in job.err, job.err)
 
 
 @scenario("late-for-its-world", each=[{"program": "places.c"}, {"program": "apionly.c"}])

@@ -121,6 +121,31 @@ def signal_wrapper(context, mpi):
     no_recovery(job)
 
 
+# Its program has ended, and it has not waited for that yet: it works on what has come of it.
+WORKS_ON = '''
+import os, signal, subprocess, sys
+program = subprocess.Popen(sys.argv[1:])
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+open(os.environ["HERE"] + "/works." + os.environ["FT_RANK"], "w").close()
+signal.sigwait([signal.SIGTERM])
+print("wrapper saved", flush=True)
+'''
+
+
+@scenario("signal-wrapper-works-on", public=True, each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
+def signal_wrapper_works_on(context, mpi):
+    """A wrapper whose rank has ended hears the signal itself, also when it has not waited for the rank."""
+    mpi = context.mpi(mpi)
+    command = ["/usr/bin/python3", "-c", WORKS_ON, context.program(mpi, "places.c")]
+    job = context.ftrun(mpi, 2, *command, options=["--ft-grace=4"], env={"HERE": context.work})
+    eventually(job, lambda: len(list(context.work.glob("works.*"))) == 2, "the ranks do not end")
+    job.interrupt(signal.SIGTERM)
+    job.expect(0)
+    check(job.output.text.count("wrapper saved\n") == 2, job.output.text)
+    no_recovery(job)
+
+
 @scenario("wrapper-dies", each=[{"mpi": "mpich4", "how": "SIGTERM"}, {"mpi": "openmpi4", "how": "SIGKILL"}])
 def wrapper_dies(context, mpi, how):
     """The death of a wrapper alone is none of its rank's: the rank computes on, its end is the slot's, and its own signals

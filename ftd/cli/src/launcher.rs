@@ -123,7 +123,7 @@ struct Shepherd {
     rank: Option<Rank>,
     /// It may have told an agent who it is, and keep arenas for it.
     dialled: bool,
-    /// Output was lost because nobody read it.
+    /// It has ended filters: output was lost.
     lost_output: bool,
     /// Shepherds in a row before it that were ended without having come so far.
     unborn: u32,
@@ -187,7 +187,7 @@ pub struct Launcher {
     /// Orphans of helpers that died are being killed; then the agent hears of these slots, or a new agent is started.
     orphans: Option<Orphans>,
     lost: Vec<Slot>,
-    /// Filters were ended in a recovery while nobody read what this process prints.
+    /// Filters were ended: output was lost.
     lost_output: bool,
     /// Shepherds that died since every one of them was known to the agent, of those that may have kept something.
     died: usize,
@@ -742,7 +742,7 @@ impl Launcher {
         let Some(orphans) = self.orphans.as_mut() else { return };
         let (age, (gone, late)) = (orphans.age(), orphans.round(&own));
         if let Some(sentence) = late {
-            self.lost_output |= self.output.is_behind();
+            self.lost_output = true;
             self.output.say(&format!("ftrun: {sentence}"));
         }
         if !gone {

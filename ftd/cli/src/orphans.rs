@@ -1,9 +1,12 @@
 //! What helpers that died have left: it is killed, and what the ranks of a dead shepherd had printed through filters of their
-//! own is not lost for that.
+//! own is not lost for that: a filter that such a shepherd had stopped goes on.
 
 use ft_sys::filters;
+use ft_sys::individual::Individual;
 use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
+use nix::libc::SIGCONT;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,6 +17,8 @@ const FILTERS: Duration = Duration::from_secs(2);
 #[derive(Debug, Default)]
 pub struct Orphans {
     slot: filters::Slot,
+    /// Those that a shepherd may have stopped, and whom it cannot continue any more.
+    stopped: BTreeSet<Individual>,
     sweep: Sweep,
     spared: Vec<i32>,
 }
@@ -21,8 +26,11 @@ pub struct Orphans {
 impl Orphans {
     /// Of shepherds that have noted what they knew in the job's directory.
     pub fn of_job(job_dir: &Path) -> Orphans {
-        let piping = ft_sys::notes::read(job_dir).piping;
-        Orphans { slot: filters::Slot { piping, ..filters::Slot::default() }, ..Orphans::default() }
+        let noted = ft_sys::notes::read(job_dir);
+        // It stops those above a rank before all else.
+        let stopped = noted.stopped.union(&noted.piping.above).copied().collect();
+        let slot = filters::Slot { piping: noted.piping, ..filters::Slot::default() };
+        Orphans { slot, stopped, ..Orphans::default() }
     }
 
     /// How long it has been going on.
@@ -47,6 +55,12 @@ impl Orphans {
             *spared = if has_time { filters::filters(found, slot) } else { Vec::new() };
             spared.clone()
         });
+        // What was not to go on has been killed.
+        let spared: BTreeSet<Individual> = self.spared.iter().filter_map(|pid| Individual::of(*pid)).collect();
+        for one in spared.intersection(&self.stopped) {
+            one.hold().inspect(|process| drop(process.signal(SIGCONT)));
+        }
+        self.stopped.retain(|one| !spared.contains(one));
         (gone && self.spared.is_empty(), sentence)
     }
 }

@@ -179,11 +179,6 @@ impl Output {
         lines.chain(self.held.as_ref().map(|held| held.since + HOLD)).min()
     }
 
-    /// Whether so much waits to be written that nothing more is read.
-    pub fn is_behind(&self) -> bool {
-        self.sinks().any(|sink| sink.pending() >= PENDING)
-    }
-
     /// Whether nothing waits to be written.
     pub fn all_written(&self) -> bool {
         self.held.is_none() && self.block.is_none() && self.sinks().all(|sink| sink.pending() == 0)

@@ -33,6 +33,10 @@ pub const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
 
+/// How often it is looked whether the rank prints elsewhere than before. What it prints there, until that is seen, and is killed, is
+/// lost: of the dead it is not known where they printed.
+const PRINTS: Duration = Duration::from_millis(100);
+
 /// A start that waits until nobody writes the program any more.
 #[derive(Debug)]
 struct Waiting {
@@ -98,6 +102,8 @@ pub struct Slot {
     stdin: Stdin,
     /// How the rank prints.
     piping: filters::Piping,
+    /// When it is looked whether that has changed.
+    next_print: Instant,
     held: Option<Held>,
     soft_limits: Option<(u64, u64)>,
     waiting: Option<Waiting>,
@@ -112,7 +118,7 @@ pub struct Slot {
     feeder: Option<Feeder>,
     output: Output,
     arenas: BTreeMap<Rank, OwnedFd>,
-    /// Filters were ended while what they had printed was not read.
+    /// Filters were ended which may have had something to print.
     lost: bool,
     /// What runs here was told to end by the job's user.
     told_to_end: bool,
@@ -164,6 +170,7 @@ impl Slot {
             job_dir: options.job_dir.clone(),
             stdin,
             piping: filters::Piping::default(),
+            next_print: Instant::now(),
             held: options.held.take(),
             soft_limits: options.soft_limits,
             waiting: None,
@@ -197,15 +204,27 @@ impl Slot {
 
     /// How long until what is below is to be noted again.
     pub fn until_noted(&self) -> Duration {
-        if self.is_emptying() { Duration::MAX } else { self.notes.pause() }
+        let prints = || self.next_print.saturating_duration_since(Instant::now());
+        match self.rank_pid() {
+            _ if self.is_emptying() => Duration::MAX,
+            Some(_) => self.notes.pause().min(prints()),
+            None => self.notes.pause(),
+        }
     }
 
     /// Notes what is below, and how much memory has killed, when it is time to. What is being killed anyway is not looked at.
     pub fn note(&mut self) {
         self.kills.look();
-        if !self.is_emptying() && self.notes.look_if_due() {
-            self.note_piping_of_child();
+        if !self.is_emptying() && (self.notes.look_if_due() || self.prints_elsewhere()) {
+            self.note_piping_of_rank();
         }
+    }
+
+    /// Whether the rank prints elsewhere than was known, when it is time to look.
+    fn prints_elsewhere(&mut self) -> bool {
+        let Some(rank) = self.rank_pid().filter(|_| Instant::now() >= self.next_print) else { return false };
+        self.next_print = Instant::now() + PRINTS;
+        self.piping.lacks(rank, &self.output.pipes())
     }
 
     /// The arenas that are kept, by owner.
@@ -307,7 +326,8 @@ impl Slot {
         }
         self.told_to_end |= !harmless;
         self.scripts_go_on();
-        let told = self.joined.as_ref().map(|joined| joined.held.signal(signal));
+        // One that has ended, and is not waited for yet, takes any signal.
+        let told = self.joined.as_ref().filter(|joined| joined.held.lives()).map(|joined| joined.held.signal(signal));
         if let Some(child) = self.child.as_ref().filter(|_| !matches!(told, Some(Ok(())))) {
             ft_sys::process::kill(child.pid, signal);
         }
@@ -346,10 +366,18 @@ impl Slot {
         }
     }
 
-    /// The same of a direct child that may be no rank of MPI's.
-    fn note_piping_of_child(&mut self) {
-        if let Some(child) = self.child.as_ref().filter(|child| !child.is_rank && self.joined.is_none()) {
-            self.note_piping(child.pid);
+    /// The same of whoever is the rank now. It may have been another one before, and may print elsewhere than it did.
+    fn note_piping_of_rank(&mut self) {
+        if let Some(rank) = self.rank_pid() {
+            self.note_piping(rank);
+        }
+    }
+
+    /// The joined process, or the direct child, which may be no rank of MPI's.
+    fn rank_pid(&self) -> Option<i32> {
+        match &self.joined {
+            Some(joined) => Some(joined.pid).filter(|_| joined.held.lives()),
+            None => self.child.as_ref().map(|child| child.pid),
         }
     }
 
@@ -455,7 +483,7 @@ impl Slot {
     /// Kills everything below but filters, which have a while; [`emptied`](Self::emptied) tells when it is gone. `over`: it is
     /// the job that is over.
     pub fn stop(&mut self, world: World, over: bool) {
-        self.note_piping_of_child();
+        self.note_piping_of_rank();
         let leaving = Leaving::stop(self.leaving.take(), world, over);
         self.leave(leaving);
     }
@@ -549,9 +577,7 @@ impl Slot {
             reports.extend(self.waits_for_reader(&mut leaving));
         }
         if leaving.is_late() {
-            let late = self.late(&leaving, &mut slot).map(ToAgent::Notice);
-            self.lost |= late.is_some() && self.output.is_unread();
-            reports.extend(late);
+            reports.extend(self.late(&leaving, &mut slot).map(ToAgent::Notice));
             leaving.end();
         }
         let left = leaving.left;
@@ -598,7 +624,7 @@ impl Slot {
         reports
     }
 
-    /// Whether output was lost since the last call because nobody read it.
+    /// Whether output was lost since the last call because filters were ended.
     pub fn takes_loss(&mut self) -> bool {
         std::mem::take(&mut self.lost)
     }
@@ -623,12 +649,14 @@ impl Slot {
         filters::Slot { ranks: ranks.collect(), piping: self.piping.clone() }
     }
 
-    /// What is to be said of those whose time is over.
-    fn late(&self, leaving: &Leaving, slot: &mut filters::Slot) -> Option<String> {
+    /// What is to be said of those whose time is over. Nobody can tell what a filter has read and not printed: it counts as a loss.
+    fn late(&mut self, leaving: &Leaving, slot: &mut filters::Slot) -> Option<String> {
         let found = ft_sys::process::own_descendants();
         let filters = filters::filters(&found, slot);
         let prints = |pid: &i32| filters.contains(pid) || self.output.is_held_by(*pid);
         let late: Vec<i32> = found.iter().copied().filter(prints).collect();
+        self.lost |= late.iter().any(|pid| filters.contains(pid) || filters::may_be_one(*pid));
+        self.lost |= !late.is_empty() && self.output.is_unread();
         (!late.is_empty()).then(|| {
             let (slot, since, late) = (self.number, leaving.since(), filters::late(&late, slot));
             format!("slot {slot}: killed {since}, and what they had not printed is lost: {late}")

@@ -5,12 +5,14 @@ mod late;
 
 use crate::individual::Individual;
 use crate::proc;
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 pub use late::late;
 
@@ -29,6 +31,12 @@ pub struct Piping {
 }
 
 impl Piping {
+    /// Whether a rank prints now into what is not known yet, and is none of `others`: programs send their standard output elsewhere
+    /// at any time.
+    pub fn lacks(&self, rank: i32, others: &[u64]) -> bool {
+        outputs(rank).any(|pipe| !self.outputs.contains(&pipe) && !others.contains(&pipe))
+    }
+
     /// A rank, or what may be one: its pipes, those of its filters, and who stands above it.
     pub fn note(&mut self, rank: i32) {
         self.outputs.extend(outputs(rank));
@@ -55,6 +63,8 @@ struct Process {
     parent: i32,
     /// The pipes that it reads.
     reads: Vec<u64>,
+    /// The files that it reads otherwise than as its standard input, which may be pipes that have a name.
+    files: Vec<(u64, PathBuf)>,
     /// It has the master's side of a terminal that it made for others.
     terminal: bool,
 }
@@ -78,9 +88,7 @@ pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     loop {
         let reads = |process: &&Process| {
             let was_one = || slot.piping.readers.contains(&process.individual()) && can_print(process.pid);
-            was_one()
-                || readers.contains(&process.parent)
-                || process.reads.iter().any(|pipe| slot.piping.outputs.contains(pipe))
+            was_one() || readers.contains(&process.parent) || process.reads_one_of(&slot.piping.outputs).is_some()
         };
         let unknown = |process: &&Process| !readers.contains(&process.pid);
         let more: Vec<&Process> = all.iter().filter(may_read).filter(unknown).filter(reads).collect();
@@ -112,6 +120,11 @@ pub fn named(pids: &[i32]) -> String {
     if others.is_empty() { named } else { format!("{named}, and {} more", others.len()) }
 }
 
+/// Whether the standard input of a process is a pipe: it may be a filter of somebody who had ended before that was seen.
+pub fn may_be_one(pid: i32) -> bool {
+    matches!(what_it_reads(&proc::living(pid).join("fd/0")), Some(Read::Pipe(_)))
+}
+
 /// Whether a process has one of these pipes open, called as in [`Piping`].
 pub fn has_open(pid: i32, pipes: &[u64]) -> bool {
     let descriptors = fs::read_dir(proc::living(pid).join("fd")).ok().into_iter().flatten().flatten();
@@ -138,25 +151,36 @@ impl Process {
 
     fn of(pid: i32) -> Option<Process> {
         let stat = proc::stat(&proc::of(pid)).ok()??;
-        let (mut reads, mut terminal) = (Vec::new(), false);
+        let (mut reads, mut files, mut terminal) = (Vec::new(), Vec::new(), false);
         for entry in fs::read_dir(proc::living(pid).join("fd")).ok().into_iter().flatten().flatten() {
             match what_it_reads(&entry.path()) {
                 Some(Read::Pipe(pipe)) => reads.push(pipe),
+                Some(Read::File(name)) => files.push((name, entry.path())),
                 Some(Read::Terminal) => terminal = true,
                 None => {}
             }
         }
-        Some(Process { pid, start: stat.starttime, parent: stat.ppid, reads, terminal })
+        Some(Process { pid, start: stat.starttime, parent: stat.ppid, reads, files, terminal })
+    }
+
+    /// The first of these pipes that it reads.
+    fn reads_one_of(&self, outputs: &BTreeSet<u64>) -> Option<u64> {
+        // Of files only those are looked at into which a rank prints: a log that it writes is no pipe.
+        let mut named = self.files.iter().filter(|(name, descriptor)| outputs.contains(name) && is_fifo(descriptor));
+        let pipe = self.reads.iter().find(|pipe| outputs.contains(pipe));
+        pipe.copied().or_else(|| named.next().map(|(name, _)| *name))
     }
 }
 
 enum Read {
     Pipe(u64),
+    /// It may be a pipe with a name.
+    File(u64),
     Terminal,
 }
 
 /// What a descriptor in `/proc/<pid>/fd` reads that comes to an end with others.
-fn what_it_reads(descriptor: &std::path::Path) -> Option<Read> {
+fn what_it_reads(descriptor: &Path) -> Option<Read> {
     const READABLE: u32 = 0o400;
     let is_readable = |link: Metadata| link.permissions().mode() & READABLE != 0;
     fs::symlink_metadata(descriptor).ok().filter(|link| is_readable(link.clone()))?;
@@ -167,13 +191,17 @@ fn what_it_reads(descriptor: &std::path::Path) -> Option<Read> {
         target if target.starts_with(b"pipe:[") => key(target).map(Read::Pipe),
         // What shells that have no pipes use for them.
         target if is_stdin && target.starts_with(b"socket:[") => key(target).map(Read::Pipe),
-        // Any other file may lie on a server that does not answer, and is not asked what it is.
-        target if is_stdin && target.starts_with(b"/") => {
-            fs::metadata(descriptor).ok().filter(|file| file.file_type().is_fifo())?;
-            key(target).map(Read::Pipe)
-        }
+        target if is_stdin && target.starts_with(b"/") && is_fifo(descriptor) => key(target).map(Read::Pipe),
+        target if !is_stdin && target.starts_with(b"/") => key(target).map(Read::File),
         _ => None,
     }
+}
+
+/// Whether a descriptor in `/proc/<pid>/fd` is a pipe that has a name. The file may lie on a server that does not answer, and that
+/// is not asked.
+fn is_fifo(descriptor: &Path) -> bool {
+    let found = statx(CWD, descriptor, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE);
+    found.is_ok_and(|file| FileType::from_raw_mode(file.stx_mode.into()) == FileType::Fifo)
 }
 
 /// The pipes that are a process's standard output and error; what else these are names no pipe that anybody reads.
@@ -275,6 +303,8 @@ mod tests {
         assert_eq!(filters_of(with_its_own, &["bash", "cat", "perl", "sleep"], "perl"), ["cat", "sleep"]);
         let fifo = "d=$(mktemp -d); mkfifo $d/f; cat <$d/f & exec 3>$d/f; rm -r $d; sleep 60 >&3; true";
         assert_eq!(filters_of(fifo, &["bash", "cat", "sleep"], "sleep"), ["cat"]);
+        let by_name = "d=$(mktemp -d); mkfifo $d/f; sed '' $d/f & exec 3>$d/f; rm -r $d; sleep 60 >&3; true";
+        assert_eq!(filters_of(by_name, &["bash", "sed", "sleep"], "sleep"), ["sed"]);
     }
 
     #[test]
@@ -282,6 +312,9 @@ mod tests {
         let none: [&str; 0] = [];
         // It reads what no rank writes: the death of its producer is no end.
         assert_eq!(filters_of("sleep 60 | cat; true", &["bash", "cat", "sleep"], "bash"), none);
+        // It reads the log that the rank writes, which has no end.
+        let log = "f=$(mktemp); tail -f $f >/dev/null & exec 3>$f; rm $f; sleep 60 >&3; true";
+        assert_eq!(filters_of(log, &["bash", "sleep", "tail"], "sleep"), none);
         // It reads a pipe of its own.
         let own = "sleep 60 | cat & exec -a rank perl -e 'sleep 60'";
         assert_eq!(filters_of(own, &["cat", "perl", "sleep"], "perl"), none);

@@ -25,6 +25,8 @@ const ABOVE: u64 = 1 << 62;
 const OUTPUT: u64 = 1 << 61;
 /// Set in the number of a filter.
 const READER: u64 = 1 << 60;
+/// Set in the number of one that the shepherd has stopped.
+const STOPPED: u64 = 1 << 59;
 /// How much longer each pause is than the one before. All of a node's ranks start at once, and looks take their processors.
 const GROWTH: u32 = 4;
 
@@ -36,6 +38,7 @@ pub struct Notes {
     own: Option<Individual>,
     piping: Piping,
     noted: BTreeSet<Individual>,
+    stopped: BTreeSet<Individual>,
     next: Instant,
     pause: Duration,
 }
@@ -45,7 +48,8 @@ impl Notes {
     pub fn new(job_dir: &Path, slot: u32) -> Notes {
         let path = job_dir.join(format!("{PREFIX}{slot}"));
         let next = Instant::now() + SELDOM;
-        Notes { path, file: None, own: None, piping: Piping::default(), noted: BTreeSet::new(), next, pause: SOON }
+        let (noted, stopped) = (BTreeSet::new(), BTreeSet::new());
+        Notes { path, file: None, own: None, piping: Piping::default(), noted, stopped, next, pause: SOON }
     }
 
     /// As if these had been seen.
@@ -105,6 +109,14 @@ impl Notes {
         }
     }
 
+    /// Notes whom the shepherd is about to stop, or that it has continued all.
+    pub fn stopped(&mut self, now: BTreeSet<Individual>) {
+        if now != self.stopped {
+            self.stopped = now;
+            self.write(&self.noted.clone());
+        }
+    }
+
     fn keep(&mut self, now: BTreeSet<Individual>) {
         if now != self.noted && self.write(&now).is_some() {
             self.noted = now;
@@ -118,6 +130,7 @@ impl Notes {
         all.iter().for_each(|one| bytes.append(&mut record(one.pid as u64, one.start)));
         self.piping.above.iter().for_each(|one| bytes.append(&mut record(one.pid as u64 | ABOVE, one.start)));
         self.piping.readers.iter().for_each(|one| bytes.append(&mut record(one.pid as u64 | READER, one.start)));
+        self.stopped.iter().for_each(|one| bytes.append(&mut record(one.pid as u64 | STOPPED, one.start)));
         self.piping.outputs.iter().for_each(|pipe| bytes.append(&mut record(OUTPUT, *pipe)));
         if self.file.is_none() {
             let open = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&self.path);
@@ -141,6 +154,8 @@ pub struct Noted {
     pub keepers: BTreeSet<Individual>,
     /// What they saw below themselves.
     pub below: BTreeSet<Individual>,
+    /// Whom they had stopped.
+    pub stopped: BTreeSet<Individual>,
     /// How what was below them prints.
     pub piping: Piping,
 }
@@ -156,17 +171,20 @@ pub fn read(job_dir: &Path) -> Noted {
         for record in bytes.chunks_exact(RECORD) {
             let word = |at: usize| record[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
             let (pid, start) = (word(0), word(8));
-            let set = match pid & (KEEPER | ABOVE | OUTPUT | READER) {
+            let set = match pid & (KEEPER | ABOVE | OUTPUT | READER | STOPPED) {
                 KEEPER => &mut noted.keepers,
                 ABOVE => &mut noted.piping.above,
                 READER => &mut noted.piping.readers,
+                STOPPED => &mut noted.stopped,
                 OUTPUT => {
                     noted.piping.outputs.insert(start);
                     continue;
                 }
                 _ => &mut noted.below,
             };
-            set.extend(i32::try_from(pid & !(KEEPER | ABOVE | READER)).ok().map(|pid| Individual { pid, start }));
+            set.extend(
+                i32::try_from(pid & !(KEEPER | ABOVE | READER | STOPPED)).ok().map(|pid| Individual { pid, start }),
+            );
         }
     }
     noted
@@ -187,6 +205,10 @@ mod tests {
         let noted = read(directory.path());
         assert_eq!(noted.keepers.iter().map(|keeper| keeper.pid).collect::<Vec<_>>(), [std::process::id() as i32]);
         assert!(noted.below.contains(&identity));
+        notes.stopped([identity].into());
+        assert_eq!(read(directory.path()), Noted { stopped: [identity].into(), ..noted });
+        notes.stopped(BTreeSet::new());
+        assert!(read(directory.path()).stopped.is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
         notes.look();

@@ -20,7 +20,7 @@ impl Lifeline {
     pub const HERE: u8 = 3;
     /// What the shepherd says there before it tells an agent who it is: as long as it has not, it keeps nothing for anybody.
     pub const DIALS: u8 = 4;
-    /// What the shepherd says there when it has ended filters that waited for the launcher's reader: output is lost.
+    /// What the shepherd says there when it has ended filters that may have had something to print: output is lost.
     pub const LOST: u8 = 5;
 }
 

@@ -6,6 +6,7 @@
 
 use super::*;
 use individual::Held;
+use std::collections::BTreeSet;
 
 /// So long the decision may take, which is a matter of milliseconds. When none comes the script goes on: no stop is for ever.
 const UNDECIDED: Duration = Duration::from_secs(2);
@@ -39,25 +40,33 @@ impl Above {
 }
 
 impl Stopped {
-    /// Stops these first, then all others below.
-    fn stop(&mut self, scripts: Vec<Held>) {
+    /// Stops these first, then all others below. Whoever cleans up when this process is killed now is to let them go on: those above
+    /// the rank are noted as such, the others are before they are stopped.
+    fn stop(&mut self, scripts: Vec<Held>, notes: &mut Notes) {
         self.processes.extend(scripts.into_iter().filter(stops));
         // A command that has just been started is no more to come to its end than the next one.
-        let others = ft_sys::process::own_descendants().into_iter().filter_map(Held::of);
-        self.processes.extend(others.filter(stops));
+        let others: Vec<Held> =
+            ft_sys::process::own_descendants().into_iter().filter_map(Held::of).filter(runs).collect();
+        notes.stopped(self.processes.iter().chain(&others).map(|process| process.identity).collect());
+        self.processes.extend(others.into_iter().filter(stops));
         self.until = Some(Instant::now() + scaled(UNDECIDED));
     }
 
-    fn go_on(&mut self) {
+    fn go_on(&mut self, notes: &mut Notes) {
         self.until = None;
         self.processes.drain(..).for_each(|process| drop(process.signal(nix::libc::SIGCONT)));
+        notes.stopped(BTreeSet::new());
     }
+}
+
+/// Whether nobody has stopped a process.
+fn runs(process: &Held) -> bool {
+    ft_sys::process::condition(process.identity.pid).is_some_and(|its| !matches!(its.state, 'T' | 't'))
 }
 
 /// Stops a process. One that somebody has stopped already, that one will continue.
 pub(super) fn stops(process: &Held) -> bool {
-    let runs = ft_sys::process::condition(process.identity.pid).is_some_and(|its| !matches!(its.state, 'T' | 't'));
-    runs && process.signal(nix::libc::SIGSTOP).is_ok()
+    runs(process) && process.signal(nix::libc::SIGSTOP).is_ok()
 }
 
 impl Slot {
@@ -74,7 +83,7 @@ impl Slot {
         joined.above.seen = true;
         let killed = ft_sys::post_mortem::status(&joined.held).is_some_and(|status| status & 0x7f != 0);
         if killed && !told && !emptying {
-            self.stopped.stop(std::mem::take(&mut joined.above.scripts));
+            self.stopped.stop(std::mem::take(&mut joined.above.scripts), &mut self.notes);
             ft_sys::gate::reach("shepherd.script-stopped", Some(self.number));
         }
     }
@@ -85,7 +94,7 @@ impl Slot {
             let stopped = std::mem::take(&mut self.stopped);
             return self.go_on_with_lease(stopped.processes);
         }
-        self.stopped.go_on();
+        self.stopped.go_on(&mut self.notes);
     }
 
     /// How long until nothing is waited for any more.

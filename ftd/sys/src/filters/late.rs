@@ -26,12 +26,11 @@ pub fn late(pids: &[i32], slot: &Slot) -> String {
 /// lived, or else its standard input.
 fn input(pid: i32, slot: &Slot) -> Option<u64> {
     let nobody_knows = key(SOCKET);
-    let is_known = |pipe: &u64| slot.piping.outputs.contains(pipe);
     let stdin = || match what_it_reads(&proc::living(pid).join("fd/0")) {
         Some(Read::Pipe(pipe)) => Some(pipe),
         _ => None,
     };
-    let input = Process::of(pid)?.reads.into_iter().find(is_known).or_else(stdin);
+    let input = Process::of(pid)?.reads_one_of(&slot.piping.outputs).or_else(stdin);
     input.filter(|pipe| Some(*pipe) != nobody_knows)
 }
 
