@@ -811,6 +811,16 @@ fn a_job_that_is_cancelled_while_it_recovers_ends_at_once() {
     assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["stop world 1", "agree end 130"], "--ft-grace=0");
 }
 
+#[test]
+fn what_was_told_to_end_needs_not_start() {
+    let mut node = running();
+    node.tell(Event::Cancel { signal: 15 });
+    let late = Event::StartFailed { process: process(1, 0), reason: "its wrapper has ended".into(), status: 1 };
+    assert!(node.tell(late).is_empty(), "the others have their time");
+    node.tell(exits(1, 0, 0));
+    assert_eq!(node.tell(exits(1, 1, 0)), ["stop world 1", "agree end 143"]);
+}
+
 /// An agreed recovery from a death of which it is not known yet how it came about.
 fn recovering_from_an_unknown_death() -> Node {
     let mut node = running();

@@ -165,6 +165,31 @@ def wrapper_dies(context, mpi, how):
     check(job.restored == [] and "was killed" not in job.err, job.err)
 
 
+SAVES = """
+import os, signal, sys, time
+def save(number, frame):
+    print("saved")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("rank", os.getpid(), "of world", os.environ["FT_WORLD"], file=sys.stderr, flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+@scenario("signal-after-recovery")
+def signal_after_recovery(context):
+    """Ranks that compute again after a failure have their time to save as well, though nobody has told ftd how far they are: of a
+    program without MPI and without checkpoints nobody ever will."""
+    job = context.ftrun(None, 2, "/usr/bin/python3", "-c", SAVES)
+    [victim, _] = job.wait_err(r"rank (\d+) of world 1\n", 2)
+    job.kill(int(victim))
+    job.wait_err(r"rank (\d+) of world 2\n", 2)
+    job.interrupt(signal.SIGTERM)
+    job.expect(0)
+    check(job.output.text == "saved\nsaved\n", f"{job.output.text}{job.err}")
+
+
 @scenario("signal-grace")
 def signal_grace(context):
     """Who has not ended when --ft-grace is over is killed, and named; a rank's death meanwhile is no failure."""

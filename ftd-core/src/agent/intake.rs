@@ -191,7 +191,9 @@ impl Agent {
     }
 
     fn take_start_failed(&mut self, process: Process, reason: String, status: i32) {
-        if self.run.locals.contains_key(&process) && !self.ended(process.world) {
+        // Who was told to end needs not start.
+        let leaves = self.left(process, Exit::Unseen);
+        if !leaves && self.run.locals.contains_key(&process) && !self.ended(process.world) {
             self.progress.iter_mut().for_each(|progress| progress.stuck = true);
             let reason = format!("{} cannot be started: {reason}", process.rank);
             self.conclude(Outcome::failed(status, reason), false);

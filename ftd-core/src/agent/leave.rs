@@ -11,12 +11,14 @@ use crate::record::Outcome;
 use crate::word::Left;
 
 impl Agent {
-    /// The user ends the job. Ranks that compute are told; in a recovery there is nothing that they could save.
+    /// The user ends the job. Ranks that compute are told, whether they have asked for their state already or not; of those that
+    /// are still to come out of `MPI_Init` after a failure there is nothing that they could save.
     pub(super) fn take_cancel(&mut self, signal: i32) {
         if self.leaving.is_some() {
             return;
         }
-        let recovers = self.batch.is_some() || self.progress.is_some() || self.paused;
+        let starts = self.progress.is_some() && !self.before_init().is_empty();
+        let recovers = self.batch.is_some() || starts || self.paused;
         let computing = self.stage == Stage::Computing && !recovers && self.verdict.is_none();
         if !computing || self.config.policy.grace == Micros(0) {
             let reason = format!("the job was cancelled by {}", signal_name(signal));

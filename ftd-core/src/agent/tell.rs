@@ -120,7 +120,7 @@ impl Agent {
     }
 
     /// Ranks of this node that were not seen past `MPI_Init`; of a program that was never seen to use MPI that says nothing.
-    fn before_init(&self) -> Vec<Rank> {
+    pub(super) fn before_init(&self) -> Vec<Rank> {
         let before = |local: &Local| self.speaks_mpi && local.end.is_none() && local.phase < Phase::Initialized;
         self.run.locals.iter().filter(|(_, local)| before(local)).map(|(process, _)| process.rank).collect()
     }

@@ -148,6 +148,7 @@ fn bury(rooms: &mut Rooms, mut world: World) {
 /// The job is told to end. Who waits to be started is not.
 pub fn signal_ranks(rooms: &mut Rooms, signal: i32) {
     let Rooms { job, shepherds, worlds, pmix, .. } = rooms;
+    job.told = true;
     shepherds.tell_all(&ToShepherd::Signal(signal));
     for world in worlds.all().filter(|world| !world.stopping) {
         let unborn = pmix.take_deferred(world.number).into_iter();

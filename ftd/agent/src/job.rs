@@ -12,6 +12,8 @@ pub struct Job {
     pub spec: JobSpec,
     /// It is over: its processes are being killed.
     pub over: bool,
+    /// The ranks were told to end by a signal of the user's.
+    pub told: bool,
     launcher: Link,
     events: VecDeque<Event>,
     /// What is said once.
@@ -28,7 +30,7 @@ impl Job {
     /// `launcher`: who described it.
     pub fn new(spec: JobSpec, launcher: Link) -> Job {
         let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        Job { spec, over: false, launcher, events: VecDeque::new(), said: BTreeSet::new(), processors }
+        Job { spec, over: false, told: false, launcher, events: VecDeque::new(), said: BTreeSet::new(), processors }
     }
 
     /// ftd-core hears of this when what happens now has been noted everywhere.

@@ -119,6 +119,17 @@ impl Worlds {
         self.get(number).is_some_and(|world| world.stopping) && !left_behind()
     }
 
+    /// Whether a process comes to `MPI_Init` that a wrapper has left behind, in a job that its user has ended: it is killed with
+    /// what else was left.
+    pub fn was_left_behind(&self, job: &mut Job, number: WorldNumber, rank: Rank) -> bool {
+        let Some(member) = self.member(number, rank).filter(|member| job.told && member.ended) else { return false };
+        if member.mpi_pid().is_none() {
+            let reason = "its wrapper has ended".to_string();
+            job.report(Event::StartFailed { process: member.process, reason, status: 1 });
+        }
+        member.mpi_pid().is_none()
+    }
+
     /// A new world, whose processes are about to be started. Returns the older ones: they keep nothing but their litter.
     pub fn add(&mut self, world: World) -> Vec<World> {
         let newer = self.of.split_off(&world.number);

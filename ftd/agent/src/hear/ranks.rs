@@ -26,7 +26,8 @@ struct Library {
 pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
     match message {
         ToAgent::Hello { world, rank, pid: _, flavour, library, session } => {
-            if rooms.worlds.is_being_ended(&rooms.job, world, rank) {
+            let Rooms { job, worlds, .. } = rooms;
+            if worlds.is_being_ended(job, world, rank) || worlds.was_left_behind(job, world, rank) {
                 return;
             }
             let Some((link, peer)) = rooms.door.take_stranger(connection) else { return };
