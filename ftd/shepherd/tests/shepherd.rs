@@ -22,7 +22,7 @@ fn a_rank_runs_in_a_clean_place_and_its_end_is_told() {
     assert_eq!((job.hello.0, job.hello.1.len()), (7, 0));
     let script = "pwd; ls /proc/$$/fd | tr '\\n' ' '; grep -E '^Sig(Blk|Ign)' /proc/self/status; cat; exit 9";
     let pid = job.run(4, script);
-    let ended = ToAgent::Exited { world: 4, rank: 3, pid, status: 9 << 8, oom: false, cpu_limit: false, waited: false };
+    let ended = ToAgent::Exited { world: 4, rank: 3, pid, status: 9 << 8, oom: false, cpu_limit: false, waited: true };
     assert_eq!((job.hear(), job.hear()), (ended, ToAgent::Emptied { world: 4 }));
     let mut text = String::new();
     job.out.seek(SeekFrom::Start(0)).unwrap();
@@ -122,7 +122,7 @@ fn stop_outruns_processes_that_fork_and_leave() {
 fn what_a_rank_leaves_behind_ends_with_it() {
     let mut job = Job::start(Input::Null);
     let pid = job.run(1, "setsid sleep 100 & sleep 100 & sleep 0.05; exit 3");
-    let ended = ToAgent::Exited { world: 1, rank: 3, pid, status: 3 << 8, oom: false, cpu_limit: false, waited: false };
+    let ended = ToAgent::Exited { world: 1, rank: 3, pid, status: 3 << 8, oom: false, cpu_limit: false, waited: true };
     assert_eq!((job.hear(), job.hear()), (ended, ToAgent::Emptied { world: 1 }));
     assert_eq!(job.alive(), [0; 0]);
 }
