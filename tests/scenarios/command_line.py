@@ -73,13 +73,13 @@ MISPLACED = {
     "colon": (["-n", "1", "./a", ":", "-n", "1", "./b"], ["':'", "one program per job"]),
     "option": (["-n", "2", "echo", "--ft=reinit"], ["--ft=reinit", "after the program echo", "--"]),
     "option-with-value": (["-n", "2", "echo", "x", "--ft-max-failures", "3"], ["--ft-max-failures", "after the program echo"]),
-    "host": (["-n", "2", "-host", "other", "echo"], ["--host", "this machine"]),
-    "ppn": (["-n", "2", "-ppn", "1", "echo"], ["--ppn", "-n"]),
+    "host": (["-n", "2", "-host", "other", "echo"], ["option -host", "this machine"]),
+    "ppn": (["-n", "2", "-ppn", "1", "echo"], ["option -ppn", "-n"]),
     "bind-to": (["-n", "2", "--bind-to", "core", "echo"], ["--bind-to", "taskset"]),
     "ranks": (["./a", "-n", "4"], ["-n stands after the program ./a", "options of ftrun go before the program"]),
     "misspelt": (["-n", "2", "--ft-grce=3", "./a"], ["--ft-grce (did you mean --ft-grace?)"]),
     "misspelt-mode": (["-n", "2", "--ft=reinti", "./a"], ["'reinti'", "(did you mean reinit?)"]),
-    "genv": (["-genv", "A", "b", "-n", "2", "echo"], ["--genv", "-x NAME=VALUE"]),
+    "genv": (["-genv", "A", "b", "-n", "2", "echo"], ["option -genv", "-x NAME=VALUE"]),
 }
 
 
