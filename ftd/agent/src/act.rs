@@ -204,7 +204,7 @@ pub fn tell(rooms: &mut Rooms, report: &Report) {
 
 /// Ends what is left of the job on this node, and sweeps what it made.
 pub async fn clean_up(rooms: &mut Rooms, end: End) {
-    rooms.pmix.kill_all();
+    drop(rooms.pmix.kill_all());
     let job_dir = PathBuf::from(&rooms.job.spec.job_dir);
     let sweep = move || Litter::of_job(&job_dir).sweep(end).sentence();
     if let Ok(Some(sentence)) = tokio::task::spawn_blocking(sweep).await {
@@ -223,6 +223,14 @@ pub async fn clean_up_after_launcher(rooms: &mut Rooms) {
         directory.map(|directory| (directory, held))
     });
     let abandoned = ended.await.ok().flatten();
+    // What they make would keep the directory.
+    let servers = rooms.pmix.kill_all();
+    let gone = async {
+        for server in servers {
+            let _ = server.await;
+        }
+    };
+    let _ = tokio::time::timeout(ABANDONED, gone).await;
     clean_up(rooms, End::Killed).await;
     abandoned.inspect(|(directory, _)| directory.remove(Duration::from_millis(100)));
 }

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use tokio::task::JoinHandle;
 
 /// What one world has of it.
 #[derive(Debug, Default)]
@@ -87,7 +88,7 @@ impl Pmix {
         self.libpmix = library::loaded(pid, b"libpmix.so");
         if let Some(library) = &self.libpmix {
             tracing::info!(library = %library.display(), "ft-pmix runs on the program's libpmix from now on");
-            self.warm.take().into_iter().for_each(PmixHost::kill);
+            self.warm.take().into_iter().for_each(|host| drop(host.kill()))
         }
     }
 
@@ -171,7 +172,7 @@ impl Pmix {
     /// Ends the server of a world of which nothing is left.
     pub fn kill(&mut self, number: WorldNumber) {
         if let Some(host) = self.worlds.get_mut(&number).and_then(|served| served.host.take()) {
-            host.kill();
+            drop(host.kill());
         }
     }
 
@@ -181,10 +182,10 @@ impl Pmix {
         self.worlds.remove(&number);
     }
 
-    /// Ends them all.
-    pub fn kill_all(&mut self) {
+    /// Ends them all; what is returned is over when they are gone.
+    pub fn kill_all(&mut self) -> Vec<JoinHandle<()>> {
         let of_worlds = self.worlds.values_mut().filter_map(|served| served.host.take());
-        self.warm.take().into_iter().chain(of_worlds).for_each(PmixHost::kill);
+        self.warm.take().into_iter().chain(of_worlds).map(PmixHost::kill).collect()
     }
 
     /// The worlds that go on and whose server is dead, whatever has been heard of it so far.
@@ -269,7 +270,7 @@ impl Pmix {
     fn fails(&mut self, job: &mut Job, worlds: &Worlds, host: HostId, reason: &str) {
         let Some(number) = self.world_of(host) else {
             // Whoever needs one will hear it from its own.
-            return self.warm.take().into_iter().for_each(PmixHost::kill);
+            return self.warm.take().into_iter().for_each(|host| drop(host.kill()));
         };
         match worlds.get(number).and_then(first).filter(|_| number == 1) {
             Some(process) => {

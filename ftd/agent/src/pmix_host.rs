@@ -13,6 +13,7 @@ use std::process::Stdio;
 use std::time::Instant;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::task::JoinHandle;
 
 /// Names one `ft-pmix` process of this agent; never reused.
 pub type HostId = u64;
@@ -147,13 +148,14 @@ impl PmixHost {
         }
     }
 
-    /// Kills the process, waits for its end in the background, and removes its session files.
-    pub fn kill(mut self) {
+    /// Kills the process, waits for its end in the background, and removes its session files. Before that is done it may still
+    /// make some.
+    pub fn kill(mut self) -> JoinHandle<()> {
         let _ = self.child.start_kill();
         tokio::spawn(async move {
             let _ = self.child.wait().await;
             let _ = tokio::fs::remove_dir_all(&self.tmpdir).await;
-        });
+        })
     }
 }
 
