@@ -310,7 +310,8 @@ def hundred_failures(context, mpi):
                 check(after <= before * 1.1, f"{who}: {what} grew from {before} to {after}")
                 check(after <= settled[who][what] * 1.05, f"{who}: {what} grew from {settled[who][what]} to {after}")
             else:
-                check(after == before, f"{who}: {what} was {before} and is {after}")
+                # What was on its way when the first was counted may be gone since.
+                check(after == settled[who][what] <= before, f"{who}: {what} was {before}, {settled[who][what]}, {after}")
 
 
 # --- LAMMPS --------------------------------------------------------------------------------------------------------
