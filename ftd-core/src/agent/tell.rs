@@ -44,6 +44,8 @@ impl Agent {
         {
             return;
         }
+        // What ends the epoch comes to be known in many places.
+        self.changed |= self.tree.own().dead != self.known_dead();
         if !std::mem::take(&mut self.changed) {
             debug_assert_eq!(self.tree.own(), &self.own_word(), "a change was not told");
             return;
