@@ -62,6 +62,8 @@ pub struct Ended {
     pub below: Option<Below>,
     /// A rank below it may have died that nobody has seen.
     pub unseen: bool,
+    /// The rank below it had ended with status 0 before.
+    pub well: bool,
 }
 
 /// How a rank below a wrapper died.
@@ -85,6 +87,14 @@ impl Ended {
             (_, exit) => exit,
         };
         (exit, self.limit.or(below.limit))
+    }
+
+    /// The signal that ended the wrapper, not from outside, once its rank had ended well: nothing is gained by running that again.
+    pub fn of_script(&self) -> Option<i32> {
+        match self.child {
+            Exit::Signal(signal) if self.well && signal != SIGKILL => Some(signal),
+            _ => None,
+        }
     }
 
     /// Whether the wrapper tells of a signal below it of which nobody has seen whom it killed: that was the rank.
@@ -128,6 +138,7 @@ pub enum Verdict {
 /// | other code, not 0 | own; past `MPI_Init` a failure of unknown cause | own |
 /// | code 0 before `MPI_Init` or after `MPI_Finalize` | clean | clean |
 /// | code 0 between | failure of unknown cause | own |
+/// | code 0 within `MPI_Init` | own | own |
 pub fn verdict(phase: Phase, dying: bool, exit: Exit, limit: Option<Limit>) -> Verdict {
     let between = phase == Phase::Initialized;
     match exit {
@@ -141,7 +152,8 @@ pub fn verdict(phase: Phase, dying: bool, exit: Exit, limit: Option<Limit>) -> V
         Exit::Unseen => Verdict::Failure(Cause::Unknown),
         Exit::Code(code @ 129..=192) if dying => Verdict::Failure(Cause::Signal(code - 128)),
         Exit::Code(_) if dying && between => Verdict::Failure(Cause::Unknown),
-        Exit::Code(0) if between => Verdict::Own(OwnEnd::NoFinalize),
+        // Within `MPI_Init` as well: the others wait there for it.
+        Exit::Code(0) if between || phase == Phase::Initializing => Verdict::Own(OwnEnd::NoFinalize),
         Exit::Code(0) => Verdict::Clean,
         Exit::Code(code) => Verdict::Own(OwnEnd::ExitCode(code)),
     }
@@ -153,7 +165,7 @@ mod tests {
 
     #[test]
     fn the_table_of_ends() {
-        use Phase::{Finalized, Initialized, Launched};
+        use Phase::{Finalized, Initialized, Initializing, Launched};
         let own = |code| Verdict::Own(OwnEnd::ExitCode(code));
         let signal = |signal| Verdict::Failure(Cause::Signal(signal));
         let table = [
@@ -162,6 +174,7 @@ mod tests {
             (Initialized, false, Exit::Code(0), None, Verdict::Own(OwnEnd::NoFinalize)),
             (Launched, false, Exit::Code(3), None, own(3)),
             (Finalized, false, Exit::Code(3), None, own(3)),
+            (Initializing, true, Exit::Code(0), None, Verdict::Own(OwnEnd::NoFinalize)),
             (Initialized, false, Exit::Signal(11), None, signal(11)),
             (Launched, false, Exit::Signal(11), None, signal(11)),
             (Initialized, false, Exit::Signal(9), Some(Limit::Memory), Verdict::Failure(Cause::OutOfMemory)),
@@ -187,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_rank_counts_when_it_was_seen_dying_and_else_the_wrapper() {
-        let ended = |child, below| Ended { child, limit: None, below, unseen: false }.of_rank().0;
+        let ended = |child, below| Ended { child, limit: None, below, unseen: false, well: false }.of_rank().0;
         let killed = Exit::Signal(SIGKILL);
         assert_eq!(ended(killed, None), killed, "it may be ftd that kills both");
         for wrapper in [killed, Exit::Code(0), Exit::Code(139)] {
@@ -205,13 +218,23 @@ mod tests {
             limit: Some(Limit::Memory),
             below: Some(Below { exit: None, limit: Some(Limit::CpuTime) }),
             unseen: false,
+            well: false,
         };
         assert_eq!(limits.of_rank().1, Some(Limit::Memory));
     }
 
     #[test]
+    fn a_script_that_is_killed_after_its_rank_has_ended_well_says_nothing_of_it() {
+        let of_script = |child, well| Ended { child, limit: None, below: None, unseen: false, well }.of_script();
+        assert_eq!(of_script(Exit::Signal(15), true), Some(15));
+        for (child, well) in [(Exit::Signal(15), false), (Exit::Signal(SIGKILL), true), (Exit::Code(143), true)] {
+            assert_eq!(of_script(child, well), None, "{child:?} {well}");
+        }
+    }
+
+    #[test]
     fn a_wrapper_tells_of_a_death_that_nobody_saw() {
-        let tells = |child, unseen| Ended { child, limit: None, below: None, unseen }.tells_of_death();
+        let tells = |child, unseen| Ended { child, limit: None, below: None, unseen, well: false }.tells_of_death();
         for exit in [Exit::Signal(11), Exit::Code(129), Exit::Code(192), Exit::Unseen] {
             assert!(tells(exit, true) && !tells(exit, false), "{exit:?}");
         }

@@ -53,6 +53,17 @@ pub struct Granted {
 }
 
 impl Granted {
+    /// Questions before `until` are answered, these of them with yes; `None` unless those grow and are as few as are remembered.
+    pub fn of(until: u64, yes: Vec<u64>) -> Option<Granted> {
+        let ordered = yes.windows(2).all(|pair| pair[0] < pair[1]) && yes.last().is_none_or(|last| *last < until);
+        (ordered && yes.len() <= MOST).then(|| Granted { until, yes: yes.into() })
+    }
+
+    /// The newest questions that are answered with yes, in order.
+    pub fn yes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.yes.iter().copied()
+    }
+
     /// The answer to a question; nothing while it is not known.
     pub fn answer(&self, question: u64) -> Option<bool> {
         (question < self.until).then(|| self.yes.binary_search(&question).is_ok())

@@ -35,6 +35,8 @@ pub enum OwnEnd {
     ExitCode(i32),
     /// Exit with code 0 of a program that had called `MPI_Init`, without `MPI_Finalize`.
     NoFinalize,
+    /// The script above it was killed by this signal, once the program had ended well.
+    Script(i32),
 }
 
 impl OwnEnd {
@@ -47,6 +49,7 @@ impl OwnEnd {
                 status => status,
             },
             OwnEnd::NoFinalize => 1,
+            OwnEnd::Script(signal) => 128 + signal,
         }
     }
 }
@@ -57,6 +60,9 @@ impl fmt::Display for OwnEnd {
             OwnEnd::Abort(code) => write!(f, "called MPI_Abort with code {code}"),
             OwnEnd::ExitCode(code) => write!(f, "exited with code {code}"),
             OwnEnd::NoFinalize => f.write_str("exited without MPI_Finalize"),
+            OwnEnd::Script(signal) => {
+                write!(f, "ended well, and then its script was killed by {}", signal_name(*signal))
+            }
         }
     }
 }

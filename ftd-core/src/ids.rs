@@ -98,8 +98,42 @@ impl Micros {
     }
 
     /// A share of this span, in quarters: `quarters(3)` is three quarters of it.
-    pub fn quarters(self, n: u64) -> Self {
-        Micros(self.0 / 4 * n)
+    pub const fn quarters(self, n: u64) -> Self {
+        Micros(self.0 / 4 * n + self.0 % 4 * n / 4)
+    }
+}
+
+/// A span as a share, or a multiple, of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Share {
+    quarters: u64,
+}
+
+impl Share {
+    /// So many quarters of it.
+    pub const fn quarters(quarters: u64) -> Self {
+        Share { quarters }
+    }
+
+    /// So many times as long.
+    pub const fn times(times: u64) -> Self {
+        Share { quarters: 4 * times }
+    }
+
+    /// The span itself.
+    pub const fn of(self, span: Micros) -> Micros {
+        span.quarters(self.quarters)
+    }
+
+    /// What is left of this one without the other.
+    #[must_use]
+    pub const fn less(self, other: Share) -> Self {
+        Share { quarters: self.quarters.saturating_sub(other.quarters) }
+    }
+
+    /// Of the same span.
+    pub const fn is_shorter_than(self, other: Share) -> bool {
+        self.quarters < other.quarters
     }
 }
 
@@ -155,6 +189,13 @@ impl fmt::Display for Process {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_exact() {
+        let shares = [Share::quarters(1), Share::quarters(3), Share::times(1), Share::times(4)];
+        assert_eq!(shares.map(|share| share.of(Micros(500_003))), [125_000, 375_002, 500_003, 2_000_012].map(Micros));
+        assert_eq!(Share::times(4).less(Share::times(1)), Share::times(3));
+    }
 
     #[test]
     fn times_are_written_as_people_read_them() {

@@ -15,10 +15,13 @@
 //! | [`policy`] | what the user chose, and every time-out |
 //! | [`plan`](mod@plan) | the next record from the last one and the failures |
 //! | [`inventory`] | frozen checkpoints and the version to restore |
+//! | [`partners`](mod@partners) | who keeps copies of a node's checkpoints |
+//! | [`holdings`] | what of the inventories goes up the tree, and what is restored |
 //! | [`due`] | when the next checkpoint pays |
 //! | [`blame`] | whose a death is; ends that are held until that is known |
 //! | [`ring`] | who observes whom |
-//! | [`fence`] | until when a node may compute, when a silent one is given up |
+//! | [`fence`] | until when a node may compute (`fence/lease.rs`); who writes that a silent one is given up (`fence/accusations.rs`) |
+//! | `fence/watch.rs` | **when a silent node is given up** |
 //! | [`tree`], [`word`] | what needs a word from every node, and what follows from it |
 //! | [`ranks`] | sets of ranks, run-length |
 //! | [`breach`] | rules that a simulated run can break |
@@ -26,9 +29,7 @@
 //! | [`joined`] | who has called `MPI_Init`, with which MPI |
 //! | [`report`] | what people are told |
 //! | [`agent`] | the state machine that an agent is |
-//! | `agent/failures.rs` | where a failure set is decided |
-//!
-//! When a silent node is given up is decided in [`fence`] alone.
+//! | `agent/failures.rs` | **what has failed: the failure set of the next epoch** |
 
 pub mod agent;
 pub mod blame;
@@ -36,11 +37,13 @@ pub mod breach;
 pub mod due;
 pub mod failure;
 pub mod fence;
+pub mod holdings;
 pub mod ids;
 pub mod inventory;
 pub mod joined;
 pub mod members;
 pub mod message;
+pub mod partners;
 pub mod placement;
 pub mod plan;
 pub mod policy;
@@ -60,6 +63,7 @@ pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};
 pub use joined::Family;
 pub use members::Members;
 pub use message::PeerMessage;
+pub use partners::partners;
 pub use placement::Placement;
 pub use plan::{Cluster, Unrecoverable, plan};
 pub use policy::{Mode, Policy, Terms};

@@ -2,9 +2,9 @@
 //! not a change, and is repeated until it is no longer needed.
 
 use crate::fence::Beat;
+use crate::holdings::Copies;
 use crate::ids::{EpochId, NodeId, Revision, SlotId};
 use crate::members::Members;
-use crate::ranks::RankSet;
 use crate::record::EpochRecord;
 use crate::slots::Slots;
 use crate::tree::Direction;
@@ -86,12 +86,12 @@ pub enum PeerMessage {
         /// Its number.
         number: u64,
     },
-    /// The sender holds what these ranks of the receiver's node restore in this epoch.
+    /// The sender holds copies of ranks that are placed on the receiver's node in this epoch.
     Offer {
         /// The epoch.
         epoch: EpochId,
-        /// Whose.
-        ranks: RankSet,
+        /// Which.
+        copies: Copies,
     },
     /// An [`Offer`](Self::Offer) of this epoch was received.
     OfferNoted {

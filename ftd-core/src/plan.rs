@@ -146,8 +146,14 @@ pub fn first_record(
         return Err(Unrecoverable::TooFewSlots { slots: order.len() as u32, world_size });
     }
     order.truncate(world_size as usize);
-    let used: BTreeSet<SlotId> = order.iter().map(|(_, slot)| *slot).collect();
-    let state = |slot| if used.contains(&slot) { SlotState::Active } else { SlotState::Parked };
+    let mut used: Vec<SlotId> = order.iter().map(|(_, slot)| *slot).collect();
+    used.sort_unstable();
+    // Both are in order.
+    let mut rest = used.iter().copied().peekable();
+    let entries = slots.iter().map(|(slot, node)| {
+        let state = if rest.next_if_eq(slot).is_some() { SlotState::Active } else { SlotState::Parked };
+        SlotEntry { slot: *slot, node: *node, state }
+    });
     let record = EpochRecord {
         epoch: EpochId(1),
         began: now,
@@ -156,7 +162,7 @@ pub fn first_record(
         world: WorldId(1),
         world_size,
         placement: Placement::from_slots(order.into_iter().map(|(_, slot)| slot)),
-        slots: Slots::of(slots.iter().map(|(slot, node)| SlotEntry { slot: *slot, node: *node, state: state(*slot) })),
+        slots: Slots::of(entries),
         nodes: Members::of(nodes.iter().copied()),
         joined: BTreeSet::new(),
         failures: FailureSet::new(),
@@ -327,8 +333,32 @@ fn deaths_so_far(record: &EpochRecord, cluster: &Cluster) -> BTreeMap<Suspect, u
     for suspect in right.difference(&counted) {
         *deaths.entry(*suspect).or_default() += 1;
     }
+    correct_older(record, cluster, &mut deaths);
     deaths.retain(|suspect, deaths| *deaths > 0 && !(cluster.computed && suspect.is_from_outside()));
     deaths
+}
+
+/// The same of deaths before the last ones: a cause may become known several epochs late. Those that came before the last progress
+/// are counted no more, so there is nothing to correct: of a suspect its last deaths count, as many as it has.
+fn correct_older(record: &EpochRecord, cluster: &Cluster, deaths: &mut BTreeMap<Suspect, u32>) {
+    let (counting, mut met) = (deaths.clone(), BTreeMap::<Suspect, u32>::new());
+    for (age, entry) in record.history.iter().rev().enumerate() {
+        let known = completed(&entry.failures, &cluster.causes);
+        let (counted, right) = (suspects(&record.placement, &entry.failures), suspects(&record.placement, &known));
+        counted.iter().for_each(|suspect| *met.entry(*suspect).or_default() += 1);
+        let counts = |suspect: &&Suspect| counting.get(suspect).is_some_and(|deaths| met[suspect] <= *deaths);
+        let wrong: Vec<Suspect> = counted.difference(&right).filter(counts).copied().collect();
+        // The youngest ones are the record's own.
+        if age == 0 || wrong.is_empty() {
+            continue;
+        }
+        for suspect in wrong {
+            deaths.entry(suspect).and_modify(|deaths| *deaths = deaths.saturating_sub(1));
+        }
+        for suspect in right.difference(&counted) {
+            *deaths.entry(*suspect).or_default() += 1;
+        }
+    }
 }
 
 fn crash_loop(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> Result<(), Unrecoverable> {

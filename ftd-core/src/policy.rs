@@ -62,6 +62,12 @@ pub struct Terms {
     pub fan_out: u32,
 }
 
+impl Terms {
+    /// Before there is a record.
+    pub(crate) const NONE: Terms =
+        Terms { period: Micros(0), timeout: Micros(0), patience: Micros(0), observers: 0, fan_out: 0 };
+}
+
 impl Default for Terms {
     fn default() -> Self {
         Policy::default().terms()
@@ -96,7 +102,8 @@ pub struct Policy {
     pub drain_timeout: Micros,
     /// The checksums of the frozen checkpoints have this long to be verified.
     pub inventory_timeout: Micros,
-    /// A program whose end is held as collateral waits this long for the exit of a process that is known to be dying.
+    /// What is told of how a process died waits this long for its exit. (An end by a process's own will that is held waits for it
+    /// without a clock.)
     pub exit_timeout: Micros,
     /// After an abort that is the program's own wish its process has this long to write its last words.
     pub abort_grace: Micros,

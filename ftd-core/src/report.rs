@@ -47,6 +47,8 @@ pub struct Recovery {
     /// What was restored, per group; `None` inside means from the beginning. `None` outside: nobody asked yet and the
     /// inventories are not in.
     pub restored: Option<Choice>,
+    /// Ranks that are on another node than when the first failure came: what they take back was a copy there.
+    pub moved: Vec<Rank>,
     /// When each step was reached.
     pub times: PhaseTimes,
     /// The new ranks could not be started: the job ends.

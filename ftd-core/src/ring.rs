@@ -99,6 +99,14 @@ mod tests {
         assert!((0..10_000).map(near).sum::<usize>() < 600, "racks observe themselves");
     }
 
+    /// `hosts-cut-link` cuts the link between these two.
+    #[test]
+    fn of_eight_nodes_the_first_and_the_sixth_do_not_observe_each_other() {
+        let members = Members::of((0..8).map(NodeId));
+        assert!(!observers(&members, NodeId(0), 3).contains(&NodeId(5)));
+        assert!(!observers(&members, NodeId(5), 3).contains(&NodeId(0)));
+    }
+
     proptest! {
         #[test]
         fn everybody_has_its_observers_and_observes_those_who_count_on_it(

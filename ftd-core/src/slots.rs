@@ -214,7 +214,7 @@ impl Slots {
 
     /// Adds a slot that the job never had; one that it knows stays as it is.
     pub fn insert(&mut self, entry: SlotEntry) {
-        if self.state_of(entry.slot).is_some() {
+        if self.append(entry) || self.state_of(entry.slot).is_some() {
             return;
         }
         let at = self.states.partition_point(|run| run.slot < entry.slot);
@@ -234,6 +234,19 @@ impl Slots {
                 self.join_homes(at);
             }
         }
+    }
+
+    /// The same of one that continues both last runs, as most do: false where it does not.
+    fn append(&mut self, SlotEntry { slot, node, state }: SlotEntry) -> bool {
+        let (Some(run), Some(home)) = (self.states.last_mut(), self.homes.last_mut()) else { return false };
+        let continued = run.end() == slot.0 && home.end() == slot.0 && home.node == node && home.nodes == 1;
+        if !continued || run.state != state {
+            return false;
+        }
+        run.length += 1;
+        home.each += 1;
+        self.join_homes(self.homes.len() - 1);
+        true
     }
 
     /// What a slot is good for from now on; one that is lost stays lost.

@@ -365,7 +365,7 @@ impl World {
         if !out.is_empty() {
             self.nodes[at].fence.writing(out.iter().copied());
             self.ask(at, Some(out), false);
-        } else if self.nodes[at].fence.takes_back(now) {
+        } else if self.nodes[at].fence.takes_back(false, now) {
             self.ask(at, None, false);
         }
     }

@@ -80,6 +80,15 @@ impl One {
         assert_eq!(one.agent.stage(), Stage::Computing);
         one
     }
+
+    /// What it wants written now.
+    fn writes(&mut self) -> Arc<EpochRecord> {
+        let written = self.step(Event::Timer).into_iter().find_map(|effect| match effect {
+            Effect::Cas { record, .. } => Some(record),
+            _ => None,
+        });
+        written.unwrap()
+    }
 }
 
 #[test]
@@ -111,13 +120,22 @@ fn nor_does_the_next_epoch() {
     one.step(Event::Exited { process: dead, exit: Exit::Signal(9), limit: None });
     one.step(Event::Surveyed { dying: Vec::new(), leaving: Vec::new() });
     one.now += 10_000;
-    let wants = one.step(Event::Timer);
-    let written = wants.iter().find_map(|effect| match effect {
-        Effect::Cas { record, .. } => Some(record.clone()),
-        _ => None,
-    });
-    let written = written.unwrap();
-    assert_eq!(written.epoch, EpochId(2));
+    assert_eq!(one.writes().epoch, EpochId(2));
     one.step(Event::CasDone { revision: Revision(2) });
     assert_eq!(one.agent.stage(), Stage::Emptying);
+}
+
+#[test]
+fn a_silent_node_and_a_dead_rank_are_one_failure_set() {
+    let mut one = One::computing();
+    let (epoch, world) = one.agent.record().map(|record| (record.epoch, record.world)).unwrap();
+    let message = PeerMessage::Accuse { epoch, revision: Revision(1), accused: [NodeId(5)].into() };
+    one.step(Event::Message { from: PARENT, message });
+    one.now += 99_500;
+    let dead = Process::primary(world, Rank(ME.0 * EACH));
+    one.step(Event::Exited { process: dead, exit: Exit::Signal(9), limit: None });
+    one.step(Event::Surveyed { dying: Vec::new(), leaving: Vec::new() });
+    one.now += 1500;
+    let of: Vec<Subject> = one.writes().failures.failures().iter().map(|failure| failure.subject).collect();
+    assert_eq!(of, [Subject::Process(dead), Subject::Node(NodeId(5))]);
 }

@@ -291,7 +291,7 @@ impl Machine {
                     self.answers.push_back(Event::SlotAdded(slot));
                     self.answers.push_back(Event::SlotUp(slot));
                 }
-                Effect::End { status, reason } => {
+                Effect::End { status, reason, .. } => {
                     let failed = reason.is_some_and(|reason| !reason.contains("was cancelled by"));
                     assert!(status != 0 || !failed, "a job that failed ends with 0");
                     assert!(self.busy.is_empty(), "the job ends with processes still there");

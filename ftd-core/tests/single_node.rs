@@ -72,7 +72,7 @@ impl Node {
                     Effect::Proceed { process, .. } => said.push(format!("proceed {}", process.rank)),
                     Effect::NeedSlot => said.push("need slot".into()),
                     Effect::Signal { signal } => said.push(format!("signal {signal}")),
-                    Effect::End { status, reason } => {
+                    Effect::End { status, reason, .. } => {
                         said.push(format!("end {status}{}", reason.map(|r| format!(": {r}")).unwrap_or_default()));
                     }
                     Effect::Report(Report::RecoveryDone(done)) => said.push(format!("done: {}", done.blame.join("; "))),
@@ -201,6 +201,32 @@ fn an_abort_because_a_peer_died_is_collateral() {
 }
 
 #[test]
+fn an_abort_after_a_death_that_is_not_agreed_yet_is_of_the_same_failure_set() {
+    let mut node = running();
+    assert!(node.tell(Event::Dying(process(1, 1))).is_empty());
+    assert!(node.tell(Event::AbortRequested { process: process(1, 0), code: 1 }).is_empty());
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    let failures = node.stored.unwrap().failures;
+    assert_eq!(failures.failures().len(), 1);
+    assert_eq!(failures.collateral(), [Collateral { process: process(1, 0), end: OwnEnd::Abort(1) }]);
+}
+
+#[test]
+fn the_loss_of_a_parked_slot_ends_no_epoch_and_is_agreed_with_the_next() {
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.tell(Event::Start { slots: (0..3).map(SlotId).collect() });
+    (0..3).for_each(|slot| drop(node.tell(Event::SlotUp(SlotId(slot)))));
+    node.initialize(1);
+    assert!(node.tell(Event::SlotLost(SlotId(2))).is_empty());
+    assert!(node.wait(100 * MS).is_empty());
+    node.tell(Event::Dying(process(1, 1)));
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+    let record = node.stored.unwrap();
+    assert_eq!(record.slot(SlotId(2)).map(|entry| entry.state), Some(SlotState::Lost));
+    assert_eq!(record.failures.failures().len(), 2);
+}
+
+#[test]
 fn an_abort_waits_for_the_exit_of_a_peer_that_is_gone_already() {
     let abort = Event::AbortRequested { process: process(1, 0), code: 1 };
     let mut node = running();
@@ -311,10 +337,15 @@ fn recover(node: &mut Node, world: u64) {
 }
 
 fn recover_from(node: &mut Node, world: u64, inventory: Inventory) {
+    begin_again(node, world, inventory);
+    node.initialize(world + 1);
+}
+
+/// The next world is started, and not yet past `MPI_Init`.
+fn begin_again(node: &mut Node, world: u64, inventory: Inventory) {
     node.tell(Event::WorldEmptied(WorldId(world)));
     node.tell(Event::Drained(WorldId(world)));
     node.tell(Event::InventoryTaken { epoch: EpochId(world + 1), inventory });
-    node.initialize(world + 1);
 }
 
 #[test]
@@ -432,7 +463,7 @@ fn a_cause_that_comes_before_the_record_is_in_the_next_agents_block() {
     node.tell(Event::Dying(process(1, 0)));
     node.wait(MS);
     // The epoch is agreed, and its agent dies before anybody has been told of what the rank died.
-    let predecessor = Predecessor { died: Micros(node.now), reported: EpochId(1) };
+    let predecessor = Predecessor { died: Micros(node.now), reported: EpochId(1), speaks_mpi: true };
     let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
     node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
     node.agent.step(Micros(node.now), killed(1, 0));
@@ -801,6 +832,14 @@ fn a_job_that_is_cancelled_while_it_recovers_ends_at_once() {
     recover(&mut node, 1);
     assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["signal 15"], "it is over");
 
+    let mut node = running();
+    node.tell(killed(1, 0));
+    node.wait(MS);
+    begin_again(&mut node, 1, Inventory::default());
+    assert!(node.wait(60_000 * MS).iter().any(|said| said.starts_with("done: ")), "reported without a sign");
+    let said = node.tell(Event::Cancel { signal: 15 });
+    assert_eq!(said, ["stop world 2", "agree end 143"], "the new world is still before the end of MPI_Init");
+
     let mut node = Node::new(Policy::default(), Mode::Reinit);
     node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
     let said = node.tell(Event::Cancel { signal: 2 });
@@ -809,6 +848,32 @@ fn a_job_that_is_cancelled_while_it_recovers_ends_at_once() {
     let mut node = Node::new(Policy { grace: Micros(0), ..Policy::default() }, Mode::Reinit);
     node.start();
     assert_eq!(node.tell(Event::Cancel { signal: 2 }), ["stop world 1", "agree end 130"], "--ft-grace=0");
+}
+
+#[test]
+fn a_new_agents_ranks_that_have_not_started_are_told_nothing() {
+    let ends = vec!["done: node 0 lost its agent", "stop world 2", "agree end 143"];
+    for (speaks_mpi, end) in [(true, ends), (false, vec!["signal 15"])] {
+        let mut node = running();
+        let predecessor = Predecessor { died: Micros(node.now), reported: EpochId(1), speaks_mpi };
+        let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
+        node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
+        let mut said = node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+        let events = [
+            Event::SlotUp(SlotId(0)),
+            Event::SlotUp(SlotId(1)),
+            Event::WorldEmptied(WorldId(1)),
+            Event::Timer,
+            Event::Drained(WorldId(1)),
+            Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::default() },
+        ];
+        for event in events {
+            node.now += MS;
+            said.extend(node.tell(event));
+        }
+        // Nobody knows of a program without MPI where it is.
+        assert_eq!(node.tell(Event::Cancel { signal: 15 }), end, "after {said:?}");
+    }
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Reading and proposing records.
 
-use super::short::Short;
 use super::{Agent, Effect, Predecessor, Run, Stage};
 use crate::breach::Breach;
-use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject};
-use crate::ids::{EpochId, GroupId, NodeId, Process, Revision, SlotId, Version};
+use crate::failure::{Cause, Subject};
+use crate::ids::{GroupId, NodeId, Process, Revision, Version};
 use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
+use crate::policy::Terms;
 use crate::record::{EpochRecord, Outcome};
-use crate::report::{Episode, Notice, Report};
+use crate::report::{Episode, Report};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Agent {
     }
 
     pub(super) fn write(&mut self, record: EpochRecord) {
-        self.announced = true;
+        self.slots.announced = true;
         let record = Arc::new(record);
         let lost = record.failures.failures().iter().filter_map(|failure| match failure.subject {
             Subject::Node(node) => Some(node),
@@ -38,7 +38,12 @@ impl Agent {
     fn newly_used(&self, record: &EpochRecord) -> Vec<NodeId> {
         let asks = record.outcome.is_none() && self.config.breach != Breach::LeasesForgotten;
         let Some(old) = self.record.as_ref().filter(|_| asks) else { return Vec::new() };
-        let moved = record.placement.differs(&old.placement);
+        let all = self.config.breach == Breach::LeasesOfAll;
+        let moved = if all {
+            record.placement.iter().map(|(_, slot)| slot).collect()
+        } else {
+            record.placement.differs(&old.placement)
+        };
         let used = moved.into_iter().filter_map(|slot| record.slots.node(slot));
         let nodes: BTreeSet<NodeId> = used.chain(record.joined.iter().copied()).collect();
         nodes.into_iter().collect()
@@ -53,12 +58,11 @@ impl Agent {
             return;
         }
         self.store.knows(revision, self.now);
-        if self.record.is_none() && !self.announced {
+        if self.record.is_none() && !self.slots.announced {
             self.fence.succeed();
         }
-        if self.config.breach == Breach::OwnTerms {
-            let own = EpochRecord { terms: self.config.policy.terms(), ..EpochRecord::clone(&record) };
-            self.fence.adopt(&own, revision, self.now);
+        if let Some(terms) = self.own_terms(record.terms) {
+            self.fence.adopt(&EpochRecord { terms, ..EpochRecord::clone(&record) }, revision, self.now);
         }
         self.fence.adopt(&record, revision, self.now);
         if record.epoch == known && !ends {
@@ -66,13 +70,18 @@ impl Agent {
             debug_assert_eq!(self.record.as_ref(), Some(&record), "two records of {known}");
             return;
         }
+        let said = self.tree.decree().clone();
         self.tree.adopt(record.epoch, &record.nodes, record.terms);
+        if self.config.breach == Breach::OldWordsCount {
+            self.tree.decide(said);
+        }
         // Nothing of it is needed any more, and its author knows all slots of all nodes.
         self.gather = super::gathered::Gather::default();
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
-        let predecessors = if self.record.is_none() { !self.announced } else { self.stage == Stage::Restarted };
-        let waits = self.record.is_none() || self.stage == Stage::Joining;
+        let restarted = self.run.stage == Stage::Restarted && self.config.breach != Breach::WatchBelieved;
+        let predecessors = if self.record.is_none() { !self.slots.announced } else { restarted };
+        let waits = self.record.is_none() || self.run.stage == Stage::Joining;
         if waits && self.is_stranger(&record) {
             return self.adopt_as_stranger(record);
         }
@@ -84,10 +93,21 @@ impl Agent {
         self.pass_on_record();
     }
 
+    /// What a breach has an agent take for the job's terms.
+    fn own_terms(&self, of_job: Terms) -> Option<Terms> {
+        let own = self.config.policy.terms();
+        match self.config.breach {
+            Breach::OwnTerms => Some(own),
+            Breach::OwnPatience => Some(Terms { patience: own.patience, ..of_job }),
+            Breach::OwnObservers => Some(Terms { observers: own.observers, ..of_job }),
+            _ => None,
+        }
+    }
+
     /// A record was there when this agent started: its predecessor is dead, and with it the node's ranks.
     fn adopt_predecessors(&mut self, record: Arc<EpochRecord>) {
         let world = record.world;
-        self.worlds.insert(world, None);
+        self.worlds.begin(world);
         let over = record.outcome.is_some() || !record.is_member(self.me);
         self.record = Some(record);
         if over {
@@ -97,18 +117,18 @@ impl Agent {
         self.stop_worlds(None);
         self.fail(Subject::Node(self.me), Cause::AgentLost);
         self.fail_absent_slots();
-        self.noticed_since(self.predecessor.map(|predecessor| predecessor.died));
+        self.telling.noticed_since(self.predecessor.map(|predecessor| predecessor.died));
         self.resume_reports();
     }
 
     /// Recoveries that were agreed, and that the predecessor did not live to report, are part of this one's report.
     fn resume_reports(&mut self) {
         let Some(Predecessor { reported, .. }) = self.predecessor else { return };
-        let (Some(record), Some(progress)) = (&self.record, &mut self.progress) else { return };
+        let (Some(record), Some(progress)) = (&self.record, &mut self.telling.progress) else { return };
         // What a newer record says it says of these, too.
         progress.episodes.clear();
         for entry in record.history.iter().filter(|entry| entry.epoch >= reported) {
-            let (epoch, failures) = (entry.epoch.next(), plan::completed(&entry.failures, &self.causes));
+            let (epoch, failures) = (entry.epoch.next(), plan::completed(&entry.failures, &self.memory.causes));
             progress.episodes.push(Episode { epoch, failures, placement: record.placement.clone() });
         }
     }
@@ -122,31 +142,21 @@ impl Agent {
         }
         let old = self.record.replace(record);
         let Some(record) = self.record.clone() else { return };
-        let held = std::mem::take(&mut self.holds);
-        let mut failures = plan::completed(&record.failures, &self.causes);
+        let held = self.holds.begin();
+        let mut failures = plan::completed(&record.failures, &self.memory.causes);
         let remembered =
             |process: &Process| record.history.iter().any(|entry| entry.failures.of_process(*process).is_some());
-        self.fenced = None;
-        self.unfit.clear();
-        self.short = None;
-        self.joiners.retain(|node, _| !record.nodes.knows(*node));
-        self.causes.retain(|process, _| remembered(process));
-        self.exited.retain(remembered);
-        let mut ends: Vec<Collateral> =
-            self.batch.iter().flat_map(|batch| batch.failures.collateral()).copied().collect();
-        ends.extend(held.into_iter().map(|hold| Collateral { process: hold.process, end: hold.end }));
-        failures.add_known(&ends);
-        self.run = Run::of(&record);
-        (self.looks.asked, self.looks.answered) = (0, 0);
-        if self.verdict.as_ref().is_some_and(|verdict| !verdict.cancelled) {
-            self.verdict = None;
-        }
+        self.joining.joiners.retain(|node, _| !record.nodes.knows(*node));
+        self.memory.keep(remembered);
+        failures.add_known(&self.collateral(&held));
+        self.run = Run::of(&record, self.now);
+        self.end.superseded();
         if record.outcome.is_some() || !record.is_member(self.me) {
             return self.enter_ending();
         }
-        self.last_words = None;
+        (self.end.last_words, self.end.refused) = (None, false);
         if old.is_some() {
-            self.begin_progress();
+            self.telling.begin(self.now);
             self.report(Report::RecoveryAgreed {
                 epoch: record.epoch,
                 world: record.world,
@@ -154,7 +164,7 @@ impl Agent {
                 at: self.now,
             });
         }
-        if let Some(progress) = &mut self.progress {
+        if let Some(progress) = &mut self.telling.progress {
             progress.times.agreed = Some(self.now);
             progress.last_sign = self.now;
             let placement = old.as_ref().unwrap_or(&record).placement.clone();
@@ -167,11 +177,12 @@ impl Agent {
 
     /// Proposes what is to be agreed: the first record, the next epoch, the job's end.
     pub(super) fn guard_agreement(&mut self) {
-        if matches!(self.stage, Stage::Joining | Stage::Ending | Stage::Over) {
+        if matches!(self.run.stage, Stage::Joining | Stage::Ending | Stage::Over) {
             return;
         }
         self.guard_clean_end();
-        let needed = self.verdict.is_some() || self.batch.is_some() || self.record.is_none() || self.fenced.is_some();
+        let needed =
+            self.end.verdict.is_some() || self.batch.is_some() || self.record.is_none() || self.run.fenced.is_some();
         let timeout = self.config.policy.store_timeout;
         if needed && self.store.down.is_some_and(|since| self.due(since, timeout)) {
             // Unless somebody else has gone on meanwhile, that is written when it answers again.
@@ -182,7 +193,10 @@ impl Agent {
         if !self.store.is_idle(self.now) {
             return;
         }
-        let verdict = self.verdict.clone();
+        let verdict = self.end.verdict.clone();
+        if verdict.is_some() && self.config.breach == Breach::EndUnrecorded {
+            return self.enter_ending();
+        }
         match (verdict, self.record.clone()) {
             (Some(verdict), Some(record)) => self.write(plan::last_record(&record, verdict.outcome)),
             (Some(verdict), None) => self.write(self.only_record(verdict.outcome)),
@@ -192,60 +206,39 @@ impl Agent {
         self.guard_take_back();
     }
 
-    /// The record of a job that ends before its first one.
-    fn only_record(&self, outcome: Outcome) -> EpochRecord {
-        let policy = &self.config.policy;
-        let last = self.predecessor.map_or(EpochId(0), |predecessor| predecessor.reported);
-        let nodes = self.config.nodes.clone();
-        let record = plan::only_record(self.config.mode, policy.terms(), self.config.world_size, nodes, outcome);
-        EpochRecord { epoch: last.next(), ..record }
-    }
-
-    /// All ranks of all nodes ended cleanly: the job is complete. The root says so for all.
-    fn guard_clean_end(&mut self) {
-        let done = self.tree.is_root() && self.tree.decree().finished;
-        if done && self.batch.is_none() && self.verdict.is_none() && self.leaving.is_none() {
-            self.conclude(Outcome::clean(), false);
-        }
-    }
-
     /// An accusation that may still be written, of nodes that are heard again: the record is written once more as it is.
     fn guard_take_back(&mut self) {
         let Some(record) = self.record.clone().filter(|_| self.store.is_idle(self.now)) else { return };
-        if self.fence.takes_back(self.now) && self.verdict.is_none() {
+        if self.fence.takes_back(self.run.short.is_some(), self.now) && self.end.verdict.is_none() {
             self.write(EpochRecord::clone(&record));
         }
     }
 
-    pub(super) fn need_slot(&mut self) {
-        self.slots_asked += 1;
-        self.slots_since = self.now;
-        self.emit(Effect::NeedSlot);
-    }
-
     fn propose_next(&mut self, record: &EpochRecord) {
         let Some((failures, accuses)) = self.failure_set(record) else {
-            self.short = None;
+            self.run.short = None;
             return;
         };
+        let unfit = self.unfit(record);
         let cluster = Cluster {
             new_slots: self
                 .slots
-                .iter()
-                .filter(|(slot, known)| known.up && record.slot(**slot).is_none())
-                .map(|(slot, _)| (*slot, self.me))
+                .up()
+                .filter(|slot| record.slot(*slot).is_none())
+                .map(|slot| (slot, self.me))
                 .collect(),
-            joiners: self.all_joiners(record),
-            unfit: self.unfit.clone(),
+            joiners: self.all_joiners(record, &unfit),
+            unfit,
             checkpointed: self.checkpointed(),
             computed: self.computed(),
             late_progress: self.run.late_progress,
             vain: !self.tree.decree().release,
-            causes: self.causes.clone(),
+            causes: self.memory.causes.clone(),
             at: self.noticed(),
             restored: self.taken_back(),
         };
-        if self.waits_still(&failures, &cluster) {
+        let cluster = self.as_progress(cluster);
+        if self.waits_still(&failures, &cluster) || (!accuses && self.await_own_slots(record, &failures, &cluster)) {
             return;
         }
         match plan::plan(record, &failures, &cluster, &self.config.policy) {
@@ -264,32 +257,6 @@ impl Agent {
         }
     }
 
-    /// Whether what cannot be placed is what could not be placed before.
-    fn waits_still(&self, failures: &FailureSet, cluster: &Cluster) -> bool {
-        let same = |short: &&Short| short.failures == *failures && short.offered == Short::offered(cluster);
-        let waits = |short: &Short| !self.due(short.since, self.config.policy.node_timeout);
-        self.short.as_ref().filter(same).is_some_and(waits)
-    }
-
-    /// Waits for another node, or for one that is silent, a while: nothing is agreed meanwhile. False when there is nobody to
-    /// wait for.
-    fn await_node(&mut self, failures: &FailureSet, cluster: &Cluster, missing: u32) -> bool {
-        if self.config.nodes.len() < 2 {
-            return false;
-        }
-        if self.short.is_none() {
-            self.report(Report::Notice(Notice::WaitingForNode { missing }));
-        }
-        let since = self.short.as_ref().map_or(self.now, |short| short.since);
-        self.short = Some(Short { since, failures: failures.clone(), offered: Short::offered(cluster) });
-        !self.due(since, self.config.policy.node_timeout)
-    }
-
-    /// Likewise before the first record, when a node of the job has not been heard of.
-    pub(super) fn await_first(&mut self, missing: u32) -> bool {
-        self.await_node(&FailureSet::new(), &Cluster::default(), missing)
-    }
-
     /// A newer version than the restored one has become complete in this epoch. (That one is shipped to new partners.)
     fn checkpointed(&self) -> bool {
         let restored =
@@ -300,71 +267,21 @@ impl Agent {
         self.tree.decree().complete.iter().any(newer)
     }
 
-    fn conclude_now(&mut self, error: &Unrecoverable, record: &EpochRecord) {
-        self.conclude(Outcome::failed(error.status(), error.to_string()), false);
-        if let Some(verdict) = self.verdict.clone() {
-            self.write(plan::last_record(record, verdict.outcome));
+    /// What a breach takes for progress.
+    fn as_progress(&self, known: Cluster) -> Cluster {
+        match self.config.breach {
+            Breach::NeverGivesUp => Cluster { checkpointed: true, ..known },
+            Breach::ComputingIsProgress => Cluster { checkpointed: known.checkpointed | known.computed, ..known },
+            Breach::NothingIsProgress => {
+                Cluster { checkpointed: false, computed: false, late_progress: false, ..known }
+            }
+            _ => known,
         }
-    }
-
-    /// Whether a death whose cause is on its way would end the job if it came from outside.
-    fn may_be_a_loop(&self, record: &EpochRecord, failures: &FailureSet, cluster: &Cluster) -> bool {
-        if !self.await_causes(failures) {
-            return false;
-        }
-        let mut killed = FailureSet::new();
-        for failure in failures.failures() {
-            let cause = if failure.cause == Cause::Unknown { Cause::Signal(9) } else { failure.cause };
-            killed.insert(Failure { cause, ..*failure });
-        }
-        matches!(plan::plan(record, &killed, cluster, &self.config.policy), Err(Unrecoverable::CrashLoop { .. }))
-    }
-
-    /// The job ends with how a process died: that is worth waiting for, a while.
-    fn await_causes(&self, failures: &FailureSet) -> bool {
-        let unknown = failures.failures().iter().any(|failure| failure.cause == Cause::Unknown);
-        unknown && !self.due(self.noticed(), self.config.policy.exit_timeout)
-    }
-
-    /// Asks for replacements of this node's lost slots and stops the world meanwhile; false when there is nothing to wait
-    /// for. (A lost slot stays lost, so the world that is stopped before anything is agreed ends for certain.)
-    fn await_slots(&mut self, failures: &FailureSet, missing: u32) -> bool {
-        let lost: Vec<SlotId> = failures
-            .failures()
-            .iter()
-            .filter_map(|failure| match failure.subject {
-                Subject::Slot(slot) => Some(slot),
-                _ => None,
-            })
-            .collect();
-        let Some(newest) = lost.last().copied().filter(|_| missing as usize <= lost.len()) else { return false };
-        if !self.config.renewable_slots {
-            return false;
-        }
-        let coming = self.slots_asked + self.slots_coming();
-        if coming > 0 && self.silent.is_empty() && self.due(self.slots_since, self.config.policy.slot_timeout) {
-            return false;
-        }
-        if missing > coming {
-            self.report(Report::Notice(Notice::WaitingForSlot { lost: newest }));
-        }
-        // A replacement may die before it has dialled in: then another one is asked for.
-        for _ in coming..missing {
-            self.need_slot();
-        }
-        self.stop_worlds(None);
-        true
-    }
-
-    /// Slots that exist, are in no record, and whose shepherds have not dialled in.
-    fn slots_coming(&self) -> u32 {
-        let of_record = |slot| self.record.as_ref().is_some_and(|record| record.slot(slot).is_some());
-        self.slots.iter().filter(|(slot, known)| !known.up && !of_record(**slot)).count() as u32
     }
 
     /// The epoch computed long enough before its failures.
     fn computed(&self) -> bool {
-        self.stage == Stage::Computing && self.noticed().since(self.stage_since) >= self.config.policy.progress_after
+        self.run.stage == Stage::Computing && self.noticed().since(self.run.since) >= self.config.policy.progress_after
     }
 
     /// What ranks of this node have taken back in this epoch, per group.

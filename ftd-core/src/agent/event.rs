@@ -29,6 +29,9 @@ pub struct JobConfig {
     pub renewable_slots: bool,
     /// Which ranks checkpoint together.
     pub groups: Groups,
+    /// A version is kept until a newer one is complete at this level or a safer one, as far as there are nodes enough: the one at
+    /// which the driver makes copies as a matter of course.
+    pub safe: Level,
     /// A rule that is broken, in tests.
     pub breach: Breach,
 }
@@ -43,6 +46,7 @@ impl JobConfig {
             policy,
             renewable_slots: true,
             groups: Groups::one(),
+            safe: Level::Own,
             breach: Breach::Nothing,
         }
     }
@@ -112,7 +116,8 @@ pub enum Event {
         /// What was seen.
         sight: Sight,
     },
-    /// The direct child of the process's slot is gone: the process, or its wrapper.
+    /// The direct child of the process's slot is gone: the process, or its wrapper. This and [`Exited`](Self::Exited) come after all
+    /// that the process has said itself.
     Ended {
         /// Which.
         process: Process,
@@ -321,8 +326,7 @@ pub enum Effect {
         group: GroupId,
         /// Version and the epoch that committed it; `None`: from the beginning.
         stamp: Option<Stamp>,
-        /// The ranks of the group whose copy is not on the node where they are placed now. Those of this node wait for
-        /// [`Effect::Fetch`], each.
+        /// The ranks of the group that are placed on this node and whose copy is not here: each waits for [`Effect::Fetch`].
         away: RankSet,
     },
     /// Bring the copy of this version of a rank of this node from there, and from nowhere else. Answered by `Fetched` or
@@ -346,12 +350,12 @@ pub enum Effect {
         /// The versions, oldest first.
         stamps: Vec<Stamp>,
     },
-    /// `complete` is whole for every rank of the group; places that hold older versions may be used again, and no copies of them
-    /// are taken any more.
+    /// `complete` is whole for every rank of the group, and as safe as what is older; places that hold older versions may be used
+    /// again, and no copies of them are taken any more.
     Retire {
         /// The group; 0 is all ranks unless the job has colours.
         group: GroupId,
-        /// At which level it is: copies of older versions that are safer than that are still needed.
+        /// At which level it is.
         level: Level,
         /// The newest complete version.
         complete: Version,
@@ -385,5 +389,7 @@ pub enum Effect {
         status: i32,
         /// Why, when it is not a clean end.
         reason: Option<String>,
+        /// The node is not in the job any more, which may go on without it.
+        left_out: bool,
     },
 }

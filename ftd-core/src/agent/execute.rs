@@ -1,41 +1,34 @@
 //! Bringing an epoch about on this node.
 
+use super::fetch::FIRST;
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
+use crate::holdings::{Copies, Restoration};
 use crate::ids::{GroupId, SlotId, WorldId};
-use crate::inventory::{Ledger, Level, Stamp};
+use crate::inventory::{Inventory, Ledger, Level, Stamp};
 use crate::plan::signal_status;
 use crate::record::Outcome;
 use crate::report::{Notice, Report};
-use crate::word::{Holdings, Restoration};
 use std::collections::BTreeSet;
 
 impl Agent {
     /// Kills the processes of every world on this node, but for `except`.
     pub(super) fn stop_worlds(&mut self, except: Option<WorldId>) {
-        let now = self.now;
-        let stop: Vec<WorldId> = self
-            .worlds
-            .iter_mut()
-            .filter(|(world, stopping)| Some(**world) != except && stopping.is_none())
-            .map(|(world, stopping)| {
-                *stopping = Some(now);
-                *world
-            })
-            .collect();
-        for world in stop {
+        for world in self.worlds.stop(except, self.now) {
             self.emit(Effect::StopWorld(world));
         }
-        if self.worlds.values().all(Option::is_some) {
+        if self.worlds.all_stopping() {
             // Who is to be killed is not continued first.
-            self.paused = false;
+            if std::mem::take(&mut self.standstill.paused) && self.config.breach == Breach::LeftOutContinued {
+                self.emit(Effect::Continue);
+            }
         }
     }
 
     pub(super) fn enter_ending(&mut self) {
         self.report_last_recovery();
-        self.batch = None;
+        self.drop_batch();
         self.enter(Stage::Ending);
     }
 
@@ -43,18 +36,20 @@ impl Agent {
     pub(super) fn guard_stage(&mut self) {
         self.guard_kill();
         loop {
-            let before = self.stage;
-            match self.stage {
+            let before = self.run.stage;
+            match self.run.stage {
                 Stage::Emptying => self.guard_emptying(),
                 Stage::Draining => self.guard_draining(),
                 Stage::Parked => self.guard_parked(),
                 Stage::Ending => self.guard_ending(),
                 Stage::Gathering | Stage::Restarted | Stage::Joining | Stage::Computing | Stage::Over => {}
             }
-            if self.stage == before {
+            if self.run.stage == before {
                 break;
             }
         }
+        self.speak();
+        self.guard_holdings();
         self.speak();
         self.guard_choice();
         self.guard_copies();
@@ -66,16 +61,11 @@ impl Agent {
     /// Processes that outlive SIGKILL are beyond ftd.
     fn guard_kill(&mut self) {
         let timeout = self.config.policy.stop_timeout;
-        let silent: Vec<_> = self.silent.iter().filter_map(|slot| self.slots.get(slot)?.world).collect();
-        for since in self.worlds.iter_mut().filter(|(world, _)| silent.contains(world)).filter_map(|(_, s)| s.as_mut())
-        {
-            *since = self.now;
-        }
-        let stuck = self.worlds.iter().find(|(_, since)| since.is_some_and(|since| self.due(since, timeout)));
-        let Some(world) = stuck.map(|(world, _)| *world) else { return };
-        self.worlds.remove(&world);
+        self.worlds.linger(&self.slots.silent_worlds(), self.now);
+        let Some(world) = self.worlds.stuck(self.now, timeout) else { return };
+        self.worlds.forget(world);
         // The job is over as it is; the launcher says who is left.
-        if self.stage == Stage::Ending {
+        if self.run.stage == Stage::Ending {
             return;
         }
         let reason = format!(
@@ -87,35 +77,32 @@ impl Agent {
 
     fn guard_emptying(&mut self) {
         let Some(record) = &self.record else { return };
-        if self.worlds.keys().any(|world| *world < record.world) {
+        if self.worlds.older(record.world) {
             return;
         }
         // After an agent's death its shepherds kill their ranks, dial in again and bring the arenas: not before all have
         // is anything known to be empty, or what there is to restore.
-        let absent: Vec<SlotId> = self.slots.iter().filter(|(_, slot)| !slot.up).map(|(id, _)| *id).collect();
-        let since = self.stage_since.max(self.silent_at);
-        let silent = absent.iter().any(|slot| self.silent.contains(slot));
+        let absent: Vec<SlotId> = self.slots.absent().collect();
+        let since = self.run.since.max(self.slots.silent_at);
+        let silent = self.slots.silent_of(&absent);
         if !absent.is_empty() && (silent || !self.due(since, self.config.policy.slot_timeout)) {
             return;
         }
         let (epoch, world) = (record.epoch, record.world);
         for slot in absent {
-            self.slots.remove(&slot);
-            self.lost_slots.insert(slot);
+            self.slots.lose(slot);
             self.fail(Subject::Slot(slot), Cause::SlotLost);
         }
         if self.batch.is_some() {
             return;
         }
-        if let Some(progress) = &mut self.progress {
+        if let Some(progress) = &mut self.telling.progress {
             progress.times.emptied = Some(self.now);
         }
         self.enter(Stage::Draining);
-        if world == WorldId(1) {
-            // Nothing ran before the first world.
+        if world == FIRST {
             self.run.drained = true;
-            self.run.holdings = Some(Holdings::default());
-            return;
+            return self.list_copies(&Inventory::default());
         }
         let old = WorldId(world.0 - 1);
         self.run.inventory_asked = Some(self.now);
@@ -126,11 +113,11 @@ impl Agent {
     fn guard_draining(&mut self) {
         let Some(record) = &self.record else { return };
         // What is superseded already is not started.
-        if self.batch.is_some() || self.verdict.is_some() {
+        if self.batch.is_some() || self.end.verdict.is_some() {
             return;
         }
         if !self.run.drained {
-            if !self.due(self.stage_since, self.config.policy.drain_timeout) {
+            if !self.due(self.run.since, self.config.policy.drain_timeout) {
                 return;
             }
             self.run.drained = true;
@@ -138,7 +125,7 @@ impl Agent {
             return self.report(Report::Notice(Notice::DrainTimedOut(old)));
         }
         let mine: Vec<_> = record.processes_on(self.me).collect();
-        if mine.iter().any(|(_, slot)| !self.slots.get(slot).is_some_and(|known| known.up)) {
+        if mine.iter().any(|(_, slot)| !self.slots.is_up(*slot)) {
             return;
         }
         let (epoch, world) = (record.epoch, record.world);
@@ -147,14 +134,11 @@ impl Agent {
         self.changed = true;
         self.run.ledger = Ledger::of(&self.config.groups, mine.iter().map(|(process, _)| process.rank));
         for (process, slot) in &mine {
-            debug_assert!(self.slots.get(slot).is_some_and(|known| known.world.is_none()), "{slot} is not empty");
             self.run.locals.insert(*process, super::Local::default());
-            if let Some(known) = self.slots.get_mut(slot) {
-                known.world = Some(world);
-            }
+            self.slots.occupy(*slot, world);
         }
         if !mine.is_empty() {
-            self.worlds.insert(world, None);
+            self.worlds.begin(world);
             self.emit(Effect::Launch { world, epoch, processes: mine, parked });
         }
     }
@@ -164,18 +148,18 @@ impl Agent {
     fn may_release(&mut self) -> bool {
         self.speak();
         let all_empty = self.tree.decree().release || self.config.breach == Breach::ReleasedEarly;
-        all_empty && self.fence.lease().runs(self.now)
+        all_empty && (self.fence.lease().runs(self.now) || self.config.breach == Breach::ReleasedUnleased)
     }
 
     fn guard_parked(&mut self) {
         let world = self.world();
-        if self.stopping(world) || self.batch.is_some() || self.verdict.is_some() || !self.may_release() {
+        if self.worlds.stopping(world) || self.batch.is_some() || self.end.verdict.is_some() || !self.may_release() {
             return;
         }
-        debug_assert!(self.worlds.keys().all(|other| *other == world), "another world than {world} is still here");
+        debug_assert!(!self.worlds.others(world), "another world than {world} is still here");
         self.enter(Stage::Computing);
         self.emit(Effect::Release(world));
-        if let Some(progress) = &mut self.progress {
+        if let Some(progress) = &mut self.telling.progress {
             progress.times.released = Some(self.now);
             progress.last_sign = self.now;
         }
@@ -195,19 +179,20 @@ impl Agent {
         if self.run.choice.is_some() {
             return;
         }
-        let Some(Restoration { choice, away, .. }) = self.tree.decree().restoration.clone() else { return };
-        let (epoch, groups) = (self.epoch(), self.config.groups.ranks(self.config.world_size));
+        let alone = self.run.copies.listed && self.config.breach == Breach::ChosenAlone;
+        let own = alone.then(|| self.holdings(&Copies::new()).choose());
+        let Some(Restoration { choice, .. }) = own.or(self.tree.decree().restoration.clone()) else { return };
+        let lacks = self.begin_copies(&choice);
         for (group, stamp) in &choice {
-            let of_group = groups.get(group).map(|ranks| away.common(ranks)).unwrap_or_default();
-            self.effects.push(Effect::Restore { epoch, group: *group, stamp: *stamp, away: of_group });
+            let away = lacks.iter().copied().filter(|rank| self.config.groups.of(*rank) == *group).collect();
+            self.emit(Effect::Restore { epoch: self.epoch(), group: *group, stamp: *stamp, away });
         }
         let newer = |(group, stamp): (&GroupId, &Option<Stamp>)| {
-            let before = self.restored_last.as_ref().and_then(|last| last.get(group).copied().flatten());
+            let before = self.memory.restored.as_ref().and_then(|last| last.get(group).copied().flatten());
             stamp.map(|stamp| stamp.version) > before.map(|stamp| stamp.version)
         };
         self.run.late_progress = choice.iter().any(newer);
-        self.begin_copies(&choice, &away);
-        self.restored_last = Some(choice.clone());
+        self.memory.restored = Some(choice.clone());
         self.run.choice = Some(choice);
     }
 
@@ -227,47 +212,60 @@ impl Agent {
         }
     }
 
-    /// Which versions have become complete everywhere.
+    /// At this level, or a safer one, a version has to be complete before older ones are given up. (A job of one node has nobody
+    /// who could keep copies.)
+    fn safe_level(&self) -> Level {
+        let others = self.record.as_ref().is_some_and(|record| record.nodes.len() > 1);
+        if others && self.config.breach != Breach::LevelsMixed { self.config.safe } else { Level::Own }
+    }
+
+    /// Which versions have become complete everywhere. What has a partner is kept until something newer has one as well.
     pub(super) fn note_complete(&mut self) {
-        if self.stage != Stage::Computing {
+        if self.run.stage != Stage::Computing {
             return;
         }
-        for (key, complete) in self.tree.decree().complete.clone() {
+        let mut all = self.tree.decree().complete.clone();
+        if self.config.breach == Breach::CompleteHere {
+            let here = self.run.ledger.committed().iter();
+            all = here.filter_map(|(key, versions)| Some((*key, *versions.last()?))).collect();
+        }
+        for (key, complete) in all {
             if self.run.complete.get(&key).is_some_and(|known| *known >= complete) {
                 continue;
             }
             self.run.complete.insert(key, complete);
             let (group, level) = key;
-            let level = if self.config.breach == Breach::LevelsMixed { Level::Partner } else { level };
-            self.emit(Effect::Retire { group, level, complete });
+            if level >= self.safe_level() {
+                self.emit(Effect::Retire { group, level, complete });
+            }
         }
     }
 
     /// All ranks of this node have ended cleanly in the running epoch.
     pub(super) fn finished(&self) -> bool {
-        self.stage == Stage::Computing
+        self.run.stage == Stage::Computing
             && self.batch.is_none()
             && self.holds.is_empty()
             && self.run.locals.values().all(|local| local.end == Some(LocalEnd::Clean))
     }
 
     fn guard_ending(&mut self) {
-        if let Some((_, until)) = self.last_words {
-            if self.now < until {
-                return;
-            }
-            self.last_words = None;
+        if self.end.is_spoken(self.now) {
+            return;
         }
-        self.stop_worlds(None);
+        let out = self.record.as_ref().is_some_and(|record| !record.is_member(self.me));
+        if !(out && self.config.breach == Breach::LeftOutStays) {
+            self.stop_worlds(None);
+        }
         if !self.worlds.is_empty() || self.last_block_waits() {
             return;
         }
         let recorded = self.record.as_ref().and_then(|record| record.outcome.clone());
-        let epoch = self.epoch();
+        let (epoch, left_out) = (self.epoch(), recorded.is_none());
         let outcome = recorded.unwrap_or_else(|| {
             Outcome::failed(signal_status(9).0, format!("{} was left out of the job in {epoch}", self.me))
         });
         self.enter(Stage::Over);
-        self.emit(Effect::End { status: outcome.status, reason: outcome.reason });
+        self.emit(Effect::End { status: outcome.status, reason: outcome.reason, left_out });
     }
 }

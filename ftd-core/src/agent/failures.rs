@@ -5,9 +5,12 @@
 //! [fence](crate::fence), which decides when. Whoever writes puts both into one set ([`failure_set`](Agent::failure_set)), and what was
 //! not agreed with the record that came first is looked at anew ([`renew_batch`](Agent::renew_batch)).
 
-use super::{Agent, Batch, Stage};
-use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject};
-use crate::ids::{Micros, Rank, SlotId};
+use super::batch::Batch;
+use super::held::Hold;
+use super::{Agent, Stage};
+use crate::breach::Breach;
+use crate::failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
+use crate::ids::{Micros, Process, Rank, SlotId};
 use crate::plan::{self, relevant};
 use crate::record::EpochRecord;
 use crate::report::Report;
@@ -18,7 +21,7 @@ impl Agent {
     pub(super) fn fail(&mut self, subject: Subject, cause: Cause) {
         self.changed = true;
         let Some(record) = &self.record else { return };
-        if self.verdict.is_some() || self.leaving.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
+        if self.end.is_near() || matches!(self.run.stage, Stage::Ending | Stage::Over) {
             return;
         }
         let node = match subject {
@@ -35,7 +38,7 @@ impl Agent {
         if matches!(subject, Subject::Slot(slot) if !active(slot)) {
             return;
         }
-        for hold in std::mem::take(&mut self.holds) {
+        for hold in self.holds.let_go() {
             failures.insert_collateral(Collateral { process: hold.process, end: hold.end });
         }
         let epoch = record.epoch;
@@ -44,11 +47,62 @@ impl Agent {
             None => {
                 self.end_recovery();
                 self.run.denied = None;
-                self.begin_progress();
+                self.telling.begin(self.now);
                 self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
                 self.batch = Some(Batch { failures, since: self.now, surveyed: false });
-                self.looks.wanted = true;
+                self.holds.want_look();
             }
+        }
+    }
+
+    /// An end by a process's own will is collateral of a failure that is known; false when none is.
+    pub(super) fn is_collateral(&mut self, process: Process, end: OwnEnd) -> bool {
+        if let Some(batch) = &mut self.batch {
+            if self.config.breach == Breach::CollateralBlamed {
+                let (subject, cause) = (Subject::Process(process), Cause::Own(end));
+                batch.failures.insert(Failure { subject, cause, node: self.me });
+            }
+            batch.failures.insert_collateral(Collateral { process, end });
+        }
+        self.batch.is_some()
+    }
+
+    /// The ends of this node's processes that are collateral of what is agreed: noted with a failure, or held.
+    pub(super) fn collateral(&self, held: &[Hold]) -> Vec<Collateral> {
+        let noted = self.noted().into_iter().flat_map(FailureSet::collateral).copied();
+        noted.chain(held.iter().map(|hold| Collateral { process: hold.process, end: hold.end })).collect()
+    }
+
+    /// What has failed on this node and is not agreed yet.
+    pub(super) fn noted(&self) -> Option<&FailureSet> {
+        self.batch.as_ref().map(|batch| &batch.failures)
+    }
+
+    /// What is known of one of these was not all.
+    pub(super) fn correct_batch(&mut self, failure: Failure) {
+        if let Some(batch) = &mut self.batch {
+            batch.failures.insert(failure);
+        }
+    }
+
+    /// This node's processes have been looked at.
+    pub(super) fn batch_is_surveyed(&mut self) {
+        if let Some(batch) = &mut self.batch {
+            batch.surveyed = true;
+        }
+    }
+
+    /// Nothing of it is to be agreed any more.
+    pub(super) fn drop_batch(&mut self) {
+        self.batch = None;
+    }
+
+    /// Nothing failed after all: what was taken for collateral is held again.
+    pub(super) fn dissolve_batch(&mut self) {
+        self.changed = true;
+        let Some(batch) = self.batch.take() else { return };
+        for collateral in batch.failures.collateral() {
+            self.hold(collateral.process, collateral.end);
         }
     }
 
@@ -56,11 +110,14 @@ impl Agent {
     /// nodes. Deaths of processes ended with their world.
     pub(super) fn renew_batch(&mut self, record: &EpochRecord) {
         let batch = self.batch.take();
+        if self.config.breach == Breach::LoserForgets {
+            return;
+        }
         let mut remaining = plan::relevant(record, &batch.map(|batch| batch.failures).unwrap_or_default());
         remaining.retain(|failure| match failure.subject {
             Subject::Process(_) => false,
             Subject::Slot(_) => true,
-            Subject::Node(_) => failure.cause.takes_node(),
+            Subject::Node(_) => failure.cause.takes_node() || self.config.breach == Breach::FailureAgain,
         });
         for failure in remaining.failures() {
             self.fail(failure.subject, failure.cause);
@@ -72,10 +129,10 @@ impl Agent {
     pub(super) fn fail_absent_slots(&mut self) {
         let Some(record) = &self.record else { return };
         let mine = record.slots.of_node(self.me).filter(|entry| entry.state != SlotState::Lost);
-        let absent = mine.map(|entry| entry.slot).filter(|slot| !self.slots.contains_key(slot));
+        let absent = mine.map(|entry| entry.slot).filter(|slot| !self.slots.exists(*slot));
         let absent: Vec<SlotId> = absent.collect();
         for slot in absent {
-            self.lost_slots.insert(slot);
+            self.slots.lose(slot);
             self.fail(Subject::Slot(slot), Cause::SlotLost);
         }
     }
@@ -93,7 +150,10 @@ impl Agent {
     /// Nodes that are to be left out now.
     fn silent_nodes(&self) -> FailureSet {
         let mut silent = FailureSet::new();
-        if self.stage != Stage::Restarted && self.fenced.is_none() {
+        if self.config.breach == Breach::SilentStay {
+            return silent;
+        }
+        if self.run.stage != Stage::Restarted && self.run.fenced.is_none() {
             for node in self.fence.to_write(self.now) {
                 silent.insert(Failure { subject: Subject::Node(node), cause: Cause::NodeSilent, node });
             }
@@ -112,19 +172,28 @@ impl Agent {
             None if !accuses => return None,
             None => {}
         }
-        for slot in &self.lost_slots {
-            failures.insert(Failure { subject: Subject::Slot(*slot), cause: Cause::SlotLost, node: self.me });
+        for slot in self.slots.lost() {
+            failures.insert(Failure { subject: Subject::Slot(slot), cause: Cause::SlotLost, node: self.me });
         }
         Some((plan::relevant(record, &failures), accuses))
     }
 
-    pub(super) fn batch_due(&self, batch: &Batch) -> Micros {
+    /// When more may be agreed, or not waited for any longer.
+    pub(super) fn batch_deadlines(&self) -> Vec<Micros> {
+        let (Some(batch), policy) = (&self.batch, &self.config.policy) else { return Vec::new() };
+        let mut at = vec![self.batch_due(batch), batch.since.after(policy.exit_timeout)];
+        at.push(self.slots.since.after(policy.slot_timeout));
+        at.extend(self.slots.dying().map(|since| since.after(policy.exit_timeout)));
+        at
+    }
+
+    fn batch_due(&self, batch: &Batch) -> Micros {
         batch.since.after(self.config.policy.batch_window)
     }
 
     /// A slot is about to be lost: the epoch that is proposed without that ends with the launcher's word on it.
     fn await_lost_slots(&self) -> bool {
-        self.dying_slots.values().any(|since| !self.due(*since, self.config.policy.exit_timeout))
+        self.slots.dying().any(|since| !self.due(since, self.config.policy.exit_timeout))
     }
 
     /// When the failure that is to be proposed was noticed.

@@ -1,19 +1,22 @@
 //! Copies that lie elsewhere are brought to the nodes of their ranks.
 //!
-//! Whoever holds one offers it to the rank's node, until that has noted it. That node takes one offer after the other. When all
-//! have been made, says the tree, and none is left, the copy is gone: that is a failure of its own, which the record remembers,
-//! so that the next epoch chooses a version that can be had.
+//! Whoever holds some offers them to the rank's node, until that has noted it. When all have been offered, says the tree, that node
+//! knows of which versions its ranks have copies, and what is restored follows from what all nodes say of that. It takes one offer of
+//! what it lacks after the other. When none is left the copy is gone: that is a failure of its own, which the record remembers, so
+//! that the next epoch chooses a version that can be had.
 
 use super::copies::{Offer, Wanted};
 use super::{Agent, Effect};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
-use crate::ids::{EpochId, Micros, NodeId, Process, Rank};
-use crate::inventory::{Choice, Groups, Stamp};
+use crate::holdings::{Copies, Holdings};
+use crate::ids::{EpochId, Micros, NodeId, Process, Rank, WorldId};
+use crate::inventory::{Choice, Groups, Inventory, Level, Stamp};
 use crate::message::PeerMessage;
-use crate::ranks::RankSet;
-use crate::word::Lies;
 use std::collections::BTreeSet;
+
+/// Nothing ran before it.
+pub(super) const FIRST: WorldId = WorldId(1);
 
 /// What a rank's group restores.
 fn stamp_of(choice: &Choice, groups: &Groups, rank: Rank) -> Option<Stamp> {
@@ -21,37 +24,65 @@ fn stamp_of(choice: &Choice, groups: &Groups, rank: Rank) -> Option<Stamp> {
 }
 
 impl Agent {
-    /// It is known what is restored: what this node lacks for that, and what others lack that it holds.
-    pub(super) fn begin_copies(&mut self, choice: &Choice, away: &RankSet) {
+    /// What this node holds is known: what of it others are to know.
+    pub(super) fn list_copies(&mut self, inventory: &Inventory) {
         let Some(record) = self.record.clone() else { return };
-        let groups = &self.config.groups;
-        for (rank, _) in record.ranks_on(self.me).into_iter().filter(|(rank, _)| away.contains(*rank)) {
-            if let Some(stamp) = stamp_of(choice, groups, rank) {
-                self.run.copies.wanted.insert(rank, Wanted { stamp, asked: None, vain: BTreeSet::new() });
-            }
-        }
-        let stamps: BTreeSet<Stamp> = choice.values().copied().flatten().collect();
-        for stamp in stamps {
-            let held = self.run.holdings.as_ref().map(|held| held.held(stamp, Lies::Elsewhere)).unwrap_or_default();
-            let lacks = held.common(away);
-            for rank in lacks.iter().filter(|rank| stamp_of(choice, groups, *rank) == Some(stamp)) {
-                match record.node_of(rank) {
-                    Some(node) if node == self.me => self.run.copies.offered.entry(node).or_default().insert(rank),
-                    Some(node) => {
-                        let offer = Offer { ranks: RankSet::new(), since: self.now, told: None };
-                        self.run.copies.offers.entry(node).or_insert(offer).ranks.insert(rank);
-                    }
-                    None => {}
+        let (me, now) = (self.me, self.now);
+        let copies = &mut self.run.copies;
+        for holding in &inventory.holdings {
+            let Some(home) = record.node_of(holding.owner) else { continue };
+            let held = match (home == me, holding.level) {
+                (true, Level::Stable) => copies.offered.entry(me).or_default(),
+                (true, _) => &mut copies.here,
+                (false, _) => {
+                    let offer = || Offer { copies: Copies::new(), since: now, told: None };
+                    &mut copies.offers.entry(home).or_insert_with(offer).copies
                 }
+            };
+            held.entry(holding.stamp).or_default().insert(holding.owner);
+        }
+        copies.listed = true;
+        self.changed = true;
+    }
+
+    /// All copies there are have been told of: of which versions the ranks of this node have some.
+    pub(super) fn guard_holdings(&mut self) {
+        let copies = &self.run.copies;
+        if !copies.listed || self.run.holdings.is_some() {
+            return;
+        }
+        // Before the first world there is nothing to be told of.
+        if self.tree.decree().offered || self.world() == FIRST {
+            self.run.holdings = Some(self.holdings(&copies.elsewhere()));
+            self.changed = true;
+        }
+    }
+
+    /// What the ranks of this node have, when this is what lies elsewhere.
+    pub(super) fn holdings(&self, elsewhere: &Copies) -> Holdings {
+        let placed = self.record.iter().flat_map(|record| record.ranks_on(self.me)).map(|(rank, _)| rank);
+        let one = self.config.breach == Breach::IncompleteChosen;
+        let ranks = placed.filter(|rank| !one || *rank == Rank(0));
+        Holdings::of_node(ranks, &self.config.groups, &self.run.copies.here, elsewhere)
+    }
+
+    /// It is known what is restored. Returns the ranks of this node that lack it.
+    pub(super) fn begin_copies(&mut self, choice: &Choice) -> Vec<Rank> {
+        let Some(record) = self.record.clone() else { return Vec::new() };
+        for (rank, _) in record.ranks_on(self.me) {
+            let Some(stamp) = stamp_of(choice, &self.config.groups, rank) else { continue };
+            if !self.run.copies.here.get(&stamp).is_some_and(|ranks| ranks.contains(rank)) {
+                self.run.copies.wanted.insert(rank, Wanted { stamp, asked: None, vain: BTreeSet::new() });
             }
         }
         self.run.copies.known = true;
         self.changed = true;
+        self.run.copies.wanted.keys().copied().collect()
     }
 
     /// Everybody to whom this node has something to offer knows that.
     pub(super) fn has_offered(&self) -> bool {
-        self.run.copies.known && self.run.copies.offers.is_empty()
+        self.run.copies.listed && self.run.copies.offers.is_empty()
     }
 
     /// Every copy for this node's ranks is here.
@@ -59,10 +90,10 @@ impl Agent {
         self.run.copies.known && self.run.copies.wanted.is_empty()
     }
 
-    pub(super) fn take_offer(&mut self, from: NodeId, epoch: EpochId, ranks: RankSet) {
+    pub(super) fn take_offer(&mut self, from: NodeId, epoch: EpochId, copies: Copies) {
         if self.knows_epoch(from, epoch) {
             // It has not heard that this was noted: perhaps the straight way back is cut.
-            let again = self.run.copies.offered.insert(from, ranks).is_some();
+            let again = self.run.copies.offered.insert(from, copies).is_some();
             self.send_by(from, again, PeerMessage::OfferNoted { epoch });
         }
     }
@@ -121,7 +152,8 @@ impl Agent {
         if self.config.breach == Breach::NeverOffered {
             return self.record.iter().flat_map(|record| record.members()).find(|node| !wanted.vain.contains(node));
         }
-        let holds = |(node, ranks): &(&NodeId, &RankSet)| ranks.contains(rank) && !wanted.vain.contains(node);
+        let of_rank = |held: &Copies| held.get(&wanted.stamp).is_some_and(|ranks| ranks.contains(rank));
+        let holds = |(node, held): &(&NodeId, &Copies)| of_rank(held) && !wanted.vain.contains(node);
         self.run.copies.offered.iter().find(holds).map(|(node, _)| *node)
     }
 
@@ -132,11 +164,11 @@ impl Agent {
         for (to, offer) in &mut self.run.copies.offers {
             if offer.told.is_none_or(|told| now.since(told) >= terms.period) {
                 offer.told = Some(now);
-                due.push((*to, now.since(offer.since) >= terms.timeout, offer.ranks.clone()));
+                due.push((*to, now.since(offer.since) >= terms.timeout, offer.copies.clone()));
             }
         }
-        for (to, detour, ranks) in due {
-            self.send_by(to, detour, PeerMessage::Offer { epoch, ranks });
+        for (to, detour, copies) in due {
+            self.send_by(to, detour, PeerMessage::Offer { epoch, copies });
         }
     }
 

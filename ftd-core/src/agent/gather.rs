@@ -5,6 +5,7 @@
 
 use super::gathered::subtree;
 use super::{Agent, Effect, Stage};
+use crate::breach::Breach;
 use crate::ids::{Micros, NodeId, SlotId};
 use crate::members::Members;
 use crate::message::PeerMessage;
@@ -43,11 +44,11 @@ impl Agent {
     /// Tells its slots and those it has been told of: at once when it knows of all below it, else once in a period. Looks for
     /// somebody else when that is not answered.
     pub(super) fn guard_gather(&mut self) {
-        if self.record.is_some() || self.stage != Stage::Gathering || !self.started || self.is_outsider() {
+        if self.record.is_some() || self.run.stage != Stage::Gathering || !self.started() || self.is_outsider() {
             return;
         }
         if let Some(mine) = self.own_slots() {
-            self.announced = true;
+            self.slots.announced = true;
             self.gather.mine = Some(mine);
         }
         if self.gather.known() == 0 {
@@ -88,7 +89,11 @@ impl Agent {
     /// An agent that takes another's place asks for the record, although the store may not answer: nobody need send it a
     /// heartbeat, and it has to send its own.
     pub(super) fn guard_ask_around(&mut self) {
-        if self.record.is_some() || self.predecessor.is_none() || self.stage != Stage::Gathering || !self.started {
+        if self.record.is_some() || self.predecessor.is_none() || self.run.stage != Stage::Gathering || !self.started()
+        {
+            return;
+        }
+        if self.config.breach == Breach::StoreAloneAsked {
             return;
         }
         let period = self.config.policy.heartbeat_period;
@@ -119,7 +124,10 @@ impl Agent {
 
     /// A node that is not one of the job's own asks to be taken in before there is a record.
     pub(super) fn take_first_join(&mut self, from: NodeId, slots: BTreeSet<SlotId>) {
-        if self.stage == Stage::Gathering && !self.is_outsider() && self.gather.outside.insert(from, slots).is_none() {
+        if self.run.stage == Stage::Gathering
+            && !self.is_outsider()
+            && self.gather.outside.insert(from, slots).is_none()
+        {
             self.gather.told = None;
         }
     }
@@ -135,16 +143,16 @@ impl Agent {
     /// When something of this is due.
     pub(super) fn gather_deadlines(&self) -> impl Iterator<Item = Micros> + '_ {
         let policy = &self.config.policy;
-        let gathers = self.stage == Stage::Gathering && self.started && self.record.is_none();
+        let gathers = self.run.stage == Stage::Gathering && self.started() && self.record.is_none();
         let tells = gathers && self.gather.known() > 0 && !self.gather.is_noted() && self.gatherer().is_some();
         let told = tells.then(|| self.gather_told().after(policy.heartbeat_period));
         let passed = gathers.then(|| self.gather.since.after(self.pass_over()));
         let start =
             [self.gather_since(true).after(policy.start_timeout), self.gather_since(false).after(self.last_patience())];
-        let start = start.into_iter().filter(|_| self.stage == Stage::Gathering);
+        let start = start.into_iter().filter(|_| self.run.stage == Stage::Gathering);
         let asks = self.record.is_none() && self.predecessor.is_some();
         let asked = self.gather.asked.filter(|_| asks).map(|asked| asked.after(policy.heartbeat_period));
-        let outside = self.stage == Stage::Gathering && self.is_outsider();
+        let outside = self.run.stage == Stage::Gathering && self.is_outsider();
         let look = outside.then(|| self.store.read_at.after(policy.heartbeat_timeout));
         told.into_iter().chain(passed).chain(start).chain(asked).chain(look)
     }
@@ -156,7 +164,7 @@ impl Agent {
 
     /// Since when it is waited for the job to begin.
     fn gather_since(&self, begins: bool) -> Micros {
-        let since = self.stage_since.max(self.silent_at);
+        let since = self.run.since.max(self.slots.silent_at);
         if begins { since } else { since.max(self.gather.answered) }
     }
 
@@ -173,14 +181,14 @@ impl Agent {
         let begins = self.gatherer().is_none();
         let since = self.gather_since(begins);
         let patience = if begins { self.config.policy.start_timeout } else { self.last_patience() };
-        let overdue = self.silent.is_empty() && self.due(since, patience);
+        let overdue = !self.slots.any_silent() && self.due(since, patience);
         let mine = self.own_slots();
         let complete = self.gather.nodes.len() + u32::from(mine.is_some()) == self.config.nodes.len().max(1);
         if !(complete || overdue) {
             return;
         }
-        let up = || self.slots.iter().filter(|(_, slot)| slot.up).map(|(slot, _)| *slot).collect();
-        let (nodes, slots) = self.gather.with(self.me, Some(&mine.unwrap_or_else(up)));
+        let mine = mine.unwrap_or_else(|| self.slots.up().collect());
+        let (nodes, slots) = self.gather.with(self.me, Some(&mine));
         let nodes: Vec<NodeId> = nodes.iter().collect();
         let slots: BTreeMap<SlotId, NodeId> = slots.iter().map(|entry| (entry.slot, entry.node)).collect();
         let (mode, terms) = (self.config.mode, self.config.policy.terms());
@@ -197,23 +205,17 @@ impl Agent {
     /// This node's slots, once all of them are up.
     pub(super) fn own_slots(&self) -> Option<BTreeSet<SlotId>> {
         // Not a word before the store has said that there is no record: a predecessor may have spoken for this node.
-        let up = self.slots.values().all(|slot| slot.up) && self.started && self.store.began;
-        let enough = !self.config.renewable_slots || self.slots_missing() == 0;
-        (up && enough).then(|| self.slots.keys().copied().collect())
-    }
-
-    /// Slots that this node was promised and that do not exist: their shepherds died before the first record, perhaps
-    /// together with an agent before this one.
-    fn slots_missing(&self) -> u32 {
-        self.slots_promised.saturating_sub(self.slots.len() as u32)
+        let up = self.slots.absent().next().is_none() && self.started() && self.store.began;
+        let enough = !self.config.renewable_slots || self.slots.missing() == 0;
+        (up && enough).then(|| self.slots.up().collect())
     }
 
     /// Asks for what is missing before the first record. (Not before the store has said that there is none.)
     fn renew_first_slots(&mut self) {
-        if !self.config.renewable_slots || !self.started || !self.store.began {
+        if !self.config.renewable_slots || !self.started() || !self.store.began {
             return;
         }
-        for _ in self.slots_asked..self.slots_missing() {
+        for _ in 0..self.slots.to_ask() {
             self.need_slot();
         }
     }

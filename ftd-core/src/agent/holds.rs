@@ -3,82 +3,60 @@
 //! That is asked of everybody, in numbered surveys of the epoch ([`Decree::survey`](crate::word::Decree)): an end that is held
 //! during one waits for the next. No clock decides: a node that does not answer is left out, which makes the end collateral.
 
-use super::held::Hold;
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::breach::Breach;
-use crate::failure::Cause;
-use crate::failure::{Collateral, OwnEnd, Subject};
+use crate::failure::{Cause, OwnEnd, Subject};
 use crate::ids::Process;
-use crate::record::Outcome;
+use crate::record::{EpochRecord, Outcome};
 
 impl Agent {
     /// An end by a process's own will: collateral when a failure is known, otherwise held.
     pub(super) fn take_own_end(&mut self, process: Process, end: OwnEnd) {
-        if self.ended(process.world) || self.holds.iter().any(|hold| hold.process == process) {
+        if self.worlds.ended(process.world) || self.holds.holds(process) {
             return;
         }
         let Some(local) = self.run.locals.get_mut(&process) else { return };
         if matches!(end, OwnEnd::Abort(_)) && local.end.is_some() {
             return;
         }
-        if self.leaving.is_some() {
+        if self.end.leaving.is_some() {
             return self.leaves_by_itself(process, end);
         }
         local.end = Some(LocalEnd::Own);
         // Found dead when another's end was looked into: this one was first.
         let first = local.leaving;
-        if let Some(batch) = &mut self.batch {
-            batch.failures.insert_collateral(Collateral { process, end });
+        if self.is_collateral(process, end) {
             return;
         }
         self.hold(process, end);
         if first {
-            self.holds.rotate_right(1);
-            let survey = self.next_survey();
-            self.holds.iter_mut().for_each(|hold| hold.survey = survey);
+            self.holds.last_was_first(self.next_survey());
         }
     }
 
     /// The next survey that has not begun.
     fn next_survey(&self) -> u64 {
-        self.tree.decree().survey + 1
+        let decree = self.tree.decree();
+        let under_way = decree.survey > decree.surveyed && self.config.breach == Breach::RoundNotAwaited;
+        decree.survey + u64::from(!under_way)
     }
 
     pub(super) fn hold(&mut self, process: Process, end: OwnEnd) {
         self.changed = true;
-        self.uncertain_since = self.now;
-        let survey = self.next_survey();
-        self.holds.push(Hold { process, end, survey });
-    }
-
-    /// Nothing failed after all: what was taken for collateral is held again.
-    pub(super) fn dissolve_batch(&mut self) {
-        self.changed = true;
-        let Some(batch) = self.batch.take() else { return };
-        for collateral in batch.failures.collateral() {
-            self.hold(collateral.process, collateral.end);
-        }
+        self.holds.hold(process, end, self.next_survey(), self.now);
     }
 
     /// Looks at this node's processes when everybody is asked to, and says so when it is known what they are.
     pub(super) fn guard_survey(&mut self) {
-        let asked = self.tree.decree().survey;
-        if asked > self.looks.asked {
-            self.looks.asked = asked;
-            self.looks.wanted = true;
-            if self.holds.is_empty() {
-                self.uncertain_since = self.now;
-            }
-        }
-        if self.looks.wanted {
-            self.looks.wanted = false;
-            self.looks.under_way += 1;
+        self.holds.ask(self.tree.decree().survey, self.now);
+        self.guard_undead();
+        if self.holds.looks() {
             self.emit(Effect::Survey);
         }
-        let due = self.looks.answered != self.looks.asked && self.looks.under_way == 0;
-        if due && !self.uncertain() {
+        let unlooked = self.config.breach == Breach::OwnNodeUnlooked;
+        if self.holds.is_to_answer(unlooked) && self.uncertain().is_none() {
             self.changed = true;
-            self.looks.answered = self.looks.asked;
+            self.holds.answer();
         }
     }
 
@@ -88,17 +66,17 @@ impl Agent {
             Subject::Process(process) => Some(process),
             Subject::Slot(_) | Subject::Node(_) => None,
         };
-        let batch = self.batch.as_ref();
-        let dead =
-            batch.and_then(|batch| batch.failures.failures().iter().find_map(|failure| of_process(failure.subject)));
-        let ends = batch.is_some() || self.fenced.is_some() || self.verdict.is_some() || self.leaving.is_some();
+        let noted = self.noted();
+        let dead = noted.and_then(|noted| noted.failures().iter().find_map(|failure| of_process(failure.subject)));
+        let ends =
+            noted.is_some() || self.run.fenced.is_some() || self.end.verdict.is_some() || self.end.leaving.is_some();
         dead.or_else(|| ends.then(|| Process::primary(self.world(), crate::ids::Rank(0))))
     }
 
     /// Ends of which it is known now whose they are.
     pub(super) fn guard_holds(&mut self) {
-        let none = self.holds.is_empty() || self.verdict.is_some() || self.stage != Stage::Computing;
-        if none || self.uncertain() {
+        let none = self.holds.is_empty() || self.end.verdict.is_some() || self.run.stage != Stage::Computing;
+        if none || self.uncertain().is_some() {
             return;
         }
         let decree = self.tree.decree();
@@ -106,10 +84,10 @@ impl Agent {
         if decree.dead.is_some() {
             return;
         }
-        let at_once = self.config.breach == Breach::NothingHeld;
-        let known = |hold: &Hold| at_once || hold.survey <= decree.surveyed;
-        let Some(at) = self.holds.iter().position(known) else { return };
-        let hold = self.holds.remove(at);
+        let long = |record: &EpochRecord| self.due(self.holds.uncertain_since(), record.terms.timeout.quarters(16));
+        let by_clock = self.config.breach == Breach::HeldByClock && self.record.as_deref().is_some_and(long);
+        let at_once = self.config.breach == Breach::NothingHeld || by_clock;
+        let Some(hold) = self.holds.settle(decree.surveyed, at_once) else { return };
         self.changed = true;
         if self.config.policy.recover_aborts {
             return self.fail(Subject::Process(hold.process), Cause::Own(hold.end));
@@ -125,7 +103,7 @@ impl Agent {
         self.conclude(Outcome::failed(hold.end.status(), reason), false);
         if matches!(hold.end, OwnEnd::Abort(_)) {
             let until = self.now.after(self.config.policy.abort_grace);
-            self.last_words = Some((hold.process, until));
+            self.end.last_words = Some((hold.process, until));
             self.emit(Effect::Proceed { process: hold.process, end: hold.end });
         }
     }

@@ -12,7 +12,7 @@ impl Agent {
     pub(super) fn take_joined(&mut self, process: Process, family: Family) {
         if let Some(local) = self.run.locals.get_mut(&process) {
             local.joined = Some(family);
-            self.speaks_mpi = true;
+            self.memory.speaks_mpi = true;
         }
     }
 
@@ -24,10 +24,10 @@ impl Agent {
     /// Looks, as soon as somebody waits in `MPI_Init`, whether all can come there.
     pub(super) fn guard_incomplete(&mut self) {
         let decree = self.tree.decree();
-        if decree.joined.is_empty() || decree.finished || self.verdict.is_some() || self.leaving.is_some() {
+        if decree.joined.is_empty() || decree.finished || self.end.verdict.is_some() || self.end.leaving.is_some() {
             return;
         }
-        if !matches!(self.stage, Stage::Parked | Stage::Computing) {
+        if !matches!(self.run.stage, Stage::Parked | Stage::Computing) {
             return;
         }
         if let Some(mixed) = decree.joined.mixed().filter(|_| self.tree.is_root() && self.batch.is_none()) {

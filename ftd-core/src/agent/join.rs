@@ -20,7 +20,7 @@ impl Agent {
     /// A record of a job that this node is not in yet.
     pub(super) fn adopt_as_stranger(&mut self, record: Arc<EpochRecord>) {
         self.record = Some(record);
-        if self.stage != Stage::Joining {
+        if self.run.stage != Stage::Joining {
             self.enter(Stage::Joining);
         }
     }
@@ -32,16 +32,16 @@ impl Agent {
 
     /// Asks to be taken in.
     pub(super) fn guard_join(&mut self) {
-        let waits = match self.stage {
+        let waits = match self.run.stage {
             Stage::Joining => true,
-            Stage::Gathering => self.started && self.record.is_none() && self.is_outsider(),
+            Stage::Gathering => self.started() && self.record.is_none() && self.is_outsider(),
             _ => false,
         };
         if !waits || self.joining.asked.is_some_and(|asked| !self.due(asked, self.join_period())) {
             return;
         }
         let Some(slots) = self.own_slots() else { return };
-        self.announced = true;
+        self.slots.announced = true;
         self.joining.asked = Some(self.now);
         let epoch = self.epoch();
         for to in self.hosts() {
@@ -67,7 +67,7 @@ impl Agent {
 
     /// When it asks again.
     pub(super) fn join_deadline(&self) -> Option<Micros> {
-        let asked = self.joining.asked.filter(|_| matches!(self.stage, Stage::Joining | Stage::Gathering));
+        let asked = self.joining.asked.filter(|_| matches!(self.run.stage, Stage::Joining | Stage::Gathering));
         asked.map(|asked| asked.after(self.join_period()))
     }
 
@@ -78,17 +78,17 @@ impl Agent {
         if epoch < record.epoch || known {
             self.send_record(from);
         }
-        if !known && self.joiners.get(&from) != Some(&slots) {
-            self.joiners.insert(from, slots);
+        if !known && self.joining.joiners.get(&from) != Some(&slots) {
+            self.joining.joiners.insert(from, slots);
             self.changed = true;
         }
     }
 
-    /// Those who want to come in, as far as this node has heard.
-    pub(super) fn all_joiners(&self, record: &EpochRecord) -> Joiners {
+    /// Those who want to come in and may, as far as this node has heard.
+    pub(super) fn all_joiners(&self, record: &EpochRecord, unfit: &BTreeSet<NodeId>) -> Joiners {
         let mut all = self.tree.decree().joiners.clone();
-        all.extend(self.joiners.iter().map(|(node, slots)| (*node, slots.clone())));
-        all.retain(|node, _| !record.nodes.knows(*node) && !self.unfit.contains(node));
+        all.extend(self.joining.joiners.iter().map(|(node, slots)| (*node, slots.clone())));
+        all.retain(|node, _| !record.nodes.knows(*node) && !unfit.contains(node));
         all
     }
 }

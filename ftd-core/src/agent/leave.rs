@@ -1,39 +1,45 @@
 //! The job's end by a signal of its user: the ranks hear it first and have a while to end by themselves (`--ft-grace`). From
 //! then on no death is a failure and no recovery begins.
 
-use super::leaving::Leaving;
+use super::end::Leaving;
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::blame::Exit;
+use crate::breach::Breach;
 use crate::failure::{OwnEnd, signal_name};
-use crate::ids::{Micros, Process, SlotId};
+use crate::ids::{Micros, Process, SlotId, WorldId};
 use crate::plan::signal_status;
 use crate::record::Outcome;
 use crate::word::Left;
 
 impl Agent {
     /// The user ends the job. Ranks that compute are told, whether they have asked for their state already or not; of those that
-    /// are still to come out of `MPI_Init` after a failure there is nothing that they could save.
+    /// are still to come out of `MPI_Init` after a failure, however long ago and whoever noticed it, there is nothing that they
+    /// could save.
     pub(super) fn take_cancel(&mut self, signal: i32) {
-        if self.leaving.is_some() {
+        if self.end.leaving.is_some() {
             return;
         }
-        let starts = self.progress.is_some() && !self.before_init().is_empty();
-        let recovers = self.batch.is_some() || starts || self.paused;
-        let computing = self.stage == Stage::Computing && !recovers && self.verdict.is_none();
-        if !computing || self.config.policy.grace == Micros(0) {
+        let starts = self.world() > WorldId(1) && !self.before_init().is_empty();
+        let recovers = self.batch.is_some() || starts || self.standstill.paused;
+        let computing = self.run.stage == Stage::Computing && !recovers && self.end.verdict.is_none();
+        let at_once = self.config.policy.grace == Micros(0) || self.config.breach == Breach::NoGrace;
+        if !computing || at_once {
             let reason = format!("the job was cancelled by {}", signal_name(signal));
             return self.conclude(Outcome::cancelled(signal_status(signal).0, reason), true);
         }
-        self.leaving = Some(Leaving { signal, since: self.now, status: 0, killed: false });
         self.emit(Effect::Signal { signal });
-        for hold in std::mem::take(&mut self.holds) {
+        if self.config.breach == Breach::CancelledRecovers {
+            return;
+        }
+        self.end.leaving = Some(Leaving { signal, since: self.now, status: 0, killed: false });
+        for hold in self.holds.let_go() {
             self.leaves_by_itself(hold.process, hold.end);
         }
     }
 
     /// A process ends by its own will after the job was told to end: that is what it was told.
     pub(super) fn leaves_by_itself(&mut self, process: Process, end: OwnEnd) {
-        let Some(leaving) = &mut self.leaving else { return };
+        let Some(leaving) = &mut self.end.leaving else { return };
         let status = if end == OwnEnd::NoFinalize { 0 } else { end.status() };
         if leaving.status == 0 {
             leaving.status = status;
@@ -48,7 +54,7 @@ impl Agent {
 
     /// Notes an exit after the job was told to end; false when it was not.
     pub(super) fn left(&mut self, process: Process, exit: Exit) -> bool {
-        let Some(leaving) = &mut self.leaving else { return false };
+        let Some(leaving) = &mut self.end.leaving else { return false };
         let Some(local) = self.run.locals.get_mut(&process) else { return false };
         // An abort has said already what it is.
         if local.end != Some(LocalEnd::Own) {
@@ -66,12 +72,12 @@ impl Agent {
 
     /// A slot is gone after the job was told to end, and with it whoever ran there; false when the job was not.
     pub(super) fn left_with_slot(&mut self, slot: SlotId) -> bool {
-        if self.leaving.is_none() {
+        if self.end.leaving.is_none() {
             return false;
         }
         let here = self.record.iter().flat_map(|record| record.processes_on(self.me)).find(|(_, at)| *at == slot);
         let local = here.and_then(|(process, _)| self.run.locals.get_mut(&process)).filter(|local| !local.gone);
-        if let (Some(local), Some(leaving)) = (local, &mut self.leaving) {
+        if let (Some(local), Some(leaving)) = (local, &mut self.end.leaving) {
             local.gone = true;
             leaving.killed = true;
         }
@@ -80,15 +86,15 @@ impl Agent {
 
     /// How this node's ranks left, once all are gone.
     pub(super) fn left_with(&self) -> Option<Left> {
-        let leaving = self.leaving.as_ref()?;
-        let gone = self.stage == Stage::Computing && self.run.locals.values().all(|local| local.gone);
+        let leaving = self.end.leaving.as_ref()?;
+        let gone = self.run.stage == Stage::Computing && self.run.locals.values().all(|local| local.gone);
         gone.then_some(Left { killed: leaving.killed, status: leaving.status })
     }
 
     /// Ends a job that was told to end: when all ranks are gone, or their time is over.
     pub(super) fn guard_leaving(&mut self) {
-        let Some(leaving) = self.leaving.clone() else { return };
-        if self.verdict.is_some() || matches!(self.stage, Stage::Ending | Stage::Over) {
+        let Some(leaving) = self.end.leaving.clone() else { return };
+        if self.end.verdict.is_some() || matches!(self.run.stage, Stage::Ending | Stage::Over) {
             return;
         }
         let (grace, name) = (self.config.policy.grace, signal_name(leaving.signal));
@@ -102,7 +108,7 @@ impl Agent {
             return self.conclude(Outcome::cancelled(status, reason), true);
         }
         // A record of another agent that had not heard of it yet.
-        let recovers = self.stage != Stage::Computing;
+        let recovers = self.run.stage != Stage::Computing;
         if !recovers && !self.due(leaving.since, grace) {
             return;
         }
@@ -121,6 +127,6 @@ impl Agent {
 
     /// When the time of the ranks is over.
     pub(super) fn leave_deadline(&self) -> Option<Micros> {
-        self.leaving.as_ref().map(|leaving| leaving.since.after(self.config.policy.grace))
+        self.end.leaving.as_ref().map(|leaving| leaving.since.after(self.config.policy.grace))
     }
 }

@@ -17,19 +17,42 @@
 //! | `Over` | nothing | |
 //!
 //! From every stage but the last two a newer record leads to `Emptying`, and one with an outcome, or without this node,
-//! to `Ending`. Beside the stages run the batch of failures not yet agreed (`Batch`), the ends that are held (`Hold`), and
-//! the [fence](crate::fence).
+//! to `Ending`. Beside the stages run the failures not yet agreed, the ends that are held, and the [fence](crate::fence).
 //!
-//! `state` is what an agent knows, `run` what of it belongs to one epoch and is replaced whole; `step` has the order of
-//! the guards. Which of these act, and on what: `intake` on events, `failures` on what has failed, `agree` on records, `execute` on the stages,
-//! `gather` before the first record, `holds` on ends by a process's own will, `silence` on leases and silent nodes,
-//! `fetch` on copies that lie elsewhere, `asked` on due checkpoints, `join` on new nodes, `leave` on a job that is told
-//! to end, `tell` and `last_block` on what peers and people are told.
+//! What an agent knows is [`Agent`], whose fields are rooms. Each owns its state; `run` is what belongs to one epoch, and is
+//! replaced whole.
+//!
+//! | field | file | knows |
+//! | --- | --- | --- |
+//! | `record`, `run` | `run`; in it `stage`, `copies`, `questions`, `short`, `unfit` | the epoch: its stage, its processes, its checkpoints |
+//! | `memory` | `memory` | what outlives it |
+//! | `slots`, `worlds` | `local_slots`, `worlds` | this node's slots, and who is there |
+//! | `batch` | `batch` | failures that are known and not agreed |
+//! | `holds` | `held` | ends that are held, and looks at processes |
+//! | `store` | `store` | what the store was asked, and has said |
+//! | `fence`, `standstill` | [`fence`](crate::fence), `standstill` | the lease, who is silent; whether the ranks stand still |
+//! | `gather`, `joining` | `gathered`, `joining` | the job before its first record; nodes that come in |
+//! | `tree`, `changed` | [`tree`](crate::tree) | what all nodes have said |
+//! | `end`, `telling` | `end`, `telling`, `block` | how the job is to end; what people are still to be told |
+//! | `out` | `outbox` | what is to be done |
+//!
+//! What it does stands in files of their own. `step` has the order of the guards. On what they are told act: `intake` on events,
+//! `deaths` and `causes` on processes, `saved` on checkpoints, `answers` on the store's, `listen` on other agents. On
+//! conditions: **`failures` decides what has failed**, `agree` what is proposed, `waits` what is waited for before that,
+//! `execute` brings an epoch about, `fetch` its copies, `gather` the first one; `holds` looks at ends by a process's own will,
+//! `silence` at leases and silent nodes, `incomplete` at worlds that never begin, `asked` at due checkpoints, `join` at new
+//! nodes, `leave` and `conclude` at the job's end; `tell` and `last_block` say what peers and people are told.
 
 mod agree;
+mod answers;
 mod asked;
+mod batch;
 mod block;
+mod causes;
+mod conclude;
 mod copies;
+mod deaths;
+mod end;
 mod event;
 mod execute;
 mod failures;
@@ -44,20 +67,30 @@ mod join;
 mod joining;
 mod last_block;
 mod leave;
-mod leaving;
+mod listen;
+mod local_slots;
+mod memory;
+mod outbox;
 mod questions;
 mod run;
+mod saved;
 mod short;
 mod silence;
+mod stage;
+mod standstill;
 mod state;
 mod step;
 mod store;
 mod tell;
+mod telling;
+mod unfit;
+mod waits;
+mod worlds;
 
 pub use crate::word::Joiners;
 pub use event::{Effect, Event, JobConfig};
 pub use silence::Leased;
-pub use state::{Agent, Predecessor, Stage};
+pub use stage::Stage;
+pub use state::{Agent, Predecessor};
 
 use run::{Local, LocalEnd, Run};
-use state::{Batch, Progress, Verdict};

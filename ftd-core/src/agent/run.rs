@@ -2,12 +2,15 @@
 
 use super::copies::Copies;
 use super::questions::Questions;
+use super::short::Short;
+use super::stage::Stage;
+use super::unfit::Unfit;
 use crate::blame::Phase;
+use crate::holdings::Holdings;
 use crate::ids::{GroupId, Micros, Process, Version};
 use crate::inventory::{Choice, Ledger, Level};
 use crate::joined::Family;
 use crate::record::EpochRecord;
-use crate::word::Holdings;
 use std::collections::BTreeMap;
 
 /// A local process of the record's world.
@@ -40,12 +43,15 @@ pub(super) enum LocalEnd {
 /// What belongs to one epoch on this node: the next one has none of it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Run {
+    pub(super) stage: Stage,
+    /// Since when.
+    pub(super) since: Micros,
     /// The processes of its world.
     pub(super) locals: BTreeMap<Process, Local>,
     pub(super) questions: Questions,
     /// What the world before wrote has been read.
     pub(super) drained: bool,
-    /// The checkpoints that this node holds, frozen.
+    /// Of which versions this node's ranks have copies, once all have been told of.
     pub(super) holdings: Option<Holdings>,
     pub(super) inventory_asked: Option<Micros>,
     /// What is restored.
@@ -60,10 +66,16 @@ pub(super) struct Run {
     pub(super) complete: BTreeMap<(GroupId, Level), Version>,
     /// Its recovery, noticed at this time, was reported without anybody having taken back what there is.
     pub(super) denied: Option<Micros>,
+    /// When this node killed its ranks, because it had neither a lease nor the record for too long.
+    pub(super) fenced: Option<Micros>,
+    pub(super) unfit: Unfit,
+    /// What cannot be placed, and since when.
+    pub(super) short: Option<Short>,
 }
 
 impl Run {
-    pub(super) fn of(record: &EpochRecord) -> Self {
-        Run { copies: Copies::of(record), ..Run::default() }
+    /// An epoch begins.
+    pub(super) fn of(record: &EpochRecord, now: Micros) -> Self {
+        Run { stage: Stage::Emptying, since: now, copies: Copies::of(record), ..Run::default() }
     }
 }

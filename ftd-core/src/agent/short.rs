@@ -1,8 +1,10 @@
 //! What could not be placed.
 
 use crate::failure::FailureSet;
-use crate::ids::Micros;
+use crate::ids::{Micros, NodeId, SlotId};
 use crate::plan::Cluster;
+use crate::word::Joiners;
+use std::collections::BTreeSet;
 
 /// Failures after which the ranks cannot all be placed.
 #[derive(Debug, Clone)]
@@ -10,12 +12,20 @@ pub(super) struct Short {
     /// Since when that is so.
     pub since: Micros,
     pub(super) failures: FailureSet,
-    /// How many nodes have asked to come in, were found unfit, and how many slots are new.
-    pub(super) offered: [usize; 3],
+    pub(super) offered: Offered,
 }
 
-impl Short {
-    pub(super) fn offered(cluster: &Cluster) -> [usize; 3] {
-        [cluster.joiners.len(), cluster.unfit.len(), cluster.new_slots.len()]
+/// What there was to place them on, beside the record's own slots.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Offered {
+    joiners: Joiners,
+    unfit: BTreeSet<NodeId>,
+    new_slots: Vec<SlotId>,
+}
+
+impl Offered {
+    pub(super) fn by(cluster: &Cluster) -> Self {
+        let new_slots = cluster.new_slots.keys().copied().collect();
+        Offered { joiners: cluster.joiners.clone(), unfit: cluster.unfit.clone(), new_slots }
     }
 }

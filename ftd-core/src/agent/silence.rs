@@ -5,9 +5,13 @@ use super::{Agent, Effect, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
 use crate::fence::{Lease, Reply};
-use crate::ids::{Micros, NodeId};
+use crate::ids::{Micros, NodeId, Share};
 use crate::message::PeerMessage;
 use crate::report::{Notice, Report};
+
+/// Of the minute ([`fence_kill`](crate::Policy::fence_kill)) after which "one that has had no lease and could not read the record
+/// kills them too": so often it looks at the record, since it may have been left out.
+const LOOKS: Share = Share::quarters(1);
 
 /// Until when this node's ranks may compute, and from when on they are killed, for those who see to it should this agent not:
 /// its shepherds.
@@ -36,12 +40,12 @@ impl Agent {
             Lease::Until(end) => end,
             Lease::None => Micros(0),
         };
-        let since = self.unleased.unwrap_or(until).max(self.store.read_at);
+        let since = self.standstill.unleased.unwrap_or(until).max(self.store.read_at);
         Leased { until, kill: since.after(self.config.policy.fence_kill) }
     }
 
     pub(super) fn guard_fence(&mut self) {
-        let out = matches!(self.stage, Stage::Ending | Stage::Over);
+        let out = matches!(self.run.stage, Stage::Ending | Stage::Over);
         if self.record.is_none() || out {
             return;
         }
@@ -58,7 +62,7 @@ impl Agent {
             self.store.want();
         }
         // What its predecessor had heard is not known.
-        if self.stage == Stage::Restarted {
+        if self.run.stage == Stage::Restarted {
             return;
         }
         if let Some((to, accused)) = self.fence.hand_over(self.now) {
@@ -67,30 +71,29 @@ impl Agent {
     }
 
     fn guard_pause(&mut self) {
-        let runs = self.fence.lease().runs(self.now);
-        let computing = self.stage == Stage::Computing && !self.stopping(self.world());
-        if !self.paused && !runs && computing {
-            self.paused = true;
-            self.emit(Effect::Pause);
+        let unread = self.standstill.unleased.is_some_and(|since| self.store.read_at <= since);
+        let waits = self.config.breach == Breach::ContinuedByStore && unread;
+        let runs = self.fence.lease().runs(self.now) && !waits;
+        let computing = self.run.stage == Stage::Computing && !self.worlds.stopping(self.world());
+        if !self.standstill.paused && !runs && computing {
+            self.standstill.paused = true;
+            if self.config.breach != Breach::AgentPauses {
+                self.emit(Effect::Pause);
+            }
             self.report(Report::Notice(Notice::Paused));
-        } else if self.paused && !computing {
+        } else if self.standstill.paused && !computing {
             // Nobody is continued who is to be killed.
-            self.paused = false;
-        } else if self.paused && runs {
-            self.paused = false;
+            self.standstill.paused = false;
+        } else if self.standstill.paused && runs {
+            self.standstill.paused = false;
             self.emit(Effect::Continue);
             self.report(Report::Notice(Notice::Continued));
         }
-        if runs {
-            self.unleased = None;
-        } else {
-            self.unleased.get_or_insert(self.now);
-        }
+        self.standstill.lease(runs, self.now);
     }
 
-    /// Since when this node has neither had a lease nor read the record.
     fn blind_since(&self) -> Option<Micros> {
-        self.unleased.map(|since| since.max(self.store.read_at))
+        self.standstill.blind_since(self.store.read_at)
     }
 
     /// A node that has no lease looks at the record now and then: it may have been left out. One that cannot for long enough
@@ -98,15 +101,16 @@ impl Agent {
     fn guard_blind(&mut self) {
         let limit = self.config.policy.fence_kill;
         if let Some(since) = self.blind_since() {
-            if self.due(since, limit.quarters(1)) && self.store.is_idle(self.now) {
+            if self.due(since, LOOKS.of(limit)) && self.store.is_idle(self.now) {
                 self.store.want();
             }
-            if self.due(since, limit) && self.fenced.is_none() && self.worlds.values().any(Option::is_none) {
-                self.fenced = Some(self.now);
+            let kills = self.config.breach != Breach::BlindStays && !self.worlds.all_stopping();
+            if self.due(since, limit) && self.run.fenced.is_none() && kills {
+                self.run.fenced = Some(self.now);
                 self.stop_worlds(None);
             }
         }
-        if self.fenced.take_if(|killed| self.store.read_at > *killed).is_some() {
+        if self.run.fenced.take_if(|killed| self.store.read_at > *killed).is_some() {
             self.fail(Subject::Node(self.me), Cause::Fenced);
         }
     }
@@ -115,7 +119,7 @@ impl Agent {
     pub(super) fn blind_deadlines(&self) -> impl Iterator<Item = Micros> + use<> {
         let limit = self.config.policy.fence_kill;
         let since = self.blind_since().into_iter();
-        since.flat_map(move |since| [since.after(limit.quarters(1)), since.after(limit)])
+        since.flat_map(move |since| [since.after(LOOKS.of(limit)), since.after(limit)])
     }
 
     pub(super) fn take_heartbeat(&mut self, from: NodeId, message: &PeerMessage) {
@@ -131,13 +135,23 @@ impl Agent {
 
     /// Tells those who observe this node, and whom it observes, of a record that they may not have read yet.
     pub(super) fn pass_on_record(&mut self) {
+        if self.config.breach == Breach::RecordKept {
+            return;
+        }
         for to in self.fence.neighbours() {
-            self.send_record(to);
+            self.give_record(to);
         }
     }
 
+    /// Answers one that is behind.
     pub(super) fn send_record(&mut self, to: NodeId) {
-        if let Some(record) = self.record.clone().filter(|_| self.config.breach != Breach::RecordKept) {
+        if self.config.breach != Breach::BehindUntold {
+            self.give_record(to);
+        }
+    }
+
+    fn give_record(&mut self, to: NodeId) {
+        if let Some(record) = self.record.clone() {
             let revision = self.store.revision;
             self.send(to, PeerMessage::Record { revision, record });
         }

@@ -9,11 +9,11 @@ impl Agent {
     /// Takes one event at the time `now` and returns what is to be done, in order.
     pub fn step(&mut self, now: Micros, event: Event) -> Vec<Effect> {
         self.now = self.now.max(now);
-        if self.stage == Stage::Over {
+        if self.run.stage == Stage::Over {
             return Vec::new();
         }
         if event == Event::Timer {
-            self.wake = None;
+            self.out.woken();
         }
         // What has become due counts before the event: a node that slept must stop itself before it believes anybody.
         self.guard_fence();
@@ -51,42 +51,36 @@ impl Agent {
         self.guard_tree();
         self.guard_store();
         self.schedule();
-        std::mem::take(&mut self.effects)
+        self.out.take()
     }
 
     /// Asks to be woken at the next moment at which a guard may act by time alone.
     pub(super) fn schedule(&mut self) {
-        if self.stage == Stage::Over {
+        if self.run.stage == Stage::Over {
             return;
         }
-        let next = self.deadlines().into_iter().filter(|at| *at > self.now).min();
-        if let Some(at) = next.filter(|at| Some(*at) != self.wake) {
-            self.wake = Some(at);
-            self.emit(Effect::WakeAt(at));
+        if let Some(at) = self.deadlines().into_iter().filter(|at| *at > self.now).min() {
+            self.out.wake_at(at);
         }
     }
 
     pub(super) fn deadlines(&self) -> Vec<Micros> {
         let policy = &self.config.policy;
         let mut at: Vec<Micros> = self.fence.deadlines().chain(self.tree.deadline()).collect();
-        let since = self.stage_since;
+        let since = self.run.since;
         at.extend(self.gather_deadlines());
-        match self.stage {
-            Stage::Emptying => at.push(since.max(self.silent_at).after(policy.slot_timeout)),
+        match self.run.stage {
+            Stage::Emptying => at.push(since.max(self.slots.silent_at).after(policy.slot_timeout)),
             Stage::Draining => at.push(since.after(policy.drain_timeout)),
             _ => {}
         }
-        at.extend(self.worlds.values().flatten().map(|since| since.after(policy.stop_timeout)));
+        at.extend(self.worlds.deadlines(policy.stop_timeout));
         at.extend(self.run.inventory_asked.map(|since| since.after(policy.inventory_timeout)));
-        if let Some(batch) = &self.batch {
-            at.extend([self.batch_due(batch), batch.since.after(policy.exit_timeout)]);
-            at.push(self.slots_since.after(policy.slot_timeout));
-            at.extend(self.dying_slots.values().map(|since| since.after(policy.exit_timeout)));
+        at.extend(self.batch_deadlines());
+        if self.holds.waits() {
+            at.push(self.holds.uncertain_since().after(policy.stop_timeout));
         }
-        if !self.holds.is_empty() || self.looks.answered < self.looks.asked {
-            at.push(self.uncertain_since.after(policy.exit_timeout));
-        }
-        at.extend(self.last_words.map(|(_, until)| until));
+        at.extend(self.end.last_words.map(|(_, until)| until));
         at.extend(self.leave_deadline());
         at.extend(self.store.deadline());
         at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
@@ -94,8 +88,8 @@ impl Agent {
         at.extend(self.blind_deadlines());
         at.extend(self.join_deadline());
         at.extend(self.copies_deadline());
-        at.extend(self.short.as_ref().map(|short| short.since.after(policy.node_timeout)));
-        if let (Some(progress), Stage::Computing) = (&self.progress, self.stage) {
+        at.extend(self.short_deadlines());
+        if let (Some(progress), Stage::Computing) = (&self.telling.progress, self.run.stage) {
             at.push(progress.last_sign.after(self.report_patience()));
         }
         at

@@ -30,6 +30,8 @@ pub(super) struct Store {
     pub read_at: Micros,
     /// Unreachable since.
     pub down: Option<Micros>,
+    /// When it was reached again after that.
+    pub back: Micros,
     retry_at: Micros,
 }
 
@@ -80,8 +82,12 @@ impl Store {
     }
 
     /// An answer came; whether the store had been unreachable.
-    pub fn answered(&mut self) -> bool {
-        self.down.take().is_some()
+    pub fn answered(&mut self, now: Micros) -> bool {
+        let news = self.down.take().is_some();
+        if news {
+            self.back = now;
+        }
+        news
     }
 
     /// The read was answered: when it had been asked for.

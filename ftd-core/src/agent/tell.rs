@@ -3,23 +3,24 @@
 use super::block::blame;
 use super::{Agent, Local, Stage};
 use crate::blame::Phase;
-use crate::ids::{Micros, NodeId, Rank};
+use crate::breach::Breach;
+use crate::ids::{Micros, NodeId, Rank, SlotId};
 use crate::message::PeerMessage;
 use crate::report::{Recovery, Report};
 use crate::ring;
-use crate::tree::Sending;
+use crate::tree::{Direction, Sending};
 use crate::word::{Decree, NodeWord};
 use std::collections::BTreeSet;
 
 impl Agent {
     /// What this node has to say in the epoch.
     fn own_word(&self) -> NodeWord {
-        let executing = matches!(self.stage, Stage::Draining | Stage::Parked | Stage::Computing);
-        let computing = self.stage == Stage::Computing;
+        let executing = matches!(self.run.stage, Stage::Draining | Stage::Parked | Stage::Computing);
+        let computing = self.run.stage == Stage::Computing;
         NodeWord {
             ready: executing && self.fence.confirmed(),
-            holdings: self.run.holdings.clone().filter(|_| executing && self.run.choice.is_none()),
             offered: self.has_offered(),
+            holdings: self.run.holdings.clone().filter(|_| executing && self.run.choice.is_none()),
             chosen: self.has_copies(),
             initialized: computing && self.initialized(),
             restored: computing && self.restored(),
@@ -28,19 +29,19 @@ impl Agent {
             left: self.left_with(),
             committed: Some(self.run.ledger.committed().clone()),
             due: self.run.questions.told,
-            wanted: self.holds.iter().map(|hold| hold.survey).max().unwrap_or(0),
-            surveyed: self.looks.answered,
+            wanted: self.holds.awaited(),
+            surveyed: self.holds.answered(),
             dead: self.known_dead(),
-            causes: self.causes.clone(),
-            joiners: self.joiners.clone(),
+            causes: self.memory.causes.clone(),
+            joiners: self.joining.joiners.clone(),
         }
     }
 
     /// Says what there is to say, and concludes from everybody's word when this node is the root.
     pub(super) fn speak(&mut self) {
         if self.record.is_none()
-            || !self.started
-            || matches!(self.stage, Stage::Restarted | Stage::Joining | Stage::Ending | Stage::Over)
+            || !self.started()
+            || matches!(self.run.stage, Stage::Restarted | Stage::Joining | Stage::Ending | Stage::Over)
         {
             return;
         }
@@ -58,8 +59,7 @@ impl Agent {
     pub(super) fn conclude_for_all(&mut self) {
         if self.tree.is_root() {
             let (word, before) = (self.tree.word(), self.tree.decree());
-            let (groups, size) = (&self.config.groups, self.config.world_size);
-            let mut decree = Decree::of(word, before, groups, size, &self.run.copies.not_fetched);
+            let mut decree = Decree::of(word, before);
             let asked = word.due;
             self.grant_due(asked, &mut decree.due);
             self.tree.decide(decree);
@@ -69,13 +69,16 @@ impl Agent {
 
     /// Sends what the neighbours in the tree have not acknowledged.
     pub(super) fn guard_tree(&mut self) {
-        let silent = matches!(self.stage, Stage::Restarted | Stage::Joining | Stage::Ending | Stage::Over);
+        let silent = matches!(self.run.stage, Stage::Restarted | Stage::Joining | Stage::Ending | Stage::Over);
         if self.record.is_none() || silent {
             return;
         }
         let (epoch, now) = (self.epoch(), self.now);
         if let Some(Sending { to, number, detour, what }) = self.tree.send_up(now) {
             self.send_by(to, detour, PeerMessage::Up { epoch, number, word: Box::new(what) });
+            if self.config.breach == Breach::SaidOnce {
+                self.tree.acknowledged(to, epoch, Direction::Up, number);
+            }
         }
         for Sending { to, number, detour, what } in self.tree.send_down(now) {
             self.send_by(to, detour, PeerMessage::Down { epoch, number, decree: Box::new(what) });
@@ -84,6 +87,7 @@ impl Agent {
 
     /// Sends straight, and with `detour` also through those who observe one of the two.
     pub(super) fn send_by(&mut self, to: NodeId, detour: bool, message: PeerMessage) {
+        let detour = detour && self.config.breach != Breach::NoDetour;
         if detour && let Some(record) = self.record.clone() {
             let theirs = ring::observers(&record.nodes, to, record.terms.observers as usize);
             let mut through: BTreeSet<NodeId> = self.fence.observers().chain(theirs).collect();
@@ -99,7 +103,7 @@ impl Agent {
 
     fn initialized(&self) -> bool {
         // A program without MPI that has its state back has nothing before it.
-        let past = |local: &Local| local.phase >= Phase::Initialized || (local.restored && !self.speaks_mpi);
+        let past = |local: &Local| local.phase >= Phase::Initialized || (local.restored && !self.memory.speaks_mpi);
         self.run.locals.values().all(|local| local.end.is_some() || past(local))
     }
 
@@ -123,25 +127,25 @@ impl Agent {
 
     /// Ranks of this node that were not seen past `MPI_Init`; of a program that was never seen to use MPI that says nothing.
     pub(super) fn before_init(&self) -> Vec<Rank> {
-        let before = |local: &Local| self.speaks_mpi && local.end.is_none() && local.phase < Phase::Initialized;
+        let before = |local: &Local| self.memory.speaks_mpi && local.end.is_none() && local.phase < Phase::Initialized;
         self.run.locals.iter().filter(|(_, local)| before(local)).map(|(process, _)| process.rank).collect()
     }
 
     /// Reports a recovery when all ranks compute again, or when there has been no sign of it for a while.
     pub(super) fn guard_reports(&mut self) {
-        if self.stage != Stage::Computing || self.batch.is_some() || self.verdict.is_some() {
+        if self.run.stage != Stage::Computing || self.batch.is_some() || self.end.verdict.is_some() {
             return;
         }
-        if self.progress.is_none() {
+        if self.telling.progress.is_none() {
             return;
         }
         let initialized = self.tree.decree().initialized && self.initialized();
         let restored = initialized && self.restored() && self.tree.decree().restored;
         let now = self.now;
         let patience = self.report_patience();
-        let Some(progress) = &mut self.progress else { return };
+        let Some(progress) = &mut self.telling.progress else { return };
         // Who has ended without it counts as past it, and there may be nobody else.
-        if initialized && self.speaks_mpi {
+        if initialized && self.memory.speaks_mpi {
             progress.times.initialized.get_or_insert(now);
         }
         if restored {
@@ -182,17 +186,32 @@ impl Agent {
         }
     }
 
+    /// A recovery whose world runs has come to its end with what happens now; one whose world was not released yet is
+    /// superseded, and goes on.
+    pub(super) fn end_recovery(&mut self) {
+        if self.run.stage == Stage::Computing {
+            self.report_recovery(false);
+        }
+    }
+
     /// What there is to report of the recovery that is on its way. It is over with that.
     pub(super) fn recovery(&mut self, complete: bool) -> Option<Recovery> {
         let record = self.record.as_ref()?;
-        let progress = self.progress.take_if(|progress| !progress.episodes.is_empty())?;
+        let progress = self.telling.progress.take_if(|progress| !progress.episodes.is_empty())?;
         let blame = blame(&progress.episodes, &self.config.policy);
+        let before = progress.episodes.first().map(|episode| &episode.placement);
+        let moves = |(rank, slot): &(Rank, SlotId)| {
+            let node = before.and_then(|before| before.slot(*rank)).and_then(|slot| record.slots.node(slot));
+            node != record.slots.node(*slot)
+        };
+        let moved = record.placement.iter().filter(moves).map(|(rank, _)| rank).collect();
         let recovery = Recovery {
             epoch: record.epoch,
             world: record.world,
             episodes: progress.episodes,
             blame,
             restored: self.run.choice.clone(),
+            moved,
             times: progress.times,
             stuck: progress.stuck,
             waited: progress.waited,

@@ -1,0 +1,14 @@
+//! Failures that are known and not yet agreed.
+
+use crate::failure::FailureSet;
+use crate::ids::Micros;
+
+/// Failures that are known and not yet agreed. Only `failures` changes it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Batch {
+    pub failures: FailureSet,
+    /// When the first of them was noticed.
+    pub since: Micros,
+    /// This node's processes have been looked at since.
+    pub surveyed: bool,
+}

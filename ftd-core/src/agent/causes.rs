@@ -1,0 +1,60 @@
+//! True causes that come to be known after a death was noted, or even agreed.
+
+use super::Agent;
+use crate::blame;
+use crate::failure::{Cause, Failure, FailureSet, Subject};
+use crate::ids::{NodeId, Process};
+use crate::report::{Notice, Report};
+
+impl Agent {
+    /// The true cause of a death that has been noted, and perhaps agreed, without one.
+    pub(super) fn cause_known(&mut self, process: Process, verdict: blame::Verdict) {
+        let blame::Verdict::Failure(cause) = verdict else { return };
+        if self.record.is_none() && cause != Cause::Unknown {
+            // A shepherd says again what it said to an agent that is dead; whether that was agreed will be read in a moment.
+            self.memory.causes.insert(process, cause);
+            return;
+        }
+        let failure = Failure { subject: Subject::Process(process), cause, node: self.node_of(process) };
+        let unknown = |set: &FailureSet| set.of_process(process).is_some_and(|known| known.cause == Cause::Unknown);
+        let noted = self.noted().is_some_and(unknown);
+        let agreed = self.record.as_ref().is_some_and(|record| {
+            unknown(&record.failures) || record.history.iter().any(|entry| unknown(&entry.failures))
+        });
+        let told = cause != Cause::Unknown && self.completes_last_block(process, &failure);
+        if cause == Cause::Unknown || !(noted || agreed) {
+            return;
+        }
+        if noted {
+            self.correct_batch(failure);
+        }
+        if self.memory.causes.insert(process, cause).is_some() || !agreed || told {
+            return;
+        }
+        let episodes = self.telling.progress.iter_mut().flat_map(|progress| &mut progress.episodes);
+        match episodes.into_iter().find(|episode| unknown(&episode.failures)) {
+            Some(episode) => episode.failures.insert(failure),
+            None => self.report(Report::Notice(Notice::CauseKnown { process, sentence: failure.to_string() })),
+        }
+    }
+
+    /// Where a process of this world, or of one that is remembered, was.
+    pub(super) fn node_of(&self, process: Process) -> NodeId {
+        let Some(record) = &self.record else { return self.me };
+        let sets = record.history.iter().map(|entry| &entry.failures).chain([&record.failures]);
+        let mut known = sets.filter_map(|set| set.of_process(process)).map(|failure| failure.node);
+        known.next().unwrap_or(self.me)
+    }
+
+    /// True causes that others know.
+    pub(super) fn take_causes(&mut self) {
+        let causes = self.tree.decree().causes.iter();
+        let news: Vec<(Process, Cause)> = causes
+            .filter(|(process, _)| !self.memory.causes.contains_key(process))
+            .map(|(p, cause)| (*p, *cause))
+            .collect();
+        for (process, cause) in news {
+            self.cause_known(process, blame::Verdict::Failure(cause));
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The job's end, as far as this node has to do with it.
+
+use crate::ids::{Micros, Process};
+use crate::record::Outcome;
+
+/// The end of the job as this agent wants it recorded.
+#[derive(Debug, Clone)]
+pub(super) struct Verdict {
+    pub outcome: Outcome,
+    /// Stands even when somebody else's record comes first, and ends the ranks before it is written.
+    pub cancelled: bool,
+}
+
+/// The ranks were told to end.
+#[derive(Debug, Clone)]
+pub(super) struct Leaving {
+    pub signal: i32,
+    pub since: Micros,
+    /// The first status that is not 0 with which a rank of this node ended by itself.
+    pub status: i32,
+    /// A rank of this node was killed, by this signal or otherwise.
+    pub killed: bool,
+}
+
+/// How the job is to end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct End {
+    pub verdict: Option<Verdict>,
+    /// That is so because a process cannot be started, or could not be a rank.
+    pub refused: bool,
+    /// The user has ended the job, and the ranks have been told.
+    pub leaving: Option<Leaving>,
+    /// A process that says its last words before the world is killed, and until when.
+    pub last_words: Option<(Process, Micros)>,
+}
+
+impl End {
+    /// Somebody else's record came first: only the user's word stands.
+    pub fn superseded(&mut self) {
+        self.verdict.take_if(|verdict| !verdict.cancelled);
+    }
+
+    /// Nothing more is to be agreed: this node's end of the job is, or the ranks have been told to end.
+    pub fn is_near(&self) -> bool {
+        self.verdict.is_some() || self.leaving.is_some()
+    }
+
+    /// The process has said its last words, if it was to.
+    pub fn has_spoken(&mut self, process: Process) {
+        self.last_words.take_if(|(speaker, _)| *speaker == process);
+    }
+
+    /// Whether last words are still being said.
+    pub fn is_spoken(&mut self, now: Micros) -> bool {
+        self.last_words.take_if(|(_, until)| now >= *until);
+        self.last_words.is_some()
+    }
+}

@@ -1,0 +1,58 @@
+//! What is told of this node's checkpoints: committed, frozen, taken back.
+
+use super::{Agent, Stage};
+use crate::ids::{EpochId, Process, Version};
+use crate::inventory::{Inventory, Level};
+use crate::report::{Notice, Report};
+
+impl Agent {
+    pub(super) fn take_inventory(&mut self, epoch: EpochId, inventory: &Inventory) {
+        if epoch == self.epoch() && !self.run.copies.listed {
+            self.run.inventory_asked = None;
+            self.list_copies(inventory);
+        }
+    }
+
+    pub(super) fn take_committed(&mut self, process: Process, version: Version, level: Level) {
+        // Before it is released nothing is new, but what is restored may be shipped to another partner.
+        let of_epoch = matches!(self.run.stage, Stage::Parked | Stage::Computing);
+        if !of_epoch || !self.run.locals.contains_key(&process) || self.worlds.ended(process.world) {
+            return;
+        }
+        // Of what was there before, only what is restored counts.
+        let restored =
+            |choice: &crate::inventory::Choice| choice.get(&self.config.groups.of(process.rank)).copied().flatten();
+        let restored = self.run.choice.as_ref().and_then(restored).map(|stamp| stamp.version);
+        if restored.is_some_and(|restored| version < restored)
+            || (self.run.stage == Stage::Parked && restored.is_none())
+        {
+            return;
+        }
+        // What is older than what is complete is not told any more, from the next word on.
+        let group = self.config.groups.of(process.rank);
+        let complete = Level::ALL.map(|level| self.run.complete.get(&(group, level)).copied());
+        self.run.ledger.forget(group, complete, &self.config.groups);
+        self.run.ledger.commit(group, process.rank, version, level);
+    }
+
+    pub(super) fn take_restored(&mut self, process: Process, version: Version) {
+        let Some(local) = self.run.locals.get_mut(&process) else { return };
+        local.restored = true;
+        local.refused = None;
+        self.sign(process);
+        if let Some(noticed) = self.run.denied.take() {
+            let (epoch, took) = (self.epoch(), self.now.since(noticed));
+            self.report(Report::Notice(Notice::RestoredLate { epoch, version, took }));
+        }
+    }
+
+    pub(super) fn take_not_restored(&mut self, process: Process, reason: String) {
+        let Some(local) = self.run.locals.get_mut(&process).filter(|local| !local.restored) else { return };
+        local.refused = Some(reason.clone());
+        self.sign(process);
+        if self.run.denied.is_some() {
+            let (epoch, rank) = (self.epoch(), process.rank);
+            self.report(Report::Notice(Notice::RefusedLate { epoch, rank, reason }));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! What a proposal waits for: slots, nodes, causes of deaths.
+
+use super::short::{Offered, Short};
+use super::{Agent, Effect};
+use crate::breach::Breach;
+use crate::failure::{Cause, Failure, FailureSet, Subject};
+use crate::ids::{Micros, NodeId, SlotId};
+use crate::plan::{self, Cluster, Unrecoverable};
+use crate::record::EpochRecord;
+use crate::report::{Notice, Report};
+use crate::slots::{SlotEntry, SlotState};
+use std::collections::BTreeSet;
+
+impl Agent {
+    pub(super) fn need_slot(&mut self) {
+        self.slots.ask(self.now);
+        self.emit(Effect::NeedSlot);
+    }
+
+    /// Whether what cannot be placed is what could not be placed before.
+    pub(super) fn waits_still(&self, failures: &FailureSet, cluster: &Cluster) -> bool {
+        let same = |short: &&Short| short.failures == *failures && short.offered == Offered::by(cluster);
+        self.run.short.as_ref().filter(same).is_some_and(|short| self.now < self.awaits_until(short.since))
+    }
+
+    /// Until when it is waited for a node, since then. Nobody can come in as long as the store is away.
+    fn awaits_until(&self, since: Micros) -> Micros {
+        since.max(self.store.back).after(self.config.policy.node_timeout)
+    }
+
+    /// When that is over, or a node may be tried again.
+    pub(super) fn short_deadlines(&self) -> Vec<Micros> {
+        let Some(short) = &self.run.short else { return Vec::new() };
+        let tried = self.record.iter().flat_map(|record| self.run.unfit.deadlines(record.terms.timeout));
+        tried.chain([self.awaits_until(short.since)]).collect()
+    }
+
+    /// Nodes that are not tried at this moment, because their leases were not held.
+    pub(super) fn unfit(&self, record: &EpochRecord) -> BTreeSet<NodeId> {
+        let ever = Micros(u64::MAX / 4);
+        let timeout = if self.config.breach == Breach::UnfitForGood { ever } else { record.terms.timeout };
+        self.run.unfit.now(timeout, self.now)
+    }
+
+    /// Waits for another node, or for one that is silent, a while: nothing is agreed meanwhile. False when there is nobody to
+    /// wait for.
+    pub(super) fn await_node(&mut self, failures: &FailureSet, cluster: &Cluster, missing: u32) -> bool {
+        if self.config.nodes.len() < 2 {
+            return false;
+        }
+        if self.run.short.is_none() {
+            self.report(Report::Notice(Notice::WaitingForNode { missing }));
+        }
+        let since = self.run.short.as_ref().map_or(self.now, |short| short.since);
+        self.run.short = Some(Short { since, failures: failures.clone(), offered: Offered::by(cluster) });
+        self.now < self.awaits_until(since)
+    }
+
+    /// Likewise before the first record, when a node of the job has not been heard of.
+    pub(super) fn await_first(&mut self, missing: u32) -> bool {
+        self.await_node(&FailureSet::new(), &Cluster::default(), missing)
+    }
+
+    /// Whether a death whose cause is on its way would end the job if it came from outside.
+    pub(super) fn may_be_a_loop(&self, record: &EpochRecord, failures: &FailureSet, cluster: &Cluster) -> bool {
+        if !self.await_causes(failures) {
+            return false;
+        }
+        let mut killed = FailureSet::new();
+        for failure in failures.failures() {
+            let cause = if failure.cause == Cause::Unknown { Cause::Signal(9) } else { failure.cause };
+            killed.insert(Failure { cause, ..*failure });
+        }
+        matches!(plan::plan(record, &killed, cluster, &self.config.policy), Err(Unrecoverable::CrashLoop { .. }))
+    }
+
+    /// The job ends with how a process died: that is worth waiting for, a while.
+    pub(super) fn await_causes(&self, failures: &FailureSet) -> bool {
+        let unknown = failures.failures().iter().any(|failure| failure.cause == Cause::Unknown);
+        unknown && !self.due(self.noticed(), self.config.policy.exit_timeout)
+    }
+
+    /// Lost slots of this node are replaced on it, when that can be, though others had room: a rank that moves leaves behind what is in
+    /// this node's memory for it.
+    pub(super) fn await_own_slots(&mut self, record: &EpochRecord, failures: &FailureSet, cluster: &Cluster) -> bool {
+        if record.nodes.len() < 2 {
+            return false;
+        }
+        let used = |failure: &&Failure| match failure.subject {
+            Subject::Slot(slot) => record.placement.rank(slot).is_some(),
+            _ => false,
+        };
+        let lost = failures.failures().iter().filter(used).count();
+        let stands_by = |entry: &SlotEntry| entry.state == SlotState::Parked && self.slots.is_up(entry.slot);
+        let free = record.slots.of_node(self.me).filter(stands_by).count() + cluster.new_slots.len();
+        let missing = lost.saturating_sub(free);
+        missing > 0 && self.await_slots(failures, u32::try_from(missing).unwrap_or(u32::MAX))
+    }
+
+    /// Asks for replacements of this node's lost slots and stops the world meanwhile; false when there is nothing to wait
+    /// for. (A lost slot stays lost, so the world that is stopped before anything is agreed ends for certain.)
+    pub(super) fn await_slots(&mut self, failures: &FailureSet, missing: u32) -> bool {
+        let lost: Vec<SlotId> = failures
+            .failures()
+            .iter()
+            .filter_map(|failure| match failure.subject {
+                Subject::Slot(slot) => Some(slot),
+                _ => None,
+            })
+            .collect();
+        let Some(newest) = lost.last().copied().filter(|_| missing as usize <= lost.len()) else { return false };
+        if !self.config.renewable_slots {
+            return false;
+        }
+        let coming = self.slots.coming(self.record.as_deref());
+        let overdue = self.due(self.slots.since, self.config.policy.slot_timeout);
+        if coming > 0 && !self.slots.any_silent() && overdue {
+            return false;
+        }
+        if missing > coming {
+            self.report(Report::Notice(Notice::WaitingForSlot { lost: newest }));
+        }
+        // A replacement may die before it has dialled in: then another one is asked for.
+        for _ in coming..missing {
+            self.need_slot();
+        }
+        self.stop_worlds(None);
+        true
+    }
+}
