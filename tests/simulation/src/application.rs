@@ -89,6 +89,7 @@ pub struct Proc {
     pub parked: bool,
     pub loaded: bool,
     pub dead: Option<Exit>,
+    pub died_at: Option<u64>,
     /// It ended by its own call.
     pub own_exit: bool,
     /// Its shepherd has waited for it.
@@ -101,7 +102,7 @@ pub struct Proc {
     /// What it was busy with was done while it stood still.
     due: bool,
     greeted: bool,
-    aborting: bool,
+    pub aborting: bool,
     nerve: Nerve,
     pub step: u32,
     value: u64,
@@ -110,6 +111,19 @@ pub struct Proc {
     questions: (u64, u64),
     /// Per neighbour the values after an even and an odd step.
     got: Vec<[Option<(u32, u64)>; 2]>,
+}
+
+impl Proc {
+    /// It has called `MPI_Init`.
+    pub fn joined(&self) -> bool {
+        self.greeted
+    }
+
+    /// It is dead from now on, if it was not before.
+    pub fn dies(&mut self, exit: Exit, now: u64) {
+        self.dead.get_or_insert(exit);
+        self.died_at.get_or_insert(now);
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,10 +139,14 @@ pub struct Ranks {
     all: Vec<Proc>,
     by_name: BTreeMap<Process, ProcId>,
     pub finished: BTreeSet<Process>,
-    /// What ranks did by their own wish, with nobody dead.
-    pub wishes: Vec<(Process, OwnEnd)>,
+    /// What ranks did by their own wish, with nobody dead, and when.
+    pub wishes: Vec<(Process, OwnEnd, u64)>,
+    /// How ranks ended by themselves, whyever, and when.
+    pub ends: Vec<(Process, OwnEnd, u64)>,
     /// What was answered to which question.
     pub due: BTreeMap<(WorldId, u64), bool>,
+    /// Ranks of the newest world that have computed a step.
+    ran: (WorldId, BTreeSet<Rank>),
     /// The furthest step of the newest world.
     furthest: (WorldId, u32),
 }
@@ -142,6 +160,10 @@ impl Ranks {
         &mut self.all[id]
     }
 
+    pub fn all(&self) -> impl Iterator<Item = &Proc> {
+        self.all.iter()
+    }
+
     pub fn named(&self, name: Process) -> Option<ProcId> {
         self.by_name.get(&name).copied()
     }
@@ -153,6 +175,11 @@ impl Ranks {
 
     pub fn of<'a>(&'a self, machine: &'a Machine) -> impl Iterator<Item = (ProcId, &'a Proc)> {
         machine.procs.iter().map(|id| (*id, &self.all[*id]))
+    }
+
+    /// How many ranks of this world have computed.
+    pub fn ran(&self, world: WorldId) -> u32 {
+        if self.ran.0 == world { self.ran.1.len() as u32 } else { 0 }
     }
 
     fn add(&mut self, proc: Proc) -> ProcId {
@@ -178,6 +205,7 @@ impl World {
             parked,
             loaded: false,
             dead: None,
+            died_at: None,
             own_exit: false,
             reaped: false,
             phase: Phase::Init,
@@ -270,12 +298,23 @@ impl World {
     fn initialize(&mut self, id: ProcId) {
         let proc = self.ranks.get_mut(id);
         let (name, node, group) = (proc.name, proc.node, proc.got.len());
-        if !std::mem::replace(&mut proc.greeted, true) {
+        let first = !proc.greeted;
+        let absent = if first { self.absent.remove(&name.rank) } else { None };
+        if absent == Some(false) {
+            return self.die(id, Exit::Code(0), true);
+        }
+        if !std::mem::replace(&mut self.ranks.get_mut(id).greeted, true) {
             self.local(node, Event::Initializing(name));
             self.local(node, Event::Joined { process: name, family: ftd_core::Family::OpenMpi });
             for peer in self.program.neighbours(name.rank).to_vec() {
                 self.send_to_peer(id, Packet::Hello { from: id, to: Rank(peer) }, Rank(peer));
             }
+        }
+        if absent == Some(true) {
+            self.ranks.wishes.push((name, OwnEnd::NoFinalize, self.now));
+            // That it was there is known by then.
+            let delay = self.rng.range(300, 3000);
+            return self.push(delay, Act::Leave(id, 0));
         }
         let proc = self.ranks.get_mut(id);
         if proc.hellos.count_ones() as usize == group {
@@ -400,6 +439,12 @@ impl World {
         proc.step += 1;
         proc.phase = Phase::Waiting;
         let (world, step, rank) = (proc.name.world, proc.step, proc.name.rank);
+        if self.ranks.ran.0 < world {
+            self.ranks.ran = (world, BTreeSet::new());
+        }
+        if self.ranks.ran.0 == world {
+            self.ranks.ran.1.insert(rank);
+        }
         if (world, step) > self.ranks.furthest {
             self.ranks.furthest = (world, step);
             self.last_sign = self.now;
@@ -484,12 +529,22 @@ impl World {
         if proc.dead.is_some() {
             return;
         }
-        (proc.dead, proc.own_exit) = (Some(exit), own);
+        proc.dies(exit, self.now);
+        proc.own_exit = own;
         let (node, name, initialized) = (proc.node, proc.name, proc.initialized);
+        let end = match exit {
+            _ if !own || proc.aborting => None,
+            Exit::Code(0) if proc.greeted && proc.phase != Phase::Finalized => Some(OwnEnd::NoFinalize),
+            Exit::Code(0) => None,
+            Exit::Code(code) => Some(OwnEnd::ExitCode(code)),
+            _ => None,
+        };
+        self.ranks.ends.extend(end.map(|end| (name, end, self.now)));
         self.checks.look_at(node);
         // The memory of a large process takes long to tear down; the futex does not wait for it.
-        let slow = self.rng.chance(50);
-        let delay = if slow { self.rng.range(20_000, 200_000) } else { self.rng.range(50, 2000) };
+        let (share, most) = self.setup.reaping;
+        let slow = self.rng.chance(share);
+        let delay = if slow { self.rng.range(20_000, most) } else { self.rng.range(50, 2000) };
         self.push(delay, Act::Reap(id));
         if initialized && !own && self.rng.chance(900) {
             self.local(node, Event::Dying(name));
@@ -541,6 +596,7 @@ impl World {
         let proc = self.ranks.get_mut(id);
         proc.aborting = true;
         let (node, process) = (proc.node, proc.name);
+        self.ranks.ends.push((process, OwnEnd::Abort(code), self.now));
         self.local(node, Event::AbortRequested { process, code });
     }
 

@@ -1,6 +1,6 @@
 //! Checkpoints in memory: the ranks' own copies and those that partners hold, with their hashes.
 
-use ftd_core::{GroupId, Holding, Inventory, Level, Members, NodeId, Rank, Stamp, Version};
+use ftd_core::{GroupId, Holding, Inventory, Level, Rank, Stamp, Version};
 use std::collections::BTreeMap;
 
 /// Places per rank: one being written, one being shipped, one safe.
@@ -137,15 +137,4 @@ impl Arena {
             copies.retain(&keep);
         }
     }
-}
-
-/// The nodes that keep copies for `node`: so many of the members after it, those in other racks first.
-pub fn partners(rack: impl Fn(usize) -> usize, members: &Members, node: usize, many: usize) -> Vec<usize> {
-    let (me, count) = (NodeId(node as u32), members.len());
-    let lower = || members.iter().take_while(|other| *other < me).count() as u32;
-    let first = members.position(me).map_or_else(lower, |at| at + 1);
-    let around = |step| members.at((first + step) % count).map(|other| other.0 as usize);
-    let after = || (0..count).filter_map(around).filter(|other| *other != node);
-    let near = |other: &usize| rack(*other) == rack(node);
-    after().filter(|other| !near(other)).chain(after().filter(near)).take(many).collect()
 }

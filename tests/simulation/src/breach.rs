@@ -1,7 +1,7 @@
 //! Rules that a run can be told to break, to prove that the checks notice. Those here are the driver's to keep; each is
 //! caught within a thousand seeds of its own profile (`tests/breaches.rs`).
 
-use crate::profiles;
+use crate::profiles::{self, Profile};
 use crate::setup::Setup;
 use ftd_core::breach::Breach as Rule;
 
@@ -10,12 +10,18 @@ use ftd_core::breach::Breach as Rule;
 pub enum Breach {
     /// Nodes do not stop their ranks when cut off.
     NoPause,
+    /// Shepherds stop nobody by themselves.
+    NoTimers,
     /// Inventories list versions that were only half copied.
     HalfCopies,
     /// Worlds are reported empty before they are.
     EarlyEmptied,
     /// The store lets every compare-and-swap pass.
     BlindStore,
+    /// The first agent that ends removes the key.
+    KeyRemoved,
+    /// A node that was left out comes back under its id.
+    SameNode,
     /// A partner takes copies from a node of an ended epoch.
     LateCopies,
     /// Copies that were fetched are not compared with their hashes.
@@ -24,18 +30,32 @@ pub enum Breach {
     Core(Rule),
 }
 
+/// What catches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Catch {
+    /// The profile.
+    pub profile: &'static str,
+    /// The first seed of it that does, as far as is known: it is tried first.
+    pub seed: u64,
+    /// Parts of what may be complained of.
+    pub complaints: &'static [&'static str],
+}
+
 impl Breach {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Breach> {
         let own = [
             Breach::NoPause,
+            Breach::NoTimers,
             Breach::HalfCopies,
             Breach::EarlyEmptied,
             Breach::BlindStore,
+            Breach::KeyRemoved,
+            Breach::SameNode,
             Breach::LateCopies,
             Breach::UncheckedCopies,
         ];
-        own.into_iter().chain(Rule::ALL.into_iter().map(Breach::Core))
+        own.into_iter().chain(Rule::ALL.iter().copied().map(Breach::Core))
     }
 
     /// The breach of this name.
@@ -51,30 +71,22 @@ impl Breach {
         }
     }
 
-    /// The profile that is to catch it, and a part of the complaint.
-    pub fn caught_by(self) -> (&'static str, &'static [&'static str]) {
-        match self {
-            Breach::NoPause => ("fenced", &["computes on"]),
-            Breach::HalfCopies => ("copies", &["restored"]),
-            Breach::EarlyEmptied => ("crash", &["still", "compute at the same time"]),
-            Breach::BlindStore => ("crash", &["was written after"]),
-            Breach::LateCopies => ("watches", &["of an ended epoch"]),
-            Breach::UncheckedCopies => ("sources", &["restored wrong bytes"]),
-            Breach::Core(rule) => of_rule(rule),
-        }
+    /// The complaint of this seed, if it goes well as long as the rule is kept.
+    pub fn caught(self, profile: &Profile, seed: u64) -> Option<String> {
+        let kept = profile.setup(seed);
+        let broken = Setup { breach: Some(self), ..kept.clone() };
+        let error = crate::run(&broken, false).result.err()?.to_string();
+        let complaints = self.caught_by().complaints;
+        let caught = complaints.iter().any(|complaint| error.contains(complaint));
+        (caught && crate::run(&kept, false).result.is_ok()).then_some(error)
     }
 
-    /// The first seed of its profile that shows it, and goes well without it; and the complaint.
+    /// A seed of its profile that shows it, and goes well without it; and the complaint.
     pub fn search(self, seeds: u64) -> Option<(u64, String)> {
-        let (name, complaints) = self.caught_by();
-        let profile = profiles::named(name)?;
-        (0..seeds).find_map(|seed| {
-            let kept = profile.setup(seed);
-            let broken = Setup { breach: Some(self), ..kept.clone() };
-            let error = crate::run(&broken, false).result.err()?.to_string();
-            let caught = complaints.iter().any(|complaint| error.contains(complaint));
-            (caught && crate::run(&kept, false).result.is_ok()).then_some((seed, error))
-        })
+        let Catch { profile, seed, .. } = self.caught_by();
+        let profile = profiles::named(profile)?;
+        let mut seeds = [seed].into_iter().chain(0..seeds);
+        seeds.find_map(|seed| Some((seed, self.caught(profile, seed)?)))
     }
 }
 
@@ -87,29 +99,109 @@ impl std::fmt::Display for Breach {
     }
 }
 
-fn of_rule(rule: Rule) -> (&'static str, &'static [&'static str]) {
+/// A profile, the first seed of it that is known, and parts of the complaint.
+type Row = (&'static str, u64, &'static [&'static str]);
+
+impl Breach {
+    /// The profile that is to catch it.
+    pub fn caught_by(self) -> Catch {
+        let (profile, seed, complaints): Row = match self {
+            Breach::NoPause => ("fenced", 0, &["computes on"]),
+            Breach::NoTimers => ("stalls", 0, &["invariant 5"]),
+            Breach::HalfCopies => ("copies", 5, &["restored"]),
+            Breach::EarlyEmptied => ("crash", 0, &["still", "compute at the same time"]),
+            Breach::BlindStore => ("crash", 25, &["was written after"]),
+            Breach::KeyRemoved => ("tombstone", 0, &["was written anew"]),
+            Breach::SameNode => ("comes-back", 0, &["cannot be placed"]),
+            Breach::LateCopies => ("watches", 316, &["of an ended epoch"]),
+            Breach::UncheckedCopies => ("sources", 0, &["restored wrong bytes"]),
+            Breach::Core(rule) => of_rule(rule),
+        };
+        Catch { profile, seed, complaints }
+    }
+}
+
+#[allow(clippy::too_many_lines, reason = "a table: one entry for each rule")]
+fn of_rule(rule: Rule) -> Row {
     match rule {
-        Rule::OwnTerms => ("own-timeouts", &["invariant 5"]),
-        Rule::RecordKept => ("store-away", &["invariant 7"]),
-        Rule::StillCounts => ("fenced", &["invariant 5"]),
-        Rule::UnheardCounts => ("one-way", &["invariant"]),
-        Rule::LongLease => ("left-out", &["invariant 5"]),
-        Rule::AloneAccuses | Rule::NothingAnew => ("everybody-cut", &["invariant 7"]),
-        Rule::AccusationLives => ("store-lost", &["invariant 5"]),
-        Rule::AccusedAcknowledged | Rule::SuccessorAcknowledges => ("accusation", &["invariant 5"]),
-        Rule::NeverTakenBack => ("accusation", &["the job hangs"]),
-        Rule::OlderEpochCounts => ("frames", &["the job hangs", "invariant 5"]),
-        Rule::SleeperAccuses => ("sleeper", &["invariant 7"]),
-        Rule::JoinerAccuses => ("deaf-joiner", &["invariant 7"]),
-        Rule::OldReadCounts => ("late-answers", &["invariant 5"]),
-        Rule::NewlyObservedAtOnce => ("frames", &["invariant 5", "invariant 7"]),
-        Rule::ReleasedEarly => ("stalls", &["invariant 2"]),
-        Rule::NothingHeld => ("aborts", &["because a peer had died"]),
-        Rule::LevelsMixed => ("levels", &["invariant 4"]),
-        Rule::KeptEarly => ("sources", &["invariant 4"]),
-        Rule::LeasesForgotten => ("dead-joiner", &["invariant 3"]),
-        Rule::NeverOffered => ("sources", &["has not offered it"]),
-        Rule::NotFetchedIgnored => ("sources", &["the job hangs"]),
-        Rule::Nothing => ("mixed", &[]),
+        // The lease.
+        Rule::LongLease => ("left-out", 0, &["invariant 5"]),
+        Rule::LeaseFromReceipt => ("slow-net", 18, &["invariant 5"]),
+        Rule::LeaseOfOne => ("islands", 4, &["invariant 5"]),
+        Rule::LeaseAtOnce => ("late", 1, &["invariant 5"]),
+        Rule::AgentPauses => ("frozen", 1, &["invariant 5"]),
+        Rule::ContinuedByStore => ("fenced", 0, &["stands still"]),
+        Rule::LeftOutContinued => ("left-out", 0, &["invariant 5"]),
+        Rule::LeftOutStays => ("left-out", 0, &["the job hangs"]),
+        Rule::BlindStays => ("frames", 0, &["the job hangs"]),
+        Rule::OwnTerms => ("own-timeouts", 20, &["invariant 5"]),
+        Rule::OwnPatience => ("own-patience", 0, &["invariant 7"]),
+        Rule::OwnObservers => ("own-observers", 0, &["invariant 7"]),
+        // What counts.
+        Rule::StillCounts => ("fenced", 0, &["invariant 5"]),
+        Rule::OldReadCounts => ("late-answers", 2, &["invariant 5"]),
+        Rule::WatchCounts => ("late-answers", 3, &["invariant 5"]),
+        Rule::UnheardCounts => ("one-way", 2, &["invariant 7"]),
+        Rule::UnheardUnanswered => ("everybody-cut", 5, &["invariant 7"]),
+        Rule::OlderEpochCounts => ("frames", 0, &["the job hangs", "invariant 5"]),
+        Rule::BehindUntold => ("untold", 0, &["invariant 7"]),
+        Rule::NewlyObservedAtOnce => ("frames", 0, &["invariant 5", "invariant 7"]),
+        Rule::JoinerAccuses => ("deaf-joiner", 0, &["invariant 7"]),
+        Rule::RecordKept => ("store-away", 12, &["in time"]),
+        Rule::SleeperAccuses => ("sleeper", 0, &["invariant 7"]),
+        Rule::AloneAccuses => ("everybody-cut", 8, &["invariant 7"]),
+        Rule::NothingAnew => ("everybody-cut", 0, &["invariant 7"]),
+        Rule::AloneBefore => ("new-observer", 0, &["in time"]),
+        Rule::PatienceAnew => ("last-one", 2, &["in time"]),
+        Rule::TwoWait => ("last-one", 5, &["in time"]),
+        Rule::AccusationLives => ("store-lost", 22, &["invariant 5"]),
+        Rule::AccusedAcknowledged => ("accusation", 2, &["invariant 5"]),
+        Rule::SuccessorAcknowledges => ("accusation", 41, &["invariant 5"]),
+        Rule::SuccessorBelievesWatch => ("accusation", 41, &["invariant 5"]),
+        Rule::HandedForgotten => ("accusation", 31, &["invariant 5"]),
+        Rule::WrittenForgotten => ("accusation", 33, &["invariant 5"]),
+        Rule::NeverTakenBack => ("accusation", 9, &["the job hangs"]),
+        // The record.
+        Rule::OthersAccused => ("mixed", 17, &["invariant 5", "invariant 7"]),
+        Rule::NothingCollected => ("at-once", 0, &["in time"]),
+        Rule::HandedOnce => ("below", 0, &["cannot be placed"]),
+        Rule::NeverWrittenItself => ("last-one", 2, &["the job hangs"]),
+        Rule::SilentStay => ("given-up", 1, &["invariant 3"]),
+        Rule::LoserForgets => ("slots", 0, &["the job hangs"]),
+        Rule::FailureAgain => ("crash", 0, &["times in a row"]),
+        Rule::LeasesForgotten => ("dead-joiner", 0, &["invariant 3"]),
+        Rule::LeasesOfAll => ("lapsed", 0, &["in time"]),
+        Rule::UnfitForGood => ("lapses", 0, &["cannot be placed"]),
+        Rule::EndUnrecorded => ("cancel", 0, &["every end is a record"]),
+        Rule::WatchBelieved => ("watches", 10, &["invariant 2"]),
+        Rule::StoreAloneAsked => ("successor", 6, &["invariant 7"]),
+        // The tree.
+        Rule::OldWordsCount => ("crash", 0, &["invariant 2", "invariant 4"]),
+        Rule::SaidOnce => ("crash", 7, &["the job hangs"]),
+        Rule::NoDetour => ("link", 2, &["the job hangs"]),
+        Rule::ReleasedEarly => ("stalls", 159, &["invariant 2"]),
+        Rule::ReleasedUnleased => ("fenced", 15, &["without a lease"]),
+        // Blame.
+        Rule::NothingHeld => ("aborts", 0, &["because a peer had died"]),
+        Rule::HeldByClock => ("aborts", 18, &["because a peer had died"]),
+        Rule::ExitNotAwaited => ("reaps", 4, &["because a peer had died"]),
+        Rule::RoundNotAwaited => ("rounds", 13, &["because a peer had died"]),
+        Rule::OwnNodeUnlooked => ("crash", 27, &["because a peer had died"]),
+        Rule::CollateralBlamed => ("crash", 55, &["is blamed"]),
+        Rule::NeverGivesUp => ("crash-loop", 0, &["in circles", "nowhere"]),
+        Rule::ComputingIsProgress => ("crash-loop", 0, &["in circles", "nowhere"]),
+        Rule::NothingIsProgress => ("progress", 0, &["times in a row"]),
+        Rule::CancelledRecovers => ("told", 0, &["told to end"]),
+        Rule::NoGrace => ("told", 0, &["before its grace is over"]),
+        // Checkpoints.
+        Rule::ChosenAlone => ("crash", 0, &["invariant 4"]),
+        Rule::IncompleteChosen => ("nodes", 10, &["invariant 4"]),
+        Rule::CompleteHere => ("crash", 0, &["invariant 4"]),
+        Rule::LevelsMixed => ("levels", 0, &["invariant 4"]),
+        Rule::KeptEarly => ("sources", 0, &["invariant 4"]),
+        Rule::NeverOffered => ("sources", 0, &["has not offered it"]),
+        Rule::NotFetchedIgnored => ("sources", 0, &["the job hangs"]),
+        Rule::DueAlone => ("due", 1, &["one answer for all"]),
+        Rule::Nothing => ("mixed", 0, &[]),
     }
 }

@@ -1,12 +1,12 @@
 //! Checkpoints on their way: copied, hashed, shipped to a partner in another rack, frozen, given up.
 
 use crate::application::ProcId;
-use crate::arenas::{Copied, partners};
+use crate::arenas::Copied;
 use crate::breach::Breach;
 use crate::driver;
 use crate::invariants::Violation;
 use crate::world::{Act, Packet, World};
-use ftd_core::{EpochId, Event, GroupId, Level, Rank, Stamp, Version};
+use ftd_core::{EpochId, Event, GroupId, Level, NodeId, Rank, Stamp, Version, partners};
 
 impl World {
     /// A rank has copied a version whole; its checksum is made behind it.
@@ -46,7 +46,9 @@ impl World {
     /// Who keeps copies for this node.
     fn partners_of(&self, node: usize) -> Vec<usize> {
         let members = driver::members(self.machines[node].agent.as_ref());
-        partners(|node| self.setup.rack(self.machines[node].place), &members, node, self.setup.partners)
+        let rack = |node: NodeId| self.setup.rack(self.machines[node.0 as usize].place);
+        let partners = partners(rack, &members, NodeId(node as u32), self.setup.partners);
+        partners.into_iter().map(|node| node.0 as usize).collect()
     }
 
     /// Sends a version to the partner, until that has it or it is needed no more.
@@ -139,7 +141,7 @@ impl World {
     /// What no epoch will restore is given up.
     pub fn keep(&mut self, node: usize, group: GroupId, stamps: &[Stamp]) {
         let Some(newest) = stamps.last() else { return };
-        self.check_keep(node, group, *newest);
+        self.check_keep(node, group, stamps);
         let setup = &self.setup;
         let of_group = |rank: Rank| setup.group(rank.0) == group.0;
         let needed = |copy: &crate::arenas::Copy| {
@@ -147,15 +149,10 @@ impl World {
         };
         self.machines[node].arena.retain(of_group, needed);
         self.machines[node].arena.give_up(group, *newest, stamps);
-        self.checks.given_up(group, stamps);
     }
 
     /// What is older is given up.
-    pub fn retire(&mut self, node: usize, group: GroupId, level: Level, complete: Version) {
-        // What has a partner is kept until something newer has one as well.
-        if level == Level::Own && !self.partners_of(node).is_empty() {
-            return;
-        }
+    pub fn retire(&mut self, node: usize, group: GroupId, complete: Version) {
         self.check_retire(node, group, complete);
         let setup = &self.setup;
         let of_group = |rank: Rank| setup.group(rank.0) == group.0;

@@ -4,6 +4,7 @@
 use crate::application::{Phase, Proc};
 use crate::breach::Breach;
 use crate::fetches::Fetching;
+use crate::invariants::Violation;
 use crate::net::Kind;
 use crate::node::Command;
 use crate::setup::{SECOND, Setup};
@@ -11,8 +12,8 @@ use crate::world::{Act, Packet, World};
 use ftd_core::agent::Stage;
 use ftd_core::fence::Lease;
 use ftd_core::{
-    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Members, Micros, NodeId, PeerMessage,
-    Predecessor, Process, Report, Revision, SlotId,
+    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Level, Members, Micros, NodeId,
+    PeerMessage, Predecessor, Process, Report, Revision, SlotId,
 };
 use std::sync::Arc;
 
@@ -49,6 +50,7 @@ pub fn job(setup: &Setup) -> JobConfig {
         policy: setup.policy.clone(),
         renewable_slots: setup.renewable,
         groups,
+        safe: if setup.partners > 0 { Level::Partner } else { Level::Own },
         breach: Breach::rule(setup.breach),
     }
 }
@@ -87,20 +89,21 @@ pub fn size(message: &PeerMessage) -> u64 {
     match message {
         PeerMessage::Up { word, .. } => {
             let committed: u64 = word.committed.iter().flatten().map(|(_, versions)| 5 + many(versions.len(), 8)).sum();
-            let holdings = word.holdings.as_ref().map_or(0, ftd_core::word::Holdings::size);
+            let holdings = word.holdings.as_ref().map_or(0, ftd_core::holdings::Holdings::size);
             32 + holdings + committed + many(word.causes.len(), 20)
         }
         PeerMessage::Down { decree, .. } => {
             let restored = decree.restoration.as_ref();
-            let away = restored.map_or(0, |restored| many(restored.away.runs().len(), 8));
             let groups = restored.map_or(0, |restored| many(restored.choice.len() + restored.safe.len(), 20));
-            32 + away + groups + many(decree.complete.len(), 13) + many(decree.causes.len(), 20)
+            32 + groups + many(decree.complete.len(), 13) + many(decree.causes.len(), 20)
         }
         PeerMessage::Record { record, .. } => record_size(record),
         PeerMessage::Slots { nodes, slots } => {
             many(nodes.runs().len() + slots.homes().len() + slots.states().len(), RUN)
         }
-        PeerMessage::Offer { ranks, .. } => 24 + many(ranks.runs().len(), 8),
+        PeerMessage::Offer { copies, .. } => {
+            24 + copies.values().map(|ranks| 16 + many(ranks.runs().len(), 8)).sum::<u64>()
+        }
         PeerMessage::Accuse { accused, .. } => 24 + many(accused.len(), 4),
         PeerMessage::Relay { message, .. } => 8 + size(message),
         _ => 24,
@@ -197,10 +200,11 @@ impl World {
             self.machines[node].slots = (self.next_slot..self.next_slot + slots).map(SlotId).collect();
             self.next_slot += slots;
         }
+        self.machines[node].since = self.now;
         let config = JobConfig { policy: self.setup.policy_of(node), ..self.job.clone() };
         let machine = &mut self.machines[node];
-        let predecessor =
-            machine.predecessor.map(|(died, reported)| Predecessor { died: Micros(died + machine.offset), reported });
+        let predecessor = machine.predecessor.map(|(died, reported)| (Micros(died + machine.offset), reported));
+        let predecessor = predecessor.map(|(died, reported)| Predecessor { died, reported, speaks_mpi: true });
         machine.agent = Some(Agent::new(NodeId(node as u32), config).incarnation(incarnation).succeeding(predecessor));
         let slots: Vec<SlotId> = machine.slots.iter().copied().collect();
         self.note(|| format!("n{node} starts agent {incarnation}"));
@@ -271,15 +275,29 @@ impl World {
         if let Some(meter) = &mut self.meter {
             meter.hears(node, now, &event);
         }
+        let before = agent.record().map(|record| record.epoch);
         let effects = agent.step(now, event);
+        let known = agent.record().map(|record| record.epoch).filter(|_| before.is_some());
+        let runs = agent.fence().lease().runs(now);
+        let stands = agent.paused() && agent.stage() == Stage::Computing && runs;
         let lease = lease(agent).map(|until| until.0.saturating_sub(machine.offset));
         if let Some(meter) = &mut self.meter {
             meter.wants(node, &effects);
         }
+        if let Some(epoch) = known.filter(|epoch| Some(*epoch) > before) {
+            self.check_told(node, epoch);
+        }
+        if stands {
+            self.violated(Violation::Order(format!("n{node} stands still although its lease runs")));
+        }
+        if !runs && effects.iter().any(|effect| matches!(effect, Effect::Release(_))) {
+            self.violated(Violation::Order(format!("n{node} releases its world without a lease")));
+        }
         for effect in effects {
             self.effect(node, effect);
         }
-        if let Some(until) = lease.filter(|_| self.setup.breach != Some(Breach::NoPause)) {
+        let written = !matches!(self.setup.breach, Some(Breach::NoPause | Breach::NoTimers));
+        if let Some(until) = lease.filter(|_| written) {
             self.write_lease(node, until);
         }
     }
@@ -324,7 +342,7 @@ impl World {
                 self.fetch(node, Fetching { epoch, rank, stamp, from: from.0 as usize });
             }
             Effect::Keep { group, stamps } => self.keep(node, group, &stamps),
-            Effect::Retire { group, level, complete } => self.retire(node, group, level, complete),
+            Effect::Retire { group, complete, level: _ } => self.retire(node, group, complete),
             Effect::AnswerDue { process, yes } => self.answer_due(process, yes),
             Effect::Proceed { process, .. } => self.abort_goes_on(process),
             Effect::Signal { signal } => self.signal(node, signal),
@@ -334,9 +352,12 @@ impl World {
             }
             Effect::Report(Report::RecoveryDone(done)) => self.checks.reports.push(*done),
             Effect::Report(_) => {}
-            Effect::End { status, reason } => {
+            Effect::End { status, reason, left_out: _ } => {
                 self.check_end(node, status, reason.as_deref());
                 self.machines[node].ended = Some((status, reason));
+                if self.setup.breach == Some(Breach::KeyRemoved) {
+                    self.store.delete();
+                }
                 let goes_on = self.store.value().is_some_and(|record| record.outcome.is_none());
                 if self.is_out(node) && goes_on && self.setup.returns && self.machines.len() < MOST_MACHINES {
                     let (delay, place) = (self.rng.range(1000, 200_000), self.machines[node].place);
@@ -418,10 +439,11 @@ impl World {
         }
     }
 
-    /// Whether its daemon has been there lately.
+    /// Whether its daemon has been there lately, and has renewed the lease.
     pub fn holds_lease(&self, node: NodeId) -> bool {
         let machine = &self.machines[node.0 as usize];
-        machine.alive || machine.crashed_at.is_none_or(|at| self.now <= at + LEASE)
+        let lives = machine.alive || machine.crashed_at.is_none_or(|at| self.now <= at + LEASE);
+        lives && machine.lapsed_until <= self.now
     }
 
     fn write(&mut self, node: usize, write: Write) -> Event {

@@ -25,6 +25,11 @@ pub enum Fault {
         rank: u32,
         code: i32,
     },
+    /// The rank's next process that comes there ends with status 0 instead of calling `MPI_Init`, or within it.
+    Absent {
+        rank: u32,
+        within: bool,
+    },
     AbortRank {
         rank: u32,
         code: i32,
@@ -63,6 +68,16 @@ pub enum Fault {
     },
     /// The agent alone stands still.
     Stall {
+        node: usize,
+        span: u64,
+    },
+    /// The node's lease in the store (its daemon's) is not renewed for so long, and nothing else happens.
+    Lapse {
+        node: usize,
+        span: u64,
+    },
+    /// The shepherds alone stand still.
+    Freeze {
         node: usize,
         span: u64,
     },
@@ -110,8 +125,8 @@ impl Fault {
     /// How long it lasts.
     pub fn span(&self) -> u64 {
         match *self {
-            Fault::Suspend { span, .. } | Fault::Stall { span, .. } => span,
-            Fault::Net { span, .. } | Fault::Store { span, .. } => span,
+            Fault::Suspend { span, .. } | Fault::Stall { span, .. } | Fault::Freeze { span, .. } => span,
+            Fault::Net { span, .. } | Fault::Store { span, .. } | Fault::Lapse { span, .. } => span,
             Fault::KillAgent { back_after, .. }
             | Fault::Reboot { back_after, .. }
             | Fault::Replace { back_after, .. } => back_after,
@@ -122,8 +137,8 @@ impl Fault {
     /// The same for another time.
     pub fn lasting(mut self, time: u64) -> Self {
         match &mut self {
-            Fault::Suspend { span, .. } | Fault::Stall { span, .. } => *span = time,
-            Fault::Net { span, .. } | Fault::Store { span, .. } => *span = time,
+            Fault::Suspend { span, .. } | Fault::Stall { span, .. } | Fault::Freeze { span, .. } => *span = time,
+            Fault::Net { span, .. } | Fault::Store { span, .. } | Fault::Lapse { span, .. } => *span = time,
             Fault::KillAgent { back_after, .. }
             | Fault::Reboot { back_after, .. }
             | Fault::Replace { back_after, .. } => *back_after = time,
@@ -144,6 +159,18 @@ impl Fault {
             Fault::Suspend { node, span } | Fault::Stall { node, span } if span >= short => Set::one(node),
             Fault::Net { barrier, span } => barrier_harms(barrier, span, setup),
             _ => Set::Some(0),
+        }
+    }
+
+    /// Whose heartbeats, or what they are sent, it may stop.
+    fn concerns(&self) -> Set {
+        match *self {
+            Fault::Stall { node, .. } | Fault::Suspend { node, .. } | Fault::KillAgent { node, .. } => Set::one(node),
+            Fault::Net { barrier: Barrier::Cut { from: Set::Some(from), to: Set::Some(to) }, .. } => {
+                Set::Some(from | to)
+            }
+            Fault::Net { barrier: Barrier::Frames { to }, .. } => to,
+            _ => Set::All,
         }
     }
 
@@ -179,31 +206,90 @@ fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
     }
 }
 
-/// Whether a switch that restarts for so long, and whose ports return within `spread` after it, costs nobody: all return at
-/// once, or it is over before anybody may speak, or everybody has been alone by then and gives all 4 T anew.
-fn is_common(span: u64, spread: u64, setup: &Setup) -> bool {
-    let (timeout, period) = (setup.timeout(), setup.policy.heartbeat_period.0);
-    let soon = span + spread + 3 * period / 2 <= timeout;
-    // The patience of two is T.
-    let many = setup.nodes > 2 && span + spread < setup.patience;
-    let all_were_alone = span >= timeout / 4 * 3 + period / 2 && spread <= 2 * timeout;
-    soon || (many && (spread == 0 || all_were_alone))
+/// After so long of it everybody is alone for certain: ¾ T after an acknowledgement that was on its way when it began.
+pub fn alone_after(setup: &Setup) -> u64 {
+    setup.timeout() / 4 * 3 + setup.policy.heartbeat_period.0 / 2
 }
 
-/// The nodes that may have been left out up to this time.
-pub fn harmed(setup: &Setup, until: u64) -> Set {
-    let begun: Vec<&Planned> = setup.faults.iter().filter(|planned| planned.at <= until).collect();
+/// What is over so soon, with a heartbeat that is lost besides, is over before anybody may be accused.
+pub fn soon(setup: &Setup) -> u64 {
+    setup.timeout() - 2 * setup.policy.heartbeat_period.0
+}
+
+/// How much later than the first the last port may return after everybody was cut off from everybody for `span`, for that to cost
+/// nobody. Whoever has been alone gives all others 4 T. A cut that does not make everybody alone is, once the first ports are
+/// back, one of the others alone, for as long as it has lasted for them: of those DESIGN promises nothing beyond ½ T.
+pub fn longest_spread(span: u64, setup: &Setup) -> u64 {
+    if span >= alone_after(setup) {
+        4 * setup.timeout() - 2 * setup.policy.heartbeat_period.0
+    } else {
+        soon(setup).saturating_sub(span)
+    }
+}
+
+/// Whether a switch that restarts for so long, and whose ports return within `spread` after it, costs nobody.
+fn is_common(span: u64, spread: u64, setup: &Setup) -> bool {
+    // The patience of two is T.
+    let many = setup.nodes > 2 && span + spread < setup.patience;
+    span + spread <= soon(setup) || (many && (spread == 0 || spread <= longest_spread(span, setup)))
+}
+
+/// Disturbances one upon the other: each costs nobody, but together they may be one that is longer. Then it may cost those
+/// whom more than one of them concerns. A switch that restarts while an agent stands still for a moment is none of that:
+/// nobody would hear it anyway, and those who have been alone wait for it.
+fn crowd_harms(crowd: &[&Planned], setup: &Setup) -> Set {
+    let (Some(first), Some(end)) = (crowd.first(), crowd.iter().map(|planned| planned.ends()).max()) else {
+        return Set::Some(0);
+    };
+    if crowd.len() < 2 || end - first.at <= soon(setup) {
+        return Set::Some(0);
+    }
+    let common = |planned: &&&Planned| match planned.fault {
+        Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, span } => {
+            let left = longest_spread(span, setup).saturating_sub(setup.timeout() / 2);
+            span >= alone_after(setup) && spread <= left && is_common(span, spread, setup)
+        }
+        _ => false,
+    };
+    let stands_still = |planned: &&&Planned| matches!(planned.fault, Fault::Stall { .. });
+    if crowd.len() == 2 && crowd.iter().any(|planned| common(&planned)) && crowd.iter().any(|one| stands_still(&one)) {
+        return Set::Some(0);
+    }
+    let (mut once, mut twice) = (0, 0);
+    for planned in crowd {
+        let Set::Some(concerned) = planned.fault.concerns() else { return Set::All };
+        (once, twice) = (once | concerned, twice | (once & concerned));
+    }
+    Set::Some(twice)
+}
+
+/// The nodes that may have been left out up to this time, of a job that began then: nobody can tell that it is alone before.
+pub fn harmed(setup: &Setup, until: u64, began: u64) -> Set {
+    let begun = || setup.faults.iter().filter(|planned| planned.at <= until);
     if setup.weather.drop > 20 {
         return Set::All;
     }
-    // Short disturbances one upon the other are a long one.
-    let mut passing: Vec<(u64, u64)> =
-        begun.iter().filter(|planned| planned.fault.disturbs()).map(|planned| (planned.at, planned.ends())).collect();
-    passing.sort_unstable();
-    if passing.windows(2).any(|pair| pair[1].0 < pair[0].1 + 6 * setup.timeout()) {
-        return Set::All;
+    let mut passing: Vec<&Planned> = begun().filter(|planned| planned.fault.disturbs()).collect();
+    passing.sort_unstable_by_key(|planned| planned.at);
+    let mut crowds: Vec<Vec<&Planned>> = Vec::new();
+    for planned in passing {
+        // A heartbeat between them parts them, also if one is lost.
+        let near = |other: &&Planned| planned.at < other.ends() + 3 * setup.policy.heartbeat_period.0;
+        match crowds.last_mut().filter(|crowd| crowd.iter().any(near)) {
+            Some(crowd) => crowd.push(planned),
+            None => crowds.push(vec![planned]),
+        }
     }
-    begun.iter().fold(Set::Some(0), |all, planned| match (all, planned.fault.harms(setup)) {
+    let each = begun().map(|planned| match planned.fault {
+        Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, span }
+            if planned.at < began + setup.policy.heartbeat_period.0 && span + spread > soon(setup) =>
+        {
+            Set::All
+        }
+        fault => fault.harms(setup),
+    });
+    let together = crowds.iter().map(|crowd| crowd_harms(crowd, setup));
+    each.chain(together).fold(Set::Some(0), |all, more| match (all, more) {
         (Set::Some(some), Set::Some(more)) => Set::Some(some | more),
         _ => Set::All,
     })
@@ -244,6 +330,8 @@ impl World {
             Fault::Crashes { rank } => {
                 self.crashing.insert(Rank(rank));
             }
+            Fault::Absent { rank, within } => _ = self.absent.insert(Rank(rank), within),
+            Fault::ExitRank { rank, code: 0 } => self.wish(rank, OwnEnd::NoFinalize),
             Fault::ExitRank { rank, code } => self.wish(rank, OwnEnd::ExitCode(code)),
             Fault::AbortRank { rank, code } => self.wish(rank, OwnEnd::Abort(code)),
             Fault::KillServer { node } => self.at(node).for_each(|node| self.lose_server(node)),
@@ -262,6 +350,11 @@ impl World {
                 let machine = &mut self.machines[node];
                 machine.stalled_until = machine.stalled_until.max(now + span);
             }),
+            Fault::Lapse { node, span } => self.at(node).for_each(|node| {
+                let machine = &mut self.machines[node];
+                machine.lapsed_until = machine.lapsed_until.max(now + span);
+            }),
+            Fault::Freeze { node, span } => self.at(node).for_each(|node| self.freeze(node, now + span)),
             Fault::Net { barrier, span } => self.net.raise(barrier, now, now + span),
             Fault::Store { trouble, span } => self.store.trouble(trouble, now, now + span),
             Fault::DeleteKey => self.store.delete(),
@@ -317,11 +410,12 @@ impl World {
     fn wish(&mut self, rank: u32, end: OwnEnd) {
         let Some(id) = self.living(rank) else { return };
         let name = self.ranks.get(id).name;
-        self.ranks.wishes.push((name, end));
+        self.ranks.wishes.push((name, end, self.now));
         match end {
             OwnEnd::Abort(code) => self.call_abort(id, code),
             OwnEnd::ExitCode(code) => self.die(id, Exit::Code(code), true),
             OwnEnd::NoFinalize => self.die(id, Exit::Code(0), true),
+            OwnEnd::Script(signal) => self.die(id, Exit::Code(128 + signal), true),
         }
     }
 }

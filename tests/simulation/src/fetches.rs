@@ -113,7 +113,7 @@ impl World {
         let here: Vec<Rank> =
             (0..self.setup.ranks).map(Rank).filter(|rank| placed(*rank) == Some(NodeId(node as u32))).collect();
         for rank in self.machines[node].arena.rot(|rank| !here.contains(&rank)) {
-            self.checks.spoilt(rank, node);
+            self.checks.spoilt(rank, node, self.now);
         }
     }
 }

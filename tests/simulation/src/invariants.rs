@@ -5,13 +5,15 @@ use crate::application::Proc;
 use crate::computing::Computing;
 use crate::faults;
 use crate::fetches::Fetching;
-use crate::node::Machine;
+use crate::levels::Levels;
+use crate::net::Set;
 use crate::setup::Setup;
 use crate::world::World;
+use ftd_core::holdings::Copies;
 use ftd_core::inventory::choose;
 use ftd_core::{
-    Cause, Choice, EpochId, EpochRecord, GroupId, Groups, Holding, Inventory, Mode, NodeId, Outcome, PeerMessage,
-    Process, Rank, Recovery, SlotId, SlotState, Stamp, Subject, Version, WorldId,
+    Cause, Choice, EpochId, EpochRecord, GroupId, Groups, Holding, Inventory, Level, NodeId, Outcome, PeerMessage,
+    Process, Rank, Recovery, SlotId, SlotState, Stamp, Subject, WorldId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -43,6 +45,8 @@ pub enum Violation {
     LeftOut(String),
     /// §7: ranks are told differently whether a checkpoint is due.
     Due(String),
+    /// It is right, and too late.
+    Late(String),
     /// The driver was told to do something that cannot be.
     Order(String),
 }
@@ -61,48 +65,36 @@ impl fmt::Display for Violation {
             Violation::Unrecorded(what) => ("every end is a record", what),
             Violation::LeftOut(what) => ("invariant 7", what),
             Violation::Due(what) => ("one answer for all", what),
+            Violation::Late(what) => ("in time", what),
             Violation::Order(what) => ("order", what),
         };
         write!(f, "{rule}: {what}")
     }
 }
 
-/// More ranks than any random run has.
-const LARGE: u32 = 64;
-
-/// Where a rank's version lay, and since when.
-type Holders = BTreeMap<Rank, Vec<(usize, u64)>>;
-
 /// What the checks remember.
 pub struct Checks {
     first: Option<(u64, Violation)>,
     computing: Computing,
-    newest: EpochId,
+    newest_epoch: EpochId,
     world: WorldId,
     /// Processes that ftd ended itself.
     pub put_down: BTreeSet<Process>,
     launched: BTreeSet<Process>,
     pub reports: Vec<Recovery>,
+    /// Epochs that lost a node since a world ran.
+    pub lost_in_vain: u64,
     inventories: BTreeMap<EpochId, BTreeMap<usize, Inventory>>,
     choices: BTreeMap<(EpochId, GroupId), Option<Stamp>>,
-    /// Who has offered which rank's copy to whom, and who could not send it.
-    offers: BTreeSet<(EpochId, Rank, usize, usize)>,
+    /// Who has offered what to whom, and who could not send it.
+    offers: BTreeMap<(EpochId, usize, usize), Copies>,
     in_vain: BTreeSet<(EpochId, Rank, usize)>,
-    held: BTreeMap<(GroupId, Stamp), Holders>,
-    groups: Groups,
-    sizes: BTreeMap<GroupId, usize>,
+    pub levels: Levels,
+    pub groups: Groups,
     /// Counts what changes of who holds what: what is looked up for one node is so for all, until then.
-    changes: u64,
-    looked_up: LookedUp,
-}
-
-/// Answers that took a look at all ranks, with the count of changes at which they were given.
-#[derive(Debug, Default)]
-struct LookedUp {
+    pub changes: u64,
+    /// What the inventories came to at so many changes.
     newest: Option<(u64, EpochId, Choice)>,
-    owed: Option<(u64, EpochId, GroupId, Option<Stamp>)>,
-    retired: Option<(u64, GroupId, Version)>,
-    kept: Option<(u64, EpochId, GroupId, Stamp)>,
 }
 
 impl Checks {
@@ -112,20 +104,20 @@ impl Checks {
         Checks {
             first: None,
             computing: Computing::default(),
-            newest: EpochId(0),
+            newest_epoch: EpochId(0),
             world: WorldId(0),
             put_down: BTreeSet::new(),
             launched: BTreeSet::new(),
             reports: Vec::new(),
+            lost_in_vain: 0,
             inventories: BTreeMap::new(),
             choices: BTreeMap::new(),
-            offers: BTreeSet::new(),
+            offers: BTreeMap::new(),
             in_vain: BTreeSet::new(),
-            held: BTreeMap::new(),
+            levels: Levels::of(sizes),
             groups,
-            sizes,
             changes: 0,
-            looked_up: LookedUp::default(),
+            newest: None,
         }
     }
 
@@ -143,39 +135,35 @@ impl Checks {
         self.first.as_ref()
     }
 
-    /// A rank's version is whole and hashed on this node.
-    pub fn holds(&mut self, group: GroupId, rank: Rank, stamp: Stamp, node: usize, now: u64) {
-        let holders = self.held.entry((group, stamp)).or_default().entry(rank).or_default();
-        if holders.iter().all(|(other, _)| *other != node) {
-            holders.push((node, now));
-            self.changes += 1;
-        }
+    /// The newest world that was agreed.
+    pub fn world(&self) -> WorldId {
+        self.world
     }
 
-    /// What this node held is gone.
-    pub fn lost(&mut self, node: usize) {
-        self.held.values_mut().flat_map(BTreeMap::values_mut).for_each(|held| held.retain(|(other, _)| *other != node));
-        self.changes += 1;
+    /// What each node said that it holds.
+    pub fn inventories(&self, epoch: EpochId) -> Option<&BTreeMap<usize, Inventory>> {
+        self.inventories.get(&epoch)
     }
 
-    /// No version of this rank is on this node any more.
-    pub fn spoilt(&mut self, rank: Rank, node: usize) {
-        let holders = self.held.values_mut().filter_map(|held| held.get_mut(&rank));
-        holders.for_each(|holders| holders.retain(|(holder, _)| *holder != node));
-        self.changes += 1;
+    /// Every version that an epoch restored.
+    pub fn restored(&self) -> impl Iterator<Item = Stamp> + '_ {
+        self.choices.values().copied().flatten()
+    }
+
+    /// What was restored in an epoch.
+    pub fn restored_in(&self, epoch: EpochId) -> BTreeMap<GroupId, Option<Stamp>> {
+        let of_epoch = self.choices.iter().filter(|((of, _), _)| *of == epoch);
+        of_epoch.map(|((_, group), stamp)| (*group, *stamp)).collect()
+    }
+
+    /// Whether a copy of this rank was asked for, and did not come.
+    pub fn was_in_vain(&self, rank: Rank) -> bool {
+        self.in_vain.iter().any(|(_, of, _)| *of == rank)
     }
 
     /// A copy was asked for, and did not come.
     pub fn in_vain(&mut self, epoch: EpochId, rank: Rank, from: usize) {
         self.in_vain.insert((epoch, rank, from));
-    }
-
-    /// Versions older than the newest of these, others than these, are given up.
-    pub fn given_up(&mut self, group: GroupId, kept: &[Stamp]) {
-        let Some(newest) = kept.last() else { return };
-        let before = self.held.len();
-        self.held.retain(|(of, stamp), _| *of != group || stamp >= newest || kept.contains(stamp));
-        self.changes += u64::from(self.held.len() != before);
     }
 
     /// What a node says that it holds; what was whole was hashed for it.
@@ -244,25 +232,31 @@ impl World {
     pub fn check_written(&mut self, by: usize, before: Option<&EpochRecord>, record: &EpochRecord) {
         self.checks.computing.look();
         self.checks.changes += 1;
-        let fresh = record.epoch > self.checks.newest;
+        let fresh = record.epoch > self.checks.newest_epoch;
         if let Err(violation) = self.one_record_per_epoch(before, record) {
             self.violated(violation);
         }
         if let Err(error) = record.check() {
             self.violated(Violation::Placement(format!("a wrong record was written: {error}")));
         }
+        if let Some(violation) = self.ends_untruly(by, before, record) {
+            self.violated(violation);
+        }
         if !fresh {
             return;
         }
         self.last_sign = self.now;
-        self.checks.newest = record.epoch;
+        self.checks.levels.begins(record.epoch, self.now);
+        self.checks.newest_epoch = record.epoch;
         self.checks.world = record.world;
-        let blamed = [self.blames_ftd(record), self.gives_up_early(before, record), self.recovers_cancelled(record)];
-        for violation in blamed.into_iter().chain([self.unfit_node(before, record)]) {
+        self.check_vain(before, record);
+        let blamed = [self.blames(record), self.gives_up_early(before, record), self.recovers_cancelled(record)];
+        for violation in blamed.into_iter().chain([self.placed_wrongly(before, record)]) {
             violation.into_iter().for_each(|violation| self.violated(violation));
         }
+        self.check_pace(before, record);
         let left = before.into_iter().flat_map(EpochRecord::members).filter(|node| !record.is_member(*node));
-        let harmed = faults::harmed(&self.setup, self.now);
+        let harmed = self.harmed();
         for node in left {
             if !harmed.has(self.machines[node.0 as usize].place) {
                 let epoch = record.epoch;
@@ -274,12 +268,18 @@ impl World {
         }
     }
 
+    /// The nodes that may have been left out by now.
+    pub fn harmed(&self) -> Set {
+        faults::harmed(&self.setup, self.now, self.checks.levels.first().min(self.now))
+    }
+
     fn one_record_per_epoch(&self, before: Option<&EpochRecord>, record: &EpochRecord) -> Result<(), Violation> {
-        let newest = self.checks.newest;
+        let newest = self.checks.newest_epoch;
         let epoch = record.epoch;
         if before.is_none() || newest == EpochId(0) {
             // Whose key was deleted can only end.
-            let deleted = newest > EpochId(0) && record.outcome.is_some();
+            let deletes = |planned: &faults::Planned| planned.fault == faults::Fault::DeleteKey;
+            let deleted = newest > EpochId(0) && record.outcome.is_some() && self.setup.faults.iter().any(deletes);
             let right = deleted || (epoch == newest.next() && newest == EpochId(0));
             let sentence = || Violation::Epochs(format!("{epoch} was written anew after {newest}"));
             return right.then_some(()).ok_or_else(sentence);
@@ -304,10 +304,30 @@ impl World {
         }
     }
 
-    fn blames_ftd(&self, record: &EpochRecord) -> Option<Violation> {
+    fn blames(&self, record: &EpochRecord) -> Option<Violation> {
         let ended = |subject| matches!(subject, Subject::Process(process) if self.checks.put_down.contains(&process));
-        let wrong = record.failures.failures().iter().find(|failure| ended(failure.subject))?;
-        Some(Violation::Untrue(format!("{wrong} is blamed, but ftd ended it")))
+        if let Some(wrong) = record.failures.failures().iter().find(|failure| ended(failure.subject)) {
+            return Some(Violation::Untrue(format!("{wrong} is blamed, but ftd ended it")));
+        }
+        let wrong = self.false_failure(&record.failures)?;
+        Some(Violation::Untrue(format!("{} says: {wrong}, which is not true", record.epoch)))
+    }
+
+    /// The job ends for a reason that is not true.
+    fn ends_untruly(&self, by: usize, before: Option<&EpochRecord>, record: &EpochRecord) -> Option<Violation> {
+        let Outcome { status, reason } = record.outcome.as_ref()?;
+        let reason = reason.as_ref()?;
+        let why = self.untrue(by, before, *status, reason)?;
+        Some(Violation::Untrue(format!("the job ended with {status} ({reason}), but {why}")))
+    }
+
+    /// Counts the epochs that lost a node while no world ran.
+    fn check_vain(&mut self, before: Option<&EpochRecord>, record: &EpochRecord) {
+        if before.is_some_and(|before| self.ranks.ran(before.world) >= self.setup.ranks) {
+            self.checks.lost_in_vain = 0;
+        }
+        let lost = record.failures.failures().iter().any(|failure| failure.cause.takes_node());
+        self.checks.lost_in_vain += u64::from(lost);
     }
 
     /// Once every agent has heard that the job ends (and what was on its way to the store is there) none recovers.
@@ -343,15 +363,6 @@ impl World {
         })
     }
 
-    /// Invariant 3: ranks are moved to no node whose lease in the store is not held.
-    fn unfit_node(&self, before: Option<&EpochRecord>, record: &EpochRecord) -> Option<Violation> {
-        let before = before.filter(|_| record.outcome.is_none())?;
-        let moved = record.placement.iter().filter(|(rank, slot)| before.placement.slot(*rank) != Some(*slot));
-        let nodes: BTreeSet<NodeId> = moved.filter_map(|(_, slot)| record.slots.node(slot)).collect();
-        let dead = nodes.into_iter().find(|node| !self.holds_lease(*node))?;
-        Some(Violation::Placement(format!("{} moves ranks to n{}, which is long dead", record.epoch, dead.0)))
-    }
-
     // ---- checkpoints
 
     /// Nobody offers what it does not hold.
@@ -360,15 +371,18 @@ impl World {
             PeerMessage::Relay { origin, to, message } if origin.0 as usize == node => {
                 self.check_offer(node, *to, message)
             }
-            PeerMessage::Offer { epoch, ranks } => {
+            PeerMessage::Offer { epoch, copies } => {
                 let none = Inventory::default();
                 let held = self.checks.inventories.get(epoch).and_then(|of| of.get(&node)).unwrap_or(&none);
-                let has = |rank: &Rank| held.holdings.iter().any(|holding| holding.owner == *rank);
-                if let Some(rank) = ranks.iter().find(|rank| !has(rank)) {
+                let mut each = copies.iter().flat_map(|(stamp, ranks)| ranks.iter().map(|rank| (rank, *stamp)));
+                let has = |(owner, stamp): &(Rank, Stamp)| {
+                    let at = |level| Holding { owner: *owner, stamp: *stamp, level };
+                    Level::ALL.into_iter().any(|level| held.holdings.contains(&at(level)))
+                };
+                if let Some((rank, _)) = each.find(|copy| !has(copy)) {
                     self.violated(Violation::Order(format!("n{node} offers a copy of {rank} that it does not hold")));
                 }
-                let offers = ranks.iter().map(|rank| (*epoch, rank, node, to.0 as usize));
-                self.checks.offers.extend(offers);
+                self.checks.offers.insert((*epoch, node, to.0 as usize), copies.clone());
             }
             _ => {}
         }
@@ -376,8 +390,9 @@ impl World {
 
     /// A copy is fetched only from where it was offered.
     pub fn check_fetch(&mut self, node: usize, fetching: Fetching) {
-        let Fetching { epoch, rank, from, .. } = fetching;
-        if !self.checks.offers.contains(&(epoch, rank, from, node)) {
+        let Fetching { epoch, rank, stamp, from } = fetching;
+        let offered = self.checks.offers.get(&(epoch, from, node)).and_then(|copies| copies.get(&stamp));
+        if !offered.is_some_and(|ranks| ranks.contains(rank)) {
             let sentence = format!("n{node} is to fetch the copy of {rank} from n{from}, which has not offered it");
             self.violated(Violation::Order(sentence));
         }
@@ -411,45 +426,19 @@ impl World {
             );
             return self.violated(Violation::Lost(sentence));
         }
-        let keep = |old: &Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| *old <= stamp);
-        let before = self.checks.held.len();
-        self.checks.held.retain(|(of, old), _| *of != group || keep(old));
-        self.checks.changes += u64::from(self.checks.held.len() != before);
+        let keep = |old: Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| old <= stamp);
+        self.checks.left(group, keep);
     }
 
     /// What the inventories of this epoch say is the newest complete version of the group.
     fn newest(&mut self, node: usize, epoch: EpochId, group: GroupId) -> Option<Stamp> {
         let now = (self.checks.changes, epoch);
-        if self.checks.looked_up.newest.as_ref().is_none_or(|(at, of, _)| (*at, *of) != now) {
+        if self.checks.newest.as_ref().is_none_or(|(at, of, _)| (*at, *of) != now) {
             let choice = choose(&self.fetchable(node, epoch), &self.checks.groups, self.setup.ranks);
-            self.checks.looked_up.newest = Some((now.0, epoch, choice));
+            self.checks.newest = Some((now.0, epoch, choice));
         }
-        let (_, _, choice) = self.checks.looked_up.newest.as_ref()?;
+        let (_, _, choice) = self.checks.newest.as_ref()?;
         choice.get(&group).copied().flatten()
-    }
-
-    /// What is older than what is restored is given up only when every rank has that on its node.
-    pub fn check_keep(&mut self, node: usize, group: GroupId, newest: Stamp) {
-        let agent = self.machines[node].agent.as_ref();
-        let Some(record) = agent.and_then(|agent| agent.record()).filter(|_| !self.is_out(node)) else { return };
-        // In a large cluster one look counts for all nodes.
-        let known = Some((self.checks.changes, record.epoch, group, newest));
-        if self.checks.looked_up.kept == known && self.setup.ranks > LARGE {
-            return;
-        }
-        let lacks = |rank: &Rank| {
-            let home = record.node_of(*rank).map(|node| &self.machines[node.0 as usize]);
-            let here =
-                |machine: &Machine| machine.arena.hashed().any(|(owner, copy)| owner == *rank && copy.stamp >= newest);
-            home.is_some_and(|machine| machine.alive && !here(machine))
-        };
-        let mut ranks = (0..self.setup.ranks).map(Rank).filter(|rank| self.checks.groups.of(*rank) == group);
-        if let Some(rank) = ranks.find(lacks) {
-            let version = newest.version;
-            let sentence = format!("n{node} gives up what is older than {version}, which {rank} has not got back yet");
-            self.violated(Violation::Lost(sentence));
-        }
-        self.checks.looked_up.kept = known;
     }
 
     /// The inventories of this epoch, but for what nobody could send before.
@@ -469,79 +458,6 @@ impl World {
         self.checks.inventories.get(&epoch).into_iter().flatten().map(of_node).collect()
     }
 
-    /// A version is given up only for one that is complete, at the same or a safer level.
-    pub fn check_retire(&mut self, node: usize, group: GroupId, complete: Version) {
-        // What a node that was left out holds is lost already; it may act on what it heard before.
-        if self.is_out(node) || !self.machines[node].alive {
-            return;
-        }
-        let known = Some((self.checks.changes, group, complete));
-        if self.checks.looked_up.retired == known && !self.setup.promises.levels {
-            return;
-        }
-        let ranks = || (0..self.setup.ranks).map(Rank).filter(|rank| self.checks.groups.of(*rank) == group);
-        let holders = |rank: Rank, stamp: &dyn Fn(Stamp) -> bool| {
-            let alive = self.machines.iter().filter(|machine| machine.alive);
-            alive.filter(|machine| machine.arena.hashed().any(|(of, copy)| of == rank && stamp(copy.stamp))).count()
-        };
-        // (Whoever held it may have died since.)
-        let newer = || self.checks.held.iter().filter(|((of, stamp), _)| *of == group && stamp.version >= complete);
-        let held = |rank: &Rank| newer().any(|(_, holders)| holders.contains_key(rank));
-        if let Some(rank) = ranks().find(|rank| !held(rank)) {
-            let sentence = format!("n{node} gives up what is older than {complete}, which {rank} does not hold");
-            return self.violated(Violation::Lost(sentence));
-        }
-        let twice = |stamp: &dyn Fn(Stamp) -> bool| ranks().all(|rank| holders(rank, stamp) > 1);
-        let older = self.checks.held.keys().filter(|(of, old)| *of == group && old.version < complete);
-        let safe = older.map(|(_, old)| *old).filter(|old| self.setup.promises.levels && twice(&|stamp| stamp == *old));
-        if let Some(safe) = safe.max().filter(|_| !twice(&|stamp| stamp.version >= complete)) {
-            let older = safe.version;
-            let sentence = format!("n{node} gives up {older}, which partners hold, for {complete}, which they do not");
-            return self.violated(Violation::Lost(sentence));
-        }
-        // The newer one may have other partners than the older one had.
-        let before = self.checks.held.len();
-        self.checks.held.retain(|(of, stamp), _| *of != group || stamp.version >= complete);
-        self.checks.changes += u64::from(self.checks.held.len() != before);
-        self.checks.looked_up.retired = Some((self.checks.changes, group, complete));
-    }
-
-    /// The newest version from before this epoch of which every rank's bytes lie on a node that has been there all the
-    /// time since.
-    fn owed(&mut self, group: GroupId, epoch: EpochId) -> Option<Stamp> {
-        let changes = self.checks.changes;
-        match self.checks.looked_up.owed {
-            Some((at, of_epoch, of, owed)) if (at, of_epoch, of) == (changes, epoch, group) => owed,
-            _ => {
-                let owed = self.owed_now(group, epoch);
-                self.checks.looked_up.owed = Some((changes, epoch, group, owed));
-                owed
-            }
-        }
-    }
-
-    fn owed_now(&self, group: GroupId, epoch: EpochId) -> Option<Stamp> {
-        let record = self.store.value()?;
-        let size = self.checks.sizes.get(&group).copied()?;
-        // When what is newest cannot be had, what is older may have been given up for it.
-        let gone: BTreeSet<Stamp> = record.not_fetched().into_iter().map(|(_, stamp)| stamp).collect();
-        let there = |rank: &Rank, stamp: Stamp, (node, since): &(usize, u64)| {
-            let machine = &self.machines[*node];
-            let kept = machine.crashed_at.is_none_or(|at| at < *since) && record.is_member(NodeId(*node as u32));
-            machine.alive && kept && (gone.is_empty() || machine.arena.find(*rank, stamp).is_some())
-        };
-        let whole = |stamp: Stamp, holders: &Holders| {
-            let mut ranks = holders.iter();
-            holders.len() == size
-                && ranks.all(|(rank, of_rank)| of_rank.iter().any(|holder| there(rank, stamp, holder)))
-        };
-        let before = |of: GroupId, stamp: Stamp| of == group && stamp.epoch < epoch && !gone.contains(&stamp);
-        let mut of_group = self.checks.held.iter().filter(|((of, stamp), _)| before(*of, *stamp)).collect::<Vec<_>>();
-        of_group.retain(|((_, stamp), holders)| whole(*stamp, holders));
-        let of_group = of_group.into_iter();
-        of_group.map(|((_, stamp), _)| *stamp).max()
-    }
-
     // ---- the end
 
     /// A job's end is a record: no agent of it ends beside that.
@@ -556,7 +472,7 @@ impl World {
         if self.is_out(node) {
             return;
         }
-        let recorded = self.store.value().and_then(|record| record.outcome.clone());
+        let recorded = self.recorded_end();
         let said = Outcome { status, reason: reason.map(str::to_string) };
         if recorded.as_ref() != Some(&said) {
             let reason = reason.unwrap_or("a clean end");
@@ -579,7 +495,7 @@ impl World {
     }
 
     fn judge(&self) -> Result<(i32, String), Violation> {
-        let Some(outcome) = self.store.value().and_then(|record| record.outcome.clone()) else {
+        let Some(outcome) = self.recorded_end() else {
             let members = self.store.value().map(|record| record.members().map(|node| node.0 as usize).collect());
             let members: Vec<usize> = members.unwrap_or_else(|| (0..self.machines.len()).collect());
             if members.iter().all(|node| !self.machines[*node].alive) {
@@ -595,58 +511,8 @@ impl World {
             }
         } else if self.setup.promises.ends_well {
             return Err(Violation::Untrue(format!("the job ended with {}: {reason}", outcome.status)));
-        } else if let Some(why) = self.untrue(&reason) {
-            return Err(Violation::Untrue(format!("the job ended with {} ({reason}), but {why}", outcome.status)));
         }
         Ok((outcome.status, reason))
-    }
-
-    /// Why this reason is not true.
-    fn untrue(&self, reason: &str) -> Option<String> {
-        if reason.contains("cancelled") {
-            return self.cancelled.is_none().then(|| "nobody cancelled it".to_string());
-        }
-        if reason.contains("cannot be placed") || reason.contains("cannot start") {
-            let silent = |node: usize| reason.contains(&format!("{} was silent", NodeId(node as u32)));
-            let lost = |node: usize| (self.is_out(node) || silent(node)) && !self.setup.promises.waits;
-            let here = self.machines.iter().enumerate().filter(|(node, machine)| machine.alive && !lost(*node));
-            let slots: usize = here.map(|(_, machine)| machine.slots.len()).sum();
-            let enough = slots >= self.setup.ranks as usize;
-            return enough.then(|| format!("it has {slots} slots for {} ranks", self.setup.ranks));
-        }
-        if reason.contains("called MPI_Abort") || reason.contains("exited with") {
-            // Whoever follows a rank that ended by its own wish ends the job no less; which was first, other nodes cannot see.
-            let wished = self.ranks.wishes.iter().any(|(name, end)| {
-                let named = reason.starts_with(&format!("{} ", name.rank)) && reason.contains(&end.to_string());
-                named || name.world == self.checks.world
-            });
-            return (!wished).then(|| "that rank did so because a peer had died".to_string());
-        }
-        if reason.contains("was deleted from the store") {
-            let deleted = self.setup.faults.iter().any(|planned| planned.fault == faults::Fault::DeleteKey);
-            return (!deleted).then(|| "nobody deleted it".to_string());
-        }
-        if reason.contains("the store has not answered for") {
-            let away = |planned: &faults::Planned| matches!(planned.fault, faults::Fault::Store { .. });
-            let long = |planned: &&faults::Planned| planned.fault.span() >= self.setup.policy.store_timeout.0;
-            let away = self.setup.faults.iter().filter(|planned| away(planned)).any(|planned| long(&planned));
-            return (!away).then(|| "it was never away for so long".to_string());
-        }
-        if reason.contains("--ft=none recovers nothing") {
-            let asked = self.setup.mode == Mode::None && !self.setup.faults.is_empty();
-            return (!asked).then(|| "nothing died, or recovery was asked for".to_string());
-        }
-        if reason.contains("epochs in a row lost a node") {
-            let parted = |planned: &faults::Planned| matches!(planned.fault, faults::Fault::Net { .. });
-            let stays = |planned: &faults::Planned| planned.fault.span() >= faults::FOREVER;
-            let parted = self.setup.faults.iter().any(|planned| parted(planned) && stays(planned));
-            return (!parted).then(|| "its network is whole".to_string());
-        }
-        if reason.contains("times in a row") {
-            let deaths = self.setup.faults.len() as u32 >= self.setup.policy.max_failures;
-            return (self.crashing.is_empty() && !deaths).then(|| "nothing died so often".to_string());
-        }
-        Some("nothing of that kind had happened".to_string())
     }
 
     /// Where the agents of a job that hangs are.

@@ -14,8 +14,11 @@
 //! | `arenas`, `checkpoints` | copies in memory; how they are made, shipped, frozen and given up |
 //! | `fetches` | how they are brought from where the core says |
 //! | `faults` | what can happen |
-//! | `profiles` | named mixes of faults, drawn from a seed |
-//! | `invariants` | what must hold |
+//! | `profiles`, `rules` | named mixes of faults, drawn from a seed; those that are there for one rule |
+//! | `invariants`, `promises` | what must hold; what one run promises besides |
+//! | `placed` | invariant 3: where ranks may be |
+//! | `levels` | who holds which version: what may be given up, what is owed |
+//! | `reasons` | whether what a record says of failures and of the job's end is true |
 //! | `computing` | who computes at this instant |
 //! | `breach` | rules broken on purpose |
 //! | `history` | what happened, readable |
@@ -33,10 +36,15 @@ mod faults;
 mod fetches;
 mod history;
 mod invariants;
+mod levels;
 mod net;
 mod node;
+mod placed;
+mod promises;
 mod queue;
+mod reasons;
 mod rng;
+mod rules;
 mod setup;
 mod store;
 mod world;
@@ -46,7 +54,7 @@ pub mod profiles;
 pub mod scenario;
 pub mod shrink;
 
-pub use breach::Breach;
+pub use breach::{Breach, Catch};
 pub use invariants::Violation;
 pub use setup::Setup;
 

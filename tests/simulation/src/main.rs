@@ -13,8 +13,8 @@ use std::time::Instant;
 #[command(name = "ft-sim")]
 struct Options {
     /// Only this profile; all without.
-    #[arg(long)]
-    profile: Option<String>,
+    #[arg(long, value_parser = profile)]
+    profile: Option<&'static Profile>,
     /// Replays one seed, with its history.
     #[arg(long)]
     seed: Option<u64>,
@@ -40,12 +40,24 @@ struct Options {
     #[arg(long)]
     whole: bool,
     /// Breaks a rule on purpose.
+    #[arg(long, value_parser = breach)]
+    breach: Option<Breach>,
+    /// Breaks each rule, or the one of `--breach`, and names the first seed of its profile that is caught at it.
     #[arg(long)]
-    breach: Option<String>,
+    breaches: bool,
 }
 
 /// So many lines of the history of a seed that nobody asked for.
 const LAST: usize = 40;
+
+fn profile(name: &str) -> Result<&'static Profile, String> {
+    profiles::named(name).ok_or_else(|| "no such profile; --list names them".to_string())
+}
+
+fn breach(name: &str) -> Result<Breach, String> {
+    let all = || Breach::all().map(|breach| breach.to_string()).collect::<Vec<_>>().join(", ");
+    Breach::named(name).ok_or_else(|| format!("no such rule; there are {}", all()))
+}
 
 fn say(line: &str) {
     // Whoever reads it may have left.
@@ -69,11 +81,10 @@ fn main() -> ExitCode {
             }
         };
     }
-    let named = |name: &String| profiles::named(name).map(|profile| vec![profile]);
-    let Some(chosen) = options.profile.as_ref().map_or_else(|| Some(profiles::ALL.iter().collect()), named) else {
-        say("no such profile; --list names them");
-        return ExitCode::FAILURE;
-    };
+    if options.breaches {
+        return breaches(&options);
+    }
+    let chosen: Vec<&Profile> = options.profile.map_or_else(|| profiles::ALL.iter().collect(), |profile| vec![profile]);
     match (options.seed, chosen.as_slice()) {
         (Some(seed), [profile]) => one(profile, seed, &options),
         (Some(_), _) => {
@@ -85,7 +96,34 @@ fn main() -> ExitCode {
 }
 
 fn setup(profile: &Profile, seed: u64, options: &Options) -> Setup {
-    Setup { breach: options.breach.as_deref().and_then(Breach::named), ..profile.setup(seed) }
+    Setup { breach: options.breach, ..profile.setup(seed) }
+}
+
+/// The first seed that is caught at each breach.
+fn breaches(options: &Options) -> ExitCode {
+    let wanted = |breach: &Breach| options.breach.is_none_or(|chosen| chosen == *breach);
+    let mut missed = false;
+    for breach in Breach::all().filter(wanted) {
+        let catch = breach.caught_by();
+        let Some(profile) = options.profile.or_else(|| profiles::named(catch.profile)) else {
+            missed = true;
+            say(&format!("{breach}: there is no profile {}", catch.profile));
+            continue;
+        };
+        let first =
+            (options.first..options.first + options.seeds).find_map(|seed| Some((seed, breach.caught(profile, seed)?)));
+        missed |= first.is_none();
+        match first {
+            Some((seed, sentence)) => say(&format!(
+                "{breach}: {} seed {seed} (known: {}): {}",
+                profile.name,
+                catch.seed,
+                sentence.lines().next().unwrap_or_default()
+            )),
+            None => say(&format!("{breach}: {} MISSED in {} seeds", profile.name, options.seeds)),
+        }
+    }
+    if missed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 /// One seed: its schedule, shortened if it fails, and its history.
@@ -168,7 +206,9 @@ fn tally(profile: &Profile, options: &Options) -> Tally {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..options.threads.max(1)).map(|_| scope.spawn(work)).collect();
         let mut all = Tally::default();
-        threads.into_iter().filter_map(|thread| thread.join().ok()).for_each(|tally| all.merge(tally));
+        for thread in threads {
+            all.merge(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
         all
     })
 }

@@ -47,6 +47,8 @@ pub struct Machine {
     /// is another node of the same place.
     pub place: usize,
     pub alive: bool,
+    /// When its agent was started last.
+    pub since: u64,
     /// When it crashed last.
     pub crashed_at: Option<u64>,
     pub agent: Option<Agent>,
@@ -71,6 +73,10 @@ pub struct Machine {
     pub suspended_until: u64,
     /// The agent alone stands still until then.
     pub stalled_until: u64,
+    /// The shepherds alone do.
+    pub frozen_until: u64,
+    /// Its daemon does not hold its lease in the store until then.
+    pub lapsed_until: u64,
     pub arena: Arena,
     /// Nothing of an epoch before this one is committed any more.
     pub frozen: EpochId,
@@ -86,6 +92,7 @@ impl Machine {
         Machine {
             place,
             alive: true,
+            since: 0,
             crashed_at: None,
             agent: None,
             incarnation: 0,
@@ -101,6 +108,8 @@ impl Machine {
             stopped: Stopped::default(),
             suspended_until: 0,
             stalled_until: 0,
+            frozen_until: 0,
+            lapsed_until: 0,
             arena: Arena::default(),
             frozen: EpochId(0),
             fetches: Vec::new(),
@@ -138,6 +147,10 @@ impl Machine {
 impl World {
     /// Commands arrive a little later, in order.
     pub fn command(&mut self, node: usize, command: Command) {
+        // The agent's own SIGSTOP waits for no shepherd.
+        if self.machines[node].frozen_until > self.now && command == Command::Pause {
+            return self.stop(node, |stopped| stopped.by_agent = true);
+        }
         self.machines[node].commands.push(command);
         let delay = self.rng.range(5, 100);
         self.push(delay, Act::Shepherds { node });
@@ -145,6 +158,10 @@ impl World {
 
     /// Shepherds read what has come in; a stop's first SIGKILL comes after it.
     pub fn shepherds(&mut self, node: usize) {
+        let until = self.machines[node].frozen_until;
+        if until > self.now {
+            return self.queue.push(until, Act::Shepherds { node });
+        }
         for command in std::mem::take(&mut self.machines[node].commands) {
             match command {
                 Command::Pause => self.stop(node, |stopped| stopped.by_agent = true),
@@ -156,6 +173,11 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The shepherds take nothing in, and look at no clock.
+    pub fn freeze(&mut self, node: usize, until: u64) {
+        self.machines[node].frozen_until = until;
     }
 
     fn stop(&mut self, node: usize, change: impl Fn(&mut Stopped)) {
@@ -182,7 +204,7 @@ impl World {
         if machine.page.lease != Some(until) {
             machine.page.lease = Some(until);
             self.queue.push(until.max(self.now), Act::Lease { node });
-            if until > self.now && machine.stopped.by_lease {
+            if until > self.now && machine.stopped.by_lease && machine.frozen_until <= self.now {
                 self.stop(node, |stopped| stopped.by_lease = false);
             }
         }
@@ -190,9 +212,14 @@ impl World {
 
     /// A shepherd's own timer.
     pub fn lease_timer(&mut self, node: usize) {
-        let now = self.now;
-        if self.machines[node].page.lease.is_some_and(|until| until <= now) {
-            self.stop(node, |stopped| stopped.by_lease = true);
+        let (now, machine) = (self.now, &self.machines[node]);
+        if machine.frozen_until > now {
+            return self.queue.push(machine.frozen_until, Act::Lease { node });
+        }
+        let passed = machine.page.lease.is_some_and(|until| until <= now);
+        // What runs again since, nobody has told the shepherds.
+        if passed || machine.stopped.by_lease {
+            self.stop(node, |stopped| stopped.by_lease = passed);
         }
     }
 
@@ -214,6 +241,7 @@ impl World {
         let proc = self.ranks.get(id);
         if proc.dead.is_none() {
             let name = proc.name;
+            self.check_grace(name);
             self.checks.put_down.insert(name);
             self.die(id, Exit::Signal(9), false);
         }
@@ -247,7 +275,7 @@ impl World {
     pub fn crash(&mut self, node: usize) {
         for id in self.machines[node].procs.clone() {
             let proc = self.ranks.get_mut(id);
-            proc.dead.get_or_insert(Exit::Signal(9));
+            proc.dies(Exit::Signal(9), self.now);
             let name = proc.name;
             // Some networks tell their neighbours.
             if self.rng.chance(500) {
@@ -261,13 +289,21 @@ impl World {
         }
         self.machines[node].crash(self.now);
         self.checks.look_at(node);
-        self.checks.lost(node);
+        self.checks.lost(node, self.now);
     }
 
     /// A new node, with empty arenas and slots that nobody had: on a machine that was in the job, or on another one.
     pub fn join(&mut self, place: Option<usize>) {
         let (node, slots) = (self.machines.len(), self.setup.slots);
         let offset = self.rng.range(0, 10 * SECOND);
+        let was = self.machines.iter().position(|machine| Some(machine.place) == place);
+        if let Some(same) = was.filter(|_| self.setup.breach == Some(Breach::SameNode)) {
+            let machine = &mut self.machines[same];
+            machine.lose_agent(self.now);
+            machine.ended = None;
+            let incarnation = machine.incarnation;
+            return self.push(1000, Act::StartAgent { node: same, incarnation });
+        }
         let place = place.unwrap_or(node);
         self.machines.push(Machine::new(place, offset, (self.next_slot..self.next_slot + slots).map(SlotId).collect()));
         self.next_slot += slots;
@@ -282,7 +318,8 @@ impl World {
         if let Some(id) = found {
             let proc = self.ranks.get_mut(id);
             let (process, initialized) = (proc.name, proc.initialized);
-            let lived = proc.dead.replace(Exit::Signal(9)).is_none();
+            let lived = proc.dead.is_none();
+            proc.dies(Exit::Signal(9), self.now);
             self.checks.look_at(node);
             self.reset_peers(process, node);
             // The rank dies of its shepherd's death, and that is seen, as a rule, long before the launcher has swept.

@@ -1,13 +1,13 @@
 //! Named mixes of faults; each draws a schedule from a seed.
 
-use crate::arenas::partners;
 use crate::driver::{observed_by_joiner, observers};
-use crate::faults::{FOREVER, Fault, Planned};
+use crate::faults::{FOREVER, Fault, Planned, alone_after, longest_spread, soon};
 use crate::net::{Barrier, Set, Weather};
 use crate::rng::Rng;
-use crate::setup::{MS, Promises, SECOND, Setup, Temper};
+use crate::rules;
+use crate::setup::{MS, Own, Promises, SECOND, Setup, Temper};
 use crate::store::Trouble;
-use ftd_core::{Members, Micros, NodeId};
+use ftd_core::{Members, Micros, Mode, NodeId, partners};
 
 /// A named mix of faults.
 pub struct Profile {
@@ -25,9 +25,14 @@ impl Profile {
         let mut rng = Rng::of(seed, part);
         let mut setup = Setup { seed, ..Setup::default() };
         (self.draw)(&mut rng, &mut setup);
+        // Of its own, so that a seed's faults are the same whatever the tree is.
+        setup.policy.fan_out = Rng::of(seed, part ^ TREE).pick(&[1, 2, 3, 16]);
         setup
     }
 }
+
+/// Draws how many children a node of the tree has.
+const TREE: u64 = 0x7ee;
 
 /// All profiles.
 pub static ALL: &[Profile] = &[
@@ -105,10 +110,20 @@ pub static ALL: &[Profile] = &[
         about: "one agent's configuration has another time-out than the job",
         draw: own_timeouts,
     },
+    Profile {
+        name: "own-observers",
+        about: "one agent's configuration has fewer observers than the job",
+        draw: rules::own_observers,
+    },
+    Profile {
+        name: "own-patience",
+        about: "one agent's configuration has less patience than the job, and a switch restarts",
+        draw: rules::own_patience,
+    },
     Profile { name: "reboot", about: "machines die and come back, under their old ids or as new nodes", draw: reboot },
     Profile {
         name: "joins",
-        about: "a node dies, there is no spare, and a new machine is given to the job a moment later; others are cut off",
+        about: "a node dies, there is no spare, and a new machine is given to the job; others are cut off, also one way, from the store",
         draw: joins,
     },
     Profile {
@@ -136,8 +151,102 @@ pub static ALL: &[Profile] = &[
         about: "a node dies, and so do those that hold its copies, or they are cut off while they send, or the bytes are wrong",
         draw: sources,
     },
+    Profile {
+        name: "absent",
+        about: "ranks end with status 0 before they call MPI_Init, for which the others wait, or within it",
+        draw: absent,
+    },
+    Profile {
+        name: "ends",
+        about: "what ends a job: the program dies again and again, --ft=none, no slot, no store, nodes that never get together",
+        draw: ends,
+    },
     Profile { name: "start", about: "deaths and cuts before the first world computes", draw: start },
     Profile { name: "copies", about: "ranks and agents die while they copy their state", draw: copies },
+    Profile {
+        name: "link",
+        about: "two nodes that do not observe each other do not hear each other any more, and a rank dies",
+        draw: rules::link,
+    },
+    Profile {
+        name: "rounds",
+        about: "a rank aborts, and while that is looked into another one dies, and its neighbours abort",
+        draw: rules::rounds,
+    },
+    Profile { name: "told", about: "the job is told to end, and nothing else happens", draw: rules::told },
+    Profile {
+        name: "crash-loop",
+        about: "a rank dies by itself in every world, before a newer checkpoint",
+        draw: rules::crash_loop,
+    },
+    Profile {
+        name: "progress",
+        about: "a rank dies more often than it may, and there is a newer checkpoint each time",
+        draw: rules::progress,
+    },
+    Profile { name: "last-one", about: "all nodes but one die at once", draw: rules::last_one },
+    Profile {
+        name: "new-observer",
+        about: "a node comes in, and the one that it observes dies soon after",
+        draw: rules::new_observer,
+    },
+    Profile { name: "at-once", about: "several nodes die at once, whose observers live", draw: rules::at_once },
+    Profile {
+        name: "frozen",
+        about: "the shepherds of a node stand still while it is cut off from everything",
+        draw: rules::frozen,
+    },
+    Profile {
+        name: "untold",
+        about: "a node that does not reach the store is cut off when an epoch begins, for less than half a time-out",
+        draw: rules::untold,
+    },
+    Profile {
+        name: "late",
+        about: "a node hears late of an epoch, and does not hear those whom it observes and who observe it",
+        draw: rules::late,
+    },
+    Profile {
+        name: "tombstone",
+        about: "a job ends while one of its nodes is cut off from everything",
+        draw: rules::tombstone,
+    },
+    Profile {
+        name: "comes-back",
+        about: "a node is left out and comes back, and another one dies, whose ranks have no other place",
+        draw: rules::comes_back,
+    },
+    Profile {
+        name: "below",
+        about: "a node dies above the one that gives it up, whose word to the lowest member is lost; a machine comes",
+        draw: rules::below,
+    },
+    Profile {
+        name: "given-up",
+        about: "a node dies, and when its observers have given it up for long a rank elsewhere",
+        draw: rules::given_up,
+    },
+    Profile {
+        name: "lapses",
+        about: "a node dies, and the leases of the spares in the store have lapsed for a moment",
+        draw: rules::lapses,
+    },
+    Profile {
+        name: "lapsed",
+        about: "a node dies, and the leases of those that stay have lapsed in the store for a moment",
+        draw: rules::lapsed,
+    },
+    Profile {
+        name: "reaps",
+        about: "ranks die within MPI_Init, for seconds nobody can tell how, and their neighbours abort",
+        draw: rules::reaps,
+    },
+    Profile { name: "slots", about: "slots are lost on two nodes at the same moment", draw: rules::slots },
+    Profile {
+        name: "successor",
+        about: "an agent dies with the node that it observes, and the store elects",
+        draw: rules::successor,
+    },
     Profile { name: "slow-net", about: "packets that take longer than a time-out may", draw: slow_net },
     Profile { name: "mixed", about: "everything", draw: mixed },
 ];
@@ -150,7 +259,7 @@ pub fn named(name: &str) -> Option<&'static Profile> {
 // ---- what the profiles draw from
 
 /// A cluster with a spare node, its job of two to four seconds, and a network with small faults.
-fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
+pub(crate) fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     let slots = rng.range(1, 2);
     let spares = if nodes > 2 { rng.range(1, nodes / 2) } else { 1 };
     let ranks = ((nodes - spares) * slots).max(2).min(nodes * slots);
@@ -175,13 +284,13 @@ fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     setup.weather = Weather { drop: rng.range(0, 10), double: rng.range(0, 100) };
 }
 
-fn usual(rng: &mut Rng, setup: &mut Setup) {
+pub(crate) fn usual(rng: &mut Rng, setup: &mut Setup) {
     let nodes = rng.range(3, 7);
     cluster(rng, setup, nodes);
 }
 
 /// While the job runs.
-fn sometime(rng: &mut Rng) -> u64 {
+pub(crate) fn sometime(rng: &mut Rng) -> u64 {
     rng.range(150, 2000) * MS
 }
 
@@ -190,7 +299,7 @@ fn next(rng: &mut Rng, before: u64) -> u64 {
     if rng.chance(500) { before + rng.range(0, 40_000) } else { sometime(rng) }
 }
 
-fn node(rng: &mut Rng, setup: &Setup) -> usize {
+pub(crate) fn node(rng: &mut Rng, setup: &Setup) -> usize {
     rng.range(0, u64::from(setup.nodes) - 1) as usize
 }
 
@@ -199,15 +308,15 @@ fn some_nodes(rng: &mut Rng, setup: &Setup, most: u64) -> Set {
     Set::of((0..count).map(|_| node(rng, setup)))
 }
 
-fn plan(setup: &mut Setup, at: u64, fault: Fault) {
+pub(crate) fn plan(setup: &mut Setup, at: u64, fault: Fault) {
     setup.faults.push(Planned { at, fault });
 }
 
-fn kill_rank(rng: &mut Rng, setup: &Setup) -> Fault {
+pub(crate) fn kill_rank(rng: &mut Rng, setup: &Setup) -> Fault {
     Fault::KillRank { rank: rng.range(0, u64::from(setup.ranks) - 1) as u32, signal: rng.pick(&[9, 11, 6]) }
 }
 
-fn net(barrier: Barrier, span: u64) -> Fault {
+pub(crate) fn net(barrier: Barrier, span: u64) -> Fault {
     Fault::Net { barrier, span }
 }
 
@@ -287,7 +396,12 @@ fn rack(rng: &mut Rng, setup: &mut Setup) {
     setup.groups = 1;
     let first = node(rng, setup);
     let doomed = if rng.chance(600) {
-        Set::of(observers(setup, first).into_iter().chain([first]))
+        let doomed = Set::of(observers(setup, first).into_iter().chain([first]));
+        // Where they are one failure domain their partners are elsewhere, and what those hold is restored.
+        if rng.chance(600) {
+            setup.together = doomed;
+        }
+        doomed
     } else {
         Set::of((0..nodes as usize).filter(|other| setup.rack(*other) == setup.rack(first)))
     };
@@ -323,35 +437,64 @@ fn one_way(rng: &mut Rng, setup: &mut Setup) {
     plan(setup, at, net(barrier, FOREVER));
 }
 
+/// The application's network is cut for everybody from 0.1 s to a second less than P; its ports or links return one by one. At
+/// the same time the store may be away, watches late, an agent stand still for less than ½ T, and ranks die. The job has begun:
+/// before its first record nobody has been acknowledged by anybody, and nobody can tell that it is alone.
 fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
-    let (timeout, period) = (setup.timeout(), setup.policy.heartbeat_period.0);
-    // Over before anybody may speak, at once for all, or so long that everybody has been alone.
-    let (span, spread) = match rng.range(0, 9) {
-        0..=1 => {
-            let span = rng.range(100 * MS, timeout - 2 * period);
-            (span, rng.range(0, timeout - 2 * period - span))
-        }
-        2..=4 => (rng.range(100 * MS, 2 * timeout), 0),
-        5 => (rng.range(100 * MS, setup.patience - SECOND), 0),
-        _ => {
-            let spread = rng.range(0, 2 * timeout);
-            (rng.range(timeout / 4 * 3 + period / 2, setup.patience - SECOND - spread), spread)
-        }
-    };
+    if rng.chance(250) {
+        // As it is by default.
+        setup.patience = 30 * SECOND;
+        setup.policy.fence_kill = Micros(60 * SECOND);
+    }
+    let stalls = rng.chance(400).then(|| setup.timeout() / 2 - 10 * MS);
+    let (span, spread) = common_cut(rng, setup, stalls.unwrap_or(0));
+    // Where it makes nobody alone they are one disturbance.
+    let stalls = stalls.filter(|stalls| span >= alone_after(setup) || span + spread + stalls <= soon(setup));
     let draw = rng.draw();
     let barrier = if rng.chance(500) { Barrier::Ports { spread, draw } } else { Barrier::Links { spread, draw } };
-    let at = sometime(rng);
+    let at = 400 * MS + sometime(rng);
     plan(setup, at, net(barrier, span));
     // The store behind the same switch.
-    for node in 0..setup.nodes as usize {
-        if rng.chance(300) {
-            continue;
+    if rng.chance(500) {
+        for node in 0..setup.nodes as usize {
+            let until = span + rng.range(0, spread);
+            plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(node)), span: until });
         }
-        let until = span + rng.range(0, spread);
-        plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::one(node)), span: until });
+    }
+    if rng.chance(300) {
+        let trouble = Trouble::Watches { lost: rng.range(0, 1000), up_to: rng.range(100, 5000) * MS };
+        plan(setup, at.saturating_sub(SECOND), Fault::Store { trouble, span: span + spread + 2 * SECOND });
+    }
+    for _ in 0..rng.range(0, 3) / 2 {
+        let (dies, when) = (kill_rank(rng, setup), at - 100 * MS + rng.range(0, span + spread));
+        plan(setup, when, dies);
+    }
+    if let Some(longest) = stalls {
+        let (stalls, lasts) = (node(rng, setup), rng.range(10 * MS, longest));
+        // Just before it, in it, when the first ports are back, until the last is.
+        let when = match rng.range(0, 3) {
+            0 => at - rng.range(0, lasts),
+            1 => at + rng.range(0, span),
+            2 => at + span - rng.range(0, lasts.min(span)),
+            _ => at + span + rng.range(0, spread),
+        };
+        plan(setup, when, Fault::Stall { node: stalls, span: lasts });
     }
     setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+/// How long everybody is cut off from everybody, and how much later the last port or link returns, or what stands still so long.
+fn common_cut(rng: &mut Rng, setup: &Setup, stalls: u64) -> (u64, u64) {
+    let (timeout, most) = (setup.timeout(), setup.patience - SECOND);
+    let span = match rng.range(0, 9) {
+        0..=2 => rng.range(100 * MS, timeout),
+        3..=6 => rng.range(100 * MS, 3 * timeout),
+        _ => rng.range(100 * MS, most),
+    };
+    let spread = longest_spread(span, setup).saturating_sub(stalls);
+    let spread = if rng.chance(300) { 0 } else { rng.range(0, spread) };
+    (span, spread.min(most - span))
 }
 
 fn short(rng: &mut Rng, setup: &mut Setup) {
@@ -409,7 +552,8 @@ fn store_away(rng: &mut Rng, setup: &mut Setup) {
         let fault = kill_rank(rng, setup);
         plan(setup, dies, fault);
     }
-    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+    // Sooner than by its next heartbeat.
+    setup.promises = Promises { nobody_out: true, ends_well: true, told: Some(60 * MS), ..Promises::default() };
 }
 
 fn store_lost(rng: &mut Rng, setup: &mut Setup) {
@@ -433,6 +577,7 @@ fn accusation(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.deadline = rng.range(80, 200) * MS;
     setup.policy.observers = rng.range(1, 2) as usize;
+    setup.stale_watch = rng.chance(500);
     let (away, at, span) = (node(rng, setup), sometime(rng), rng.range(510, 700) * MS);
     plan(setup, at, net(Barrier::Island(Set::one(away)), span));
     // The one that is accused cannot read, nor write, what would save it.
@@ -559,7 +704,7 @@ fn levels(rng: &mut Rng, setup: &mut Setup) {
         // Copies wait, and newer versions than the partners have are there.
         plan(setup, before, net(Barrier::Island(Set::one(away)), rng.range(50, 240) * MS));
     }
-    setup.promises = Promises { ends_well: true, levels: true, ..Promises::default() };
+    setup.promises = Promises { ends_well: true, ..Promises::default() };
 }
 
 fn aborts(rng: &mut Rng, setup: &mut Setup) {
@@ -606,7 +751,7 @@ fn left_out(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     let away = some_nodes(rng, setup, u64::from(setup.nodes - 1) / 2);
     let (at, span) = (sometime(rng), rng.range(480, 1500) * MS);
-    // For as long as it takes to be left out it hears nothing of the store either, so that it cannot vouch for itself.
+    // For as long as it takes to be left out it hears nothing of the store either: else it learns of it and stops.
     plan(setup, at, net(Barrier::Island(away), span));
     plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(away), span: span + rng.range(0, 100) * MS });
 }
@@ -641,7 +786,7 @@ fn wishes(rng: &mut Rng, setup: &mut Setup) {
         let rank = rng.range(0, u64::from(setup.ranks) - 1) as u32;
         let fault = match rng.range(0, 3) {
             0 => Fault::AbortRank { rank, code: rng.range(0, 300) as i32 * rng.range(0, 1) as i32 },
-            1 => Fault::ExitRank { rank, code: rng.range(1, 128) as i32 },
+            1 => Fault::ExitRank { rank, code: rng.range(1, 128) as i32 * rng.range(0, 3).min(1) as i32 },
             _ => small_death(rng, setup),
         };
         plan(setup, at, fault);
@@ -653,7 +798,7 @@ fn own_timeouts(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     // Node 0 is, as a rule, the one that writes the first record: what it says is the job's.
     let hasty = rng.range(1, u64::from(setup.nodes) - 1) as u32;
-    setup.own_timeouts.insert(hasty, setup.timeout() / 2);
+    setup.own.insert(hasty, Own { timeout: Some(setup.timeout() / 2), ..Own::default() });
     let (away, at) = (node(rng, setup), sometime(rng));
     plan(setup, at, net(Barrier::Cut { from: Set::one(away), to: Set::All }, rng.range(200, 600) * MS));
 }
@@ -681,8 +826,37 @@ fn joins(rng: &mut Rng, setup: &mut Setup) {
     if rng.chance(500) {
         let span = rng.range(50, 2000) * MS;
         let during = given.saturating_sub(rng.range(0, 500) * MS).max(150 * MS);
-        plan(setup, during, net(Barrier::Ports { spread: rng.range(0, 500) * MS, draw: rng.draw() }, span));
+        // The new machine is plugged in behind all others, and may be one of them.
+        let any = |rng: &mut Rng| rng.range(0, u64::from(setup.nodes)) as usize;
+        let (one, other) = (any(rng), any(rng));
+        let barrier = match rng.range(0, 4) {
+            0 => Barrier::Ports { spread: rng.range(0, 500) * MS, draw: rng.draw() },
+            1 => Barrier::Cut { from: Set::one(one), to: Set::All },
+            2 => Barrier::Cut { from: Set::All, to: Set::one(one) },
+            3 => Barrier::Cut { from: Set::one(one), to: Set::one(other) },
+            _ => Barrier::Island(Set::of([one, other])),
+        };
+        plan(setup, during, net(barrier, span));
     }
+    if rng.chance(400) {
+        let away = match rng.range(0, 2) {
+            0 => Set::All,
+            1 => Set::one(setup.nodes as usize),
+            _ => Set::one(node(rng, setup)),
+        };
+        let (span, during) = (rng.range(50, 3000) * MS, given.saturating_sub(rng.range(0, 500) * MS).max(150 * MS));
+        let trouble = if rng.chance(500) { Trouble::NoRequests(away) } else { Trouble::NoAnswers(away) };
+        plan(setup, during, Fault::Store { trouble, span });
+    }
+    // A machine that nobody hears of, or that does not reach the store as others do, is not there yet. (A store that is away from all
+    // stops the wait.)
+    let all_away = |trouble| matches!(trouble, Trouble::NoRequests(Set::All) | Trouble::NoAnswers(Set::All));
+    let away = setup
+        .faults
+        .iter()
+        .filter(|planned| !matches!(planned.fault, Fault::Store { trouble, .. } if all_away(trouble)));
+    let there = away.map(Planned::ends).max().unwrap_or(0) + setup.deadline + SECOND;
+    setup.policy.node_timeout = setup.policy.node_timeout.max(Micros(there.saturating_sub(at)));
     setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
 }
 
@@ -759,11 +933,11 @@ fn sources(rng: &mut Rng, setup: &mut Setup) {
     let (dies, at) = (rng.range(0, busy as u64 - 1) as usize, rng.range(500, 2000) * MS);
     plan(setup, at, Fault::KillNodes(Set::one(dies)));
     let all = Members::of((0..nodes as u32).map(NodeId));
-    let keepers = partners(|place| setup.rack(place), &all, dies, setup.partners);
+    let keepers = partners(|node| setup.rack(node.0 as usize), &all, NodeId(dies as u32), setup.partners);
     let spares = Set::of(busy..nodes as usize);
     for keeper in keepers {
         // About when the death is agreed, or while the copies travel.
-        let (during, keeper) = (at + rng.range(450, 1200) * MS, Set::one(keeper));
+        let (during, keeper) = (at + rng.range(450, 1200) * MS, Set::one(keeper.0 as usize));
         let span = rng.range(100, 2500) * MS;
         let fault = match (rng.range(0, 5), keeper) {
             (0, keeper) => Fault::KillNodes(keeper),
@@ -774,6 +948,75 @@ fn sources(rng: &mut Rng, setup: &mut Setup) {
             _ => continue,
         };
         plan(setup, during, fault);
+    }
+}
+
+fn absent(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let rank = |rng: &mut Rng, setup: &Setup| rng.range(0, u64::from(setup.ranks) - 1) as u32;
+    // If all were absent the program would be through: the last rank never is.
+    let rank = |rng: &mut Rng, setup: &Setup| rank(rng, setup).min(setup.ranks - 2);
+    for _ in 0..rng.range(1, u64::from(setup.ranks) - 1) {
+        let absent = rank(rng, setup);
+        plan(setup, 0, Fault::Absent { rank: absent, within: rng.chance(200) });
+    }
+    if rng.chance(600) {
+        let (absent, at) = (rank(rng, setup), rng.range(200, 1500) * MS);
+        plan(setup, at, Fault::Absent { rank: absent, within: rng.chance(300) });
+        let dies = small_death(rng, setup);
+        plan(setup, at + rng.range(0, 200) * MS, dies);
+    }
+    if rng.chance(200) {
+        let dies = node(rng, setup);
+        plan(setup, rng.range(0, 300) * MS, Fault::KillNodes(Set::one(dies)));
+    }
+}
+
+fn ends(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    let (at, rank) = (sometime(rng), rng.range(0, u64::from(setup.ranks) - 1) as u32);
+    match rng.range(0, 4) {
+        0 => {
+            setup.policy.max_failures = rng.range(2, 6) as u32;
+            plan(setup, at, Fault::Crashes { rank });
+            for _ in 0..rng.range(0, 3) {
+                let dies = kill_rank(rng, setup);
+                plan(setup, at + rng.range(0, 1500) * MS, dies);
+            }
+        }
+        1 => {
+            setup.mode = Mode::None;
+            let fault =
+                if rng.chance(300) { Fault::KillNodes(Set::one(node(rng, setup))) } else { small_death(rng, setup) };
+            plan(setup, at, fault);
+        }
+        2 => {
+            setup.policy.store_timeout = Micros(rng.range(1000, 4000) * MS);
+            let away = if rng.chance(600) { Set::All } else { some_nodes(rng, setup, 2) };
+            let span = rng.range(500, 8000) * MS;
+            plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(away), span });
+            let dies = small_death(rng, setup);
+            plan(setup, at + rng.range(0, 300) * MS, dies);
+        }
+        3 => {
+            setup.ranks = setup.nodes * setup.slots;
+            let dies = node(rng, setup);
+            plan(setup, at, Fault::KillNodes(Set::one(dies)));
+            if rng.chance(500) {
+                plan(setup, at + rng.range(0, 12_000) * MS, Fault::Join);
+            }
+        }
+        _ => {
+            // Each dies while the epoch that leaves the one before it out waits for it.
+            cluster(rng, setup, 7);
+            (setup.ranks, setup.groups) = (2, 1);
+            setup.policy.max_vain = rng.range(2, 3) as u32;
+            let first = rng.range(0, 2) as usize;
+            for place in first..first + 4 {
+                let dies = at + (place - first) as u64 * rng.range(150, 350) * MS;
+                plan(setup, dies, Fault::KillNodes(Set::one(place)));
+            }
+        }
     }
 }
 
@@ -822,5 +1065,9 @@ fn mixed(rng: &mut Rng, setup: &mut Setup) {
     if rng.chance(50) {
         let at = sometime(rng);
         plan(setup, at, Fault::Cancel { signal: 15 });
+    }
+    if rng.chance(300) {
+        let (lapses, at) = (node(rng, setup), sometime(rng));
+        plan(setup, at, Fault::Lapse { node: lapses, span: rng.range(100, 3000) * MS });
     }
 }

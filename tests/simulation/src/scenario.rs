@@ -5,7 +5,7 @@
 //! | `fails today: TEXT` | the core is known to break a rule or an expectation here, with these words |
 //! | `seed N` | another run of the same schedule |
 //! | `nodes N` `slots N` `ranks N` `racks N` `groups N` | the cluster and the job; slots are per node and numbered through |
-//! | `observers N` `max-failures N` `mode M` `patience T` `timeout of N T` | the policy; one agent's own |
+//! | `children N` `observers N` `max-failures N` `mode M` `patience T` `timeout of N T` | the policy; one agent's own |
 //! | `steps N` `every N` `never-checkpoints` `shipping T` | the program; a copy takes up to T to a partner |
 //! | `partners N` `fetching T` `sending T` | so many keep copies of a node; one is asked for so long; it takes up to T |
 //! | `renewable` `recover-aborts` `nervous` `stale watches` `deadline T` | lost slots are replaced; survivors abort by themselves |
@@ -13,9 +13,11 @@
 //! | `start`, `settle` | until all ranks compute in the newest epoch |
 //! | `run T`, `finish` | lets time pass (`5ms`, `2s`); until the job is over |
 //! | `kill rank R [signal S]`, `kill agent N [for T]`, `kill node N`, `kill server N`, `lose slot S`, `reboot node N T`, `replace node N T`, `join`, `rot N` | deaths; new nodes; the copies that a node keeps for others are spoilt |
+//! | `absent rank R [within]` | its next process ends with status 0 before it calls `MPI_Init`, or within that |
 //! | `crash rank R` | from now on the rank dies by itself in every world, before a newer checkpoint |
 //! | `exit rank R code C`, `abort rank R code C`, `cancel`, `delete key` | ends |
 //! | `told ranks die`, `told ranks save code C`, `told ranks ignore` | what they do with the signal of `cancel` |
+//! | `lapse N T` | the node's lease in the store is not held for a while |
 //! | `suspend node N T`, `stall agent N T` | the whole machine, or its agent alone, stands still |
 //! | `cut N M [T]`, `cut N all [T]`, `cut all N [T]`, `isolate N [T]`, `isolate N with store [T]` | the application's network |
 //! | `switch restarts T [ports T] [with store]` | everybody is cut off from everybody; ports return one by one |
@@ -31,7 +33,7 @@
 
 use crate::faults::{FOREVER, Fault, Planned};
 use crate::net::{Barrier, Set};
-use crate::setup::{MS, Obedience, SECOND, Setup, Temper};
+use crate::setup::{MS, Obedience, Own, SECOND, Setup, Temper};
 use crate::store::Trouble;
 use crate::world::World;
 use ftd_core::{Micros, NodeId, Rank};
@@ -166,12 +168,13 @@ impl Scenario {
             ["ranks", n] => setup.ranks = number(n)?,
             ["racks", n] => setup.racks = number(n)?,
             ["groups", n] => setup.groups = number(n)?,
+            ["children", n] => setup.policy.fan_out = number(n)?,
             ["observers", n] => setup.policy.observers = number(n)?,
             ["max-failures", n] => setup.policy.max_failures = number(n)?,
             ["mode", m] => setup.mode = m.parse().map_err(|e: ftd_core::policy::ModeError| e.to_string())?,
             ["patience", t] => setup.patience = span(t)?,
             ["timeout", "of", n, t] => {
-                setup.own_timeouts.insert(number(n)?, span(t)?);
+                setup.own.insert(number(n)?, Own { timeout: Some(span(t)?), ..Own::default() });
             }
             ["steps", n] => setup.steps = number(n)?,
             ["every", n] => setup.every = number(n)?,
@@ -246,6 +249,8 @@ fn death(words: &[&str]) -> Result<Fault, String> {
         ["replace", "node", n, t] => Fault::Replace { node: number(n)?, back_after: span(t)? },
         ["rot", n] => Fault::Rot { node: number(n)? },
         ["crash", "rank", r] => Fault::Crashes { rank: number(r)? },
+        ["absent", "rank", r] => Fault::Absent { rank: number(r)?, within: false },
+        ["absent", "rank", r, "within"] => Fault::Absent { rank: number(r)?, within: true },
         ["exit", "rank", r, "code", c] => Fault::ExitRank { rank: number(r)?, code: number(c)? },
         ["abort", "rank", r, "code", c] => Fault::AbortRank { rank: number(r)?, code: number(c)? },
         ["cancel"] => Fault::Cancel { signal: 15 },
@@ -253,6 +258,7 @@ fn death(words: &[&str]) -> Result<Fault, String> {
         ["join"] => Fault::Join,
         ["suspend", "node", n, t] => Fault::Suspend { node: number(n)?, span: span(t)? },
         ["stall", "agent", n, t] => Fault::Stall { node: number(n)?, span: span(t)? },
+        ["lapse", n, t] => Fault::Lapse { node: number(n)?, span: span(t)? },
         ["heal"] => Fault::Heal,
         _ => return Err("no such command".to_string()),
     })

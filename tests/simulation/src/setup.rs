@@ -2,7 +2,7 @@
 
 use crate::breach::Breach;
 use crate::faults::Planned;
-use crate::net::Weather;
+use crate::net::{Set, Weather};
 use ftd_core::{Micros, Mode, Policy};
 use std::collections::BTreeMap;
 
@@ -30,6 +30,17 @@ pub enum Obedience {
     Ignores,
 }
 
+/// What the configuration of one agent says of the fence's terms, where that is not what the job's says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Own {
+    /// T.
+    pub timeout: Option<u64>,
+    /// P.
+    pub patience: Option<u64>,
+    /// k.
+    pub observers: Option<usize>,
+}
+
 /// What the run promises beyond the invariants that hold everywhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Promises {
@@ -39,8 +50,16 @@ pub struct Promises {
     pub ends_well: bool,
     /// It waits for a node that comes back.
     pub waits: bool,
-    /// At no moment is a version given up that partners hold, for one that they do not.
-    pub levels: bool,
+    /// A node that dies is out of the job so soon.
+    pub prompt: Option<u64>,
+    /// Every member knows a record so soon.
+    pub told: Option<u64>,
+    /// No more epochs than this.
+    pub epochs: Option<u64>,
+    /// If the job ends with a rank's own end it is this one's.
+    pub ended_by: Option<u32>,
+    /// Who is told to end has its grace.
+    pub grace: bool,
 }
 
 /// Everything that a run depends on.
@@ -56,6 +75,8 @@ pub struct Setup {
     pub ranks: u32,
     /// Failure domains: node `i` is in rack `i % racks`.
     pub racks: u32,
+    /// These are one failure domain, whatever their numbers.
+    pub together: Set,
     /// What all agents share.
     pub policy: Policy,
     /// P of DESIGN §5.
@@ -86,6 +107,8 @@ pub struct Setup {
     pub deadline: u64,
     /// Now and then a copy into the arena takes up to so long.
     pub copying: u64,
+    /// So many of a thousand processes have memory that takes up to so long to tear down: for so long nobody can tell how they ended.
+    pub reaping: (u64, u64),
     /// A copy takes up to so long to a partner.
     pub shipping: u64,
     /// So many nodes keep copies for another one.
@@ -94,8 +117,8 @@ pub struct Setup {
     pub fetching: u64,
     /// Sending one takes up to so long.
     pub sending: u64,
-    /// Agents whose own configuration says another T than the job's.
-    pub own_timeouts: BTreeMap<u32, u64>,
+    /// Agents whose own configuration says something else than the job's.
+    pub own: BTreeMap<u32, Own>,
     /// A new agent's watch may show the key as it was some time ago.
     pub stale_watch: bool,
     /// A node that was left out comes back as a new one.
@@ -116,6 +139,7 @@ impl Default for Setup {
             slots: 2,
             ranks: 4,
             racks: 64,
+            together: Set::Some(0),
             policy: Policy::default(),
             patience: 30 * SECOND,
             mode: Mode::Reinit,
@@ -131,11 +155,12 @@ impl Default for Setup {
             weather: Weather::default(),
             deadline: 500 * MS,
             copying: 4 * MS,
+            reaping: (50, 200 * MS),
             shipping: 20 * MS,
             partners: 1,
             fetching: SECOND,
             sending: 20 * MS,
-            own_timeouts: BTreeMap::new(),
+            own: BTreeMap::new(),
             stale_watch: false,
             returns: true,
             breach: None,
@@ -153,8 +178,13 @@ impl Setup {
 
     /// The policy of the agent on `node`.
     pub fn policy_of(&self, node: usize) -> Policy {
-        let timeout = self.own_timeouts.get(&(node as u32)).map_or(self.policy.heartbeat_timeout, |own| Micros(*own));
-        Policy { heartbeat_timeout: timeout, patience: Micros(self.patience), ..self.policy.clone() }
+        let own = self.own.get(&(node as u32)).copied().unwrap_or_default();
+        Policy {
+            heartbeat_timeout: own.timeout.map_or(self.policy.heartbeat_timeout, Micros),
+            patience: Micros(own.patience.unwrap_or(self.patience)),
+            observers: own.observers.unwrap_or(self.policy.observers),
+            ..self.policy.clone()
+        }
     }
 
     /// The checkpoint group of a rank.
@@ -164,7 +194,7 @@ impl Setup {
 
     /// The failure domain of a place.
     pub fn rack(&self, place: usize) -> usize {
-        place % self.racks as usize
+        if self.together.has(place) { usize::MAX } else { place % self.racks as usize }
     }
 
     /// After so long without a sign of progress, and without a fault, the job hangs: the longest that the policy lets
@@ -173,6 +203,6 @@ impl Setup {
         let policy = &self.policy;
         let spans = [policy.slot_timeout, policy.exit_timeout, policy.grace, policy.fence_kill, policy.node_timeout];
         let waits = spans.into_iter().map(|span| span.0).max().unwrap_or(0);
-        self.patience + waits + 10 * SECOND
+        self.patience + waits.max(self.reaping.1) + 10 * SECOND
     }
 }

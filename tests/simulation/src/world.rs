@@ -8,12 +8,13 @@ use crate::invariants::{Checks, Violation};
 use crate::measure::Meter;
 use crate::net::{Kind, Net};
 use crate::node::Machine;
+use crate::promises::Kept;
 use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::setup::{SECOND, Setup};
 use crate::store::Store;
 use ftd_core::{EpochId, EpochRecord, Event, Exit, JobConfig, NodeId, PeerMessage, Rank, SlotId, Stamp, WorldId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A run that needs more steps than this for each hundred nodes goes in circles.
@@ -197,11 +198,14 @@ pub struct World {
     pub program: Program,
     pub ranks: Ranks,
     pub checks: Checks,
+    pub kept: Kept,
     pub history: History,
     pub requests: u64,
     pub next_slot: u32,
     /// The signal that ended the job, and when.
     pub cancelled: Option<(i32, u64)>,
+    /// Ranks whose next process ends before it calls `MPI_Init`, or within it.
+    pub absent: BTreeMap<Rank, bool>,
     /// Ranks that die by themselves in every world.
     pub crashing: BTreeSet<Rank>,
     /// The last sign that the job gets on, or that something happens to it.
@@ -229,10 +233,12 @@ impl World {
             program: Program::new(setup),
             ranks: Ranks::default(),
             checks: Checks::new(setup),
+            kept: Kept::default(),
             history: History::new(traced),
             requests: 0,
             next_slot: setup.nodes * setup.slots,
             cancelled: None,
+            absent: BTreeMap::new(),
             crashing: BTreeSet::new(),
             last_sign: 0,
             last_fault: 0,

@@ -6,7 +6,10 @@ use ft_simulation::Breach;
 fn every_breach_is_caught() {
     let caught = |breach: &Breach| match breach.search(1000) {
         Some((seed, sentence)) => {
-            println!("{breach}: ft-sim --profile {} --breach {breach} --seed {seed}: {sentence}", breach.caught_by().0);
+            println!(
+                "{breach}: ft-sim --profile {} --breach {breach} --seed {seed}: {sentence}",
+                breach.caught_by().profile
+            );
             true
         }
         None => false,

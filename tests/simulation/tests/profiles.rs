@@ -8,10 +8,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEEDS: u64 = 100;
 
 /// What these do ends a job.
-const ENDS: [&str; 2] = ["cancel", "deleted-key"];
+const ENDS: [&str; 7] = ["cancel", "deleted-key", "ends", "rounds", "told", "crash-loop", "tombstone"];
 
 /// Seeds that were broken once, beyond the first of their profiles.
-const ONCE_BROKEN: [(&str, u64); 4] = [("copies", 5591), ("joins", 6472), ("mixed", 6939), ("islands", 180)];
+const ONCE_BROKEN: [(&str, u64); 14] = [
+    ("copies", 5591),
+    ("joins", 6472),
+    ("mixed", 6939),
+    ("islands", 180),
+    ("crash", 139),
+    ("due", 200),
+    ("wishes", 25),
+    ("reboot", 1006),
+    ("ends", 2227),
+    ("joins", 306),
+    ("joins", 486),
+    ("joins", 6216),
+    ("dead-joiner", 856),
+    ("mixed", 425),
+];
 
 /// What is wrong with a profile, if anything.
 fn wrong(profile: &Profile) -> Option<String> {

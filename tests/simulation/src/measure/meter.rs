@@ -1,11 +1,12 @@
 //! What the agents did since the counting began.
 
-use super::tape::Tape;
+use super::tape::{Tape, Took};
 use super::{Costs, Each};
 use crate::driver;
 use crate::node::Machine;
 use ftd_core::{Effect, Event, Micros, PeerMessage};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What one node's agent did.
 #[derive(Debug, Default, Clone, Copy)]
@@ -13,6 +14,7 @@ struct Count {
     messages: u64,
     beats: u64,
     bytes: u64,
+    longest: u64,
     records: u64,
     requests: u64,
 }
@@ -52,7 +54,7 @@ impl Meter {
     /// … and wants that done.
     pub fn wants(&mut self, node: usize, effects: &[Effect]) {
         if let Some(tape) = self.tapes.get_mut(&node) {
-            tape.effects += effects.len();
+            tape.did(effects);
         }
         let Some(count) = self.counts.get_mut(node) else { return };
         for effect in effects {
@@ -67,16 +69,21 @@ impl Meter {
     /// What all of it cost.
     pub fn costs(&self) -> Costs {
         let each = |of: fn(&Count) -> f64| Each::of(self.counts.iter().map(of));
-        let spent: BTreeMap<usize, f64> =
-            self.tapes.iter().map(|(node, tape)| (*node, tape.replay().as_secs_f64() * 1e3)).collect();
-        let mean = Each::of(self.drawn.iter().filter_map(|node| spent.get(node).copied())).mean;
+        let spent: BTreeMap<usize, Took> = self.tapes.iter().map(|(node, tape)| (*node, tape.replay())).collect();
+        let ms = |of: fn(&Took) -> Duration| {
+            let ms = |took| of(took).as_secs_f64() * 1e3;
+            let mean = Each::of(self.drawn.iter().filter_map(|node| spent.get(node).map(ms))).mean;
+            Each { mean, most: Each::of(spent.values().map(ms)).most }
+        };
         Costs {
             messages: each(|count| count.messages as f64),
             beats: each(|count| count.beats as f64),
             kilobytes: each(|count| count.bytes as f64 / 1e3),
+            longest: each(|count| count.longest as f64 / 1e3),
             records: each(|count| count.records as f64 / 1e3),
             requests: each(|count| count.requests as f64),
-            processor: Each { mean, most: Each::of(spent.into_values()).most },
+            processor: ms(|took| took.others),
+            planning: ms(|took| took.planning),
             ..Costs::default()
         }
     }
@@ -97,6 +104,7 @@ impl Count {
             _ => {
                 self.messages += 1;
                 self.bytes += bytes;
+                self.longest = self.longest.max(bytes);
             }
         }
     }

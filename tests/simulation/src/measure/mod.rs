@@ -131,12 +131,16 @@ pub struct Costs {
     pub beats: Each,
     /// Kilobytes of all of these, without the records in them.
     pub kilobytes: Each,
+    /// Kilobytes of the longest of them.
+    pub longest: Each,
     /// Kilobytes of records.
     pub records: Each,
     /// Reads and writes of the store.
     pub requests: Each,
-    /// Milliseconds of processor of the agent's steps.
+    /// Milliseconds of processor of the agent's steps, but for those that plan.
     pub processor: Each,
+    /// Milliseconds of processor of the steps that plan a record and write it.
+    pub planning: Each,
     /// Kilobytes that the agent holds when all compute again, without the record.
     pub memory: Each,
     /// Kilobytes of the record in memory.

@@ -14,12 +14,16 @@ pub enum Column {
     Beats,
     /// Bytes without records.
     Kilobytes,
+    /// Bytes of the longest message that is no record.
+    Longest,
     /// Bytes of records.
     Records,
     /// Store operations.
     Requests,
-    /// Processor time.
+    /// Processor time, but for planning.
     Processor,
+    /// Processor time of planning.
+    Planning,
     /// Memory without the record.
     Memory,
     /// Memory of the record.
@@ -28,14 +32,16 @@ pub enum Column {
 
 impl Column {
     /// All of them.
-    pub const ALL: [Column; 9] = [
+    pub const ALL: [Column; 11] = [
         Column::Time,
         Column::Messages,
         Column::Beats,
         Column::Kilobytes,
+        Column::Longest,
         Column::Records,
         Column::Requests,
         Column::Processor,
+        Column::Planning,
         Column::Memory,
         Column::Record,
     ];
@@ -46,17 +52,19 @@ impl Column {
             Column::Messages => "messages",
             Column::Beats => "heartbeats",
             Column::Kilobytes => "kB",
+            Column::Longest => "kB of the longest",
             Column::Records => "kB of records",
             Column::Requests => "store operations",
             Column::Processor => "ms of processor",
+            Column::Planning => "ms of planning",
             Column::Memory => "kB of memory",
             Column::Record => "kB of record",
         }
     }
 
-    /// The record's own bytes may grow as they like.
+    /// The record's own bytes and its planning may grow as they like.
     pub fn is_bound(self) -> bool {
-        !matches!(self, Column::Records | Column::Record)
+        !matches!(self, Column::Records | Column::Record | Column::Planning)
     }
 
     /// What it says.
@@ -67,9 +75,11 @@ impl Column {
             Column::Messages => costs.messages,
             Column::Beats => costs.beats,
             Column::Kilobytes => costs.kilobytes,
+            Column::Longest => costs.longest,
             Column::Records => costs.records,
             Column::Requests => costs.requests,
             Column::Processor => costs.processor,
+            Column::Planning => costs.planning,
             Column::Memory => costs.memory,
             Column::Record => alone(costs.record),
         }
@@ -78,10 +88,12 @@ impl Column {
     fn cell(self, costs: &Costs) -> String {
         let Each { mean, most } = self.of(costs);
         let number = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") };
-        match self {
-            Column::Time | Column::Record => number(mean),
-            _ => format!("{} ({})", number(mean), number(most)),
-        }
+        if self.is_alone() { number(mean) } else { format!("{} ({})", number(mean), number(most)) }
+    }
+
+    /// One value for all nodes.
+    fn is_alone(self) -> bool {
+        matches!(self, Column::Time | Column::Record)
     }
 }
 
@@ -100,16 +112,20 @@ impl Table {
         }
     }
 
-    /// Of these columns those that grow faster from the smallest to the largest cluster than the logarithm of the number of nodes.
+    /// Of these columns those that grow faster from the smallest to the largest cluster than the logarithm of the number of nodes:
+    /// on the average, or for the node that pays most.
     pub fn too_fast(&self, columns: &[Column]) -> Vec<String> {
         let mut found = Vec::new();
         for (case, rows) in &self.rows {
             let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
+            let bound = logarithms(first.0, last.0);
             for column in columns.iter().filter(|column| column.is_bound()) {
-                let (growth, bound) = (growth(*column, &first.1, &last.1), logarithms(first.0, last.0));
-                if growth > bound {
+                let Each { mean, most } = growth(*column, &first.1, &last.1);
+                if mean.max(most) > bound {
                     let title = column.title();
-                    found.push(format!("{case}: {title} grow by {growth:.2}, the logarithm of n by {bound:.2}"));
+                    found.push(format!(
+                        "{case}: {title} grow by {mean:.2} ({most:.2} for the node that pays most), the logarithm of n by {bound:.2}"
+                    ));
                 }
             }
         }
@@ -117,10 +133,11 @@ impl Table {
     }
 }
 
-/// By how much the average grows.
-fn growth(column: Column, first: &Costs, last: &Costs) -> f64 {
-    let (first, last) = (column.of(first).mean, column.of(last).mean);
-    if first == last { 1.0 } else { last / first }
+/// By how much a column grows.
+fn growth(column: Column, first: &Costs, last: &Costs) -> Each {
+    let (first, last) = (column.of(first), column.of(last));
+    let times = |first: f64, last: f64| if first == last { 1.0 } else { last / first };
+    Each { mean: times(first.mean, last.mean), most: times(first.most, last.most) }
 }
 
 /// By how much the logarithm of the number of nodes does.
@@ -140,7 +157,10 @@ impl fmt::Display for Table {
             }
             let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
             if first.0.nodes < last.0.nodes {
-                let grows = |column: Column| format!("×{:.2}", growth(column, &first.1, &last.1));
+                let grows = |column: Column| {
+                    let Each { mean, most } = growth(column, &first.1, &last.1);
+                    if column.is_alone() { format!("×{mean:.2}") } else { format!("×{mean:.2} (×{most:.2})") }
+                };
                 let cells: Vec<String> = Column::ALL.into_iter().map(grows).collect();
                 writeln!(f, "| | growth; log n ×{:.2} | {} |", logarithms(first.0, last.0), cells.join(" | "))?;
             }

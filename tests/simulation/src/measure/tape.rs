@@ -1,9 +1,9 @@
 //! What one agent was told, to be told it once more: as on a machine of its own, whose caches thousands of other agents do not
 //! share. An agent is pure, so it does the same again.
 
-use ftd_core::{Agent, Event, Micros};
+use ftd_core::{Agent, Effect, Event, Micros};
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The least of so many counts: nothing else that runs on this machine makes a step quicker.
 const TIMES: usize = 7;
@@ -13,29 +13,67 @@ const TIMES: usize = 7;
 pub struct Tape {
     agent: Agent,
     told: Vec<(Micros, Event)>,
+    /// Which of these made it plan a record, in order.
+    planned: Vec<usize>,
     /// So many effects it had.
-    pub effects: usize,
+    effects: usize,
+}
+
+/// What an agent's steps took.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Took {
+    /// Those that planned a record and wrote it.
+    pub planning: Duration,
+    /// All others.
+    pub others: Duration,
 }
 
 impl Tape {
     pub fn new(agent: Agent) -> Self {
-        Tape { agent, told: Vec::new(), effects: 0 }
+        Tape { agent, told: Vec::new(), planned: Vec::new(), effects: 0 }
     }
 
     pub fn note(&mut self, now: Micros, event: &Event) {
         self.told.push((now, event.clone()));
     }
 
-    /// How long the agent takes for all of it.
-    pub fn replay(&self) -> Duration {
-        let once = |_| {
-            let (mut agent, told) = (self.agent.clone(), self.told.clone());
-            let began = Instant::now();
-            let effects: usize = told.into_iter().map(|(now, event)| black_box(agent.step(now, event)).len()).sum();
-            let took = began.elapsed();
-            debug_assert_eq!(effects, self.effects, "an agent did something else when it was told the same");
-            took
-        };
-        (0..TIMES).map(once).min().unwrap_or_default()
+    /// What came of what it was told last.
+    pub fn did(&mut self, effects: &[Effect]) {
+        self.effects += effects.len();
+        if effects.iter().any(|effect| matches!(effect, Effect::Cas { .. })) {
+            self.planned.extend(self.told.len().checked_sub(1));
+        }
     }
+
+    /// How long the agent takes for all of it.
+    pub fn replay(&self) -> Took {
+        let all: Vec<Took> = (0..TIMES).map(|_| self.once()).collect();
+        let least = |of: fn(&Took) -> Duration| all.iter().map(of).min().unwrap_or_default();
+        Took { planning: least(|took| took.planning), others: least(|took| took.others) }
+    }
+
+    fn once(&self) -> Took {
+        let (mut agent, told) = (self.agent.clone(), self.told.clone());
+        let mut planned = self.planned.iter().peekable();
+        let (mut planning, mut effects) = (Duration::ZERO, 0);
+        let began = processor_time();
+        for (index, (now, event)) in told.into_iter().enumerate() {
+            if planned.next_if_eq(&&index).is_some() {
+                let began = processor_time();
+                effects += black_box(agent.step(now, event)).len();
+                planning += processor_time() - began;
+            } else {
+                effects += black_box(agent.step(now, event)).len();
+            }
+        }
+        let others = processor_time() - began - planning;
+        debug_assert_eq!(effects, self.effects, "an agent did something else when it was told the same");
+        Took { planning, others }
+    }
+}
+
+/// What this thread has had of a processor: others who run on it meanwhile do not count.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
