@@ -1,4 +1,4 @@
-//! ftd-core's record as bytes (protobuf), and back.
+//! What agents agree on as bytes (protobuf), and back: the record, and the parts of it that they also tell each other.
 
 use ft_proto::v1;
 use ftd_core::members::NodeRun;
@@ -135,11 +135,13 @@ fn terms_in(terms: v1::Terms) -> Result<Terms, CodecError> {
     Ok(Terms { period, timeout, patience, observers, fan_out })
 }
 
-fn home_out(home: &Home) -> v1::Home {
+/// Where slots are, as it is written.
+pub fn home_out(home: &Home) -> v1::Home {
     v1::Home { slot: home.slot.0, node: home.node.0, nodes: home.nodes, each: home.each }
 }
 
-fn states_out(run: &StateRun) -> v1::StateRun {
+/// The state of slots, as it is written.
+pub fn states_out(run: &StateRun) -> v1::StateRun {
     let state = match run.state {
         SlotState::Active => v1::SlotState::Active,
         SlotState::Parked => v1::SlotState::Parked,
@@ -148,7 +150,11 @@ fn states_out(run: &StateRun) -> v1::StateRun {
     v1::StateRun { slot: run.slot.0, length: run.length, state: state as i32 }
 }
 
-fn slots_in(homes: &[v1::Home], states: &[v1::StateRun]) -> Result<Slots, CodecError> {
+/// Slots, as they were read.
+///
+/// # Errors
+/// [`CodecError::Missing`].
+pub fn slots_in(homes: &[v1::Home], states: &[v1::StateRun]) -> Result<Slots, CodecError> {
     let home =
         |home: &v1::Home| Home { slot: SlotId(home.slot), node: NodeId(home.node), nodes: home.nodes, each: home.each };
     let state = |run: &v1::StateRun| {
@@ -164,15 +170,18 @@ fn slots_in(homes: &[v1::Home], states: &[v1::StateRun]) -> Result<Slots, CodecE
     Slots::from_runs(homes.iter().map(home).collect(), states).ok_or(CodecError::Missing("slots"))
 }
 
-fn nodes_out(run: &NodeRun) -> v1::NodeRun {
+/// A run of nodes, as it is written.
+pub fn nodes_out(run: &NodeRun) -> v1::NodeRun {
     v1::NodeRun { node: run.node.0, count: run.count, member: run.member }
 }
 
-fn nodes_in(run: &v1::NodeRun) -> NodeRun {
+/// A run of nodes, as it was read.
+pub fn nodes_in(run: &v1::NodeRun) -> NodeRun {
     NodeRun { node: NodeId(run.node), count: run.count, member: run.member }
 }
 
-fn process_out(process: Process) -> v1::Process {
+/// A process, as it is written.
+pub fn process_out(process: Process) -> v1::Process {
     v1::Process {
         world: process.world.0,
         rank: process.rank.0,
@@ -181,7 +190,8 @@ fn process_out(process: Process) -> v1::Process {
     }
 }
 
-fn process_in(process: v1::Process) -> Process {
+/// A process, as it was read.
+pub fn process_in(process: v1::Process) -> Process {
     Process {
         world: WorldId(process.world),
         rank: Rank(process.rank),
@@ -197,6 +207,7 @@ fn own_out(end: OwnEnd) -> v1::OwnEnd {
             OwnEnd::Abort(code) => End::Abort(code),
             OwnEnd::ExitCode(code) => End::ExitCode(code),
             OwnEnd::NoFinalize => End::NoFinalize(true),
+            OwnEnd::Script(signal) => End::Script(signal),
         }),
     }
 }
@@ -207,10 +218,12 @@ fn own_in(end: v1::OwnEnd) -> Result<OwnEnd, CodecError> {
         End::Abort(code) => OwnEnd::Abort(code),
         End::ExitCode(code) => OwnEnd::ExitCode(code),
         End::NoFinalize(_) => OwnEnd::NoFinalize,
+        End::Script(signal) => OwnEnd::Script(signal),
     })
 }
 
-fn cause_out(cause: Cause) -> v1::Cause {
+/// A cause, as it is written.
+pub fn cause_out(cause: Cause) -> v1::Cause {
     use v1::cause::Cause as C;
     v1::Cause {
         cause: Some(match cause {
@@ -232,7 +245,11 @@ fn cause_out(cause: Cause) -> v1::Cause {
     }
 }
 
-fn cause_in(cause: v1::Cause) -> Result<Cause, CodecError> {
+/// A cause, as it was read.
+///
+/// # Errors
+/// [`CodecError::Missing`].
+pub fn cause_in(cause: v1::Cause) -> Result<Cause, CodecError> {
     use v1::cause::Cause as C;
     Ok(match cause.cause.ok_or(CodecError::Missing("cause"))? {
         C::Signal(signal) => Cause::Signal(signal),
@@ -351,6 +368,7 @@ mod tests {
         failures.insert(Failure { subject: Subject::Node(NodeId(7)), cause: Cause::NodeSilent, node: NodeId(7) });
         failures.insert_collateral(Collateral { process: process(40), end: OwnEnd::NoFinalize });
         failures.insert_collateral(Collateral { process: process(41), end: OwnEnd::ExitCode(3) });
+        failures.insert_collateral(Collateral { process: process(42), end: OwnEnd::Script(15) });
         EpochRecord {
             epoch: EpochId(3),
             began: Micros(5),

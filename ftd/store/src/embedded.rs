@@ -1,145 +1,223 @@
 //! The embedded store: one machine, one agent at a time, no server.
 //!
-//! The key lives in a file (a memfd that the launcher holds), so that it outlives the agent's process. Two halves of the
-//! file take turns: a write goes to the half that is not current, so that a writer that dies at any instruction leaves the
-//! other half valid.
+//! All of it lives in a file (a memfd that the launcher holds), so that it outlives the agent's process. What happened is known to
+//! watches of the process in which it happened only.
 
-use crate::{Expected, Store, StoreError, Versioned};
+mod content;
+mod halves;
+
+use crate::store::{Change, Lease, LeaseId, Read, Scope, Store, Versioned, Watch, WatchEnd};
+use crate::{StoreError, Swap};
+use content::Content;
+use halves::Halves;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::io::ErrorKind;
-use std::os::unix::fs::FileExt;
-use twox_hash::XxHash3_64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-const MAGIC: u64 = 0x3165_726f_7473_7466; // "ftstore1"
-const HEADER: usize = 32;
-/// Bytes per half: the longest value, header included.
-const HALF: u64 = 4 << 20;
+/// So many changes are remembered for watches that are behind.
+const HISTORY: usize = 256;
+/// So many bytes of keys and values at most, but for those of the newest revision: the agent of one machine has no watch at all.
+const HISTORY_BYTES: usize = 64 << 10;
 
-/// A store in a file of this machine.
-#[derive(Debug)]
+/// A store in a file of this machine. No call ever waits.
+#[derive(Debug, Clone)]
 pub struct Embedded {
-    file: File,
-    /// The record when no file may be as large as it (`ulimit -f`): it ends with the agent.
-    memory: Option<Vec<u8>>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// The newest revision.
+    moved: tokio::sync::watch::Sender<u64>,
+}
+
+#[derive(Debug)]
+struct State {
+    halves: Halves,
+    history: VecDeque<Change>,
+    /// What happened before this revision is forgotten.
+    oldest: u64,
 }
 
 impl Embedded {
     /// Opens the store in `file`, which is empty at the job's first agent.
     ///
     /// # Errors
-    /// [`StoreError::Io`] when the file cannot be sized.
+    /// [`StoreError::Io`] when the file cannot be sized, [`StoreError::Gone`].
     pub fn open(file: File) -> Result<Self, StoreError> {
-        let metadata = file.metadata()?;
-        if metadata.len() >= 2 * HALF {
-            return Ok(Embedded { file, memory: None });
-        }
-        match file.set_len(2 * HALF) {
-            Ok(()) => Ok(Embedded { file, memory: None }),
-            Err(error) if error.kind() == ErrorKind::FileTooLarge => {
-                // All that can be left for the next agent is a sign that there was one.
-                let mut permissions = metadata.permissions();
-                if permissions.readonly() {
-                    return Err(StoreError::Gone);
-                }
-                permissions.set_readonly(true);
-                file.set_permissions(permissions)?;
-                Ok(Embedded { file, memory: Some(vec![0; 2 * HALF as usize]) })
-            }
-            Err(error) => Err(error.into()),
-        }
+        let halves = Halves::open(file)?;
+        let revision = Content::decode(&halves.read()?)?.revision;
+        let state = Mutex::new(State { halves, history: VecDeque::new(), oldest: revision + 1 });
+        Ok(Embedded { shared: Arc::new(Shared { state, moved: tokio::sync::watch::Sender::new(revision) }) })
     }
 
-    /// Whether the record ends with this process.
+    /// Whether all that is written ends with this process.
     pub fn is_volatile(&self) -> bool {
-        self.memory.is_some()
+        self.lock().halves.is_volatile()
     }
 
-    fn read(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
-        match &self.memory {
-            None => self.file.read_exact_at(bytes, offset),
-            Some(memory) => {
-                let part = memory.get(offset as usize..).and_then(|rest| rest.get(..bytes.len()));
-                bytes.copy_from_slice(part.ok_or(ErrorKind::UnexpectedEof)?);
-                Ok(())
-            }
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // What a panic may have left half done is not in the file.
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does this to the content, once the leases that have lapsed are gone from it.
+    fn with<T>(
+        &self,
+        act: impl FnOnce(&mut Content) -> Result<(T, Vec<Change>, Save), StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut state = self.lock();
+        let mut content = Content::decode(&state.halves.read()?)?;
+        let (mut changes, mut lapsed) = (Vec::new(), false);
+        while let Some(lease) = content.lapsed(now()) {
+            changes.append(&mut content.end(lease));
+            lapsed = true;
         }
-    }
-
-    fn write(&mut self, bytes: &[u8], offset: u64) -> std::io::Result<()> {
-        match &mut self.memory {
-            None => self.file.write_all_at(bytes, offset),
-            Some(memory) => {
-                let part = memory.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
-                part.ok_or(ErrorKind::UnexpectedEof)?.copy_from_slice(bytes);
-                Ok(())
+        let done = act(&mut content);
+        let (value, save) = match done {
+            Ok((value, mut more, save)) => {
+                changes.append(&mut more);
+                (Ok(value), save)
             }
-        }
-    }
-
-    fn half(&self, index: u64) -> Result<Option<Versioned>, StoreError> {
-        let mut header = [0; HEADER];
-        self.read(&mut header, index * HALF)?;
-        let word = |at: usize| {
-            let mut bytes = [0; 8];
-            bytes.copy_from_slice(&header[at..at + 8]);
-            u64::from_le_bytes(bytes)
+            Err(error) => (Err(error), Save::No),
         };
-        let (revision, length) = (word(8), word(16));
-        if word(0) != MAGIC || length > HALF - HEADER as u64 {
-            return Ok(None);
+        if lapsed || save == Save::Yes {
+            state.halves.write(&content.encode())?;
         }
-        let mut value = vec![0; length as usize];
-        self.read(&mut value, index * HALF + HEADER as u64)?;
-        Ok((checksum(revision, &value) == word(24)).then_some(Versioned { revision, value }))
-    }
-
-    fn newest(&self) -> Result<(Option<Versioned>, u64), StoreError> {
-        Ok(match (self.half(0)?, self.half(1)?) {
-            (Some(a), Some(b)) if b.revision > a.revision => (Some(b), 0),
-            (Some(a), _) => (Some(a), 1),
-            (None, Some(b)) => (Some(b), 0),
-            (None, None) => (None, 0),
-        })
+        if !changes.is_empty() {
+            state.remember(changes);
+            self.shared.moved.send_replace(content.revision);
+        }
+        value
     }
 }
 
-fn checksum(revision: u64, value: &[u8]) -> u64 {
-    XxHash3_64::oneshot_with_seed(revision, value)
+/// Whether the content is to be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Save {
+    Yes,
+    No,
+}
+
+impl State {
+    fn remember(&mut self, changes: Vec<Change>) {
+        let newest = changes.last().map_or(0, |change| change.revision);
+        self.history.extend(changes);
+        while self.history.len() > HISTORY || self.history.iter().map(size).sum::<usize>() > HISTORY_BYTES {
+            let Some(first) = self.history.front().map(|change| change.revision) else { break };
+            if first == newest {
+                break;
+            }
+            self.history.retain(|change| change.revision > first);
+            self.oldest = first + 1;
+        }
+    }
+}
+
+fn size(change: &Change) -> usize {
+    change.key.len() + change.value.as_ref().map_or(0, Vec::len)
+}
+
+/// The time, that of a suspended machine counted, in microseconds.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
 impl Store for Embedded {
-    async fn get(&self) -> Result<Option<Versioned>, StoreError> {
-        Ok(self.newest()?.0)
+    type Watch = EmbeddedWatch;
+
+    async fn read(&self, scope: &Scope, _: Duration) -> Result<Read<BTreeMap<String, Versioned>>, StoreError> {
+        self.with(|content| Ok((Read { at: content.revision, found: content.read(scope) }, Vec::new(), Save::No)))
     }
 
-    async fn compare_and_swap(&mut self, expected: Expected, value: Vec<u8>) -> Result<u64, StoreError> {
-        let (current, free) = self.newest()?;
-        let (found, revision) = match &current {
-            None => (Expected::Absent, 1),
-            Some(v) => (Expected::Revision(v.revision), v.revision + 1),
-        };
-        if found != expected {
-            return Err(StoreError::Lost(current));
+    async fn compare_and_swap(&self, swap: Swap, _: Duration) -> Result<u64, StoreError> {
+        swap.check()?;
+        self.with(|content| {
+            let changes = content.swap(&swap)?;
+            let save = if changes.is_empty() { Save::No } else { Save::Yes };
+            Ok((content.revision, changes, save))
+        })
+    }
+
+    fn watch(&self, scope: &Scope, from: u64) -> EmbeddedWatch {
+        EmbeddedWatch { store: self.clone(), scope: scope.clone(), next: from, moved: self.shared.moved.subscribe() }
+    }
+
+    async fn grant(&self, ttl: Duration, _: Duration) -> Result<Lease, StoreError> {
+        self.with(|content| Ok((Lease { id: content.grant(ttl, now()), ttl }, Vec::new(), Save::Yes)))
+    }
+
+    async fn keep_alive(&self, lease: LeaseId, _: Duration) -> Result<(), StoreError> {
+        self.with(|content| content.keep_alive(lease, now()).map(|_| ((), Vec::new(), Save::Yes)))
+    }
+
+    async fn adopt(&self, lease: LeaseId, _: Duration) -> Result<Lease, StoreError> {
+        self.with(|content| Ok((Lease { id: lease, ttl: content.keep_alive(lease, now())? }, Vec::new(), Save::Yes)))
+    }
+
+    async fn revoke(&self, lease: LeaseId, _: Duration) -> Result<(), StoreError> {
+        self.with(|content| Ok(((), content.end(lease), Save::Yes)))
+    }
+}
+
+/// A watch of the embedded store.
+#[derive(Debug)]
+pub struct EmbeddedWatch {
+    store: Embedded,
+    scope: Scope,
+    next: u64,
+    moved: tokio::sync::watch::Receiver<u64>,
+}
+
+impl Watch for EmbeddedWatch {
+    async fn next(&mut self) -> Result<Vec<Change>, WatchEnd> {
+        loop {
+            self.moved.mark_unchanged();
+            // This also ends the leases that have lapsed.
+            let lapses = self.store.with(|content| Ok((content.lapses(), Vec::new(), Save::No)))?;
+            let changes = self.known()?;
+            if let Some(last) = changes.last() {
+                self.next = last.revision + 1;
+                return Ok(changes);
+            }
+            let lapse = async {
+                match lapses {
+                    Some(at) => tokio::time::sleep(Duration::from_micros(at.saturating_sub(now()))).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The sender lives as long as the store that this holds.
+                _ = self.moved.changed() => {}
+                () = lapse => {}
+            }
         }
-        if value.len() > HALF as usize - HEADER {
-            return Err(StoreError::TooLong { bytes: value.len(), limit: HALF as usize - HEADER });
+    }
+}
+
+impl EmbeddedWatch {
+    fn known(&self) -> Result<Vec<Change>, WatchEnd> {
+        let state = self.store.lock();
+        if self.next < state.oldest {
+            return Err(WatchEnd::Compacted { from: self.next, oldest: state.oldest });
         }
-        let mut bytes = Vec::with_capacity(HEADER + value.len());
-        for word in [MAGIC, revision, value.len() as u64, checksum(revision, &value)] {
-            bytes.extend_from_slice(&word.to_le_bytes());
-        }
-        bytes.extend_from_slice(&value);
-        self.write(&bytes, free * HALF)?;
-        Ok(revision)
+        let concerns = |change: &&Change| change.revision >= self.next && self.scope.covers(&change.key);
+        Ok(state.history.iter().filter(concerns).cloned().collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::Future;
+    use crate::Expected;
     use std::pin::pin;
     use std::task::{Context, Poll, Waker};
+
+    const KEY: &str = "epoch";
+    const WITHIN: Duration = Duration::from_secs(1);
 
     /// The embedded store never waits, so one poll is enough.
     fn now<T>(future: impl Future<Output = T>) -> T {
@@ -149,45 +227,66 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_the_expected_revision_is_replaced() {
-        let mut store = Embedded::open(tempfile::tempfile().unwrap()).unwrap();
-        assert_eq!(now(store.get()).unwrap(), None);
-        let first = now(store.compare_and_swap(Expected::Absent, b"one".to_vec())).unwrap();
-        assert!(
-            matches!(now(store.compare_and_swap(Expected::Absent, b"x".to_vec())), Err(StoreError::Lost(Some(v))) if v.value == b"one")
-        );
-        let second = now(store.compare_and_swap(Expected::Revision(first), b"two".to_vec())).unwrap();
-        assert!(second > first);
-        assert_eq!(now(store.get()).unwrap().unwrap(), Versioned { revision: second, value: b"two".to_vec() });
+    fn swap(store: &Embedded, expected: Expected, value: &[u8]) -> Result<u64, StoreError> {
+        now(store.compare_and_swap(Swap::on(KEY, expected).put(KEY, value.to_vec()), WITHIN))
     }
 
     #[test]
     fn a_reopened_store_has_the_last_value() {
         let file = tempfile::tempfile().unwrap();
-        let mut store = Embedded::open(file.try_clone().unwrap()).unwrap();
+        let store = Embedded::open(file.try_clone().unwrap()).unwrap();
         let mut expected = Expected::Absent;
         for n in 0..9u8 {
-            expected = Expected::Revision(now(store.compare_and_swap(expected, vec![n; n as usize])).unwrap());
+            expected = Expected::Revision(swap(&store, expected, &vec![n; n as usize]).unwrap());
         }
+        let lease = now(store.grant(Duration::from_secs(60), WITHIN)).unwrap();
         drop(store);
-        assert_eq!(now(Embedded::open(file).unwrap().get()).unwrap().unwrap().value, vec![8; 8]);
+        let store = Embedded::open(file).unwrap();
+        let read = now(store.get(KEY, WITHIN)).unwrap();
+        assert_eq!((read.at, read.found), (9, Some(Versioned { revision: 9, value: vec![8; 8] })));
+        assert_eq!(now(store.adopt(lease.id, WITHIN)).unwrap(), lease);
     }
 
     #[test]
-    fn a_write_torn_at_any_byte_leaves_the_value_before_it() {
-        let old = b"the old record".to_vec();
-        for cut in 0..HEADER + 3 {
-            let file = tempfile::tempfile().unwrap();
-            let mut store = Embedded::open(file.try_clone().unwrap()).unwrap();
-            let first = now(store.compare_and_swap(Expected::Absent, old.clone())).unwrap();
-            let (_, free) = store.newest().unwrap();
-            let mut before = vec![0; HEADER + 3];
-            file.read_exact_at(&mut before, free * HALF).unwrap();
-            now(store.compare_and_swap(Expected::Revision(first), b"new".to_vec())).unwrap();
-            file.write_all_at(&before[cut..], free * HALF + cut as u64).unwrap();
-            let seen = now(store.get()).unwrap().unwrap();
-            assert_eq!(seen.value, old, "cut at {cut}");
+    fn a_swap_that_is_too_long_changes_nothing() {
+        let store = Embedded::open(tempfile::tempfile().unwrap()).unwrap();
+        let first = swap(&store, Expected::Absent, b"small").unwrap();
+        let long = vec![0; halves::HALF as usize];
+        assert!(matches!(swap(&store, Expected::Revision(first), &long), Err(StoreError::TooLong { .. })));
+        assert_eq!(now(store.get(KEY, WITHIN)).unwrap().found.unwrap().revision, first);
+    }
+
+    #[test]
+    fn what_is_remembered_for_watches_is_bounded_but_for_the_newest() {
+        let store = Embedded::open(tempfile::tempfile().unwrap()).unwrap();
+        let remembered = || store.lock().history.iter().map(size).sum::<usize>();
+        let mut revision = swap(&store, Expected::Absent, &[0; 5000]).unwrap();
+        for _ in 0..40 {
+            revision = swap(&store, Expected::Revision(revision), &[0; 5000]).unwrap();
+            assert!(remembered() <= HISTORY_BYTES);
         }
+        assert!(store.lock().history.len() > 8, "a watch that is a little behind is served");
+        let scope = Scope::Key(KEY.into());
+        let oldest = store.lock().oldest;
+        assert!(
+            matches!(now(store.watch(&scope, 1).next()), Err(WatchEnd::Compacted { from: 1, oldest: o }) if o == oldest)
+        );
+        let large = swap(&store, Expected::Revision(revision), &vec![1; 2 * HISTORY_BYTES]).unwrap();
+        let mut watch = store.watch(&scope, large);
+        assert_eq!(now(watch.next()).unwrap()[0].value.as_ref().unwrap().len(), 2 * HISTORY_BYTES);
+    }
+
+    #[test]
+    fn who_opens_it_again_watches_from_then_on() {
+        let file = tempfile::tempfile().unwrap();
+        let store = Embedded::open(file.try_clone().unwrap()).unwrap();
+        let first = swap(&store, Expected::Absent, b"one").unwrap();
+        drop(store);
+        let store = Embedded::open(file).unwrap();
+        let scope = Scope::Key(KEY.into());
+        assert!(matches!(now(store.watch(&scope, first).next()), Err(WatchEnd::Compacted { from: 1, oldest: 2 })));
+        let mut watch = store.watch(&scope, first + 1);
+        swap(&store, Expected::Revision(first), b"two").unwrap();
+        assert_eq!(now(watch.next()).unwrap()[0].value.as_deref(), Some(&b"two"[..]));
     }
 }

@@ -1,0 +1,248 @@
+//! etcd: a cluster's store.
+//!
+//! One connection, to one member; what is not answered there is asked at the next one, until its time is over. A compare-and-swap alone is
+//! sent once: only what was certainly not looked at (there was no connection, the member knew no leader, the token had lapsed) is sent
+//! again. See docs/decisions/store.md.
+
+mod answer;
+mod line;
+mod options;
+mod watch;
+
+pub use options::{EtcdOptions, Login, Tls};
+pub use watch::EtcdWatch;
+
+use crate::error::Trouble;
+use crate::store::{Lease, LeaseId, Read, Scope, Store, Versioned};
+use crate::swap::{Expected, Swap, Write};
+use crate::{StoreError, Unmet};
+use answer::Answer;
+use etcd_client::{
+    Client, Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
+use line::{Connected, Line, Tried};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The longest message that is read: all nodes of a large cluster.
+const MESSAGE: usize = 64 << 20;
+/// A member that fails at once is not asked as fast as it can fail.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A cluster of etcd, 3.4 or newer.
+#[derive(Clone)]
+pub struct Etcd {
+    line: Arc<Line>,
+}
+
+impl fmt::Debug for Etcd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Etcd")
+    }
+}
+
+impl Etcd {
+    /// What the options name is read; nothing is connected yet.
+    ///
+    /// # Errors
+    /// [`StoreError::Options`], [`StoreError::File`].
+    pub fn new(options: &EtcdOptions) -> Result<Etcd, StoreError> {
+        Ok(Etcd { line: Arc::new(Line::new(options)?) })
+    }
+
+    /// Connects to a member that has a leader; returns which.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] at once when certificates or password are wrong; [`StoreError::Unanswered`].
+    pub async fn check(&self, within: Duration) -> Result<String, StoreError> {
+        let mut tried = Tried::default();
+        match self.line.connected(&mut tried, Instant::now() + within).await {
+            Some(connected) => Ok(connected.endpoint),
+            None => Err(self.line.failed("let this node in".into(), within, tried)),
+        }
+    }
+
+    /// Asks until it is answered or the time is over, one member after the other. Not for what must not be done twice.
+    async fn ask<T, F>(
+        &self,
+        what: String,
+        within: Duration,
+        call: impl Fn(Client) -> F + Send + Sync,
+    ) -> Result<Option<T>, StoreError>
+    where
+        F: Future<Output = Result<T, Error>> + Send,
+        T: Send,
+    {
+        let until = Instant::now() + within;
+        let mut tried = Tried::default();
+        while let Some(connected) = self.line.connected(&mut tried, until).await {
+            let Connected { client, generation, endpoint } = connected;
+            let error = match timeout_at(until.min(Instant::now() + self.line.attempt()), call(client)).await {
+                Ok(Ok(value)) => return Ok(Some(value)),
+                Ok(Err(error)) => answer::of(&error),
+                Err(_) => Answer::Nothing("no answer".into()),
+            };
+            match error {
+                Answer::NoLease => return Ok(None),
+                Answer::Refused(reason) => return Err(refused(what, endpoint, reason)),
+                Answer::Token(reason) => {
+                    tried.note(&endpoint, reason, false);
+                    self.line.renew(generation);
+                }
+                Answer::Unseen(reason) | Answer::Nothing(reason) => {
+                    tracing::debug!(endpoint, reason, what, "not answered");
+                    tried.note(&endpoint, reason, false);
+                    self.line.give_up(generation);
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        Err(self.line.failed(what, within, tried))
+    }
+}
+
+fn refused(what: String, endpoint: String, reason: String) -> StoreError {
+    StoreError::Refused { what, by: vec![Trouble { endpoint, reason, lasting: true }] }
+}
+
+fn versioned(pair: &KeyValue) -> Versioned {
+    Versioned { revision: pair.mod_revision() as u64, value: pair.value().to_vec() }
+}
+
+/// etcd takes whole seconds.
+fn seconds(ttl: Duration) -> i64 {
+    ttl.as_secs() as i64 + i64::from(ttl.subsec_nanos() > 0)
+}
+
+fn transaction(swap: &Swap) -> Txn {
+    let compare = |(key, expected): &(String, Expected)| match expected {
+        Expected::Absent => Compare::version(key.as_str(), CompareOp::Equal, 0),
+        Expected::Revision(revision) => Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision as i64),
+        Expected::Present => Compare::version(key.as_str(), CompareOp::Greater, 0),
+    };
+    let write = |(key, write): &(String, Write)| match write {
+        Write::Put { value, lease } => {
+            let options = lease.map(|lease| PutOptions::new().with_lease(lease.0));
+            TxnOp::put(key.as_str(), value.as_slice(), options)
+        }
+        Write::Delete => TxnOp::delete(key.as_str(), None),
+    };
+    let look = |(key, _): &(String, Expected)| TxnOp::get(key.as_str(), None);
+    Txn::new()
+        .when(swap.demands().iter().map(compare).collect::<Vec<_>>())
+        .and_then(swap.writes().iter().map(write).collect::<Vec<_>>())
+        .or_else(swap.demands().iter().map(look).collect::<Vec<_>>())
+}
+
+/// What came of a compare-and-swap that was answered.
+fn outcome(swap: &Swap, response: &TxnResponse) -> Result<u64, StoreError> {
+    if response.succeeded() {
+        return Ok(response.header().map_or(0, |header| header.revision() as u64));
+    }
+    let looked = response.op_responses().into_iter().map(|looked| match looked {
+        TxnOpResponse::Get(got) => got.kvs().first().map(versioned),
+        _ => None,
+    });
+    let unmet = swap.demands().iter().zip(looked).filter(|((_, expected), found)| !expected.is_met(found.as_ref()));
+    let unmet = unmet.map(|((key, expected), found)| Unmet { key: key.clone(), expected: *expected, found });
+    Err(StoreError::Lost { unmet: unmet.collect() })
+}
+
+impl Store for Etcd {
+    type Watch = EtcdWatch;
+
+    async fn read(&self, scope: &Scope, within: Duration) -> Result<Read<BTreeMap<String, Versioned>>, StoreError> {
+        let options = match scope {
+            Scope::Key(_) => GetOptions::new(),
+            Scope::Prefix(_) => GetOptions::new().with_prefix(),
+        };
+        let call = |client: Client| {
+            let (mut client, options) = (client.kv_client().max_decoding_message_size(MESSAGE), options.clone());
+            async move { client.get(scope.name(), Some(options)).await }
+        };
+        // Without a lease in the question there is none in the answer.
+        let got = self.ask(format!("read {scope}"), within, call).await?.ok_or(StoreError::NoLease(LeaseId(0)))?;
+        let pair = |pair: &KeyValue| Some((pair.key_str().ok()?.to_string(), versioned(pair)));
+        let found = got.kvs().iter().filter_map(pair).collect();
+        let at = got.header().map_or(0, |header| header.revision() as u64);
+        Ok(Read { at, found })
+    }
+
+    async fn compare_and_swap(&self, swap: Swap, within: Duration) -> Result<u64, StoreError> {
+        swap.check()?;
+        let what = || format!("write what depends on {}", swap.key());
+        let until = Instant::now() + within;
+        let mut tried = Tried::default();
+        while let Some(connected) = self.line.connected(&mut tried, until).await {
+            let Connected { mut client, generation, endpoint } = connected;
+            let waits = until.min(Instant::now() + self.line.attempt());
+            // Who waits for longer waits for a member that is gone: what became of the write is to be read from another one.
+            let said = tokio::select! {
+                answered = timeout_at(waits, client.txn(transaction(&swap))) => match answered {
+                    Ok(Ok(response)) => return outcome(&swap, &response),
+                    Ok(Err(error)) => answer::of(&error),
+                    Err(_) => Answer::Nothing("no answer".into()),
+                },
+                () = self.line.given_up(generation) => Answer::Nothing("it has not answered another question either".into()),
+            };
+            match said {
+                Answer::Unseen(reason) => {
+                    tried.note(&endpoint, reason, false);
+                    self.line.give_up(generation);
+                }
+                Answer::Token(reason) => {
+                    tried.note(&endpoint, reason, false);
+                    self.line.renew(generation);
+                }
+                Answer::NoLease => return Err(StoreError::NoLease(swap.lease().unwrap_or(LeaseId(0)))),
+                Answer::Refused(reason) => return Err(refused(what(), endpoint, reason)),
+                Answer::Nothing(reason) => {
+                    self.line.give_up(generation);
+                    let key = swap.key().to_string();
+                    let within = within.min(self.line.attempt());
+                    return Err(StoreError::Unknown { key, endpoint, within, reason });
+                }
+            }
+            sleep(PAUSE).await;
+        }
+        Err(self.line.failed(what(), within, tried))
+    }
+
+    fn watch(&self, scope: &Scope, from: u64) -> EtcdWatch {
+        EtcdWatch::new(self.clone(), scope.clone(), from)
+    }
+
+    async fn grant(&self, ttl: Duration, within: Duration) -> Result<Lease, StoreError> {
+        let seconds = seconds(ttl);
+        let call = |mut client: Client| async move { client.lease_grant(seconds, None).await };
+        let granted = self.ask("grant a lease".into(), within, call).await?;
+        let granted = granted.ok_or(StoreError::NoLease(LeaseId(0)))?;
+        Ok(Lease { id: LeaseId(granted.id()), ttl: Duration::from_secs(granted.ttl().max(0) as u64) })
+    }
+
+    async fn keep_alive(&self, lease: LeaseId, within: Duration) -> Result<(), StoreError> {
+        let call = |mut client: Client| async move { client.lease_keep_alive(lease.0).await.map(drop) };
+        self.ask(format!("keep lease {lease} alive"), within, call).await?.ok_or(StoreError::NoLease(lease))
+    }
+
+    async fn adopt(&self, lease: LeaseId, within: Duration) -> Result<Lease, StoreError> {
+        let until = Instant::now() + within;
+        self.keep_alive(lease, within).await?;
+        let call = |mut client: Client| async move { client.lease_time_to_live(lease.0, None).await };
+        let left = self.ask(format!("look at lease {lease}"), until - Instant::now(), call).await?;
+        match left {
+            Some(left) if left.ttl() > 0 => {
+                Ok(Lease { id: lease, ttl: Duration::from_secs(left.granted_ttl().max(0) as u64) })
+            }
+            _ => Err(StoreError::NoLease(lease)),
+        }
+    }
+
+    async fn revoke(&self, lease: LeaseId, within: Duration) -> Result<(), StoreError> {
+        let call = |mut client: Client| async move { client.lease_revoke(lease.0).await.map(drop) };
+        self.ask(format!("end lease {lease}"), within, call).await.map(drop)
+    }
+}

@@ -1,0 +1,150 @@
+//! A watch that goes on at the next member when its connection breaks.
+
+use super::line::Tried;
+use super::{Etcd, MESSAGE};
+use crate::StoreError;
+use crate::error::Trouble;
+use crate::store::{Change, Scope, Watch, WatchEnd};
+use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+
+/// So long it is tried to reach etcd before that is said, in the log.
+const ROUND: Duration = Duration::from_secs(30);
+/// After a watch that broke.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A watch of etcd.
+pub struct EtcdWatch {
+    etcd: Etcd,
+    scope: Scope,
+    next: u64,
+    open: Option<Open>,
+}
+
+struct Open {
+    stream: WatchStream,
+    generation: u64,
+    endpoint: String,
+}
+
+/// What became of a watch that brought no changes.
+enum Broken {
+    /// It can go on from where it was.
+    Again,
+    End(WatchEnd),
+}
+
+impl EtcdWatch {
+    pub(super) fn new(etcd: Etcd, scope: Scope, next: u64) -> EtcdWatch {
+        EtcdWatch { etcd, scope, next, open: None }
+    }
+
+    fn what(&self) -> String {
+        format!("watch {}", self.scope)
+    }
+
+    async fn open(&self) -> Result<Option<Open>, StoreError> {
+        let mut tried = Tried::default();
+        let line = &self.etcd.line;
+        let Some(connected) = line.connected(&mut tried, Instant::now() + ROUND).await else {
+            return match line.failed(self.what(), ROUND, tried) {
+                refused @ StoreError::Refused { .. } => Err(refused),
+                other => {
+                    tracing::warn!(error = %other, "the watch");
+                    Ok(None)
+                }
+            };
+        };
+        let mut options = WatchOptions::new().with_start_revision(self.next as i64);
+        if let Scope::Prefix(_) = self.scope {
+            options = options.with_prefix();
+        }
+        let mut client = connected.client.watch_client().max_decoding_message_size(MESSAGE);
+        match timeout(line.attempt(), client.watch(self.scope.name(), Some(options))).await {
+            Ok(Ok(stream)) => Ok(Some(Open { stream, generation: connected.generation, endpoint: connected.endpoint })),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, endpoint = connected.endpoint, "the watch did not begin");
+                line.give_up(connected.generation);
+                Ok(None)
+            }
+            Err(_) => {
+                line.give_up(connected.generation);
+                Ok(None)
+            }
+        }
+    }
+
+    /// What the watch said; no changes when it only said that it is there.
+    fn take(&mut self, response: &WatchResponse) -> Result<Vec<Change>, Broken> {
+        if response.canceled() {
+            return Err(self.cancelled(response));
+        }
+        let mut changes = Vec::new();
+        for event in response.events() {
+            let Some(pair) = event.kv() else { continue };
+            let (Ok(key), revision) = (pair.key_str(), pair.mod_revision() as u64) else { continue };
+            let value = (event.event_type() == EventType::Put).then(|| pair.value().to_vec());
+            changes.push(Change { key: key.to_string(), revision, value });
+            self.next = self.next.max(revision + 1);
+        }
+        Ok(changes)
+    }
+
+    fn cancelled(&self, response: &WatchResponse) -> Broken {
+        if response.compact_revision() > 0 {
+            let oldest = response.compact_revision() as u64;
+            return Broken::End(WatchEnd::Compacted { from: self.next, oldest });
+        }
+        let reason = response.cancel_reason();
+        if reason.contains("permission denied") {
+            let endpoint = self.open.as_ref().map(|open| open.endpoint.clone()).unwrap_or_default();
+            let by = vec![Trouble { endpoint, reason: reason.to_string(), lasting: true }];
+            return Broken::End(StoreError::Refused { what: self.what(), by }.into());
+        }
+        tracing::debug!(reason, keys = %self.scope, "the watch was cancelled");
+        Broken::Again
+    }
+}
+
+impl Watch for EtcdWatch {
+    async fn next(&mut self) -> Result<Vec<Change>, WatchEnd> {
+        loop {
+            let Some(open) = self.open.as_mut() else {
+                self.open = self.open().await?;
+                if self.open.is_none() {
+                    sleep(PAUSE).await;
+                }
+                continue;
+            };
+            let generation = open.generation;
+            let line = self.etcd.line.clone();
+            let said = tokio::select! {
+                said = open.stream.message() => said,
+                // Somebody found that this connection does not serve: it need not be said by the watch as well.
+                () = line.left(generation) => Ok(None),
+            };
+            let taken = match said {
+                Ok(Some(response)) => self.take(&response),
+                Ok(None) => Err(Broken::Again),
+                Err(error) => {
+                    tracing::debug!(%error, keys = %self.scope, "the watch broke");
+                    Err(Broken::Again)
+                }
+            };
+            match taken {
+                Ok(changes) if changes.is_empty() => {}
+                Ok(changes) => return Ok(changes),
+                Err(Broken::End(end)) => {
+                    self.open = None;
+                    return Err(end);
+                }
+                Err(Broken::Again) => {
+                    self.open = None;
+                    self.etcd.line.give_up(generation);
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! One suite for every store: the embedded one, and a real etcd of one member and of three, of both releases; and what happens when
+//! members of etcd die, stand still, or do not let this node in.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, clippy::print_stdout)]
+
+mod access;
+mod cluster;
+mod deaf;
+mod faults;
+mod proxy;
+mod suite;
+
+use cluster::{Cluster, LONG, Release, put};
+use ft_store::{Embedded, Store};
+
+struct Admin<'a>(&'a Cluster);
+
+impl suite::Forgets for Admin<'_> {
+    async fn forget(&self, revision: u64) {
+        self.0.client(0).await.compact(revision as i64, None).await.unwrap();
+    }
+}
+
+/// It remembers so much and no more.
+impl suite::Forgets for Embedded {
+    async fn forget(&self, _: u64) {
+        for n in 0..300u32 {
+            put(self, "something else", &n.to_le_bytes()).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_embedded_store_holds_the_suite() {
+    let store = Embedded::open(tempfile::tempfile().unwrap()).unwrap();
+    suite::holds(&store, &store).await;
+}
+
+async fn etcd_holds(release: Release, members: usize) {
+    let cluster = Cluster::ready(release, members).await;
+    let store = cluster.store();
+    suite::holds(&store, &Admin(&cluster)).await;
+    assert!(store.get("one/epoch", LONG).await.unwrap().found.is_some());
+}
+
+async fn one_member(release: Release) {
+    etcd_holds(release, 1).await;
+}
+
+async fn three_members(release: Release) {
+    etcd_holds(release, 3).await;
+}
+
+/// With both releases at the same time: most of it is waiting.
+async fn with_both<F: Future<Output = ()> + 'static>(test: impl Fn(Release) -> F) {
+    // On this thread: the processes end with the one that started them.
+    let local = tokio::task::LocalSet::new();
+    let (old, new) = (local.spawn_local(test(Release::V34)), local.spawn_local(test(Release::V35)));
+    local
+        .run_until(async {
+            let (old, new) = tokio::join!(old, new);
+            old.expect("etcd 3.4");
+            new.expect("etcd 3.5");
+        })
+        .await;
+}
+
+macro_rules! of_both_releases {
+    ($($name:ident: $test:path;)*) => {
+        $(#[tokio::test]
+        async fn $name() {
+            with_both($test).await;
+        })*
+    };
+}
+
+of_both_releases! {
+    etcd_of_one_member_holds_the_suite: one_member;
+    etcd_of_three_members_holds_the_suite: three_members;
+    leaders_die_while_many_write: faults::leaders_die_while_many_write;
+    a_write_without_an_answer_is_unknown: faults::a_write_without_an_answer_is_unknown;
+    a_minority_is_lost: faults::a_minority_is_lost;
+    the_majority_is_lost_and_comes_back: faults::the_majority_is_lost_and_comes_back;
+    the_leader_is_paused: faults::the_leader_is_paused;
+    a_stale_watch_is_noticed: faults::a_stale_watch_is_noticed;
+    a_lease_outlives_a_call_without_an_answer: faults::a_lease_outlives_a_call_without_an_answer;
+    certificates_are_checked_both_ways: access::certificates_are_checked_both_ways;
+    passwords_and_roles_are_checked: access::passwords_and_roles_are_checked;
+}
