@@ -1,4 +1,4 @@
-//! Messages that outlive a process: what agents write into the store. Generated from the `.proto` files beside this
+//! Messages that outlive a process or leave a node: what agents write into the store, and what they tell each other. Generated from the `.proto` files beside this
 //! crate, which document the fields.
 
 /// Version 1 of the schema.
@@ -7,4 +7,6 @@ pub mod v1 {
 
     /// The `format` that this release writes and reads: 2 has slots and nodes run-length.
     pub const FORMAT: u32 = 2;
+    /// The `format` of a [`Node`] that this release writes and reads.
+    pub const NODE_FORMAT: u32 = 1;
 }

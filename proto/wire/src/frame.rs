@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of all messages of this crate. Any change of a message increases it.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Bytes before a frame's body.
 pub const FRAME_HEADER: usize = 8;
 /// Longest accepted body in bytes; a longer one is a broken or hostile peer.
@@ -12,7 +12,7 @@ pub const MAX_BODY: usize = 64 << 20;
 pub const PREAMBLE_LEN: usize = 16;
 const MAGIC: [u8; 8] = *b"ftdwire\n";
 
-/// Who speaks on a connection to the agent's socket.
+/// Who speaks on a connection to the agent's socket or to the daemon's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Role {
@@ -28,6 +28,12 @@ pub enum Role {
     Launcher = 4,
     /// The process that hosts libpmix.
     Pmix = 5,
+    /// The node's daemon (`ftd`), answering.
+    Daemon = 6,
+    /// Who asks the node's daemon.
+    Asker = 7,
+    /// The process that hosts libfabric.
+    Ship = 8,
 }
 
 /// First bytes in each direction of every connection.
@@ -101,6 +107,9 @@ impl Preamble {
             3 => Role::Client,
             4 => Role::Launcher,
             5 => Role::Pmix,
+            6 => Role::Daemon,
+            7 => Role::Asker,
+            8 => Role::Ship,
             _ => return Err(FrameError::NotFtd),
         };
         let version = word(8);

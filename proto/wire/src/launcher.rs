@@ -1,11 +1,12 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
+use crate::cluster::Cluster;
 use crate::{Epoch, Flavour, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What the job is. The same for every agent of the job.
+/// What the job is. The same for every agent of the job, but for [`Cluster::me`] and what lies elsewhere on another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Name of the job, unique on this machine.
@@ -40,8 +41,13 @@ pub struct JobSpec {
     /// Absolute path of the `ft-pmix` program.
     #[serde(with = "path")]
     pub ft_pmix: PathBuf,
+    /// Absolute path of the `ft-ship` program.
+    #[serde(with = "path")]
+    pub ft_ship: PathBuf,
     /// A guess from the program file: its MPI speaks PMIx, so an `ft-pmix` is worth starting at once.
     pub expect_pmix: bool,
+    /// The nodes of a job over several; nothing on one machine.
+    pub cluster: Option<Cluster>,
 }
 
 /// Beginnings of the names of environment variables that are a launcher's: another one's would mislead a rank.
@@ -62,6 +68,8 @@ pub struct Before {
     pub died: u64,
     /// The newest epoch whose block was printed; 0 when none was.
     pub reported: Epoch,
+    /// It has told that the program uses MPI.
+    pub mpi: bool,
 }
 
 /// Launcher → agent.
@@ -70,7 +78,8 @@ pub struct Before {
 pub enum ToAgent {
     /// First message: the job, and the slots whose shepherds were started and have not been lost.
     /// Two descriptors come with it, of things that outlive the agent: the memfd that backs the embedded store, and the
-    /// inotify instance that watches `$FT_CHECKPOINT_DIR`.
+    /// inotify instance that watches `$FT_CHECKPOINT_DIR`. With [`JobSpec::cluster`] two more: the listening TCP socket and the UDP
+    /// socket on this node's address and port, where other agents reach it. Slots are this node's alone.
     Job {
         /// The job.
         spec: JobSpec,
@@ -144,6 +153,8 @@ pub enum ToLauncher {
     },
     /// From now on there is a rank's arena: before that nobody kept anything.
     Arenas,
+    /// The program uses MPI: a rank has come to `MPI_Init`.
+    Mpi,
     /// This version is complete. Told when it is chosen to be restored: it was made since the last agent's death, if it is
     /// a newer one.
     Complete {
@@ -158,5 +169,7 @@ pub enum ToLauncher {
         status: i32,
         /// Why, when it is not a clean end.
         reason: Option<String>,
+        /// This node is not in the job any more, which may go on without it: that is no end of the others.
+        left_out: bool,
     },
 }

@@ -11,14 +11,26 @@
 //! | rank | the preload inside the rank | [`rank`] |
 //! | client | the client library inside the rank | [`client`] |
 //! | pmix | `ft-pmix` (inherited socket pair) | [`pmix`] |
+//! | control | programs of the node, to its daemon `ftd` | [`control`] |
+//! | ship | `ft-ship` (inherited socket pair) | [`ship`] |
+//! | part | `ftrun`, to the daemons, to the launcher's parts on the job's nodes | [`part`] |
+//!
+//! What the launcher says of other nodes is in [`cluster`]; what agents tell each other of a world, over connections of ft-peer, in
+//! [`between`] and [`copies`].
 
+pub mod between;
 pub mod client;
+pub mod cluster;
+pub mod control;
+pub mod copies;
 mod frame;
 pub mod launcher;
+pub mod part;
 mod path;
 pub mod pmix;
 pub mod rank;
 pub mod shepherd;
+pub mod ship;
 
 pub use frame::{
     FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode,
@@ -28,14 +40,20 @@ pub use frame::{
 /// [`VERSION`] or not. For ftd's own programs, which are built together; a client library may be older than they are.
 pub const MESSAGES: u32 = {
     let sources = [
+        include_str!("between.rs"),
         include_str!("client.rs"),
+        include_str!("cluster.rs"),
+        include_str!("control.rs"),
+        include_str!("copies.rs"),
         include_str!("frame.rs"),
         include_str!("launcher.rs"),
         include_str!("lib.rs"),
+        include_str!("part.rs"),
         include_str!("path.rs"),
         include_str!("pmix.rs"),
         include_str!("rank.rs"),
         include_str!("shepherd.rs"),
+        include_str!("ship.rs"),
     ];
     // FNV-1a.
     let (mut hash, mut at) = (0x811c_9dc5u32, 0);

@@ -127,13 +127,20 @@ pub enum ToAgent {
         /// One sentence.
         reason: String,
     },
+    /// A process was refused this, because the world has ranks on other nodes.
+    Unsupported {
+        /// What.
+        what: String,
+    },
     /// A process connected to the server.
     Connected {
         /// Which.
         rank: Rank,
     },
-    /// A process called `PMIx_Finalize`.
+    /// A process called `PMIx_Finalize` and waits for [`ToPmix::Done`].
     Finalized {
+        /// Token for the answer.
+        token: u64,
         /// Which.
         rank: Rank,
     },

@@ -37,6 +37,11 @@ pub enum ToAgent {
         /// What is wrong, as the end of a sentence that begins with the process.
         why: String,
     },
+    /// Instead of `Hello`, or after it on another connection: it has no MPI, for a reason that is not its own, and is about to end.
+    Unable {
+        /// What is wrong.
+        why: String,
+    },
 }
 
 /// Agent → rank.

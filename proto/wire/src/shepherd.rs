@@ -82,6 +82,8 @@ pub enum ToShepherd {
         world: World,
         /// The job is over, and nobody waits for the slot.
         over: bool,
+        /// It is over because ftd has refused what runs: nobody waits for those either whom the direct child has left behind.
+        refused: bool,
     },
     /// Send this signal to the rank: the process that called `MPI_Init`, or where none has, `ft_init`; until that is known, or when it is gone, the slot's
     /// direct child. Job control's (stop, continue) goes to every descendant.
@@ -158,6 +160,14 @@ pub enum ToAgent {
         pid: i32,
         /// The slot's direct child from now on: the rank, or another wrapper above it.
         heir: i32,
+    },
+    /// The slot's direct child ended before its rank had joined, and what it has left behind has not loaded an MPI in time. Its end,
+    /// which is told next, counts.
+    LeftAlone {
+        /// World of the process.
+        world: World,
+        /// Rank of the process.
+        rank: Rank,
     },
     /// The slot's direct child ended, or the rank that outlived it. What it left below may print still, until [`ToShepherd::Stop`] comes.
     Exited {

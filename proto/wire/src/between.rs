@@ -1,0 +1,148 @@
+//! Agent ⇄ agent of one job, about one world: what its MPI wants to know of the ranks on other nodes. The words travel as parcels of
+//! ft-peer, which know nothing of their content.
+
+use crate::copies::CopyWord;
+use crate::pmix::Proc;
+use crate::{FRAME_HEADER, FrameError, MESSAGES, Rank, Role, Version, decode, encode};
+use serde::{Deserialize, Serialize};
+
+/// What a fence is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Protocol {
+    /// A PMI-1 barrier; what was put since the last one goes with it.
+    Pmi,
+    /// A PMIx fence.
+    Pmix,
+    /// `PMIx_Connect`: everybody comes to it, and nothing goes with it.
+    Connect,
+    /// `PMIx_Disconnect`, in the same way.
+    Disconnect,
+}
+
+/// Names a fence within its world.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Fence {
+    /// What it is of.
+    pub protocol: Protocol,
+    /// Whose: each run is a first rank and the one behind its last.
+    pub ranks: Vec<(Rank, Rank)>,
+    /// How many there were of these ranks and this protocol before it.
+    pub turn: u64,
+}
+
+/// A rank that takes no more checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaver {
+    /// Which.
+    pub rank: Rank,
+    /// Its last version.
+    pub last: Option<Version>,
+    /// It has called `ft_finalize`, or else has ended.
+    pub finalized: bool,
+}
+
+/// What one agent says to another.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Word {
+    /// All ranks of the sender's node and of those below it in the fence's tree are in.
+    Up {
+        /// Which.
+        fence: Fence,
+        /// What each node gives.
+        parts: Vec<Vec<u8>>,
+    },
+    /// All ranks are in.
+    Down {
+        /// Which.
+        fence: Fence,
+        /// What all nodes have given.
+        parts: Vec<Vec<u8>>,
+    },
+    /// What has this process of the receiver's node put through PMIx?
+    Modex {
+        /// For the answer.
+        token: u64,
+        /// Which.
+        proc: Proc,
+    },
+    /// Answer to [`Modex`](Self::Modex).
+    ModexData {
+        /// As it was asked.
+        token: u64,
+        /// PMIx status.
+        status: i32,
+        /// The data.
+        data: Vec<u8>,
+    },
+    /// Ranks take no more checkpoints: those of which the sender knows and the receiver may not, its neighbour in the tree of the
+    /// world's nodes.
+    Left {
+        /// Which.
+        leavers: Vec<Leaver>,
+    },
+    /// About a copy of a checkpoint. Nodes without ranks of the world say and hear it as well.
+    Copy(CopyWord),
+}
+
+impl Word {
+    /// The word as bytes. Nodes whose ftd is of another build would read something else in them, and are told apart.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLong`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, FrameError> {
+        let mut frame = encode(self, 0)?;
+        frame.splice(..FRAME_HEADER, MESSAGES.to_le_bytes());
+        Ok(frame)
+    }
+
+    /// The word from bytes.
+    ///
+    /// # Errors
+    /// When they are none.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Word, FrameError> {
+        let Some((theirs, body)) = bytes.split_first_chunk() else {
+            return Err(FrameError::Malformed("it is too short".into()));
+        };
+        match u32::from_le_bytes(*theirs) {
+            MESSAGES => decode(body),
+            theirs => Err(FrameError::Version { theirs, ours: MESSAGES, role: Role::Agent }),
+        }
+    }
+}
+
+/// Keys and values as bytes, for a fence of PMI-1.
+///
+/// # Errors
+/// [`FrameError::TooLong`].
+pub fn puts_to_bytes(puts: &[(String, String)]) -> Result<Vec<u8>, FrameError> {
+    let mut frame = encode(&puts, 0)?;
+    frame.drain(..FRAME_HEADER);
+    Ok(frame)
+}
+
+/// … and back.
+///
+/// # Errors
+/// When they are none.
+pub fn puts_from_bytes(bytes: &[u8]) -> Result<Vec<(String, String)>, FrameError> {
+    decode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MAX_BODY;
+
+    #[test]
+    fn words_come_back_and_longer_ones_than_fit_are_refused() {
+        let fence = Fence { protocol: Protocol::Pmi, ranks: vec![(0, 4)], turn: 7 };
+        let up = Word::Up { fence: fence.clone(), parts: vec![b"a".to_vec(), Vec::new()] };
+        assert_eq!(Word::from_bytes(&up.to_bytes().unwrap()).unwrap(), up);
+        let long = Word::Down { fence, parts: vec![vec![0; MAX_BODY]] };
+        assert!(matches!(long.to_bytes(), Err(FrameError::TooLong { .. })));
+        assert!(Word::from_bytes(b"\xff\xff").is_err());
+        let mut others = up.to_bytes().unwrap();
+        others[0] ^= 1;
+        assert!(matches!(Word::from_bytes(&others), Err(FrameError::Version { .. })));
+    }
+}

@@ -1,0 +1,297 @@
+//! A job over several nodes: `ftrun` → its node's daemon → the daemons of the job's nodes → the launcher's part on each of them, and
+//! back. The daemons start the parts and pass on what both ends say.
+
+use crate::cluster::Cluster;
+use crate::{Epoch, Slot, path};
+use serde::{Deserialize, Serialize};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// The longest [`Request`] and [`Start`]: as many nodes as a job may have, with long names.
+pub const MAX_LAUNCH: usize = 512 << 10;
+/// The longest [`Image`]: the kernel takes no longer command line with its environment.
+pub const MAX_IMAGE: usize = 8 << 20;
+/// The longest message of a job that has begun.
+pub const MAX_SAID: usize = 1 << 20;
+/// The descriptor at which a part finds its link.
+pub const PART_FD: i32 = 3;
+/// The first word of a part's command line.
+pub const PART: &str = "--part";
+/// So many nodes a job may have.
+pub const MOST_NODES: usize = 4096;
+/// How many soft limits go with a job.
+pub const LIMITS: usize = 9;
+
+/// What `ftrun` asks its daemon for; its [`Image`] follows, in a frame of its own that the daemons pass on as it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// [`crate::MESSAGES`] of who asks: who has other ones would misread the rest.
+    pub messages: u32,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// T, if the user says it: milliseconds.
+    pub heartbeat_ms: Option<u64>,
+    /// Nodes by name with their slots, in the order of the ranks.
+    pub hosts: Vec<Host>,
+}
+
+/// A node that the user names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    /// Its name.
+    pub name: String,
+    /// How many processes of the job may run there.
+    pub slots: u32,
+}
+
+/// What a launcher has of who started it, and what every node needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// Its command line: words, each with a zero behind it.
+    pub words: Vec<u8>,
+    /// Its environment: `NAME=value`, each with a zero behind it.
+    pub env: Vec<u8>,
+    /// Its working directory.
+    #[serde(with = "path")]
+    pub cwd: PathBuf,
+    /// Its umask.
+    pub umask: u32,
+    /// Its soft limits, in an order of its own.
+    pub limits: [u64; LIMITS],
+}
+
+/// Words that contain no zero, as one piece.
+pub fn join(words: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    words.into_iter().flat_map(|word| word.into_iter().chain([0])).collect()
+}
+
+/// The words of such a piece.
+pub fn split(joined: &[u8]) -> impl Iterator<Item = &[u8]> {
+    joined.strip_suffix(&[0]).into_iter().flat_map(|words| words.split(|byte| *byte == 0))
+}
+
+/// Launcher → daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToJobs {
+    /// First message, before the [`Image`]: start this job.
+    Launch(Box<Request>),
+    /// For the part on a node, or for all.
+    Tell {
+        /// Number of the node in the job.
+        to: Option<u32>,
+        /// What is to be done.
+        order: Order,
+    },
+    /// Is it there? Answered at once by [`FromJobs::Here`].
+    Ask,
+}
+
+/// Daemon → launcher.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromJobs {
+    /// There is no job.
+    Refused {
+        /// The exit status that says so.
+        status: u8,
+        /// Why.
+        sentence: String,
+    },
+    /// The daemon has no time for one more, whoever it is: [`crate::control::FromDaemon::Refused`], byte for byte.
+    Away(String),
+    /// The parts on all nodes are told to start.
+    Begun {
+        /// The job's name.
+        job: String,
+        /// Names of the nodes, by number.
+        nodes: Vec<String>,
+    },
+    /// A part says this.
+    Said {
+        /// Number of its node.
+        node: u32,
+        /// What.
+        word: FromPart,
+    },
+    /// Nothing more comes from a part, and its last word has not come.
+    Lost {
+        /// Number of its node.
+        node: u32,
+        /// What is known of it.
+        why: String,
+    },
+    /// Answer to [`ToJobs::Ask`]; also whatever else is said is one.
+    Here,
+}
+
+/// Daemon → daemon, when both have said which release they are of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToPeer {
+    /// Start a part; its [`Image`] follows, and from then on there is nothing but [`Carried`] in both directions.
+    Start(Box<Start>),
+}
+
+/// Between daemons: what the part and the launcher say to each other, and how much of it may be under way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Carried {
+    /// What one of them has said.
+    Bytes(Vec<u8>),
+    /// So many bytes of what came from there have been passed on, and as many more may come.
+    Taken(u32),
+    /// Nothing more comes from here, or is taken here.
+    End,
+}
+
+/// Which part, and whose.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// [`crate::MESSAGES`] of who asks.
+    pub messages: u32,
+    /// The node that asks.
+    pub from: String,
+    /// The node that is meant.
+    pub to: String,
+    /// The user, by number and by name: both must be the same one's on both nodes.
+    pub uid: u32,
+    /// See `uid`.
+    pub user: String,
+    /// So many bytes may be under way to each end of the connection.
+    pub window: u32,
+    /// The part of the job.
+    pub share: Share,
+}
+
+/// A node's share of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    /// The job's name.
+    pub job: String,
+    /// Number of the node in the job.
+    pub me: u32,
+    /// How many processes of the job may run there when it begins.
+    pub slots: u32,
+    /// Where its agent is to be reached by others, if there are any.
+    pub bind: Option<IpAddr>,
+}
+
+/// What a part is told at first, by its daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    /// The node's name.
+    pub node: String,
+    /// Its share.
+    pub share: Share,
+    /// The command line, as in [`Image`].
+    pub words: Vec<u8>,
+    /// The working directory.
+    #[serde(with = "path")]
+    pub cwd: PathBuf,
+    /// The umask.
+    pub umask: u32,
+    /// The soft limits.
+    pub limits: [u64; LIMITS],
+}
+
+/// Daemon → part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToPart {
+    /// First message: what to make ready.
+    Begin(Box<Begin>),
+    /// All parts are ready: start.
+    Go {
+        /// The job's nodes; nothing if there is but one.
+        cluster: Option<Box<Cluster>>,
+    },
+    /// What the launcher says.
+    Order(Order),
+}
+
+/// Launcher → part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Order {
+    /// For the ranks.
+    Signal(i32),
+    /// The job is to end; once more, at once.
+    Cancel(i32),
+    /// End what there is of the job here, at once.
+    Kill(String),
+    /// What comes next of standard input.
+    Input(Vec<u8>),
+    /// Nothing more comes of it.
+    InputEnd,
+    /// This epoch's block is printed: what was held back for it is not any longer.
+    Announced(Epoch),
+}
+
+/// Part → launcher; the first word is for the daemon that asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromPart {
+    /// There can be no part here.
+    Refused {
+        /// The exit status that says so.
+        status: u8,
+        /// Why.
+        sentence: String,
+    },
+    /// It waits for [`ToPart::Go`].
+    Prepared {
+        /// Where its agent will be: one number for TCP and UDP; 0 if nobody asks for it.
+        port: u16,
+        /// What the machine calls itself.
+        host: String,
+    },
+    /// What a process of the job has written.
+    Output {
+        /// Its slot.
+        slot: Slot,
+        /// On standard error.
+        err: bool,
+        /// Whose line this goes on with: what to write first when another one has written meanwhile.
+        tag: Option<Vec<u8>>,
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
+    /// A line of the part's own.
+    Line(String),
+    /// A line of its agent's, which those of other nodes may say as well.
+    Notice(String),
+    /// A recovery is over.
+    Block {
+        /// The epoch that runs now.
+        epoch: Epoch,
+        /// Lines for standard error.
+        text: String,
+    },
+    /// So many bytes of standard input may be sent in all.
+    Room(u64),
+    /// Nothing is left of the job on this node. The last word.
+    Ended {
+        /// The exit status.
+        status: i32,
+        /// So say the job's agents, and not this part alone.
+        of_job: bool,
+        /// Output was lost, and that has been said.
+        lost_output: bool,
+        /// Why, when it is not a clean end.
+        reason: Option<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::FromDaemon;
+
+    #[test]
+    fn words_come_back_as_they_were() {
+        for words in [&[][..], &[&b""[..]], &[b"a", b"", b"b c"], &[b"", b""]] {
+            let joined = join(words.iter().map(|word| word.to_vec()));
+            assert_eq!(split(&joined).collect::<Vec<_>>(), words);
+        }
+    }
+
+    #[test]
+    fn who_is_refused_before_it_says_who_it_is_understands_that() {
+        let said = crate::encode(&FromDaemon::Refused("no".into()), 0).unwrap();
+        assert_eq!(crate::decode::<FromJobs>(&said[crate::FRAME_HEADER..]), Ok(FromJobs::Away("no".into())));
+    }
+}
