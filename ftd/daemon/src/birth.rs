@@ -1,0 +1,90 @@
+//! The first moments of a part. The daemon starts this program once more, as root, and waits until that is loaded; it becomes the job's
+//! user, and `ftrun`. A user may stop what is the user's: so the daemon waits for nothing that is.
+
+use ft_sys::account;
+use ft_sys::as_user::{Credentials, become_user, execute};
+use ft_sys::channel::Channel;
+use ft_sys::helper::Helper;
+use ft_wire::Role;
+use ft_wire::part::{FromPart, PART, PART_FD, ToPart};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How the daemon calls this.
+pub const COMMAND: &str = "start-part";
+/// This program, also when another one is installed in its place.
+const OWN: &str = "/proc/self/exe";
+/// The daemon, which has just started this, listens.
+const DAEMON: Duration = Duration::from_secs(10);
+
+/// Who is to be born.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Birth {
+    /// `ftrun`.
+    pub program: PathBuf,
+    /// The job's name.
+    pub job: String,
+    /// The user's name.
+    pub user: String,
+    /// Who it is to be; who this daemon is, without.
+    pub credentials: Option<Credentials>,
+    /// The environment: `NAME=value`, each with a zero behind it.
+    pub env: Vec<u8>,
+}
+
+/// Starts it, with this link. Returns its pid; the caller waits for it.
+///
+/// # Errors
+/// What the system said.
+pub fn start(birth: &Birth, link: BorrowedFd<'_>) -> io::Result<i32> {
+    let mut memory = File::from(ft_sys::memory::create_memfd("ft-part", 0)?);
+    // Not among the arguments, which everybody may read, and not in the environment, which loads libraries into what is root's still.
+    memory.write_all(&ft_wire::encode(birth, 0).map_err(io::Error::other)?)?;
+    memory.rewind()?;
+    let number = |fd: RawFd| fd.to_string().into();
+    Helper {
+        program: Path::new(OWN),
+        arguments: vec![COMMAND.into(), number(link.as_raw_fd()), number(memory.as_raw_fd())],
+        environment: Vec::new(),
+        descriptors: &[link, memory.as_fd()],
+        output: None,
+        own_session: true,
+    }
+    .start()
+}
+
+/// Is it: returns only where nothing comes of it, with the exit status.
+pub fn be(link: RawFd, memory: RawFd) -> u8 {
+    let inherited = ft_sys::process::take_inherited_fd;
+    let (Ok(link), Ok(memory)) = (inherited(link), inherited(memory)) else {
+        ft_sys::log::say(format_args!("ftd: {COMMAND} is for ftd alone"));
+        return 2;
+    };
+    let Err(sentence) = attempt(&link, memory);
+    // Who listens hears it as the part's.
+    let mut channel = Channel::from_stream(UnixStream::from(link));
+    let told = channel.exchange(Role::Launcher, DAEMON).and_then(|_| channel.receive::<ToPart>(Some(DAEMON)));
+    let _ = told.and_then(|_| channel.send(&FromPart::Refused { status: 1, sentence }, &[]));
+    1
+}
+
+fn attempt(link: &OwnedFd, memory: OwnedFd) -> Result<std::convert::Infallible, String> {
+    let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+    let mut frame = Vec::new();
+    File::from(memory).read_to_end(&mut frame).map_err(failed("what ftd asks for cannot be read"))?;
+    let body = frame.get(ft_wire::FRAME_HEADER..).unwrap_or_default();
+    let birth: Birth = ft_wire::decode(body).map_err(|error| error.to_string())?;
+    if let Some(who) = &birth.credentials
+        && let Some(why) = account::refusal(&birth.user, who.uid)
+    {
+        return Err(why);
+    }
+    become_user(birth.credentials.as_ref()).map_err(failed("ftrun cannot be the user's"))?;
+    let argv = ["ftrun", PART, &birth.job];
+    execute(&birth.program, &argv, &birth.env, (link.as_fd(), PART_FD)).map_err(failed("ftrun cannot be started"))
+}

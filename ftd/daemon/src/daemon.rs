@@ -1,0 +1,171 @@
+//! The daemon's life: start, reloads, end.
+
+use crate::config::{Config, ConfigError};
+use crate::etcd::Asked;
+use crate::lock::{Lock, LockError};
+use crate::log::Filter;
+use crate::metrics::MetricsError;
+use crate::node::{Memory, Node, NodeError, Record};
+use crate::socket::{Socket, SocketError};
+use crate::state::State;
+use crate::{control, metrics, peers, service};
+use ft_store::{Etcd, StoreError};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The configuration is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The directory of its state cannot be used.
+    #[error("node.state: {} cannot be made: {error}", path.display())]
+    State {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Another one runs.
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    /// There is no control socket.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// There is no endpoint for Prometheus.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// Other nodes cannot reach it.
+    #[error(transparent)]
+    Peers(#[from] peers::ListenError),
+    /// etcd's configuration cannot be used; it was checked before.
+    #[error("{0}")]
+    Etcd(String),
+    /// As above.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It cannot be this node.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// The system does not give what every program has.
+    #[error("the system: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Runs until it is told to end.
+///
+/// # Errors
+/// [`DaemonError`]: it could not begin.
+pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
+    // From here on they end nothing by themselves.
+    let mut signals = Signals::take()?;
+    let state_directory = config.state();
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&state_directory);
+    made.map_err(|error| DaemonError::State { path: state_directory.clone(), error })?;
+    let _lock = Lock::take(&state_directory.join("lock"))?;
+    let (_socket, listener) = Socket::make(&config.socket())?;
+    let listener = tokio::net::UnixListener::from_std(listener)?;
+    let numbers = metrics::begin()?;
+    if let Some(address) = config.metrics() {
+        tokio::spawn(metrics::serve(metrics::listen(address).await?, numbers.clone()));
+    }
+    tokio::spawn(metrics::keep_up(numbers));
+    tokio::spawn(service::watchdog());
+    tracing::info!(node = config.node(), config = %config.file.display(), "ftd {} begins", env!("CARGO_PKG_VERSION"));
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
+    let file = config.file.clone();
+    let state = Arc::new(State::new(config));
+    let etcd = etcd(&state)?;
+    peers::listen(&state).await?;
+    tokio::spawn(control::serve(listener, state.clone()));
+    let node = node(&state, etcd)?;
+    service::ready();
+    tokio::select! {
+        refused = node.hold() => {
+            let Err(error) = refused;
+            service::stopping();
+            return Err(error.into());
+        }
+        () = signals.until_end(&file, &state, filter) => {}
+    }
+    service::stopping();
+    tracing::info!("ftd ends; jobs run on");
+    Ok(())
+}
+
+/// The cluster's store.
+fn etcd(state: &Arc<State>) -> Result<Asked<Etcd>, DaemonError> {
+    let config = state.config();
+    let store = Etcd::new(&config.etcd().map_err(DaemonError::Etcd)?)?;
+    Ok(Asked::new(store, state.clone(), config.etcd_within()))
+}
+
+/// This machine as a node of the cluster, not yet in it.
+fn node(state: &Arc<State>, etcd: Asked<Etcd>) -> Result<Node<Etcd>, DaemonError> {
+    let config = state.config();
+    let memory = Memory::open(&config.state(), &config.socket(), &config.key()).map_err(NodeError::from)?;
+    let record = Record::of(&config, &memory.id);
+    Ok(Node::new(etcd, memory, record, config.key(), config.lease()))
+}
+
+/// Reads the file again. A wrong one changes nothing.
+fn reload(file: &Path, state: &State, filter: &Filter) {
+    let old = state.config();
+    let new = match Config::load(file) {
+        Ok(new) => new,
+        Err(error) => {
+            let sentence = error.to_string();
+            sentence.lines().for_each(|line| tracing::error!("{line}"));
+            tracing::error!("the configuration stays as it was");
+            metrics::reloaded(false);
+            return state.refused(sentence);
+        }
+    };
+    let (live, later) = old.changes(&new);
+    if !later.is_empty() {
+        tracing::warn!("{} changed in {}, and ftd must be started again for that", later.join(", "), file.display());
+    }
+    filter.set(new.filter());
+    let what = if live.is_empty() { "nothing changes".into() } else { format!("changed: {}", live.join(", ")) };
+    tracing::info!("{} was read again; {what}", file.display());
+    metrics::reloaded(true);
+    state.reloaded(old.with_live_of(&new), &later);
+}
+
+struct Signals {
+    reload: Signal,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn take() -> io::Result<Signals> {
+        Ok(Signals {
+            reload: signal(SignalKind::hangup())?,
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Reloads as often as it is asked to, until it is to end.
+    async fn until_end(&mut self, file: &Path, state: &State, filter: &Filter) {
+        while self.is_reload().await {
+            service::reloading();
+            reload(file, state, filter);
+            service::ready();
+        }
+    }
+
+    /// Waits for the next one: whether it asks for a reload, and not for the end.
+    async fn is_reload(&mut self) -> bool {
+        tokio::select! {
+            _ = self.reload.recv() => true,
+            _ = self.terminate.recv() => false,
+            _ = self.interrupt.recv() => false,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The launcher's part on this node: `ftrun`, started as the job's user with that user's environment, and a link to it.
+
+use crate::birth::{self, Birth};
+use crate::frames::{self, within};
+use crate::state::State;
+use ft_sys::as_user::Credentials;
+use ft_wire::part::{Begin, Image, Start, ToPart};
+use ft_wire::{MESSAGES, Role};
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+use std::ffi::CString;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// A part that has been started says soon that it is one, and who may have one there may be asked for elsewhere.
+const BORN: Duration = Duration::from_secs(20);
+
+/// Starts the part of a job on this node. Returns the link to it, on which its own words come next.
+///
+/// # Errors
+/// One sentence.
+pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<UnixStream, String> {
+    let config = state.config();
+    if start.messages != MESSAGES {
+        return Err(format!(
+            "node {}: its ftd is of another build than {}'s, and would misread it: install the same release everywhere",
+            config.node(),
+            start.from
+        ));
+    }
+    if start.to != config.node() {
+        return Err(format!("node {} is meant, and this is {}: who has that address?", start.to, config.node()));
+    }
+    if start.uid == 0 && !config.allows_root() {
+        return Err(format!("node {}: root may not start jobs here (jobs.root in ftd.toml)", config.node()));
+    }
+    let credentials =
+        credentials(start.uid, &start.user).await.map_err(|what| format!("node {}: {what}", config.node()))?;
+    let failed = |error: std::io::Error| format!("node {}: ftrun cannot be started: {error}", config.node());
+    let program = program().map_err(|what| format!("node {}: {what}", config.node()))?;
+    let (mine, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
+    mine.set_nonblocking(true).map_err(failed)?;
+    let mut link = UnixStream::from_std(mine).map_err(failed)?;
+    let Start { share, from, uid, user, .. } = start;
+    let job = share.job.clone();
+    let birth = Birth { program, job: job.clone(), user, credentials, env: image.env.clone() };
+    let pid = birth::start(&birth, theirs.as_fd()).map_err(failed)?;
+    drop((theirs, birth));
+    tracing::info!(job, pid, uid, from, "a job begins here");
+    state.job_begins(&job);
+    tokio::spawn(bury(pid, job, state.clone()));
+    let Image { words, cwd, umask, limits, .. } = image;
+    let begin = Begin {
+        node: config.node().into(),
+        share,
+        words: words.clone(),
+        cwd: cwd.clone(),
+        umask: *umask,
+        limits: *limits,
+    };
+    let begin = async {
+        frames::greet(&mut link).await?;
+        frames::greeted(&mut link, Role::Launcher).await?;
+        frames::send(&mut link, &ToPart::Begin(Box::new(begin))).await
+    };
+    match within(BORN, begin).await {
+        Ok(()) => Ok(link),
+        Err(error) => Err(format!("node {}: ftrun was started there, and then: {error}", config.node())),
+    }
+}
+
+/// `ftrun` as it was installed with this daemon.
+fn program() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| format!("where ftd lies cannot be read: {error}"))?;
+    let program = own.with_file_name("ftrun");
+    if program.is_file() {
+        Ok(program)
+    } else {
+        Err(format!("{} is missing: install all of ftd there", program.display()))
+    }
+}
+
+/// Whom a user's processes run as here. `None`: as this daemon does, which can change nothing of that.
+async fn credentials(uid: u32, name: &str) -> Result<Option<Credentials>, String> {
+    if !nix::unistd::geteuid().is_root() {
+        let own = nix::unistd::geteuid().as_raw();
+        return match own == uid {
+            true => Ok(None),
+            false => Err(format!("ftd runs as user {own} there, not as root, and can start jobs of no other user")),
+        };
+    }
+    let name = name.to_string();
+    // It may ask servers that do not answer at once.
+    let found = tokio::task::spawn_blocking(move || look_up(uid, &name)).await;
+    found.map_err(|error| error.to_string())?.map(Some)
+}
+
+fn look_up(uid: u32, name: &str) -> Result<Credentials, String> {
+    let user = match User::from_uid(Uid::from_raw(uid)) {
+        Ok(Some(user)) if user.name == name => user,
+        Ok(Some(other)) => {
+            return Err(format!("user {uid} is {name} where the job was started, and {} there", other.name));
+        }
+        Ok(None) => return Err(format!("there is no user {uid} ({name})")),
+        Err(error) => return Err(format!("who user {uid} is cannot be found out: {error}")),
+    };
+    let wrong = |error: String| format!("the groups of {name} cannot be found out: {error}");
+    let name = CString::new(name).map_err(|error| wrong(error.to_string()))?;
+    let groups = getgrouplist(&name, user.gid).map_err(|error| wrong(error.to_string()))?;
+    Ok(Credentials { uid, gid: user.gid.as_raw(), groups: groups.into_iter().map(Gid::as_raw).collect() })
+}
+
+/// The user's name on this node.
+///
+/// # Errors
+/// One sentence.
+pub async fn name_of(uid: u32) -> Result<String, String> {
+    let found = tokio::task::spawn_blocking(move || User::from_uid(Uid::from_raw(uid))).await;
+    match found.map_err(|error| error.to_string())? {
+        Ok(Some(user)) => Ok(user.name),
+        Ok(None) => Err(format!("this node knows no user {uid}")),
+        Err(error) => Err(format!("who user {uid} is cannot be found out: {error}")),
+    }
+}
+
+/// Waits for a part's end.
+async fn bury(pid: i32, job: String, state: Arc<State>) {
+    let Ok(mut ends) = signal(SignalKind::child()) else { return };
+    let status = loop {
+        match ft_sys::wait::look_for(pid) {
+            Ok(None) => drop(ends.recv().await),
+            Ok(status) => break status,
+            Err(_) => break None,
+        }
+    };
+    let how = match status.map(|status| (status.code(), status.signal())) {
+        Some((Some(code), _)) => format!("status {code}"),
+        Some((_, Some(signal))) => format!("signal {signal}"),
+        _ => "unknown".into(),
+    };
+    tracing::info!(job, pid, how, "a job has ended here");
+    state.job_ended(&job);
+}
