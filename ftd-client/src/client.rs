@@ -6,6 +6,7 @@ use crate::output::{self, Calls};
 use ft_arena::{Arena, LAYOUT, Saved, bytes_for};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::gate;
+use ft_sys::job_time::Awake;
 use ft_wire::client::{ToAgent, ToClient};
 use ft_wire::{Rank, Role};
 use std::collections::BTreeMap;
@@ -452,9 +453,9 @@ impl Job {
 
     /// Waits for a place in short steps, to notice an agent that dies meanwhile.
     fn wait_for_place(&mut self, version: u64, patience: Duration) -> Result<(), Error> {
-        let started = Instant::now();
+        let mut awake = Awake::begin();
         loop {
-            let waited = started.elapsed();
+            let waited = awake.elapsed();
             let left = patience.saturating_sub(waited);
             if self.arena.wait_until_free(left.min(Duration::from_millis(250))) {
                 return Ok(());
@@ -478,7 +479,7 @@ impl Job {
         let doing = "asking for whom the job waits";
         self.waits_for = None;
         self.tell(&ToAgent::Waits { version }, doing)?;
-        let asked = Instant::now();
+        let mut asked = Awake::begin();
         loop {
             if let Some((_, words)) = self.waits_for.take_if(|(about, _)| *about == version) {
                 return Ok(words);

@@ -1,11 +1,12 @@
 //! What the program has printed and not yet written: a version counts only when that is out, or a failure would lose it.
 
 use crate::client::say;
+use ft_sys::job_time::Awake;
 use ft_wire::Rank;
 use std::ffi::c_int;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Another thread may be printing. One that holds the stream for longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -21,10 +22,10 @@ unsafe extern "C" {
 pub(crate) fn empty_stdout(rank: Option<Rank>) {
     // SAFETY: libc's own variable, which a program sets, if at all, before it has threads.
     let stream = unsafe { STDOUT };
-    let until = Instant::now() + PATIENCE;
+    let mut waited = Awake::begin();
     // SAFETY: C's streams are never freed.
     while !stream.is_null() && unsafe { ftrylockfile(stream) } != 0 {
-        if Instant::now() >= until {
+        if waited.elapsed() >= PATIENCE {
             return complain(rank);
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -2,9 +2,9 @@
 
 use crate::ArenaError;
 use crate::layout::{
-    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, COMMITS, COPY_US, ENTRY, Entry, Extent, HEADER_BYTES,
-    ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK, ID_WORLD_SIZE, NOTIFY, PLACES, R_SEQUENCE, RESERVED, Record, STATE_COPIED,
-    STATE_EMPTY, STATE_WRITING, check, identity, parse_table, record, table_check, whole_pages,
+    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, CHECK_COMING, COMMITS, COPY_US, ENTRY, Entry, Extent,
+    HEADER_BYTES, ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK, ID_WORLD_SIZE, NOTIFY, PLACES, R_SEQUENCE, RESERVED, Record,
+    STATE_COPIED, STATE_EMPTY, STATE_WRITING, check, identity, parse_table, record, table_check, whole_pages,
 };
 use ft_sys::memory::{self, SharedMap};
 use std::hash::Hasher;
@@ -22,7 +22,7 @@ const CHUNK: usize = 512 << 10;
 pub struct AgentArena {
     fd: OwnedFd,
     header: SharedMap,
-    extent: Extent,
+    pub(crate) extent: Extent,
     rank: u32,
     world_size: u32,
 }
@@ -117,7 +117,7 @@ impl AgentArena {
         }
     }
 
-    fn words(&self) -> &[AtomicU64] {
+    pub(crate) fn words(&self) -> &[AtomicU64] {
         self.header.words()
     }
 
@@ -213,6 +213,9 @@ impl AgentArena {
         if self.words()[base + A_DROPPED].load(Acquire) == record.sequence {
             return PlaceState::Free;
         }
+        if record.check == CHECK_COMING {
+            return PlaceState::Writing;
+        }
         if let Err(why) = record.validate(place, self.rank, self.extent) {
             return PlaceState::Corrupt { why };
         }
@@ -230,8 +233,8 @@ impl AgentArena {
         PlaceState::Complete { checksum }
     }
 
-    /// The checksum (XXH3-64) of the version that `place` holds now: over its header, table and regions. Reads all of it, so
-    /// it belongs behind the copy, on a thread of its own.
+    /// The checksum (XXH3-64) of the version that `place` holds now: over what it is, its table and its regions, so that it is the
+    /// same wherever a copy of it lies. Reads all of it, so it belongs behind the copy, on a thread of its own.
     ///
     /// # Errors
     /// [`ArenaError::Damaged`] when the place holds no whole version or its table is damaged; [`ArenaError::Io`].
@@ -253,8 +256,8 @@ impl AgentArena {
             return Err(damaged("it claims more bytes than the arena occupies".into()));
         }
         let entries = self.table(place, &record)?;
-        let mut hasher = XxHash3_64::with_seed(u64::from(place));
-        for word in [record.sequence, record.version, record.epoch, record.rank, record.bytes, record.regions] {
+        let mut hasher = XxHash3_64::new();
+        for word in [record.version, record.epoch, record.rank, record.bytes, record.regions] {
             hasher.write(&word.to_le_bytes());
         }
         let mut buffer = vec![0; CHUNK.min(record.bytes as usize)];

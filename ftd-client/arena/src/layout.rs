@@ -61,6 +61,8 @@ pub(crate) const A_DROPPED: usize = 260;
 pub(crate) const STATE_EMPTY: u64 = 0;
 pub(crate) const STATE_WRITING: u64 = 0x0057_5249_5449_4e47;
 pub(crate) const STATE_COPIED: u64 = 0x0043_4f50_4945_4421;
+/// What the header's check is while the agent has a copy brought into a place: the place is not free for a rank, and holds nothing.
+pub(crate) const CHECK_COMING: u64 = 0x0043_4f4d_494e_4721;
 
 /// Looks at a record that changes while it is read.
 const LOOKS: u32 = 64;

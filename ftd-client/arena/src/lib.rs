@@ -19,12 +19,19 @@
 //! Each commit has a sequence number of its own. A place is free when it holds no commit, or when the agent has released
 //! exactly that commit ([`AgentArena::release`]). So a place cannot be taken for free between the rank's commit and the
 //! agent's first look at it, and a late release cannot hit a newer version.
+//!
+//! # Copies from elsewhere
+//! While its rank is on another node, the agent writes an arena itself: a version that was committed there is brought into a place
+//! of this one by somebody else, byte for byte, and counts when its [`Description`] has been written down and its bytes match that.
+//! A rank that comes to this node goes on with this arena.
 
 mod agent;
+mod copy;
 mod layout;
 mod rank;
 
 pub use agent::{AgentArena, PlaceInfo, PlaceState};
+pub use copy::Description;
 pub use layout::{ARENA_BYTES, LAYOUT, MAX_REGIONS, PLACE_LIMIT, PLACES, bytes_for};
 pub use rank::{Arena, Saved, SavedRegion, Writing};
 

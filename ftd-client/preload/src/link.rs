@@ -2,7 +2,7 @@
 
 use crate::native::{library_version, object_of};
 use crate::{above, create, mark, page};
-use ft_sys::channel::Channel;
+use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::rank::{ToAgent, ToRank};
 use ft_wire::{Flavour, Rank, Role, World};
 use std::ffi::{CString, c_void};
@@ -60,16 +60,27 @@ pub(crate) fn refuse_astray() {
     }
 }
 
-/// Has the agent end the job, whatever a wrapper makes of this process's end.
 fn astray(socket: Option<&Path>, why: String) -> ! {
     ft_sys::standard::occupy();
+    have_the_job_ended(socket, &ToAgent::Astray { why: why.clone() });
+    refuse(&format!("{why}: this process would be a job of its own"))
+}
+
+/// It is no fault of the program's that it has no MPI, and so its end is not to count as the program's own.
+fn unable(why: String) -> ! {
+    let socket = std::env::var_os("FT_SOCKET");
+    have_the_job_ended(socket.as_deref().map(Path::new), &ToAgent::Unable { why: why.clone() });
+    refuse(&why)
+}
+
+/// Has the agent end the job, whatever a wrapper makes of this process's end.
+fn have_the_job_ended(socket: Option<&Path>, why: &ToAgent) {
     if let Some(mut channel) = socket.and_then(|socket| Channel::dial(socket, Role::Rank, ABORT).ok())
-        && channel.send(&ToAgent::Astray { why: why.clone() }, &[]).is_ok()
+        && channel.send(why, &[]).is_ok()
     {
         // Normally the agent ends this process instead of answering.
         let _ = channel.receive::<ToRank>(Some(ABORT));
     }
-    refuse(&format!("{why}: this process would be a job of its own"))
 }
 
 /// The family of the loaded MPI: what the library says of itself, else what `--ft-mpi` says. Served as another family's it would
@@ -86,7 +97,7 @@ fn flavour(library: &str) -> Flavour {
         (Some((_, flavour)), _) => *flavour,
         (None, Some("openmpi")) => Flavour::OpenMpi,
         (None, Some("mpich")) => Flavour::Mpich,
-        (None, _) => refuse(&format!(
+        (None, _) => unable(format!(
             "the loaded MPI library (\"{}\") is of an unknown kind: say --ft-mpi=openmpi or --ft-mpi=mpich if it speaks like one of them",
             library.split_whitespace().collect::<Vec<_>>().join(" ")
         )),
@@ -108,29 +119,31 @@ pub(crate) fn join(init: *const c_void, session: bool) {
         astray(true_one.as_deref(), format!("cannot reach the agent of this job at {}: {error}", socket.display()))
     });
     let hello = ToAgent::Hello { world, rank, pid: page::pid() as i32, flavour, library, session };
-    let (answer, descriptors) = channel
-        .send(&hello, &[])
-        .and_then(|()| channel.receive::<ToRank>(Some(JOIN)))
-        .unwrap_or_else(|error| refuse(&format!("the agent of this job did not let the process join: {error}")));
+    let (answer, descriptors) =
+        channel.send(&hello, &[]).and_then(|()| channel.receive::<ToRank>(Some(JOIN))).unwrap_or_else(|error| {
+            let why = format!("the agent of this job did not let the process join: {error}");
+            // Of one that has died the shepherd knows, and ends this process.
+            if matches!(error, ChannelError::TimedOut(_)) { unable(why) } else { refuse(&why) }
+        });
     let (env, pmi_fd) = match answer {
         ToRank::Welcome { env, pmi_fd } => (env, pmi_fd),
         ToRank::Refused { reason } => refuse(&reason),
-        ToRank::Proceed => refuse("the agent of this job gave no proper answer to the process that joined"),
+        ToRank::Proceed => unable("the agent of this job gave no proper answer to the process that joined".into()),
     };
     let mut descriptors = descriptors.into_iter();
-    let Some(shared) = descriptors.next() else { refuse("the agent of this job sent no page to share") };
+    let Some(shared) = descriptors.next() else { unable("the agent of this job sent no page to share".into()) };
     for (name, value) in &env {
         set_variable(name, value.as_deref());
     }
     if pmi_fd {
-        let Some(fd) = descriptors.next() else { refuse("the agent of this job sent no PMI connection") };
+        let Some(fd) = descriptors.next() else { unable("the agent of this job sent no PMI connection".into()) };
         set_variable("PMI_FD", Some(fd.into_raw_fd().to_string().as_bytes()));
     }
     if flavour == Flavour::OpenMpi {
         find_prefix(init);
     }
     if let Err(error) = page::adopt(&shared) {
-        refuse(&format!("cannot share a page with the agent: {error}"));
+        unable(format!("cannot share a page with the agent: {error}"));
     }
     mark::register();
     create::joined();

@@ -4,9 +4,10 @@
 //! Only C's `stdout`, and only where descriptor 1 is the pipe that ftd itself made: a wrapper may have put a file there, and
 //! a program that has given the stream a buffer of its own, or none, has said what it wants.
 
+use ft_sys::job_time::Awake;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Another thread may be printing. One that holds the stream for longer keeps it as it is.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -32,10 +33,10 @@ pub(crate) fn make_live() {
     }
     // SAFETY: libc's own variable, which a program sets, if at all, before it has threads.
     let stream = unsafe { STDOUT };
-    let until = Instant::now() + PATIENCE;
+    let mut waited = Awake::begin();
     // SAFETY: C's streams are never freed.
     while !stream.is_null() && unsafe { ftrylockfile(stream) } != 0 {
-        if Instant::now() >= until {
+        if waited.elapsed() >= PATIENCE {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -2,7 +2,9 @@
 
 use crate::input::Input;
 use crate::link::{ConnectionId, Incoming, LinkError};
+use crate::unheard::Ears;
 use ft_sys::peer::Peer;
+use ft_wire::shepherd;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const MOST_PENDING: usize = 32;
 
 /// Accepts diallers for ever. Who dials while many others have not said what they are waits in front of the door.
-pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<Input>) {
+pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<Input>, ears: Ears) {
     let mut next: ConnectionId = 0;
     let launcher = nix::unistd::getppid().as_raw();
     let pending = Arc::new(Semaphore::new(MOST_PENDING));
@@ -38,7 +40,7 @@ pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<
         };
         next += 1;
         if let Ok(stream) = stream.into_std() {
-            tokio::spawn(serve(next, stream, peer, launcher, room, inputs.clone()));
+            tokio::spawn(serve(next, stream, (peer, launcher), room, inputs.clone(), ears.clone()));
         }
     }
 }
@@ -46,10 +48,10 @@ pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<
 async fn serve(
     connection: ConnectionId,
     stream: UnixStream,
-    peer: Peer,
-    launcher: i32,
+    (peer, launcher): (Peer, i32),
     room: OwnedSemaphorePermit,
     inputs: UnboundedSender<Input>,
+    ears: Ears,
 ) {
     let (role, link, incoming) = match Incoming::open(stream).await {
         Ok(opened) => opened,
@@ -65,7 +67,7 @@ async fn serve(
     }
     let _ = inputs.send(Input::Metered(Box::new(Input::Opened(connection, link, peer)), room));
     let end = match role {
-        ft_wire::Role::Shepherd => relay(incoming, &inputs, |m, fds| Input::Shepherd(connection, m, fds)).await,
+        ft_wire::Role::Shepherd => relay_shepherd(connection, incoming, &inputs, &ears).await,
         ft_wire::Role::Rank => relay(incoming, &inputs, |m, _| Input::Rank(connection, m)).await,
         ft_wire::Role::Client => relay(incoming, &inputs, |m, _| Input::Client(connection, m)).await,
         other => {
@@ -82,6 +84,24 @@ async fn serve(
     let _ = inputs.send(Input::Closed(connection));
 }
 
+/// The same for a shepherd: that a process has ended comes behind all that this has said itself.
+async fn relay_shepherd(
+    connection: ConnectionId,
+    mut incoming: Incoming,
+    inputs: &UnboundedSender<Input>,
+    ears: &Ears,
+) -> Result<(), LinkError> {
+    loop {
+        let (message, fds, room) = incoming.next_metered().await?;
+        if let shepherd::ToAgent::Exited { world, rank, .. } = message {
+            ears.hear_out(world, rank).await;
+        }
+        if inputs.send(Input::Metered(Box::new(Input::Shepherd(connection, message, fds)), room)).is_err() {
+            return Ok(());
+        }
+    }
+}
+
 /// Moves messages of one connection into the driver's queue.
 pub async fn relay<M: serde::de::DeserializeOwned>(
     mut incoming: Incoming,
@@ -93,5 +113,82 @@ pub async fn relay<M: serde::de::DeserializeOwned>(
         if inputs.send(Input::Metered(Box::new(wrap(message, fds)), room)).is_err() {
             return Ok(());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::input::outlet;
+    use crate::pmi;
+    use ft_wire::{Preamble, Role, encode, rank};
+    use std::io::Write;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    async fn dialled(role: Role) -> (UnixStream, crate::link::Link, Incoming) {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&Preamble::ours(role).to_bytes()).unwrap();
+        let (_, link, incoming) = Incoming::open(ours).await.unwrap();
+        link.trust();
+        (theirs, link, incoming)
+    }
+
+    /// The agent does not run from when the process starts until it has ended: the shepherd's socket is the first that something comes
+    /// from, and is read first.
+    #[tokio::test]
+    async fn a_process_has_said_all_before_its_end_is_told() {
+        let ((inputs, mut queue), ears) = (unbounded_channel(), Ears::default());
+        let (mut shepherd, _link, incoming) = dialled(Role::Shepherd).await;
+        let (mut preload, link, of_rank) = dialled(Role::Rank).await;
+        let (mut program, _answers) = pmi::listen((1, 0), outlet(&inputs, Input::Pmi), &ears).unwrap();
+        ears.add(1, 0, link.ear());
+        let (to, from) = (inputs.clone(), ears.clone());
+        tokio::spawn(async move { relay_shepherd(1, incoming, &to, &from).await });
+        tokio::spawn(async move { relay(of_rank, &inputs, |message, _| Input::Rank(2, message)).await });
+        tokio::task::yield_now().await;
+
+        let started = shepherd::ToAgent::Started { world: 1, rank: 0, pid: 7 };
+        let (oom, cpu_limit, waited) = (false, false, false);
+        let exited = shepherd::ToAgent::Exited { world: 1, rank: 0, pid: 7, status: 0, oom, cpu_limit, waited };
+        shepherd.write_all(&encode(&started, 0).unwrap()).unwrap();
+        program.write_all(b"cmd=init pmi_version=1 pmi_subversion=1\n").unwrap();
+        preload.write_all(&encode(&rank::ToAgent::Finalized, 0).unwrap()).unwrap();
+        shepherd.write_all(&encode(&exited, 0).unwrap()).unwrap();
+        shepherd.write_all(&encode(&shepherd::ToAgent::Emptied { world: 1 }, 0).unwrap()).unwrap();
+        let mut told = Vec::new();
+        for _ in 0..5 {
+            let Some(Input::Metered(input, _room)) = queue.recv().await else { panic!("{told:?}") };
+            told.push(match *input {
+                Input::Shepherd(_, shepherd::ToAgent::Started { .. }, _) => "started",
+                Input::Shepherd(_, shepherd::ToAgent::Exited { .. }, _) => "exited",
+                Input::Shepherd(_, shepherd::ToAgent::Emptied { .. }, _) => "emptied",
+                Input::Pmi(_) => "joined",
+                Input::Rank(_, rank::ToAgent::Finalized) => "finalized",
+                other => panic!("{other:?}"),
+            });
+        }
+        assert_eq!((told[0], told[3], told[4]), ("started", "exited", "emptied"), "{told:?}");
+    }
+
+    /// Who has died in the middle of a word has said no more, and one that goes on without its parent is not waited for.
+    #[tokio::test]
+    async fn nobody_waits_for_the_rest_of_a_word_or_for_what_is_said_later() {
+        let ((inputs, mut queue), ears) = (unbounded_channel(), Ears::default());
+        let (mut shepherd, _link, incoming) = dialled(Role::Shepherd).await;
+        let (mut preload, link, of_rank) = dialled(Role::Rank).await;
+        let (program, _answers) = pmi::listen((1, 0), outlet(&inputs, Input::Pmi), &ears).unwrap();
+        ears.add(1, 0, link.ear());
+        let to = inputs.clone();
+        tokio::spawn(async move { relay_shepherd(1, incoming, &to, &ears).await });
+        tokio::spawn(async move { relay(of_rank, &inputs, |message, _| Input::Rank(2, message)).await });
+        let half = encode(&rank::ToAgent::Abort { code: 70_000 }, 0).unwrap();
+        preload.write_all(&half[..half.len() - 1]).unwrap();
+        let (oom, cpu_limit, waited) = (false, false, false);
+        let exited = shepherd::ToAgent::Exited { world: 1, rank: 0, pid: 7, status: 0, oom, cpu_limit, waited };
+        shepherd.write_all(&encode(&exited, 0).unwrap()).unwrap();
+        let told = tokio::time::timeout(std::time::Duration::from_secs(60), queue.recv()).await.unwrap();
+        let Some(Input::Metered(input, _)) = told else { panic!("{told:?}") };
+        assert!(matches!(*input, Input::Shepherd(_, shepherd::ToAgent::Exited { .. }, _)), "{input:?}");
+        drop(program);
     }
 }

@@ -3,6 +3,8 @@
 use crate::arenas::Commit;
 use crate::environment;
 use crate::files;
+use crate::hear::nodes;
+use crate::layout::Layout;
 use crate::pmix;
 use crate::report;
 use crate::restart_files::RestartFiles;
@@ -14,8 +16,10 @@ use ft_wire::client::ToClient;
 use ft_wire::launcher::ToLauncher;
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
-use ftd_core::{EpochId, Event, Exit, Process, Report, SlotId, WorldId};
+use ftd_core::ranks::RankSet;
+use ftd_core::{EpochId, EpochRecord, Event, Exit, Process, Report, SlotId, WorldId};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Where a statically linked program of the MPICH family finds its `PMI_FD`.
@@ -24,7 +28,13 @@ const STATIC_PMI_FD: i32 = 200;
 const ABANDONED: Duration = Duration::from_millis(500);
 
 /// Starts a world's processes.
-pub fn launch(rooms: &mut Rooms, number: WorldNumber, epoch: Epoch, processes: Vec<(Process, SlotId)>) {
+pub fn launch(
+    rooms: &mut Rooms,
+    (number, epoch): (WorldNumber, Epoch),
+    layout: Arc<Layout>,
+    processes: Vec<(Process, SlotId)>,
+    parked: bool,
+) {
     match rooms.files.next_world(processes.len()) {
         Ok(sentences) => sentences.into_iter().for_each(|sentence| rooms.job.notice(sentence)),
         Err(reason) => {
@@ -45,7 +55,25 @@ pub fn launch(rooms: &mut Rooms, number: WorldNumber, epoch: Epoch, processes: V
             notebooks.display()
         ));
     }
-    let starts = starts(rooms, number, epoch, processes);
+    let starts = starts(rooms, World::new(number, epoch, layout), processes);
+    nodes::begin(rooms, number);
+    if parked {
+        rooms.worlds.park(number, starts);
+    } else {
+        start(rooms, number, starts);
+    }
+    rooms.pmix.warm_up(&mut rooms.job, &rooms.worlds);
+}
+
+/// The world is the job's from now on: those that have waited for that are started.
+pub fn release(rooms: &mut Rooms, number: WorldNumber) {
+    let parked = rooms.worlds.release(number);
+    if !parked.is_empty() {
+        start(rooms, number, parked);
+    }
+}
+
+fn start(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot, Start)>) {
     match rooms.job.spec.linked_in {
         None => starts.into_iter().for_each(|(slot, start)| {
             rooms.shepherds.tell(slot, &ToShepherd::Start(start));
@@ -56,18 +84,12 @@ pub fn launch(rooms: &mut Rooms, number: WorldNumber, epoch: Epoch, processes: V
         }
         Some(Flavour::Mpich) => start_static_mpich(rooms, number, starts),
     }
-    rooms.pmix.warm_up(&mut rooms.job, &rooms.worlds);
 }
 
 /// Makes the world; returns what is to be started for it.
-fn starts(
-    rooms: &mut Rooms,
-    number: WorldNumber,
-    epoch: Epoch,
-    processes: Vec<(Process, SlotId)>,
-) -> Vec<(Slot, Start)> {
+fn starts(rooms: &mut Rooms, mut world: World, processes: Vec<(Process, SlotId)>) -> Vec<(Slot, Start)> {
     let Rooms { job, shepherds, .. } = rooms;
-    let (mut world, mut starts) = (World::new(number, epoch), Vec::new());
+    let mut starts = Vec::new();
     for (process, SlotId(slot)) in processes {
         let rank = process.rank.0;
         if !shepherds.is_here(slot) {
@@ -78,11 +100,11 @@ fn starts(
         world.members.insert(rank, Member::new(process, slot));
         world.occupied.insert(slot);
         let start = Start {
-            world: number,
-            epoch,
+            world: world.number,
+            epoch: world.epoch,
             rank,
             argv: job.spec.argv.clone(),
-            env: environment::of_rank(job, number, epoch, rank),
+            env: environment::of_rank(job, &world, rank),
             cwd: job.spec.cwd.clone(),
             stdin: rank == 0,
             fd_at: None,
@@ -97,13 +119,18 @@ fn starts(
 
 /// The environment is complete from the start: nothing can be preloaded in front of this program's MPI.
 fn start_static_mpich(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot, Start)>) {
-    let Rooms { job, shepherds, pmi, .. } = rooms;
+    let Rooms { job, shepherds, worlds, pmi, .. } = rooms;
     let version = job.unless_set(ft_pmi1::VERSION.0, ft_pmi1::VERSION.1);
     for (slot, mut start) in starts {
-        let (fd, env) = match pmi.open(job, number, start.rank) {
+        let Some(layout) = worlds.get(number).map(|world| world.layout.clone()) else { return };
+        let (fd, env) = match pmi.open(job, number, &layout, start.rank) {
             Ok(opened) => opened,
             Err(error) => {
-                job.notice(format!("rank {}: no connection for PMI: {error}", start.rank));
+                let process = worlds.process(number, start.rank);
+                process.into_iter().for_each(|process| {
+                    let reason = format!("there is no connection for its PMI: {error}");
+                    job.report(Event::StartFailed { process, reason, status: 1 });
+                });
                 continue;
             }
         };
@@ -119,9 +146,10 @@ fn start_static_mpich(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot,
 
 /// Kills a world's processes.
 pub fn stop_world(rooms: &mut Rooms, number: WorldNumber) {
-    let Rooms { job, shepherds, worlds, files, lease, .. } = rooms;
+    let Rooms { job, shepherds, worlds, files, lease, pmix, .. } = rooms;
     lease.forget_stopped();
-    if worlds.stop(files, shepherds, number, job.over) == Stopping::Empty {
+    drop(pmix.take_deferred(number));
+    if worlds.stop(job, files, shepherds, number) == Stopping::Empty {
         rooms.world_emptied(number);
     }
 }
@@ -150,9 +178,10 @@ pub fn signal_ranks(rooms: &mut Rooms, signal: i32) {
     let Rooms { job, shepherds, worlds, pmix, .. } = rooms;
     job.told = true;
     shepherds.tell_all(&ToShepherd::Signal(signal));
-    for world in worlds.all().filter(|world| !world.stopping) {
-        let unborn = pmix.take_deferred(world.number).into_iter();
-        for process in unborn.filter_map(|(_, start)| world.members.get(&start.rank).map(|member| member.process)) {
+    let going: Vec<WorldNumber> = worlds.all().filter(|world| !world.stopping).map(|world| world.number).collect();
+    for number in going {
+        let unborn: Vec<_> = pmix.take_deferred(number).into_iter().chain(worlds.take_parked(number)).collect();
+        for process in unborn.into_iter().filter_map(|(_, start)| worlds.process(number, start.rank)) {
             job.report(Event::Exited { process, exit: Exit::Signal(signal), limit: None });
         }
     }
@@ -174,12 +203,25 @@ pub fn proceed(rooms: &mut Rooms, process: Process) {
     rooms.pmix.proceed(number, rank);
 }
 
+/// An epoch begins, and nothing is left of the world before it.
+pub fn freeze(rooms: &mut Rooms, epoch: Epoch, world: WorldNumber, record: Option<&EpochRecord>) {
+    if let Some(between) = &mut rooms.between {
+        between.over(world);
+    }
+    rooms.checkpoints.freeze(epoch, record);
+}
+
 /// This is what the ranks of an epoch take back: who waits for it is told.
-pub fn restore(rooms: &mut Rooms, epoch: Epoch, commit: Option<Commit>) {
+pub fn restore(
+    rooms: &mut Rooms,
+    (epoch, record): (Epoch, Option<&EpochRecord>),
+    commit: Option<Commit>,
+    away: RankSet,
+) {
     if let Some((version, _)) = commit {
         rooms.job.tell(&ToLauncher::Complete { version });
     }
-    rooms.checkpoints.restore(epoch, commit);
+    rooms.checkpoints.restore(&mut rooms.job, (epoch, record), commit, away);
     let Some(number) = rooms.worlds.of_epoch(epoch).map(|world| world.number) else { return };
     for rank in rooms.clients.awaiting(number) {
         rooms.answer_restore(number, rank);
@@ -195,8 +237,12 @@ pub fn answer_due(rooms: &Rooms, process: Process, yes: bool) {
 
 /// Tells people.
 pub fn tell(rooms: &mut Rooms, report: &Report) {
-    match report::text(report, rooms.restart_files) {
-        report::Text::Block(EpochId(epoch), block) => rooms.job.tell(&ToLauncher::Recovered { epoch, block }),
+    let here = match rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1) {
+        None => report::Here::Alone,
+        Some(cluster) => report::Here::Named(cluster.own().map(|node| node.name.clone()).unwrap_or_default()),
+    };
+    match report::text(report, rooms.restart_files, &here) {
+        report::Text::Block(EpochId(epoch), block) => rooms.job.recovered(epoch, &block),
         report::Text::Notice(notice) => rooms.job.notice(notice),
         report::Text::Silent => {}
     }
@@ -205,6 +251,9 @@ pub fn tell(rooms: &mut Rooms, report: &Report) {
 /// Ends what is left of the job on this node, and sweeps what it made.
 pub async fn clean_up(rooms: &mut Rooms, end: End) {
     drop(rooms.pmix.kill_all());
+    if let Some(ended) = rooms.checkpoints.kill() {
+        let _ = tokio::time::timeout(ABANDONED, ended).await;
+    }
     let job_dir = PathBuf::from(&rooms.job.spec.job_dir);
     let sweep = move || Litter::of_job(&job_dir).sweep(end).sentence();
     if let Ok(Some(sentence)) = tokio::task::spawn_blocking(sweep).await {

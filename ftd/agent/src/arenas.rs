@@ -4,7 +4,7 @@
 use crate::commits::{Commits, Hashed};
 use crate::link::ConnectionId;
 use crate::outlet::Outlet;
-use ft_arena::{AgentArena, ArenaError, PlaceInfo, PlaceState};
+use ft_arena::{AgentArena, ArenaError, Description, PlaceInfo, PlaceState};
 use ft_wire::{Epoch, Rank, Version};
 use ftd_core::inventory::{Holding, to_verify};
 use ftd_core::{EpochId, Groups, Inventory, Level, Stamp};
@@ -89,15 +89,24 @@ impl Arenas {
         }
     }
 
-    /// A descriptor of `rank`'s arena, which is made if it does not exist.
+    /// `rank`'s arena, which is made if it does not exist: its own, or one for copies while it is on another node.
     ///
     /// # Errors
-    /// When there is no memory, descriptor or thread left.
-    pub fn descriptor(&mut self, rank: Rank) -> Result<OwnedFd, ArenaError> {
+    /// When there is no memory or descriptor left.
+    pub fn arena(&mut self, rank: Rank) -> Result<Arc<AgentArena>, ArenaError> {
         if !self.held.contains_key(&rank) {
             let (arena, _) = AgentArena::create(rank, self.world_size)?;
             self.hold(rank, arena, 0);
         }
+        Ok(self.held[&rank].arena.clone())
+    }
+
+    /// A descriptor of the arena of a rank of this node, which is made if it does not exist.
+    ///
+    /// # Errors
+    /// When there is no memory, descriptor or thread left.
+    pub fn descriptor(&mut self, rank: Rank) -> Result<OwnedFd, ArenaError> {
+        self.arena(rank)?;
         let held = &self.held[&rank];
         self.commits.add(rank, held.arena.clone()).map_err(|source| ArenaError::Io {
             rank,
@@ -180,6 +189,15 @@ impl Arenas {
         Ok(())
     }
 
+    /// The same for copies from elsewhere; what was granted before stays so.
+    ///
+    /// # Errors
+    /// One sentence with the numbers.
+    pub fn reserve_more(&mut self, rank: Rank, place_bytes: u64) -> Result<(), String> {
+        let granted = self.held.get(&rank).map_or(0, |held| held.granted);
+        self.reserve(rank, place_bytes.max(granted))
+    }
+
     /// How long the copy of `rank`'s last checkpoint took, if it took one since it was asked last.
     pub fn fresh_cost(&mut self, rank: Rank) -> Option<Duration> {
         let held = self.held.get_mut(&rank)?;
@@ -240,17 +258,61 @@ impl Arenas {
         self.verified.get(&(rank, commit)).copied()
     }
 
-    /// The new epoch restores `commit`: that is kept, everything else may be overwritten.
+    /// A copy came from elsewhere, and is what its checksum says.
+    pub fn found(&mut self, rank: Rank, commit: Commit, place: u32) {
+        self.verified.insert((rank, commit), place);
+    }
+
+    /// The place in `rank`'s arena where `commit` lies whole, with its checksum, and what it is.
+    pub fn describe(&self, rank: Rank, commit: Commit) -> Option<(u32, Description)> {
+        let arena = &self.held.get(&rank)?.arena;
+        let all = (0..ft_arena::PLACES).filter_map(|place| Some((place, arena.describe(place)?)));
+        all.into_iter().find(|(_, found)| (found.version, found.epoch) == commit)
+    }
+
+    /// A place of `rank`'s arena for a copy of that many bytes that comes from elsewhere: one that holds nothing that is needed, or else,
+    /// when it `must` be had, that of what is oldest. Nothing: all are needed.
+    pub fn place_for_copy(
+        &mut self,
+        rank: Rank,
+        written: impl Fn(u32) -> bool,
+        must: bool,
+    ) -> Result<Option<(Arc<AgentArena>, u32)>, ArenaError> {
+        let arena = self.arena(rank)?;
+        if let Some(place) = arena.free_place(&written) {
+            return Ok(Some((arena, place)));
+        }
+        let whole = arena.scan().into_iter().filter(|info| info.is_whole() && !written(info.place));
+        let oldest = whole.min_by_key(|info| (info.version, info.epoch)).filter(|_| must);
+        oldest.iter().for_each(|info| arena.discard(info.place, info.sequence));
+        Ok(oldest.map(|info| (arena, info.place)))
+    }
+
+    /// The new epoch restores `commit`: what is newer, or damaged, is never to be restored, and may be overwritten.
     pub fn begin_epoch(&mut self, commit: Option<Commit>) {
         self.frozen = false;
         for (rank, held) in &self.held {
-            let keep = commit.and_then(|c| self.verified.get(&(*rank, c)));
             for info in held.arena.scan_released() {
-                if Some(&info.place) == keep {
+                let of_place = (info.version, info.epoch);
+                let verified = self.verified.get(&(*rank, of_place)) == Some(&info.place);
+                if verified && commit.is_some_and(|commit| of_place <= commit) {
                     held.arena.keep(info.place, info.sequence);
                 } else {
                     held.arena.discard(info.place, info.sequence);
                 }
+            }
+        }
+    }
+
+    /// Of what was there before this epoch only these are needed any more, the newest of which is restored.
+    pub fn keep(&self, commits: &[Commit]) {
+        let Some(newest) = commits.iter().max() else { return };
+        for (arena, info) in
+            self.held.values().flat_map(|held| held.arena.scan().into_iter().map(|info| (&held.arena, info)))
+        {
+            let of_place = (info.version, info.epoch);
+            if info.is_whole() && of_place < *newest && !commits.contains(&of_place) {
+                arena.release(info.place, info.sequence);
             }
         }
     }
@@ -267,6 +329,14 @@ impl Arenas {
             }
         }
     }
+}
+
+/// Whether what lies in a place is what its checksum says.
+///
+/// # Errors
+/// One sentence.
+pub fn check(arena: &AgentArena, place: u32) -> Result<(), String> {
+    arena.verify(place).map(drop).map_err(|error| error.to_string())
 }
 
 /// Reads what ftd-core wants to know of, and tells where that lies.

@@ -7,15 +7,20 @@ use crate::full_places::FullPlaces;
 use crate::job::Job;
 use crate::link::ConnectionId;
 use crate::outlet::Outlet;
+use crate::partners::{self, Partners};
 use crate::shepherds::Shepherds;
 use crate::versions::Versions;
 use crate::worlds::Worlds;
 use ft_arena::ArenaError;
+use ft_sys::job_time;
+use ft_wire::copies::CopyWord;
 use ft_wire::shepherd::ToShepherd;
 use ft_wire::{Epoch, Rank, Version};
-use ftd_core::{EpochId, Event, Inventory, Level, Stamp};
+use ftd_core::ranks::RankSet;
+use ftd_core::{EpochId, EpochRecord, Event, Holding, Inventory, Level, NodeId, Stamp};
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// A rank whose places are all full for so long is waiting for somebody: long against any checksum and any step, short
 /// against the minute after which `ft_checkpoint` gives up.
@@ -26,6 +31,8 @@ const FULL_FOR: Duration = Duration::from_secs(10);
 pub enum News {
     /// Of the arenas.
     Arenas(arenas::News),
+    /// Of copies in other nodes' memory.
+    Partners(partners::News),
     /// It is time to look whether ranks whose places were full still wait.
     PlacesFull,
 }
@@ -34,8 +41,14 @@ pub enum News {
 #[derive(Debug)]
 pub struct Checkpoints {
     arenas: Arenas,
+    /// Copies on other nodes, where there are others.
+    partners: Option<Partners>,
+    /// What is told of when nobody can write to an arena any more.
+    inventory: Option<Event>,
     /// What the ranks of an epoch take back, once that is known.
     restore: Option<(Epoch, Option<Commit>)>,
+    /// Ranks of that epoch whose copies are not here: they wait.
+    away: RankSet,
     versions: Versions,
     full_places: FullPlaces,
     /// No other node holds any.
@@ -48,7 +61,10 @@ impl Checkpoints {
     pub fn new(job: &Job, nodes: usize, news: Outlet<News>) -> Checkpoints {
         Checkpoints {
             arenas: Arenas::new(job.spec.world_size, news.of(News::Arenas)),
+            partners: Partners::new(job, news.of(News::Partners)),
+            inventory: None,
             restore: None,
+            away: RankSet::new(),
             versions: Versions::default(),
             full_places: FullPlaces::default(),
             alone: nodes < 2,
@@ -66,9 +82,10 @@ impl Checkpoints {
         self.arenas.ranks().is_empty()
     }
 
-    /// Whether the arenas of so many ranks are here.
-    pub fn has_all(&self, world_size: u32) -> bool {
-        self.arenas.ranks().len() == world_size as usize
+    /// Whether the arenas of these ranks are here.
+    pub fn has_all(&self, ranks: &[Rank]) -> bool {
+        let here = self.arenas.ranks();
+        ranks.iter().all(|rank| here.contains(rank))
     }
 
     /// A descriptor of a rank's arena, which is made if it does not exist.
@@ -130,7 +147,13 @@ impl Checkpoints {
         match news {
             News::Arenas(arenas::News::Hashed(hashed)) => self.hashed(job, worlds, &hashed),
             News::Arenas(arenas::News::Verified(epoch, verified)) => self.verified(job, epoch, verified),
-            News::PlacesFull => self.places_full(job),
+            News::Partners(news) => {
+                if let Some(partners) = &mut self.partners {
+                    partners.take(job, &mut self.arenas, news);
+                }
+                self.tell_inventory(job);
+            }
+            News::PlacesFull => self.places_full(job, worlds),
         }
     }
 
@@ -139,6 +162,9 @@ impl Checkpoints {
         let of_epoch = worlds.of_epoch(epoch).and_then(|world| world.members.get(&hashed.rank));
         if let Some(process) = of_epoch.map(|member| member.process) {
             job.report(Event::Committed { process, version: ftd_core::Version(version), level: Level::Own });
+            if let Some(partners) = &mut self.partners {
+                partners.send(job, &self.arenas, hashed.rank, (version, epoch));
+            }
             self.compare_versions(job, epoch, hashed.rank);
         }
     }
@@ -151,16 +177,21 @@ impl Checkpoints {
         }
         if let Some(newest) = self.versions.newest(rank)
             && self.arenas.is_full(rank)
-            && self.full_places.note((epoch, rank, newest), Instant::now())
+            && self.full_places.note((epoch, rank, newest), job_time::now())
         {
             self.look_at_full_places_in(ft_sys::timescale::scaled(FULL_FOR));
         }
     }
 
     /// Who is missing, for a rank that has given up waiting. What lies in the places counts, with or without its checksum.
-    pub fn waits_for(&self, job: &Job, epoch: Epoch, rank: Rank) -> String {
+    pub fn waits_for(&self, job: &Job, epoch: Epoch, rank: Rank, ranks: &[Rank]) -> String {
         let held = |rank| self.arenas.versions(rank, epoch);
-        self.versions.missing(epoch, &held(rank), job.spec.world_size, held).unwrap_or_else(|| {
+        let missing = self.versions.missing(epoch, &held(rank), ranks, held);
+        let on_way = || self.partners.as_ref().and_then(|partners| partners.waits_for(job, rank));
+        missing.or_else(on_way).unwrap_or_else(|| {
+            if ranks.len() < job.spec.world_size as usize {
+                return "no rank of this node is missing: the checkpoint of one on another node is waited for".into();
+            }
             "no rank is missing, but the agent has not yet read what they all wrote, for its checksums".into()
         })
     }
@@ -168,19 +199,20 @@ impl Checkpoints {
     fn look_at_full_places_in(&self, wait: Duration) {
         let news = self.news.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(wait).await;
+            crate::wait::passed(wait).await;
             news.send(News::PlacesFull);
         });
     }
 
-    fn places_full(&mut self, job: &Job) {
-        let (due, next) = self.full_places.due(ft_sys::timescale::scaled(FULL_FOR), Instant::now());
+    fn places_full(&mut self, job: &Job, worlds: &Worlds) {
+        let (due, next) = self.full_places.due(ft_sys::timescale::scaled(FULL_FOR), job_time::now());
         if let Some(next) = next {
             self.look_at_full_places_in(next);
         }
         for (epoch, rank, newest) in due.into_iter().filter(|(_, rank, _)| self.arenas.is_full(*rank)) {
             let patience = format!("{} s", FULL_FOR.as_secs());
-            let said = self.versions.still_waiting(epoch, rank, newest, job.spec.world_size, &patience);
+            let Some(world) = worlds.of_epoch(epoch) else { continue };
+            let said = self.versions.still_waiting(epoch, rank, newest, world.layout.local(), &patience);
             if let Some(sentence) = said {
                 job.notice(sentence);
             }
@@ -188,7 +220,11 @@ impl Checkpoints {
     }
 
     /// An epoch begins, and the ranks of the one before it are gone: nothing is committed any more, and what there is is read.
-    pub fn freeze(&mut self, epoch: Epoch) {
+    pub fn freeze(&mut self, epoch: Epoch, record: Option<&EpochRecord>) {
+        self.inventory = None;
+        if let (Some(partners), Some(record)) = (&mut self.partners, record) {
+            partners.freeze(record.clone());
+        }
         self.arenas.freeze(epoch, self.alone);
     }
 
@@ -197,21 +233,88 @@ impl Checkpoints {
             job.notice(format!("a checkpoint is damaged and not used: {sentence}"));
         }
         self.arenas.note(&verified);
-        let copies = verified.copies.into_iter();
-        let copies = copies.map(|(rank, (version, epoch), _)| (ftd_core::Rank(rank), stamp(version, epoch)));
-        let inventory = Inventory::own(copies);
-        job.report(Event::InventoryTaken { epoch: EpochId(epoch), inventory });
+        let here = self.partners.as_ref().map(Partners::ranks_here);
+        let level = |rank: Rank| match &here {
+            Some(here) if !here.contains(&rank) => Level::Partner,
+            _ => Level::Own,
+        };
+        let holding = |(rank, (version, epoch), _): (Rank, Commit, u32)| Holding {
+            owner: ftd_core::Rank(rank),
+            stamp: stamp(version, epoch),
+            level: level(rank),
+        };
+        let inventory = Inventory { holdings: verified.copies.into_iter().map(holding).collect() };
+        self.inventory = Some(Event::InventoryTaken { epoch: EpochId(epoch), inventory });
+        self.tell_inventory(job);
+    }
+
+    /// What was read is told of when it cannot change any more.
+    fn tell_inventory(&mut self, job: &mut Job) {
+        if self.partners.as_ref().is_none_or(Partners::is_still) {
+            self.inventory.take().into_iter().for_each(|event| job.report(event));
+        }
     }
 
     /// This is what the ranks of an epoch take back.
-    pub fn restore(&mut self, epoch: Epoch, commit: Option<Commit>) {
-        self.restore = Some((epoch, commit));
+    pub fn restore(
+        &mut self,
+        job: &mut Job,
+        (epoch, record): (Epoch, Option<&EpochRecord>),
+        commit: Option<Commit>,
+        away: RankSet,
+    ) {
+        (self.restore, self.away) = (Some((epoch, commit)), away);
         self.arenas.begin_epoch(commit);
+        let Some((partners, record)) = self.partners.as_mut().zip(record) else { return };
+        partners.begin(record.clone());
+        // The partner may be gone: what is restored is sent again, and what has been committed since.
+        for rank in partners.ranks_here() {
+            let restored = commit.filter(|_| !self.away.contains(ftd_core::Rank(rank)));
+            let since = self.arenas.versions(rank, epoch).into_iter().map(|version| (version, epoch));
+            for commit in restored.into_iter().chain(since) {
+                partners.send(job, &self.arenas, rank, commit);
+            }
+        }
+    }
+
+    /// The copy of a rank of this node is to be brought from there.
+    pub fn fetch(&mut self, job: &mut Job, epoch: EpochId, rank: ftd_core::Rank, commit: Commit, from: NodeId) {
+        match &mut self.partners {
+            Some(partners) => partners.fetch(job, rank.0, commit, from),
+            None => job.report(Event::NotFetched { epoch, rank, from }),
+        }
+    }
+
+    /// Another node says something of a copy.
+    pub fn hear(&mut self, job: &mut Job, from: NodeId, word: CopyWord) {
+        if let Some(partners) = &mut self.partners {
+            partners.hear(job, &mut self.arenas, from, word);
+        }
+    }
+
+    /// The ranks whose copies have come since this was asked last, and in which epoch.
+    pub fn take_fetched(&mut self) -> Vec<(Epoch, Rank)> {
+        let fetched = self.partners.as_mut().map(Partners::take_fetched).unwrap_or_default();
+        fetched.iter().for_each(|rank| self.away = self.away.without(&RankSet::from_iter([ftd_core::Rank(*rank)])));
+        let epoch = self.restore.map_or(0, |(epoch, _)| epoch);
+        fetched.into_iter().map(|rank| (epoch, rank)).collect()
+    }
+
+    /// `ft-ship` is to be asked whether it is there.
+    pub fn ask(&mut self, job: &Job) {
+        let said = self.partners.as_mut().and_then(Partners::ask);
+        said.into_iter().for_each(|line| job.notice(line));
+    }
+
+    /// The job is over: nothing is sent any more.
+    pub fn kill(&mut self) -> Option<JoinHandle<()>> {
+        self.partners.as_mut().and_then(Partners::kill)
     }
 
     /// What a rank takes back in an epoch, and where it lies; nothing at all while that is not known.
     pub fn found(&self, epoch: Epoch, rank: Rank) -> Option<Option<(Version, u32)>> {
         match self.restore {
+            Some((known, _)) if known == epoch && self.away.contains(ftd_core::Rank(rank)) => None,
             Some((known, commit)) if known == epoch => {
                 Some(commit.and_then(|commit| self.arenas.place(rank, commit).map(|place| (commit.0, place))))
             }
@@ -220,10 +323,26 @@ impl Checkpoints {
         }
     }
 
+    /// Every agent has what is restored: of what was there before the epoch only these are needed any more.
+    pub fn keep(&mut self, job: &mut Job, commits: &[Commit]) {
+        if let Some((version, _)) = commits.iter().max() {
+            self.versions.completed(*version);
+        }
+        self.arenas.keep(commits);
+        if let Some(partners) = &mut self.partners {
+            partners.keep(commits);
+            partners.go_on(job, &mut self.arenas);
+        }
+    }
+
     /// This version is complete: what is older is needed no more.
-    pub fn complete(&mut self, version: Version) {
+    pub fn complete(&mut self, job: &mut Job, version: Version) {
         self.versions.completed(version);
         self.arenas.retire(version);
+        if let Some(partners) = &mut self.partners {
+            partners.retire(version);
+            partners.go_on(job, &mut self.arenas);
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Clients {
                     one.await;
                 }
             };
-            let _ = tokio::time::timeout(TELLING, all).await;
+            let _ = crate::wait::within(TELLING, all).await;
             link.send(&ToClient::Finalized);
         });
     }

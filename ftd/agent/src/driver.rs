@@ -2,34 +2,74 @@
 //! report to ftd-core, and the effects that come back to the rooms again.
 
 use crate::act;
+use crate::arenas::Commit;
+use crate::between::Between;
 use crate::config;
 use crate::epochs::Epochs;
 use crate::error::AgentError;
 use crate::hear;
 use crate::input::{Input, outlet};
-use crate::job::now;
+use crate::job::Time;
+use crate::layout::Layout;
 use crate::link::Link;
 use crate::pmix::Follows;
 use crate::pmix_host;
 use crate::rooms::Rooms;
 use crate::timer::Timer;
+use crate::unheard::Ears;
 use ft_store::Embedded;
 use ft_sys::litter::End;
 use ft_wire::Slot;
 use ft_wire::launcher::{Before, JobSpec, ToLauncher};
 use ftd_core::agent::Stage;
-use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Predecessor, SlotId};
+use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Predecessor, Process, SlotId, WorldId};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+/// What the launcher hands over, and keeps for the next agent.
+pub struct Handed {
+    store: OwnedFd,
+    notices: OwnedFd,
+    /// TCP and UDP, for the other nodes.
+    sockets: Option<[OwnedFd; 2]>,
+}
+
+impl Handed {
+    /// In the order of the wire; nothing when they are not as many as the job needs.
+    pub fn of(spec: &JobSpec, fds: Vec<OwnedFd>) -> Option<Handed> {
+        let mut fds = fds.into_iter();
+        let (store, notices) = (fds.next()?, fds.next()?);
+        let sockets = match &spec.cluster {
+            Some(_) => Some([fds.next()?, fds.next()?]),
+            None => None,
+        };
+        fds.next().is_none().then_some(Handed { store, notices, sockets })
+    }
+}
+
+/// How the job ended here.
+struct Ended {
+    status: i32,
+    reason: Option<String>,
+    /// The node is not in the job any more.
+    left_out: bool,
+}
+
 /// The agent of one job on one node.
 pub struct Driver {
+    me: NodeId,
+    /// The nodes' names, by their numbers.
+    hosts: Vec<String>,
     core: Agent,
     rooms: Rooms,
     epochs: Epochs,
+    /// Of the record that the other nodes are known by.
+    adopted: EpochId,
     timer: Timer,
-    ended: Option<(i32, Option<String>)>,
+    time: Time,
+    ended: Option<Ended>,
 }
 
 impl Driver {
@@ -39,21 +79,43 @@ impl Driver {
     /// When the job's directory or the store cannot be used.
     pub fn new(
         spec: JobSpec,
-        store: Embedded,
-        notices: OwnedFd,
+        handed: Handed,
         launcher: Link,
-        inputs: &UnboundedSender<Input>,
+        (inputs, ears): (&UnboundedSender<Input>, &Ears),
         before: Option<Before>,
     ) -> Result<Driver, AgentError> {
-        let before = before.map(|before| Predecessor { died: Micros(before.died), reported: EpochId(before.reported) });
+        let before = before.map(|before| Predecessor {
+            died: Micros(before.died),
+            reported: EpochId(before.reported),
+            speaks_mpi: before.mpi,
+        });
         let config = config::job_config(&spec)?;
         let nodes = config.nodes.len() as usize;
-        let core = Agent::new(NodeId(0), config).succeeding(before);
+        let time = Time::of(nodes);
+        let incarnation = ft_sys::process::micros_since_boot().max(1);
+        let me = NodeId(spec.cluster.as_ref().map_or(0, |cluster| cluster.me));
+        let core = Agent::new(me, config).incarnation(incarnation).succeeding(before);
+        let Handed { store, notices, sockets } = handed;
+        let epochs = match &spec.cluster {
+            None => Epochs::own(Embedded::open(std::fs::File::from(store))?),
+            Some(cluster) => Epochs::shared(cluster, outlet(inputs, Input::Store))?,
+        };
+        let between = match (&spec.cluster, sockets) {
+            (Some(cluster), Some(sockets)) => {
+                let news = outlet(inputs, Input::Between);
+                Some(Between::open(&spec.job, cluster, incarnation, sockets, news)?)
+            }
+            _ => None,
+        };
         Ok(Driver {
+            me,
+            hosts: hosts(&spec),
             core,
-            rooms: Rooms::new(spec, notices, launcher, nodes, inputs)?,
-            epochs: Epochs::new(store),
-            timer: Timer::new(outlet(inputs, |()| Input::Timer)),
+            rooms: Rooms::new(spec, notices, launcher, between, nodes, (inputs, ears))?,
+            epochs,
+            adopted: EpochId(0),
+            timer: Timer::new(outlet(inputs, |()| Input::Timer), time),
+            time,
             ended: None,
         })
     }
@@ -74,14 +136,14 @@ impl Driver {
             self.take(input);
             self.settle().await;
         }
-        if let Some((status, reason)) = self.ended.take() {
+        if let Some(Ended { status, reason, left_out }) = self.ended.take() {
             let end = match self.rooms.worlds.newest() {
                 Some(world) if status == 0 => End::Well(world),
                 Some(world) => End::Own(world),
                 None => End::Killed,
             };
             act::clean_up(&mut self.rooms, end).await;
-            self.rooms.job.tell(&ToLauncher::End { status, reason });
+            self.rooms.job.ended(status, reason, left_out);
             let closed = async { while !matches!(inputs.recv().await, None | Some(Input::LauncherClosed)) {} };
             let _ = tokio::time::timeout(Duration::from_secs(5), closed).await;
         }
@@ -89,16 +151,33 @@ impl Driver {
 
     /// Feeds ftd-core all that was reported, and all that follows from it.
     async fn settle(&mut self) {
-        while let Some(event) = self.rooms.job.next_event() {
+        while let Some(event) = self.next_event() {
             tracing::debug!(?event, "event");
-            let effects = self.core.step(now(), event);
+            let effects = self.core.step(self.time.now(), event);
             self.rooms.job.over = self.core.stage() == Stage::Ending;
+            self.rooms.job.refused = self.core.refuses();
+            self.adopt();
             self.rooms.lease.write(&self.rooms.shepherds, self.core.lease());
             for effect in effects {
                 tracing::debug!(?effect, "effect");
                 self.carry_out(effect).await;
             }
         }
+    }
+
+    /// The next event, also of what other nodes are told because of those before it.
+    fn next_event(&mut self) -> Option<Event> {
+        self.rooms.job.next_event().or_else(|| {
+            hear::nodes::see_to_wishes(&mut self.rooms);
+            self.rooms.job.next_event()
+        })
+    }
+
+    /// Who is in the job is known to those who speak with the other nodes before anything is said in the new epoch.
+    fn adopt(&mut self) {
+        let Some(record) = self.core.record().filter(|record| record.epoch != self.adopted) else { return };
+        self.adopted = record.epoch;
+        self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
     }
 
     fn take(&mut self, input: Input) {
@@ -123,6 +202,7 @@ impl Driver {
                 }
             }
             Input::Pmix(pmix_host::News::Closed { host, reason }) => pmix.left(job, worlds, host, &reason),
+            Input::Pmix(pmix_host::News::Again(world)) => pmix.serve_again(job, worlds, world),
             Input::Pmi(said) => {
                 pmi.take(job, worlds, shepherds, &said);
                 if said.bytes.is_empty() {
@@ -139,8 +219,22 @@ impl Driver {
                 }
             }
             Input::Lone(news) => lone.take(job, worlds, news),
-            Input::Checkpoints(news) => checkpoints.take(job, worlds, news),
+            Input::Checkpoints(news) => {
+                checkpoints.take(job, worlds, news);
+                rooms.copies_have_come();
+            }
+            Input::Store(news) => self.epochs.take(job, news),
+            Input::Between(news) => hear::nodes::take(rooms, news),
             Input::Timer => job.report(Event::Timer),
+        }
+    }
+
+    /// Starts a world's processes: the record that it stands in is the newest.
+    fn launch(&mut self, world: WorldId, epoch: EpochId, processes: Vec<(Process, SlotId)>, parked: bool) {
+        let record = self.core.record().filter(|record| record.epoch == epoch);
+        match record.and_then(|record| Layout::of(record, self.me, &self.hosts)) {
+            Some(layout) => act::launch(&mut self.rooms, (world.0, epoch.0), Arc::new(layout), processes, parked),
+            None => tracing::error!(%world, "a world of which no record tells was to be started"),
         }
     }
 
@@ -149,40 +243,56 @@ impl Driver {
         match effect {
             Effect::ReadStore => {
                 let read = self.epochs.read(&rooms.job).await;
-                rooms.job.report(read);
+                read.into_iter().for_each(|read| rooms.job.report(read));
             }
-            Effect::Cas { expected, record, .. } => {
-                let answer = self.epochs.swap(&rooms.job, expected, &record).await;
-                rooms.job.report(answer);
+            Effect::Cas { expected, leases, record } => {
+                let answer = self.epochs.swap(&rooms.job, expected, &record, &leases).await;
+                answer.into_iter().for_each(|answer| rooms.job.report(answer));
             }
-            Effect::Send { to, .. } => tracing::warn!(?to, "there is no other node on one machine"),
+            Effect::Send { to, message } => match &rooms.between {
+                Some(between) => between.say(to, &message),
+                None => tracing::warn!(?to, "there is no other node on one machine"),
+            },
             Effect::WakeAt(at) => self.timer.wake_at(at),
-            Effect::Launch { world, epoch, processes, parked: _ } => act::launch(rooms, world.0, epoch.0, processes),
-            // A fresh world is released by being started.
-            Effect::Release(world) => rooms.worlds.release(world.0),
+            Effect::Launch { world, epoch, processes, parked } => self.launch(world, epoch, processes, parked),
+            Effect::Release(world) => act::release(rooms, world.0),
             Effect::StopWorld(world) => act::stop_world(rooms, world.0),
             Effect::Pause => rooms.lease.stop(&rooms.shepherds),
             Effect::Continue => rooms.lease.go_on(),
             Effect::Survey => act::survey(rooms),
             Effect::Drain(world) => rooms.job.tell(&ToLauncher::Drain { world: world.0 }),
-            Effect::TakeInventory { epoch, world: _ } => rooms.checkpoints.freeze(epoch.0),
-            Effect::Restore { epoch, stamp, .. } => {
-                act::restore(rooms, epoch.0, stamp.map(|s| (s.version.0, s.epoch.0)));
+            Effect::TakeInventory { epoch, world } => {
+                act::freeze(rooms, epoch.0, world.0, self.core.record());
             }
-            // On one machine every copy is on the node of its rank, and nobody else offers one.
-            Effect::Fetch { epoch, rank, from, .. } => rooms.job.report(Event::NotFetched { epoch, rank, from }),
+            Effect::Restore { epoch, stamp, away, .. } => {
+                let record = (epoch.0, self.core.record());
+                act::restore(rooms, record, stamp.map(|s| (s.version.0, s.epoch.0)), away);
+            }
+            Effect::Fetch { epoch, rank, stamp, from } => {
+                rooms.checkpoints.fetch(&mut rooms.job, epoch, rank, (stamp.version.0, stamp.epoch.0), from);
+            }
             Effect::Keep { stamps, .. } => {
-                if let Some(newest) = stamps.last() {
-                    rooms.checkpoints.complete(newest.version.0);
-                }
+                let stamps: Vec<Commit> = stamps.iter().map(|stamp| (stamp.version.0, stamp.epoch.0)).collect();
+                rooms.checkpoints.keep(&mut rooms.job, &stamps);
             }
-            Effect::Retire { complete, .. } => rooms.checkpoints.complete(complete.0),
+            Effect::Retire { complete, .. } => rooms.checkpoints.complete(&mut rooms.job, complete.0),
             Effect::AnswerDue { process, yes } => act::answer_due(rooms, process, yes),
             Effect::Proceed { process, .. } => act::proceed(rooms, process),
             Effect::Signal { signal } => act::signal_ranks(rooms, signal),
             Effect::NeedSlot => rooms.job.tell(&ToLauncher::NeedSlot),
             Effect::Report(report) => act::tell(rooms, &report),
-            Effect::End { status, reason } => self.ended = Some(rooms.worlds.unless_late(status, reason)),
+            Effect::End { status, reason, left_out } => {
+                let (status, reason) = rooms.worlds.unless_late(status, reason);
+                self.ended = Some(Ended { status, reason, left_out });
+            }
         }
+    }
+}
+
+/// What MPI libraries find the nodes to be called, by their numbers: the same list on all of them.
+fn hosts(spec: &JobSpec) -> Vec<String> {
+    match &spec.cluster {
+        None => vec![ft_sys::process::host_name().unwrap_or_default()],
+        Some(cluster) => cluster.nodes.iter().map(|node| node.host.clone()).collect(),
     }
 }

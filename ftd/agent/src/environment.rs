@@ -3,13 +3,16 @@
 use crate::files;
 use crate::job::Job;
 use crate::loners;
+use crate::world::World;
+use ft_wire::Rank;
 use ft_wire::launcher::reaches_ranks;
-use ft_wire::{Epoch, Rank, World as WorldNumber};
 use std::os::unix::ffi::OsStringExt;
 
 /// A rank's whole environment, as its shepherd's child gets it.
-pub fn of_rank(job: &Job, world: WorldNumber, epoch: Epoch, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> {
+pub fn of_rank(job: &Job, world: &World, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> {
     let spec = &job.spec;
+    let local = world.layout.local_rank(rank).unwrap_or_default().to_string();
+    let local_size = world.layout.local().len().to_string();
     let mut env: Vec<(Vec<u8>, Vec<u8>)> =
         spec.env.iter().filter(|(key, _)| reaches_ranks(key) && key != b"LD_PRELOAD").cloned().collect();
     let mut set_path = |key: &str, name: &str| {
@@ -19,19 +22,24 @@ pub fn of_rank(job: &Job, world: WorldNumber, epoch: Epoch, rank: Rank) -> Vec<(
     set_path("FT_CHECKPOINT_DIR", files::NAME);
     let mut set = |key: &str, value: String| env.push((key.as_bytes().to_vec(), value.into_bytes()));
     set("FT_JOB", spec.job.clone());
-    set("FT_WORLD", world.to_string());
-    set("FT_EPOCH", epoch.to_string());
+    set("FT_WORLD", world.number.to_string());
+    set("FT_EPOCH", world.epoch.to_string());
     set("FT_RANK", rank.to_string());
     set("FT_SIZE", spec.world_size.to_string());
-    set("FT_LOCAL_RANK", rank.to_string());
-    set("FT_LOCAL_SIZE", spec.world_size.to_string());
+    set("FT_LOCAL_RANK", local.clone());
+    set("FT_LOCAL_SIZE", local_size.clone());
     set("FT_MODE", spec.mode.clone());
     // Programs and wrappers look at what mpirun sets (to choose a device, for example), long before MPI_Init.
-    for (key, value) in [("RANK", rank), ("LOCAL_RANK", rank), ("NODE_RANK", rank)] {
-        set(&format!("OMPI_COMM_WORLD_{key}"), value.to_string());
-    }
-    for key in ["SIZE", "LOCAL_SIZE"] {
-        set(&format!("OMPI_COMM_WORLD_{key}"), spec.world_size.to_string());
+    let (all, size) = (rank.to_string(), spec.world_size.to_string());
+    let of_mpirun = [
+        ("RANK", all),
+        ("LOCAL_RANK", local.clone()),
+        ("NODE_RANK", local),
+        ("SIZE", size),
+        ("LOCAL_SIZE", local_size),
+    ];
+    for (key, value) in of_mpirun {
+        set(&format!("OMPI_COMM_WORLD_{key}"), value);
     }
     if spec.mpi != "auto" {
         set("FT_MPI", spec.mpi.clone());

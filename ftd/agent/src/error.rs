@@ -1,5 +1,6 @@
 //! Why the agent cannot work.
 
+use crate::between::BetweenError;
 use crate::link::LinkError;
 use std::path::PathBuf;
 
@@ -29,6 +30,9 @@ pub enum AgentError {
     /// The embedded store cannot be used.
     #[error(transparent)]
     Store(#[from] ft_store::StoreError),
+    /// The other nodes cannot be reached.
+    #[error(transparent)]
+    Between(#[from] BetweenError),
     /// A system call failed.
     #[error("{0}")]
     Io(std::io::Error),

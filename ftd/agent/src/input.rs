@@ -1,6 +1,8 @@
 //! What can happen to the agent.
 
+use crate::between;
 use crate::checkpoints;
+use crate::epochs;
 use crate::link::{ConnectionId, Link};
 use crate::lone;
 use crate::outlet::Outlet;
@@ -45,6 +47,10 @@ pub enum Input {
     Lone(lone::News),
     /// Of checkpoints.
     Checkpoints(checkpoints::News),
+    /// Of the store.
+    Store(epochs::News),
+    /// Of other nodes.
+    Between(between::News),
     /// A timer that ftd-core asked for.
     Timer,
     /// What a peer said, with the room that it takes in the queue until it has been dealt with.

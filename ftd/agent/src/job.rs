@@ -1,9 +1,14 @@
 //! What every room needs to know: what the job is, and whom to tell of what happens in it.
 
 use crate::link::Link;
+use crate::names::Names;
+use crate::wish::Wish;
+use ft_sys::job_time;
 use ft_wire::launcher::{JobSpec, ToLauncher};
+use ft_wire::{Epoch, Rank, World};
 use ftd_core::{Event, Micros};
 use std::collections::{BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
 
 /// The job, as the launcher described it.
 #[derive(Debug)]
@@ -12,17 +17,54 @@ pub struct Job {
     pub spec: JobSpec,
     /// It is over: its processes are being killed.
     pub over: bool,
+    /// It is so because ftd has refused what runs.
+    pub refused: bool,
     /// The ranks were told to end by a signal of the user's.
     pub told: bool,
     launcher: Link,
+    names: Names,
+    uses_mpi: bool,
     events: VecDeque<Event>,
+    wishes: VecDeque<(World, Wish)>,
     /// What is said once.
     said: BTreeSet<String>,
     processors: usize,
 }
 
-/// Time that ftd-core reckons in; it goes on while the machine is suspended.
-pub fn now() -> Micros {
+/// Time that ftd-core reckons in.
+#[derive(Debug, Clone, Copy)]
+pub enum Time {
+    /// On one machine: the job's, which stands still when the user has stopped the job. It begins as the other one says.
+    Job(Instant, Micros),
+    /// On several: it goes on whatever sleeps or is stopped here. Other nodes' watches, and this one's lease, do so as well.
+    World,
+}
+
+impl Time {
+    /// That of a job on so many nodes.
+    pub fn of(nodes: usize) -> Time {
+        if nodes > 1 { Time::World } else { Time::Job(job_time::now(), since_boot()) }
+    }
+
+    /// The time now.
+    pub fn now(self) -> Micros {
+        match self {
+            Time::Job(begun, at) => at.after(Micros(job_time::now().duration_since(begun).as_micros() as u64)),
+            Time::World => since_boot(),
+        }
+    }
+
+    /// How long until then.
+    pub fn until(self, at: Micros) -> Duration {
+        let left = Duration::from_micros(at.0.saturating_sub(self.now().0));
+        match self {
+            Time::Job(..) => job_time::unhurried(left),
+            Time::World => left,
+        }
+    }
+}
+
+fn since_boot() -> Micros {
     Micros(ft_sys::process::micros_since_boot())
 }
 
@@ -30,7 +72,19 @@ impl Job {
     /// `launcher`: who described it.
     pub fn new(spec: JobSpec, launcher: Link) -> Job {
         let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
-        Job { spec, over: false, told: false, launcher, events: VecDeque::new(), said: BTreeSet::new(), processors }
+        Job {
+            names: Names::of(spec.cluster.as_ref()),
+            spec,
+            over: false,
+            refused: false,
+            told: false,
+            launcher,
+            uses_mpi: false,
+            events: VecDeque::new(),
+            wishes: VecDeque::new(),
+            said: BTreeSet::new(),
+            processors,
+        }
     }
 
     /// ftd-core hears of this when what happens now has been noted everywhere.
@@ -43,6 +97,30 @@ impl Job {
         self.events.pop_front()
     }
 
+    /// Other nodes are to be told or asked this, about a world that has ranks there.
+    pub fn wish(&mut self, world: World, wish: Wish) {
+        self.wishes.push_back((world, wish));
+    }
+
+    /// The next wish that nobody has seen to.
+    pub fn next_wish(&mut self) -> Option<(World, Wish)> {
+        self.wishes.pop_front()
+    }
+
+    /// The ranks that may have been here before this agent.
+    pub fn all_ranks_here(&self) -> Vec<Rank> {
+        let first = self.spec.cluster.as_ref().and_then(|cluster| cluster.own()).map_or(0, |node| node.first_slot);
+        (first..self.spec.world_size.min(first + self.ranks_here())).collect()
+    }
+
+    /// How many ranks this node has when the job begins.
+    fn ranks_here(&self) -> u32 {
+        match &self.spec.cluster {
+            None => self.spec.world_size,
+            Some(cluster) => cluster.own().map_or(0, |node| node.slots.min(self.spec.world_size)),
+        }
+    }
+
     /// Tells the launcher.
     pub fn tell(&self, message: &ToLauncher) {
         self.launcher.send(message);
@@ -50,7 +128,18 @@ impl Job {
 
     /// Tells people.
     pub fn notice(&self, text: String) {
-        self.tell(&ToLauncher::Notice(text));
+        self.tell(&ToLauncher::Notice(self.names.said(&text)));
+    }
+
+    /// Tells people how a recovery went.
+    pub fn recovered(&self, epoch: Epoch, block: &str) {
+        self.tell(&ToLauncher::Recovered { epoch, block: self.names.said(block) });
+    }
+
+    /// The job is over here.
+    pub fn ended(&self, status: i32, reason: Option<String>, left_out: bool) {
+        let reason = reason.map(|reason| self.names.said(&reason));
+        self.tell(&ToLauncher::End { status, reason, left_out });
     }
 
     /// The same, unless it was said before.
@@ -60,9 +149,16 @@ impl Job {
         }
     }
 
+    /// The program uses MPI: an agent that takes this one's place is to know it.
+    pub fn uses_mpi(&mut self) {
+        if !std::mem::replace(&mut self.uses_mpi, true) {
+            self.tell(&ToLauncher::Mpi);
+        }
+    }
+
     /// Whether there are more ranks here than processors.
     pub fn oversubscribed(&self) -> bool {
-        self.spec.world_size as usize > self.processors
+        self.ranks_here() as usize > self.processors
     }
 
     /// A setting for the ranks, unless the user made it.

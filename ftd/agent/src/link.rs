@@ -1,6 +1,7 @@
 //! One connection of the agent: reads frames into the driver's queue and writes what the driver sends, each in a task of
 //! its own, so that no slow peer holds up another.
 
+use crate::unheard::Ear;
 use ft_sys::channel::{recv_with_fds, send_with_fds};
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role, encode};
 use serde::{Serialize, de::DeserializeOwned};
@@ -93,6 +94,7 @@ struct Shared {
     trouble: OnceLock<String>,
     /// It is known whose process the peer is.
     known: AtomicBool,
+    ear: Arc<Ear>,
 }
 
 impl Link {
@@ -103,7 +105,12 @@ impl Link {
 
     /// Queues a message with descriptors.
     pub fn send_with<M: Serialize>(&self, message: &M, fds: Vec<OwnedFd>) {
-        let frame = match encode(message, fds.len() as u8) {
+        self.send_encoded(encode(message, fds.len() as u8), fds);
+    }
+
+    /// Queues a message that somebody has encoded, with the descriptors that it announces.
+    pub fn send_encoded(&self, frame: Result<Vec<u8>, FrameError>, fds: Vec<OwnedFd>) {
+        let frame = match frame {
             Ok(frame) => frame,
             // Whoever waits for the message must not wait for ever.
             Err(error) => return self.give_up(format!("a message for it could not be sent: {error}")),
@@ -123,6 +130,11 @@ impl Link {
         async move {
             let _ = reached.await;
         }
+    }
+
+    /// How much of what the peer says has been read.
+    pub fn ear(&self) -> &Arc<Ear> {
+        &self.shared.ear
     }
 
     /// The peer has proved whose process it is.
@@ -187,6 +199,12 @@ async fn write_queue(shared: Arc<Shared>, mut queue: UnboundedReceiver<Outgoing>
     shared.close();
 }
 
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        self.shared.ear.over();
+    }
+}
+
 impl Incoming {
     /// Exchanges preambles on `stream` and splits it.
     ///
@@ -196,6 +214,7 @@ impl Incoming {
         stream.set_nonblocking(true)?;
         let socket = Arc::new(tokio::net::UnixStream::from_std(stream)?);
         let shared = Arc::new(Shared {
+            ear: Arc::new(Ear::new(socket.clone())),
             socket,
             queued: AtomicUsize::new(0),
             most_queued: AtomicUsize::new(MOST_QUEUED),
@@ -210,8 +229,7 @@ impl Incoming {
             room: Arc::new(Semaphore::new(MOST_WAITING)),
         };
         send_all(&shared.socket, &Preamble::ours(Role::Agent).to_bytes(), &[]).await?;
-        let peer =
-            tokio::time::timeout(PREAMBLE_TIMEOUT, incoming.preamble()).await.map_err(|_| LinkError::Silent)??;
+        let peer = crate::wait::within(PREAMBLE_TIMEOUT, incoming.preamble()).await.ok_or(LinkError::Silent)??;
         incoming.role = peer.role;
         if incoming.is_local() {
             shared.most_queued.store(MOST_QUEUED_SHORT, Ordering::Relaxed);
@@ -290,8 +308,10 @@ impl Incoming {
                 let room = self.room.clone().acquire_many_owned(bytes).await.map_err(|_| LinkError::Closed)?;
                 return Ok((ft_wire::decode(&body)?, fds, room));
             }
+            self.shared.ear.told();
             let mut bytes = [0; 16 << 10];
             let count = self.read(&mut bytes).await?;
+            self.shared.ear.read(count);
             self.frames.push(&bytes[..count]);
             if matches!(self.role, Role::Rank | Role::Client) && !self.fds.is_empty() {
                 return Err(FrameError::Malformed("descriptors that nobody has asked for".into()).into());

@@ -7,7 +7,9 @@
 mod accept;
 mod act;
 mod arenas;
+mod aside;
 mod below;
+mod between;
 mod checkpoints;
 mod clients;
 mod commits;
@@ -17,6 +19,7 @@ mod driver;
 mod environment;
 mod epochs;
 mod error;
+mod fences;
 mod files;
 #[cfg(test)]
 mod forks;
@@ -24,13 +27,17 @@ mod full_places;
 mod hear;
 mod input;
 mod job;
+mod layout;
 mod lease;
+mod leavers;
 mod library;
 mod link;
 mod lone;
 mod loners;
+mod names;
 mod orphan;
 mod outlet;
+mod partners;
 mod pmi;
 mod pmix;
 mod pmix_host;
@@ -40,13 +47,17 @@ mod report;
 mod restart_files;
 mod rooms;
 mod shepherds;
+mod ship_host;
 mod timer;
+mod unheard;
 mod versions;
+mod wait;
 mod watcher;
+mod wish;
 mod world;
 mod worlds;
 
-use driver::Driver;
+use driver::{Driver, Handed};
 use error::AgentError;
 use ft_wire::launcher::ToAgent;
 use input::Input;
@@ -124,18 +135,18 @@ async fn work() -> Result<(), AgentError> {
 
     ft_sys::gate::reach("agent.born", None);
     let (_, launcher, mut incoming) = Incoming::open(launcher).await.map_err(AgentError::NoJob)?;
-    let (spec, slots, before, store, notices) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
-        (ToAgent::Job { spec, slots, before }, fds) => match <[OwnedFd; 2]>::try_from(fds) {
-            Ok([store, notices]) => (spec, slots, before, store, notices),
-            Err(_) => return Err(AgentError::WrongFirst),
-        },
+    let (spec, slots, before, handed) = match incoming.next::<ToAgent>().await.map_err(AgentError::NoJob)? {
+        (ToAgent::Job { spec, slots, before }, fds) => {
+            let handed = Handed::of(&spec, fds).ok_or(AgentError::WrongFirst)?;
+            (spec, slots, before, handed)
+        }
         _ => return Err(AgentError::WrongFirst),
     };
     ft_sys::gate::reach("agent.described", None);
-    let store = ft_store::Embedded::open(std::fs::File::from(store))?;
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
     orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;
-    let mut driver = Driver::new(spec, store, notices, launcher, &inputs, before)?;
+    let ears = unheard::Ears::default();
+    let mut driver = Driver::new(spec, handed, launcher, (&inputs, &ears), before)?;
 
     let from_launcher = inputs.clone();
     tokio::spawn(async move {
@@ -147,7 +158,10 @@ async fn work() -> Result<(), AgentError> {
         }
         let _ = from_launcher.send(Input::LauncherClosed);
     });
-    tokio::spawn(accept::accept(listener, inputs));
+    tokio::spawn(accept::accept(listener, inputs, ears));
+    tokio::spawn(wait::look_often());
     driver.run(slots, queue).await;
+    // The exit gives the arenas back. Who looks at this process then sees one that has ended, and not one that hangs.
+    std::mem::forget(driver);
     Ok(())
 }

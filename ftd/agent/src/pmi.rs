@@ -1,15 +1,21 @@
 //! The ranks' MPI libraries that speak PMI-1.
 
 use crate::job::Job;
+use crate::layout::Layout;
 use crate::outlet::Outlet;
 use crate::shepherds::Shepherds;
+use crate::unheard::{Ear, Ears};
+use crate::wish::Wish;
 use crate::worlds::Worlds;
-use ft_wire::{Rank, World as WorldNumber};
+use ft_wire::between::{Protocol, puts_to_bytes};
+use ft_wire::{FrameError, Rank, World as WorldNumber};
 use ftd_core::{Event, Family};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use tokio::io::Interest;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -19,6 +25,14 @@ const PMI_ANSWERS: usize = 1024;
 const PMI_CHUNKS: usize = 8;
 /// Names that are tried for a world.
 const NAMES: u32 = 100;
+
+/// What is said when a rank publishes a name, or looks for one, in a world over several nodes.
+pub const NO_NAMES: &str = "MPI_Publish_name and MPI_Lookup_name do not work over several nodes yet: they are refused";
+
+/// All ranks are in, as far as they are here.
+fn everybody(size: u32, data: Vec<u8>) -> Wish {
+    Wish::Fence { protocol: Protocol::Pmi, ranks: vec![(0, size)], token: 0, data }
+}
 
 /// A rank sent bytes on its `PMI_FD`; none: it closed it.
 #[derive(Debug)]
@@ -48,12 +62,13 @@ struct Served {
 pub struct Pmi {
     worlds: BTreeMap<WorldNumber, Served>,
     said: Outlet<Said>,
+    ears: Ears,
 }
 
 impl Pmi {
     /// None yet.
-    pub fn new(said: Outlet<Said>) -> Pmi {
-        Pmi { worlds: BTreeMap::new(), said }
+    pub fn new(said: Outlet<Said>, ears: Ears) -> Pmi {
+        Pmi { worlds: BTreeMap::new(), said, ears }
     }
 
     /// Nobody is left who could ask.
@@ -65,21 +80,22 @@ impl Pmi {
     ///
     /// # Errors
     /// When there is no server or no socket to be had.
-    pub fn open(&mut self, job: &Job, number: WorldNumber, rank: Rank) -> io::Result<(OwnedFd, Vec<(String, String)>)> {
-        let size = job.spec.world_size as usize;
+    pub fn open(
+        &mut self,
+        job: &Job,
+        number: WorldNumber,
+        layout: &Layout,
+        rank: Rank,
+    ) -> io::Result<(OwnedFd, Vec<(String, String)>)> {
         let served = match self.worlds.entry(number) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let server = server(&format!("{}.w{number}", job.spec.job), size)?;
+                let server = server(&format!("{}.w{number}", job.spec.job), layout)?;
                 let (names, ranks) = (ft_pmi1::Names::default(), BTreeMap::new());
                 entry.insert(Served { server, names, ranks, fenced: false })
             }
         };
-        let (ours, theirs) = UnixStream::pair()?;
-        let (queue, outgoing) = tokio::sync::mpsc::channel(PMI_ANSWERS);
-        ours.set_nonblocking(true)?;
-        let stream = tokio::net::UnixStream::from_std(ours)?;
-        tokio::spawn(serve((number, rank), stream, outgoing, self.said.clone()));
+        let (theirs, queue) = listen((number, rank), self.said.clone(), &self.ears)?;
         served.ranks.insert(rank, queue);
         Ok((OwnedFd::from(theirs), served.server.environment(rank)))
     }
@@ -91,22 +107,61 @@ impl Pmi {
             served.ranks.remove(&said.rank);
             return worlds.is_served_no_more(said.world, said.rank);
         }
-        let mut pending = match served.server.receive(said.rank, &said.bytes) {
-            Ok(actions) => VecDeque::from(actions),
-            Err(error) => return tracing::warn!(said.rank, %error, "PMI"),
-        };
-        while let Some(action) = pending.pop_front() {
-            match action {
-                ft_pmi1::Action::Send { rank, bytes } => served.send(job, rank, bytes),
-                ft_pmi1::Action::Event(event) => {
-                    pending.extend(served.happened(job, worlds, shepherds, said.world, event));
-                }
-            }
+        match served.server.receive(said.rank, &said.bytes) {
+            Ok(actions) => served.carry_out(job, worlds, shepherds, said.world, actions),
+            Err(error) => tracing::warn!(said.rank, %error, "PMI"),
+        }
+    }
+
+    /// The ranks of all nodes are in the barrier, and have put these keys since the one before it.
+    pub fn fenced(
+        &mut self,
+        job: &mut Job,
+        worlds: &mut Worlds,
+        shepherds: &Shepherds,
+        number: WorldNumber,
+        puts: Result<Vec<(String, String)>, FrameError>,
+    ) {
+        let Some(served) = self.worlds.get_mut(&number) else { return };
+        let done = puts
+            .map_err(|error| error.to_string())
+            .and_then(|puts| served.server.barrier_complete(puts).map_err(|error| error.to_string()));
+        match done {
+            Ok(actions) => served.carry_out(job, worlds, shepherds, number, actions),
+            Err(error) => stuck(job, worlds, number, &error),
         }
     }
 }
 
+/// Ranks wait for what will not come.
+fn stuck(job: &mut Job, worlds: &Worlds, number: WorldNumber, error: &str) {
+    let process = worlds.running(number).and_then(|world| world.first());
+    process.into_iter().for_each(|process| {
+        let reason = format!("what its MPI tells the ranks on other nodes through PMI: {error}");
+        job.report(Event::StartFailed { process, reason, status: 1 });
+    });
+}
+
 impl Served {
+    fn carry_out(
+        &mut self,
+        job: &mut Job,
+        worlds: &mut Worlds,
+        shepherds: &Shepherds,
+        number: WorldNumber,
+        actions: Vec<ft_pmi1::Action>,
+    ) {
+        let mut pending = VecDeque::from(actions);
+        while let Some(action) = pending.pop_front() {
+            match action {
+                ft_pmi1::Action::Send { rank, bytes } => self.send(job, rank, bytes),
+                ft_pmi1::Action::Event(event) => {
+                    pending.extend(self.happened(job, worlds, shepherds, number, event));
+                }
+            }
+        }
+    }
+
     fn send(&mut self, job: &Job, rank: Rank, bytes: Vec<u8>) {
         let full = |queue: &Sender<Vec<u8>>| matches!(queue.try_send(bytes), Err(TrySendError::Full(_)));
         if self.ranks.get(&rank).is_some_and(full) {
@@ -125,11 +180,23 @@ impl Served {
         event: ft_pmi1::Event,
     ) -> Vec<ft_pmi1::Action> {
         match event {
-            ft_pmi1::Event::BarrierReady { .. } => {
+            ft_pmi1::Event::BarrierReady { puts } => {
                 if !std::mem::replace(&mut self.fenced, true) {
                     ft_sys::gate::reach("agent.fence", None);
                 }
+                if worlds.get(number).is_some_and(|world| !world.layout.is_alone()) {
+                    match puts_to_bytes(&puts) {
+                        Ok(data) => job.wish(number, everybody(job.spec.world_size, data)),
+                        Err(error) => stuck(job, worlds, number, &error.to_string()),
+                    }
+                    return Vec::new();
+                }
                 return self.server.barrier_complete([]).unwrap_or_default();
+            }
+            ft_pmi1::Event::Name { rank, .. } if worlds.get(number).is_some_and(|world| !world.layout.is_alone()) => {
+                job.notice_once(NO_NAMES.to_string());
+                let answer = ft_pmi1::NameAnswer::Refused("not over several nodes");
+                return self.server.answer_name(rank, answer).unwrap_or_default();
             }
             ft_pmi1::Event::Name { rank, request } => {
                 let answer = self.names.handle(&request);
@@ -166,63 +233,81 @@ impl Served {
 
 /// The PMI server of a world. MPICH 5 names its shared memory after the world, in 32 bits: where such a file lies already,
 /// another job's or its remains, the ranks would hang, and the world gets another name.
-fn server(name: &str, size: usize) -> io::Result<ft_pmi1::World> {
-    for number in 0..NAMES {
+fn server(name: &str, layout: &Layout) -> io::Result<ft_pmi1::World> {
+    // The other nodes have the name, too.
+    let names = if layout.is_alone() { NAMES } else { 1 };
+    for number in 0..names {
         let name = if number == 0 { name.to_string() } else { format!("{name}.{number}") };
-        let server = ft_pmi1::World::new(&name, vec![0; size], 0).map_err(io::Error::other)?;
+        let me = u32::try_from(layout.me()).unwrap_or(u32::MAX);
+        let server = ft_pmi1::World::new(&name, layout.node_of_rank(), me).map_err(io::Error::other)?;
         if !server.shared_memory_files().iter().any(|file| std::fs::symlink_metadata(file).is_ok()) {
             return Ok(server);
         }
     }
-    Err(io::Error::other(format!("the shared-memory files of {NAMES} names are there already: /dev/shm/mpich_*")))
+    Err(io::Error::other(format!("the shared-memory files of {names} names are there already: /dev/shm/mpich_*")))
 }
 
-async fn serve(
-    (world, rank): (WorldNumber, Rank),
-    stream: tokio::net::UnixStream,
-    mut outgoing: tokio::sync::mpsc::Receiver<Vec<u8>>,
-    said: Outlet<Said>,
-) {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let (mut reader, mut writer) = stream.into_split();
+/// Makes a connection for a rank: its end, and the way to it.
+pub fn listen(of: (WorldNumber, Rank), said: Outlet<Said>, ears: &Ears) -> io::Result<(UnixStream, Sender<Vec<u8>>)> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let (queue, outgoing) = tokio::sync::mpsc::channel(PMI_ANSWERS);
+    ours.set_nonblocking(true)?;
+    let stream = Arc::new(tokio::net::UnixStream::from_std(ours)?);
+    let ear = Arc::new(Ear::new(stream.clone()));
+    ears.add(of.0, of.1, &ear);
+    tokio::spawn(answer(stream.clone(), outgoing));
     tokio::spawn(async move {
-        while let Some(bytes) = outgoing.recv().await {
-            if writer.write_all(&bytes).await.is_err() {
-                return;
-            }
-        }
+        serve(of, &stream, &said, &ear).await;
+        ear.over();
     });
-    let room = std::sync::Arc::new(tokio::sync::Semaphore::new(PMI_CHUNKS));
+    Ok((theirs, queue))
+}
+
+/// Writes what the rank is answered. When nobody answers it any more it finds the connection's end.
+async fn answer(stream: Arc<tokio::net::UnixStream>, mut outgoing: tokio::sync::mpsc::Receiver<Vec<u8>>) {
+    while let Some(bytes) = outgoing.recv().await {
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let Ok(count) = stream.async_io(Interest::WRITABLE, || stream.try_write(rest)).await else { return };
+            rest = &rest[count..];
+        }
+    }
+    let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Write);
+}
+
+async fn serve((world, rank): (WorldNumber, Rank), stream: &tokio::net::UnixStream, said: &Outlet<Said>, ear: &Ear) {
+    let room = Arc::new(tokio::sync::Semaphore::new(PMI_CHUNKS));
     let mut bytes = [0; 8192];
     loop {
         // A rank that asks faster than the driver answers is stopped by its full socket.
         let Ok(permit) = room.clone().acquire_owned().await else { return };
-        match reader.read(&mut bytes).await {
-            Ok(count) if count > 0 => {
-                said.send_metered(Said { world, rank, bytes: bytes[..count].to_vec() }, permit);
-            }
-            _ => {
-                said.send(Said { world, rank, bytes: Vec::new() });
-                return;
-            }
+        let count = stream.async_io(Interest::READABLE, || stream.try_read(&mut bytes)).await.unwrap_or(0);
+        if count == 0 {
+            said.send(Said { world, rank, bytes: Vec::new() });
+            return;
         }
+        ear.read(count);
+        said.send_metered(Said { world, rank, bytes: bytes[..count].to_vec() }, permit);
+        ear.told();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::tests::layout;
 
     #[test]
     fn a_name_whose_files_are_there_is_not_taken_and_they_stay() {
         let name = format!("ftd-test-{}.w1", std::process::id());
-        let [segment, window] = server(&name, 2).unwrap().shared_memory_files();
+        let alone = layout(&[&[0, 1]], 0, 16);
+        let [segment, window] = server(&name, &alone).unwrap().shared_memory_files();
         std::fs::write(&window, "another's").unwrap();
-        let others = server(&name, 2).unwrap().shared_memory_files();
+        let others = server(&name, &alone).unwrap().shared_memory_files();
         let kept = std::fs::read_to_string(&window).unwrap();
         std::fs::remove_file(&window).unwrap();
         assert_eq!(kept, "another's");
         assert!(!others.contains(&segment) && !others.contains(&window));
-        assert_eq!(server(&name, 2).unwrap().shared_memory_files(), [segment, window]);
+        assert_eq!(server(&name, &alone).unwrap().shared_memory_files(), [segment, window]);
     }
 }

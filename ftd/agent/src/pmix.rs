@@ -3,25 +3,37 @@
 use crate::job::Job;
 use crate::library;
 use crate::outlet::Outlet;
+use crate::pmi::NO_NAMES;
 use crate::pmix_host::{self, HostError, HostId, PmixHost};
 use crate::published::{self, Full, Published};
 use crate::shepherds::Shepherds;
+use crate::wish::Wish;
 use crate::world::World;
 use crate::worlds::Worlds;
+use ft_sys::job_time;
+use ft_wire::between::Protocol;
 use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc, SUCCESS, ToAgent, ToPmix};
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Flavour, Rank, Slot, World as WorldNumber, rank};
-use ftd_core::{Event, Family, Process, WorldId};
+use ftd_core::{Event, Family, NodeId, Process, WorldId};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
+
+/// For so long an `ft-pmix` that the system does not start is tried again: processes and memory that are short for a moment.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause before that.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What one world has of it.
 #[derive(Debug, Default)]
 struct Served {
     host: Option<PmixHost>,
+    /// Since when none can be started.
+    lacks: Option<Instant>,
     /// The environment by rank, once the host has registered the world.
     env: Option<BTreeMap<Rank, pmix::Variables>>,
     /// Ranks whose welcome waits for that, and the descriptors of their pages with it.
@@ -34,6 +46,12 @@ struct Served {
     aborts: BTreeMap<Rank, Vec<u64>>,
     /// All ranks have been inside a fence.
     fenced: bool,
+    /// Who on another node waits for the data of a rank, and as what: by the token of the question to the host.
+    asked: BTreeMap<u64, (NodeId, u64)>,
+    /// Such questions that wait for the host.
+    questions: Vec<(u64, Proc)>,
+    /// The last of those tokens.
+    last_question: u64,
 }
 
 /// The servers of all worlds, and one that is ready for the next.
@@ -75,7 +93,20 @@ impl Pmix {
     /// Keeps one `ft-pmix` ready for the next world that wants one: its start is no part of a recovery.
     pub fn warm_up(&mut self, job: &mut Job, worlds: &Worlds) {
         if self.wanted && self.warm.is_none() {
-            self.warm = self.start(job, worlds);
+            self.warm = match self.start(job) {
+                Ok(host) => Some(host),
+                Err(error @ HostError::Build(_)) => {
+                    // One of another build would be as well the next time. Before the first world there is nobody to end, and
+                    // that world asks again.
+                    let process = worlds.all().next_back().and_then(World::first);
+                    process.into_iter().for_each(|process| cannot_be_served(job, process, error.to_string()));
+                    None
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "none is ready for the next world");
+                    None
+                }
+            }
         }
     }
 
@@ -92,16 +123,49 @@ impl Pmix {
         }
     }
 
-    fn start(&mut self, job: &mut Job, worlds: &Worlds) -> Option<PmixHost> {
+    fn start(&mut self, job: &Job) -> Result<PmixHost, HostError> {
         let id = self.next_host;
         self.next_host += 1;
         let tmpdir = Path::new(&job.spec.job_dir).join("pmix").join(format!("{}-{id}", std::process::id()));
-        match PmixHost::start(id, &job.spec.ft_pmix, self.libpmix.as_deref(), &tmpdir, self.news.clone()) {
-            Ok(host) => Some(host),
-            Err(error) => {
-                without_host(job, worlds, &error);
-                None
+        PmixHost::start(id, &job.spec.ft_pmix, self.libpmix.as_deref(), &tmpdir, self.news.clone())
+    }
+
+    /// None was started for the world: it is tried again, and after a while the job ends.
+    fn lacks(&mut self, job: &mut Job, worlds: &Worlds, number: WorldNumber, error: &HostError) {
+        let Some(process) = worlds.running(number).and_then(World::first) else { return };
+        let patience = ft_sys::timescale::scaled(PATIENCE);
+        let lacks = &mut self.worlds.entry(number).or_default().lacks;
+        let for_long = lacks.is_some_and(|since| job_time::now().saturating_duration_since(since) >= patience);
+        match error {
+            HostError::Build(_) => cannot_be_served(job, process, error.to_string()),
+            HostError::Start { .. } if for_long => {
+                cannot_be_served(job, process, format!("{error}, tried for {} s", patience.as_secs_f64().ceil()));
             }
+            HostError::Start { .. } => {
+                if lacks.is_none() {
+                    *lacks = Some(job_time::now());
+                    job.notice(format!("{error}; it is tried again for {} s", patience.as_secs_f64().ceil()));
+                    self.try_again(number);
+                }
+            }
+        }
+    }
+
+    /// The ranks wait meanwhile.
+    fn try_again(&self, number: WorldNumber) {
+        let news = self.news.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(ft_sys::timescale::scaled(PAUSE)).await;
+            news.send(pmix_host::News::Again(number));
+        });
+    }
+
+    /// It is time to try again to start one.
+    pub fn serve_again(&mut self, job: &mut Job, worlds: &Worlds, number: WorldNumber) {
+        self.serve(job, worlds, number);
+        let lacks = self.worlds.get(&number).is_some_and(|served| served.lacks.is_some());
+        if lacks && worlds.running(number).is_some() && !job.over {
+            self.try_again(number);
         }
     }
 
@@ -113,20 +177,26 @@ impl Pmix {
         if taken {
             return;
         }
-        let Some(host) = self.warm.take().or_else(|| self.start(job, worlds)) else { return };
-        let nspace = format!("{}.w{number}", job.spec.job);
-        let hostname = nix::unistd::gethostname().map(|h| h.to_string_lossy().into_owned()).unwrap_or_default();
+        let host = match self.warm.take().map_or_else(|| self.start(job), Ok) {
+            Ok(host) => host,
+            Err(error) => return self.lacks(job, worlds, number, &error),
+        };
+        let Some(layout) = worlds.get(number).map(|world| world.layout.clone()) else { return };
         host.send(ToPmix::Register(pmix::WorldInfo {
             tmpdir: directory(job, number),
-            nspace,
+            nspace: nspace(job, number),
             world_size: job.spec.world_size,
-            nodes: vec![(hostname, (0..job.spec.world_size).collect())],
-            me: 0,
+            nodes: layout.places().iter().map(|place| (place.host.clone(), place.ranks.clone())).collect(),
+            me: u32::try_from(layout.me()).unwrap_or(u32::MAX),
             incarnation: u32::try_from(number - 1).unwrap_or(u32::MAX),
             argv0: job.spec.argv.first().cloned().unwrap_or_default(),
             cwd: job.spec.cwd.clone(),
         }));
-        self.worlds.entry(number).or_default().host = Some(host);
+        let served = self.worlds.entry(number).or_default();
+        for (token, proc) in std::mem::take(&mut served.questions) {
+            host.send(ToPmix::ModexRequest { token, proc });
+        }
+        (served.host, served.lacks) = (Some(host), None);
     }
 
     /// These processes of a static program start when the environment is known.
@@ -134,7 +204,7 @@ impl Pmix {
         self.worlds.entry(number).or_default().deferred = starts;
     }
 
-    /// Those that have been waiting for it are not started any more.
+    /// Those that have been waiting for it are not started any more: the job, or the world, is over.
     pub fn take_deferred(&mut self, number: WorldNumber) -> Vec<(Slot, Start)> {
         self.worlds.get_mut(&number).map(|served| std::mem::take(&mut served.deferred)).unwrap_or_default()
     }
@@ -248,7 +318,10 @@ impl Pmix {
             ToAgent::Connected { rank } => {
                 worlds.is_served(job, shepherds, (number, rank), Family::OpenMpi);
             }
-            ToAgent::Finalized { rank } => worlds.finalized_without_preload(job, number, rank),
+            ToAgent::Finalized { token, rank } => {
+                worlds.finalized_without_preload(job, number, rank);
+                served.answer([ToPmix::Done { token, status: SUCCESS }]);
+            }
             ToAgent::LostConnection { rank } => {
                 worlds.connection_lost(job, number, rank);
                 worlds.is_served_no_more(number, rank);
@@ -261,9 +334,55 @@ impl Pmix {
                     job.report(Event::AbortRequested { process, code: status });
                 }
             }
+            ToAgent::Unsupported { what } => {
+                let process = worlds.running(number).and_then(World::first);
+                let reason = format!("{what} do not work over several nodes yet");
+                process.into_iter().for_each(|process| cannot_be_served(job, process, reason.clone()));
+            }
+            ToAgent::ModexData { token, status, data } => {
+                if let Some((to, token)) = served.asked.remove(&token) {
+                    job.wish(number, Wish::ModexData { to, token, status, data });
+                }
+            }
+            request if worlds.get(number).is_some_and(|world| !world.layout.is_alone()) => {
+                served.ask_others(job, number, request);
+            }
             request => served.answer_request(job, request),
         }
         Follows::Nothing
+    }
+
+    /// All nodes are in a fence.
+    pub fn fenced(&mut self, number: WorldNumber, token: u64, data: Vec<u8>) {
+        if let Some(served) = self.worlds.get_mut(&number) {
+            served.answer([ToPmix::FenceDone { token, status: SUCCESS, data }]);
+        }
+    }
+
+    /// All nodes have come to a connect or a disconnect.
+    pub fn gathered(&mut self, number: WorldNumber, token: u64) {
+        if let Some(served) = self.worlds.get_mut(&number) {
+            served.answer([ToPmix::Done { token, status: SUCCESS }]);
+        }
+    }
+
+    /// Another node wants to know what a rank of this one has put.
+    pub fn modex_asked(&mut self, number: WorldNumber, from: NodeId, token: u64, proc: Proc) {
+        let served = self.worlds.entry(number).or_default();
+        served.last_question += 1;
+        let question = served.last_question;
+        served.asked.insert(question, (from, token));
+        match &served.host {
+            Some(host) => host.send(ToPmix::ModexRequest { token: question, proc }),
+            None => served.questions.push((question, proc)),
+        }
+    }
+
+    /// What a rank on another node has put.
+    pub fn modex_done(&mut self, number: WorldNumber, token: u64, status: i32, data: Vec<u8>) {
+        if let Some(served) = self.worlds.get_mut(&number) {
+            served.answer([ToPmix::ModexDone { token, status, data }]);
+        }
     }
 
     /// libpmix does not serve. What has never worked here would not the next time either; what has may again.
@@ -272,10 +391,9 @@ impl Pmix {
             // Whoever needs one will hear it from its own.
             return self.warm.take().into_iter().for_each(|host| drop(host.kill()));
         };
-        match worlds.get(number).and_then(first).filter(|_| number == 1) {
+        match worlds.get(number).and_then(World::first).filter(|_| number == 1) {
             Some(process) => {
-                let reason = format!("there is no PMIx server for it (ft-pmix): {reason}");
-                job.report(Event::StartFailed { process, reason, status: 1 });
+                cannot_be_served(job, process, format!("there is no PMIx server for it (ft-pmix): {reason}"));
             }
             None => {
                 job.notice(format!("ft-pmix: {reason}"));
@@ -329,6 +447,34 @@ impl Served {
         self.answer(answer);
     }
 
+    /// The same in a world that has ranks on other nodes.
+    fn ask_others(&mut self, job: &mut Job, number: WorldNumber, request: ToAgent) {
+        let answer = match request {
+            ToAgent::Fence { token, procs, data } => {
+                if !std::mem::replace(&mut self.fenced, true) {
+                    ft_sys::gate::reach("agent.fence", None);
+                }
+                return fence(job, number, (Protocol::Pmix, token), &procs, data);
+            }
+            // Everybody is to have come to it.
+            ToAgent::Connect { token, procs, connect } => {
+                let protocol = if connect { Protocol::Connect } else { Protocol::Disconnect };
+                return fence(job, number, (protocol, token), &procs, Vec::new());
+            }
+            ToAgent::Modex { token, proc } => return job.wish(number, Wish::Modex { token, proc }),
+            ToAgent::Publish { token, .. } | ToAgent::Unpublish { token, .. } => {
+                job.notice_once(NO_NAMES.to_string());
+                ToPmix::Done { token, status: ERR_NOT_SUPPORTED }
+            }
+            ToAgent::Lookup { token, .. } => {
+                job.notice_once(NO_NAMES.to_string());
+                ToPmix::Found { token, status: ERR_NOT_SUPPORTED, found: Vec::new() }
+            }
+            request => return self.answer_request(job, request),
+        };
+        self.answer([answer]);
+    }
+
     fn answer(&self, answers: impl IntoIterator<Item = ToPmix>) {
         if let Some(host) = &self.host {
             answers.into_iter().for_each(|answer| host.send(answer));
@@ -350,26 +496,41 @@ impl Served {
     }
 }
 
+/// All of these processes that are here are in a fence.
+fn fence(job: &mut Job, number: WorldNumber, (protocol, token): (Protocol, u64), procs: &[Proc], data: Vec<u8>) {
+    let ranks = runs(procs, job.spec.world_size);
+    job.wish(number, Wish::Fence { protocol, ranks, token, data });
+}
+
+/// The ranks of these processes as runs: first and behind the last.
+fn runs(procs: &[Proc], world_size: u32) -> Vec<(Rank, Rank)> {
+    if procs.is_empty() || procs.iter().any(|proc| proc.rank >= world_size) {
+        return vec![(0, world_size)];
+    }
+    let mut ranks: Vec<Rank> = procs.iter().map(|proc| proc.rank).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let mut runs: Vec<(Rank, Rank)> = Vec::new();
+    for rank in ranks {
+        match runs.last_mut() {
+            Some((_, end)) if *end == rank => *end += 1,
+            _ => runs.push((rank, rank + 1)),
+        }
+    }
+    runs
+}
+
+fn nspace(job: &Job, number: WorldNumber) -> String {
+    format!("{}.w{number}", job.spec.job)
+}
+
 /// The world's session files.
 pub fn directory(job: &Job, number: WorldNumber) -> PathBuf {
     job.spec.job_dir.join(format!("pmix/w{number}"))
 }
 
-fn first(world: &World) -> Option<Process> {
-    world.members.values().next().map(|member| member.process)
-}
-
-/// One of another build would be as well the next time: the job ends. Before the first world there is nobody to end, and
-/// that world asks again.
-fn without_host(job: &mut Job, worlds: &Worlds, error: &HostError) {
-    let process = worlds.all().next_back().and_then(first);
-    match (error, process) {
-        (HostError::Build(_), Some(process)) => {
-            job.report(Event::StartFailed { process, reason: error.to_string(), status: 1 });
-        }
-        (HostError::Build(_), None) => {}
-        (HostError::Start { .. }, _) => job.notice(error.to_string()),
-    }
+fn cannot_be_served(job: &mut Job, process: Process, reason: String) {
+    job.report(Event::StartFailed { process, reason, status: 1 });
 }
 
 /// What Open MPI needs besides PMIx's variables: what keeps it from becoming a singleton, what its own launcher says
@@ -384,4 +545,19 @@ fn open_mpi_environment(job: &Job, number: WorldNumber) -> Vec<(String, Option<V
         env.extend(job.unless_set(key, directory(job, number).into_os_string().into_vec()));
     }
     env
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_runs_of_ranks_and_a_wildcard_is_all() {
+        let procs = |ranks: &[Rank]| -> Vec<Proc> {
+            ranks.iter().map(|rank| Proc { nspace: "n".into(), rank: *rank }).collect()
+        };
+        assert_eq!(runs(&procs(&[3, 0, 1, 3]), 5), [(0, 2), (3, 4)]);
+        assert_eq!(runs(&procs(&[u32::MAX - 1]), 5), [(0, 5)]);
+        assert_eq!(runs(&[], 2), [(0, 2)]);
+    }
 }

@@ -1,9 +1,12 @@
 //! The disposable `ft-pmix` process of a world: started, spoken to, and killed when its world is gone.
 
+use crate::aside;
 use crate::link::{Incoming, Link};
 use crate::outlet::Outlet;
+use ft_sys::build_check::BuildError;
 use ft_sys::process::condition;
 use ft_sys::pulse::{Pulse, Treatment};
+use ft_wire::World;
 use ft_wire::pmix::{ToAgent, ToPmix};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,6 +38,8 @@ pub enum News {
         /// Why, for people.
         reason: String,
     },
+    /// This world has none, for it could not be started, and it is time to try again.
+    Again(World),
 }
 
 /// Why there is no `ft-pmix`.
@@ -42,7 +47,7 @@ pub enum News {
 pub enum HostError {
     /// The file is not what it was when the job was started.
     #[error(transparent)]
-    Build(#[from] ft_sys::build_check::BuildError),
+    Build(#[from] BuildError),
     /// The system does not start it.
     #[error("{} cannot be started: {error}", program.display())]
     Start {
@@ -76,9 +81,13 @@ impl PmixHost {
         tmpdir: &Path,
         news: Outlet<News>,
     ) -> Result<PmixHost, HostError> {
-        ft_sys::build_check::check(program)?;
-        Self::start_checked(id, program, libpmix, tmpdir, news)
-            .map_err(|error| HostError::Start { program: program.to_path_buf(), error })
+        let start = |error| HostError::Start { program: program.to_path_buf(), error };
+        match ft_sys::build_check::check(program) {
+            // Descriptors or memory that are short now, or an installation that is being replaced.
+            Err(BuildError::Unreadable { error, .. }) => return Err(start(error)),
+            checked => checked?,
+        }
+        Self::start_checked(id, program, libpmix, tmpdir, news).map_err(start)
     }
 
     fn start_checked(
@@ -96,6 +105,8 @@ impl PmixHost {
             .env("FT_PMIX_TMPDIR", tmpdir)
             // Of one name it takes the place of the one that the program asks for.
             .envs(libpmix.map(|library| ("LD_PRELOAD", library)))
+            // Without any, and without a user whom the system knows, libpmix 4 crashes.
+            .envs(std::env::var_os("HOME").is_none().then_some(("HOME", tmpdir)))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())
             .kill_on_drop(true)
@@ -161,7 +172,15 @@ impl PmixHost {
 
 async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
     while let Some(message) = outgoing.recv().await {
-        link.send(&message);
+        let bytes = match &message {
+            ToPmix::FenceDone { data, .. } | ToPmix::ModexDone { data, .. } => data.len(),
+            _ => 0,
+        };
+        if bytes < aside::MANY {
+            link.send(&message);
+        } else if let Ok(frame) = tokio::task::spawn_blocking(move || ft_wire::encode(&message, 0)).await {
+            link.send_encoded(frame, Vec::new());
+        }
     }
 }
 

@@ -14,8 +14,34 @@ pub enum Text {
     Silent,
 }
 
+/// What this node is called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Here {
+    /// There is no other.
+    Alone,
+    /// By this name, for there are others.
+    Named(String),
+}
+
+impl Here {
+    fn node(&self) -> String {
+        match self {
+            Here::Alone => "this node".into(),
+            Here::Named(name) => name.clone(),
+        }
+    }
+
+    /// In whose memory the ranks have their versions.
+    fn memory(&self) -> &'static str {
+        match self {
+            Here::Alone => "the memory of this node",
+            Here::Named(_) => "the memory of the ranks' nodes",
+        }
+    }
+}
+
 /// The text of a report. `files`: what the program's own restart files are, if it has any.
-pub fn text(report: &Report, files: RestartFiles) -> Text {
+pub fn text(report: &Report, files: RestartFiles, here: &Here) -> Text {
     match report {
         Report::RecoveryBegun { epoch, failures, .. } => {
             tracing::info!(epoch = epoch.0, %failures, "a failure is known");
@@ -25,16 +51,25 @@ pub fn text(report: &Report, files: RestartFiles) -> Text {
             tracing::info!(epoch = epoch.0, world = world.0, %failures, "the next epoch is agreed");
             Text::Silent
         }
-        Report::RecoveryDone(recovery) => Text::Block(recovery.epoch, block(recovery, files)),
+        Report::RecoveryDone(recovery) => Text::Block(recovery.epoch, block(recovery, files, here)),
         Report::Notice(notice) => match notice {
-            Notice::StoreUnavailable => Text::Notice("the store does not answer; asking again".into()),
-            Notice::StoreBack => Text::Notice("the store answers again".into()),
-            Notice::Paused => Text::Notice("the ranks of this node are stopped: its observers are silent".into()),
-            Notice::Continued => Text::Notice("the ranks of this node go on".into()),
+            Notice::StoreUnavailable if *here == Here::Alone => {
+                Text::Notice("the store does not answer; asking again".into())
+            }
+            Notice::StoreUnavailable => {
+                Text::Notice(format!("the store does not answer {}; asking again", here.node()))
+            }
+            Notice::StoreBack if *here == Here::Alone => Text::Notice("the store answers again".into()),
+            Notice::StoreBack => Text::Notice(format!("the store answers {} again", here.node())),
+            Notice::Paused => {
+                Text::Notice(format!("the ranks of {} are stopped: its observers are silent", here.node()))
+            }
+            Notice::Continued => Text::Notice(format!("the ranks of {} go on", here.node())),
             Notice::CauseKnown { sentence, .. } => Text::Notice(sentence.clone()),
             Notice::RestoredLate { epoch, version, took } => Text::Notice(format!(
-                "  restored  version {} from the memory of this node, in {epoch}, {:.1} ms from the notice on",
+                "  restored  version {} from {}, in {epoch}, {:.1} ms from the notice on",
                 version.0,
+                here.memory(),
                 took.0 as f64 / 1000.0
             )),
             Notice::RefusedLate { epoch, rank, reason } => {
@@ -56,12 +91,12 @@ pub fn text(report: &Report, files: RestartFiles) -> Text {
 }
 
 /// The block. `failed`, `restored` (or `restarted`) and `took` begin its lines, so that scripts can find them.
-fn block(recovery: &Recovery, files: RestartFiles) -> String {
+fn block(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
     let mut out = format!("ftd: recovery, epoch {}, world {}\n", recovery.epoch.0, recovery.world.0);
     for (i, sentence) in recovery.blame.iter().enumerate() {
         let _ = writeln!(out, "ftd:   {:<9} {sentence}", if i == 0 { "failed" } else { "" });
     }
-    out.push_str(&restored(recovery, files));
+    out.push_str(&restored(recovery, files, here));
     let times = &recovery.times;
     let steps = [
         ("agreed", times.agreed),
@@ -106,7 +141,7 @@ fn named(ranks: &[Rank]) -> String {
 }
 
 /// What the ranks went on from, as far as ftd can know it: which of its own files a program reads it does not tell.
-fn restored(recovery: &Recovery, files: RestartFiles) -> String {
+fn restored(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
     if recovery.stuck {
         return "ftd:   restored  nothing: the ranks cannot be started again\n".into();
     }
@@ -121,7 +156,12 @@ fn restored(recovery: &Recovery, files: RestartFiles) -> String {
         let group = if choice.len() > 1 { format!("group {}: ", group.0) } else { String::new() };
         let _ = match stamp {
             Some(stamp) if recovery.taken => {
-                writeln!(out, "ftd:   restored  {group}version {} from the memory of this node", stamp.version.0)
+                let (version, memory) = (stamp.version.0, here.memory());
+                let copies = match recovery.moved.as_slice() {
+                    [] => String::new(),
+                    moved => format!(", that of {} from partners' copies", named(moved)),
+                };
+                writeln!(out, "ftd:   restored  {group}version {version} from {memory}{copies}")
             }
             Some(stamp) if recovery.refused.is_empty() => {
                 let version = stamp.version.0;
@@ -137,7 +177,7 @@ fn restored(recovery: &Recovery, files: RestartFiles) -> String {
                 writeln!(out, "ftd:   restarted {group}from the beginning: {files}")
             }
             None if files.is_empty() => {
-                let none = "none of the API is complete, and there is no file in $FT_CHECKPOINT_DIR";
+                let none = "no complete one of the API is left, and there is no file in $FT_CHECKPOINT_DIR";
                 writeln!(out, "ftd:   restarted {group}without a checkpoint: {none}")
             }
             None => writeln!(out, "ftd:   restarted {group}without a checkpoint of the API, with {files}"),
@@ -169,24 +209,29 @@ mod tests {
         said_of(stamp, taken, files, false)
     }
 
-    fn said_of(stamp: Option<Stamp>, taken: bool, files: RestartFiles, stuck: bool) -> String {
-        let recovery = Recovery {
+    fn nothing() -> Recovery {
+        Recovery {
             epoch: EpochId(2),
             world: WorldId(2),
             episodes: Vec::new(),
             blame: Vec::new(),
-            restored: Some([(GroupId(0), stamp)].into()),
+            restored: None,
+            moved: Vec::new(),
             times: ftd_core::report::PhaseTimes::default(),
-            stuck,
+            stuck: false,
             waited: false,
             asked: false,
-            taken,
+            taken: false,
             refused: Vec::new(),
             before_init: Vec::new(),
             without_state: Vec::new(),
             complete: false,
-        };
-        block(&recovery, files).lines().nth(1).unwrap_or_default().to_string()
+        }
+    }
+
+    fn said_of(stamp: Option<Stamp>, taken: bool, files: RestartFiles, stuck: bool) -> String {
+        let recovery = Recovery { restored: Some([(GroupId(0), stamp)].into()), stuck, taken, ..nothing() };
+        block(&recovery, files, &Here::Alone).lines().nth(1).unwrap_or_default().to_string()
     }
 
     #[test]
@@ -201,7 +246,7 @@ mod tests {
                 .ends_with("nothing: no rank has asked for version 7 (ft_restore)")
         );
         assert!(said(None, false, RestartFiles::Found(0)).ends_with(
-            "restarted without a checkpoint: none of the API is complete, and there is no file in $FT_CHECKPOINT_DIR"
+            "restarted without a checkpoint: no complete one of the API is left, and there is no file in $FT_CHECKPOINT_DIR"
         ));
         assert!(
             said_of(None, false, RestartFiles::Found(0), true).ends_with("nothing: the ranks cannot be started again")
@@ -216,37 +261,33 @@ mod tests {
     }
 
     #[test]
+    fn the_block_says_whose_state_was_a_copy() {
+        let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
+        let moved = vec![Rank(2), Rank(3)];
+        let recovery = Recovery { moved, taken: true, restored: Some([(GroupId(0), stamp)].into()), ..nothing() };
+        assert_eq!(
+            restored(&recovery, RestartFiles::Found(0), &Here::Named("node0".into())),
+            "ftd:   restored  version 7 from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies\n"
+        );
+    }
+
+    #[test]
     fn the_block_names_what_failed_and_what_has_not_come_about() {
         let (one, two) = (Rank(1), Rank(2));
         let said = refused(&[(one, "the sizes differ".into()), (two, "the sizes differ".into())]);
         assert_eq!(said, "ftd:             ft_restore failed in rank 1 (and in rank 2): the sizes differ\n");
-        let mut recovery = Recovery {
-            epoch: EpochId(2),
-            world: WorldId(2),
-            episodes: Vec::new(),
-            blame: Vec::new(),
-            restored: None,
-            times: ftd_core::report::PhaseTimes::default(),
-            stuck: false,
-            waited: false,
-            asked: false,
-            taken: false,
-            refused: Vec::new(),
-            before_init: Vec::new(),
-            without_state: vec![one],
-            complete: false,
-        };
+        let mut recovery = Recovery { without_state: vec![one], ..nothing() };
         assert_eq!(unfinished(&recovery), "", "the line before says that no rank has asked");
         recovery.taken = true;
         assert_eq!(unfinished(&recovery), "; without their state: rank 1");
         recovery.before_init = vec![one, two];
         assert_eq!(unfinished(&recovery), "; not seen past MPI_Init: ranks 1-2");
-        assert!(restored(&recovery, RestartFiles::Found(0)).ends_with("nothing was asked for yet\n"));
+        assert!(restored(&recovery, RestartFiles::Found(0), &Here::Alone).ends_with("nothing was asked for yet\n"));
         recovery.asked = true;
-        assert!(restored(&recovery, RestartFiles::Found(0)).ends_with("was not known yet\n"));
+        assert!(restored(&recovery, RestartFiles::Found(0), &Here::Alone).ends_with("was not known yet\n"));
         let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
         (recovery.restored, recovery.taken, recovery.waited) = (Some([(GroupId(0), stamp)].into()), false, true);
-        let said = restored(&recovery, RestartFiles::Found(0));
+        let said = restored(&recovery, RestartFiles::Found(0), &Here::Alone);
         assert!(
             said.ends_with("nothing so far: version 7 was asked for (ft_restore), and no rank has it back\n"),
             "{said}"

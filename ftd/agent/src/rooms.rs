@@ -1,5 +1,6 @@
 //! The agent's rooms, each of which owns its state, and the few things that concern more than one of them.
 
+use crate::between::Between;
 use crate::checkpoints::Checkpoints;
 use crate::clients::Clients;
 use crate::door::Door;
@@ -14,19 +15,42 @@ use crate::pmi::Pmi;
 use crate::pmix::Pmix;
 use crate::restart_files::RestartFiles;
 use crate::shepherds::Shepherds;
+use crate::unheard::Ears;
 use crate::watcher::Watcher;
+use crate::wish::Wish;
 use crate::worlds::Worlds;
+use ft_wire::between::Leaver;
 use ft_wire::launcher::JobSpec;
 use ft_wire::{Rank, Slot, Version, World as WorldNumber};
 use ftd_core::{Event, WorldId};
 use std::os::fd::OwnedFd;
 use tokio::sync::mpsc::UnboundedSender;
 
+/// How a rank comes to take no more checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaves {
+    /// It has called `ft_finalize`.
+    Finalized,
+    /// It has ended.
+    Ended,
+}
+
+impl Leaves {
+    fn words(self) -> &'static str {
+        match self {
+            Leaves::Finalized => "has called ft_finalize",
+            Leaves::Ended => "has ended",
+        }
+    }
+}
+
 /// All of them.
 #[derive(Debug)]
 pub struct Rooms {
     /// What the job is, and whom to tell.
     pub job: Job,
+    /// The other nodes, where there are any.
+    pub between: Option<Between>,
     /// Connections.
     pub door: Door,
     /// Shepherds and slots.
@@ -41,6 +65,8 @@ pub struct Rooms {
     pub pmix: Pmix,
     /// Servers for MPIs that speak PMI-1.
     pub pmi: Pmi,
+    /// Who reads what processes say.
+    pub ears: Ears,
     /// Checkpoint libraries.
     pub clients: Clients,
     /// Checkpoints.
@@ -60,21 +86,24 @@ impl Rooms {
         spec: JobSpec,
         notices: OwnedFd,
         launcher: Link,
+        between: Option<Between>,
         nodes: usize,
-        inputs: &UnboundedSender<Input>,
+        (inputs, ears): (&UnboundedSender<Input>, &Ears),
     ) -> Result<Rooms, AgentError> {
         let files = files::Watch::start(&spec.job_dir, notices, spec.mode != "none")
             .map_err(|error| AgentError::JobDir { path: spec.job_dir.clone(), error })?;
         let watcher = Watcher::start(outlet(inputs, Input::Dying)).map_err(AgentError::Io)?;
         let job = Job::new(spec, launcher);
         Ok(Rooms {
+            between,
             door: Door::default(),
             shepherds: Shepherds::default(),
             lease: Lease::new(nodes).map_err(AgentError::Io)?,
             worlds: Worlds::new(watcher, outlet(inputs, Input::Gone)),
             lone: Lone::new(outlet(inputs, Input::Lone)),
             pmix: Pmix::new(&job, outlet(inputs, Input::Pmix)),
-            pmi: Pmi::new(outlet(inputs, Input::Pmi)),
+            pmi: Pmi::new(outlet(inputs, Input::Pmi), ears.clone()),
+            ears: ears.clone(),
             clients: Clients::default(),
             checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
             files,
@@ -102,10 +131,38 @@ impl Rooms {
     }
 
     /// A rank takes no more checkpoints: the others are told, and people, once their later ones are known to be in vain.
-    pub fn rank_leaves(&mut self, number: WorldNumber, rank: Rank, last: Option<Version>, how: &'static str) {
+    pub fn rank_leaves(&mut self, number: WorldNumber, rank: Rank, last: Option<Version>, how: Leaves) {
+        let Some((epoch, alone)) = self.worlds.running(number).map(|world| (world.epoch, world.layout.is_alone()))
+        else {
+            return;
+        };
+        if self.clients.rank_leaves(number, rank, last, how.words()) {
+            self.checkpoints.rank_leaves(&self.job, epoch, rank, last, how.words());
+            if !alone {
+                let finalized = how == Leaves::Finalized;
+                self.job.wish(number, Wish::Left(Leaver { rank, last, finalized }));
+            }
+        }
+    }
+
+    /// The same of a rank on another node.
+    pub fn rank_elsewhere_leaves(&mut self, number: WorldNumber, rank: Rank, last: Option<Version>, how: Leaves) {
         let Some(epoch) = self.worlds.running(number).map(|world| world.epoch) else { return };
-        if self.clients.rank_leaves(number, rank, last, how) {
-            self.checkpoints.rank_leaves(&self.job, epoch, rank, last, how);
+        if self.clients.rank_leaves(number, rank, last, how.words()) {
+            self.checkpoints.rank_leaves(&self.job, epoch, rank, last, how.words());
+        }
+    }
+
+    /// Copies of checkpoints may have come: whoever keeps duplicates of arenas is to have those of new ones, and who waited for its state
+    /// is told.
+    pub fn copies_have_come(&mut self) {
+        self.checkpoints.spread(&self.shepherds);
+        for (epoch, rank) in self.checkpoints.take_fetched() {
+            if let Some(number) = self.worlds.of_epoch(epoch).map(|world| world.number)
+                && self.clients.awaiting(number).contains(&rank)
+            {
+                self.answer_restore(number, rank);
+            }
         }
     }
 

@@ -70,7 +70,7 @@ impl Versions {
         epoch: Epoch,
         rank: Rank,
         newest: Version,
-        size: u32,
+        ranks: &[Rank],
         patience: &str,
     ) -> Option<String> {
         let stands = self.epoch == epoch && self.newest(rank) == Some(newest);
@@ -78,12 +78,12 @@ impl Versions {
             return None;
         }
         let version = *self.held.get(&rank)?.first()?;
-        let lacking: Vec<Rank> = (0..size).filter(|other| !self.has(*other, version)).collect();
+        let lacking: Vec<Rank> = ranks.iter().copied().filter(|other| !self.has(*other, version)).collect();
         if lacking.is_empty() {
             return None;
         }
         self.said_waiting = true;
-        let having: Vec<Rank> = (0..size).filter(|other| self.has(*other, version)).collect();
+        let having: Vec<Rank> = ranks.iter().copied().filter(|other| self.has(*other, version)).collect();
         let has = if lacking.len() == 1 { "has" } else { "have" };
         Some(format!(
             "{} {has} not checkpointed version {version}, which {} took {patience} ago or earlier: no version counts \
@@ -93,19 +93,20 @@ impl Versions {
         ))
     }
 
-    /// The oldest of a rank's `own` versions that some rank has not, and which these are. `held` tells what a rank has now,
+    /// The oldest of a rank's `own` versions that some of these ranks has not, and which these are. `held` tells what a rank has now,
     /// which is more than was [noted](Self::note): a checksum takes its time.
     pub fn missing(
         &self,
         epoch: Epoch,
         own: &BTreeSet<Version>,
-        size: u32,
+        ranks: &[Rank],
         held: impl Fn(Rank) -> BTreeSet<Version>,
     ) -> Option<String> {
         let complete = if self.epoch == epoch { self.complete } else { 0 };
-        let all: Vec<BTreeSet<Version>> = (0..size).map(held).collect();
+        let all: Vec<(Rank, BTreeSet<Version>)> = ranks.iter().map(|rank| (*rank, held(*rank))).collect();
         own.iter().filter(|version| **version > complete).find_map(|version| {
-            let lacking: Vec<Rank> = (0..size).filter(|rank| !all[*rank as usize].contains(version)).collect();
+            let lacks = all.iter().filter(|(_, held)| !held.contains(version));
+            let lacking: Vec<Rank> = lacks.map(|(rank, _)| *rank).collect();
             let has = if lacking.len() == 1 { "has" } else { "have" };
             (!lacking.is_empty()).then(|| {
                 format!(
@@ -234,10 +235,10 @@ mod tests {
             assert_eq!(versions.note(1, rank, set(&[10, 20, 30])), None);
         }
         assert_eq!(versions.newest(1), Some(30));
-        assert_eq!(versions.still_waiting(1, 1, 20, 4, "10 s"), None, "it has moved since");
-        let said = versions.still_waiting(1, 1, 30, 4, "10 s").unwrap();
+        assert_eq!(versions.still_waiting(1, 1, 20, &[0, 1, 2, 3], "10 s"), None, "it has moved since");
+        let said = versions.still_waiting(1, 1, 30, &[0, 1, 2, 3], "10 s").unwrap();
         assert!(said.starts_with("rank 2 has not checkpointed version 10, which ranks 0-1, 3 took 10 s ago"), "{said}");
-        assert_eq!(versions.still_waiting(1, 0, 30, 4, "10 s"), None, "once");
+        assert_eq!(versions.still_waiting(1, 0, 30, &[0, 1, 2, 3], "10 s"), None, "once");
     }
 
     #[test]
@@ -246,10 +247,10 @@ mod tests {
         versions.note(3, 0, set(&[1]));
         versions.completed(1);
         let held = |rank| set([&[1, 2, 3][..], &[1, 2], &[2], &[1, 2, 3]][rank as usize]);
-        let said = versions.missing(3, &held(0), 4, held).unwrap();
+        let said = versions.missing(3, &held(0), &[0, 1, 2, 3], held).unwrap();
         assert!(said.starts_with("ranks 1-2 have not checkpointed version 3, and "), "{said}");
-        let said = versions.missing(4, &held(0), 4, held).unwrap();
+        let said = versions.missing(4, &held(0), &[0, 1, 2, 3], held).unwrap();
         assert!(said.starts_with("rank 2 has not checkpointed version 1, and "), "another epoch: {said}");
-        assert_eq!(versions.missing(3, &held(1), 4, held), None, "what this one has all have");
+        assert_eq!(versions.missing(3, &held(1), &[0, 1, 2, 3], held), None, "what this one has all have");
     }
 }

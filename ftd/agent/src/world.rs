@@ -1,9 +1,11 @@
 //! One world on this node, and its processes.
 
 use crate::below::Below;
+use crate::layout::Layout;
 use crate::link::Link;
 use ft_sys::memory::SharedMap;
 use ft_wire::rank::page;
+use ft_wire::shepherd::Start;
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
 use ftd_core::Process;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +35,8 @@ pub struct Member {
     pub link: Option<Link>,
     /// Its MPI has found the server that the environment names, with no preload's help.
     pub served: bool,
+    /// Its direct child has ended, and what that left behind has not come to `MPI_Init` in time.
+    pub left_alone: bool,
     /// The end was reported to ftd-core.
     pub ended: bool,
     /// The rank, where that is not the shepherd's direct child.
@@ -53,6 +57,7 @@ impl Member {
             page: None,
             link: None,
             served: false,
+            left_alone: false,
             ended: false,
             below: None,
         }
@@ -82,7 +87,7 @@ impl Member {
     /// Whether the process is dying or dead of a signal, as the kernel tells it now.
     pub fn died_of_signal(&self) -> bool {
         let killed = |pid: Option<i32>| pid.is_some_and(|pid| ft_sys::death::signal_of_dying(pid).is_some());
-        killed(self.pid) || (!self.outlives_its_wrapper() && killed(self.child))
+        killed(self.pid) || (!self.outlives_its_wrapper() && !self.has_left_its_wrapper() && killed(self.child))
     }
 
     /// Whether there may be a process here that starts an MPI alone: nobody has joined, or who did has ended and its wrapper
@@ -96,6 +101,12 @@ impl Member {
     fn outlives_its_wrapper(&self) -> bool {
         let below = self.pid.filter(|pid| self.child != Some(*pid));
         below.is_some_and(|pid| !ft_sys::death::is_dying(pid).unwrap_or(true))
+    }
+
+    /// The rank below a wrapper has ended by its own will: of what its wrapper dies then is the wrapper's affair, which its end tells.
+    fn has_left_its_wrapper(&self) -> bool {
+        let below = self.pid.is_some_and(|pid| self.child != Some(pid));
+        below && self.exits_by_itself() && self.below.as_ref().is_some_and(Below::is_gone)
     }
 
     /// The rank is dying, and did not want to. `status`: what its wait status will be, should somebody have asked.
@@ -153,17 +164,72 @@ pub struct World {
     pub number: WorldNumber,
     /// The epoch that released it.
     pub epoch: Epoch,
+    /// Which rank is where.
+    pub layout: Arc<Layout>,
     /// Its processes here.
     pub members: BTreeMap<Rank, Member>,
     /// Slots that are not known to be empty yet.
     pub occupied: BTreeSet<Slot>,
     /// ftd-core wants to know when no slot is occupied.
     pub stopping: bool,
+    /// Those that wait to be started until it is released.
+    pub parked: Vec<(Slot, Start)>,
 }
 
 impl World {
     /// A world without processes.
-    pub fn new(number: WorldNumber, epoch: Epoch) -> Self {
-        World { number, epoch, members: BTreeMap::new(), occupied: BTreeSet::new(), stopping: false }
+    pub fn new(number: WorldNumber, epoch: Epoch, layout: Arc<Layout>) -> Self {
+        let (members, occupied) = (BTreeMap::new(), BTreeSet::new());
+        World { number, epoch, layout, members, occupied, stopping: false, parked: Vec::new() }
+    }
+
+    /// Its first process here that has not ended, or its first.
+    pub fn first(&self) -> Option<Process> {
+        let members = || self.members.values();
+        members().find(|member| !member.ended).or_else(|| members().next()).map(|member| member.process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ft_sys::individual::Held;
+    use ftd_core::WorldId;
+    use std::process::{Child, Command, Stdio};
+
+    /// Its input is still open.
+    fn started(script: &str) -> Child {
+        let _forks = crate::forks::one();
+        Command::new("bash").args(["-c", &format!("read; {script}")]).stdin(Stdio::piped()).spawn().unwrap()
+    }
+
+    /// Ends it, and leaves its body.
+    fn ended(child: &mut Child) {
+        let held = Held::of(child.id() as i32).unwrap();
+        drop(child.stdin.take());
+        while held.lives() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_kills_a_script_whose_rank_has_left_is_not_what_the_rank_died_of() {
+        for (mark, of_signal) in [(page::EXIT_MARK, false), (0, true)] {
+            let (mut script, mut rank) = (started("kill -TERM $$"), started("exit 0"));
+            let mut member = Member::new(Process::primary(WorldId(1), ftd_core::Rank(0)), 0);
+            (member.child, member.pid) = (Some(script.id() as i32), Some(rank.id() as i32));
+            member.below = Some(Below::new(Arc::new(Held::of(rank.id() as i32).unwrap())));
+            let page = ft_sys::memory::create_memfd("page", page::SIZE as u64).unwrap();
+            let page = SharedMap::map(&page, 0, page::SIZE).unwrap();
+            page.u32_at(page::EXIT).store(mark, Ordering::Release);
+            member.page = Some(Arc::new(page));
+            assert!(!member.died_of_signal());
+            ended(&mut rank);
+            rank.wait().unwrap();
+            ended(&mut script);
+            assert_eq!(member.died_of_signal(), of_signal, "mark {mark}");
+            assert_eq!(matches!(member.vitals(), Vitals::Killed), of_signal, "mark {mark}");
+            script.wait().unwrap();
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::world::{Member, Vitals, World};
 use ft_sys::individual::Held;
 use ft_sys::peer::Peer;
 use ft_wire::rank::{ToRank, page};
-use ft_wire::shepherd::ToShepherd;
+use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Rank, Slot, World as WorldNumber};
 use ftd_core::{Event, Family, Limit, Process, SlotId, WorldId, blame};
 use std::collections::BTreeMap;
@@ -113,9 +113,9 @@ impl Worlds {
 
     /// Whether this rank is being killed, because its world or the job is over. If it has a question it is not answered: what it
     /// would say of the answer is no longer so. At the job's end those have time who were left behind by what ftrun had started
-    /// for the rank, and they are told.
+    /// for the rank, unless that was refused, and they are told.
     pub fn is_being_ended(&self, job: &Job, number: WorldNumber, rank: Rank) -> bool {
-        let left_behind = || job.over && self.member(number, rank).is_some_and(|member| member.ended);
+        let left_behind = || job.over && !job.refused && self.member(number, rank).is_some_and(|member| member.ended);
         self.get(number).is_some_and(|world| world.stopping) && !left_behind()
     }
 
@@ -147,10 +147,23 @@ impl Worlds {
         self.departed.extend(below.map(|(rank, below)| ((world.number, rank), below)));
     }
 
-    /// The world is the job's from now on.
-    pub fn release(&mut self, number: WorldNumber) {
+    /// The world is the job's from now on. Returns those that have waited for that.
+    pub fn release(&mut self, number: WorldNumber) -> Vec<(Slot, Start)> {
         tracing::info!(world = number, "released");
         self.releasing = Some(number);
+        self.take_parked(number)
+    }
+
+    /// These wait to be started until the world is released.
+    pub fn park(&mut self, number: WorldNumber, starts: Vec<(Slot, Start)>) {
+        if let Some(world) = self.of.get_mut(&number) {
+            world.parked = starts;
+        }
+    }
+
+    /// Those that have waited to be started are not started any more.
+    pub fn take_parked(&mut self, number: WorldNumber) -> Vec<(Slot, Start)> {
+        self.of.get_mut(&number).map(|world| std::mem::take(&mut world.parked)).unwrap_or_default()
     }
 
     /// A process runs.
@@ -176,18 +189,19 @@ impl Worlds {
     }
 
     /// Tells every shepherd of the world to kill what is there, unless that was said before.
-    pub fn stop(&mut self, files: &files::Watch, shepherds: &Shepherds, number: WorldNumber, over: bool) -> Stopping {
+    pub fn stop(&mut self, job: &Job, files: &files::Watch, shepherds: &Shepherds, number: WorldNumber) -> Stopping {
         self.watcher.forget(number);
         let Some(world) = self.of.get_mut(&number) else { return Stopping::Empty };
         if std::mem::replace(&mut world.stopping, true) {
             return Stopping::Begun;
         }
+        world.parked.clear();
         files.world_ends();
-        if over {
+        if job.over {
             files.job_ends();
         }
         for slot in &world.occupied {
-            shepherds.tell(*slot, &ToShepherd::Stop { world: number, over });
+            shepherds.tell(*slot, &ToShepherd::Stop { world: number, over: job.over, refused: job.refused });
         }
         if world.occupied.is_empty() { Stopping::Empty } else { Stopping::Begun }
     }
@@ -196,7 +210,16 @@ impl Worlds {
     pub fn hurry_filters(&self, shepherds: &Shepherds) {
         for world in self.all().filter(|world| world.stopping) {
             for slot in &world.occupied {
-                shepherds.tell(*slot, &ToShepherd::Stop { world: world.number, over: false });
+                shepherds.tell(*slot, &ToShepherd::Stop { world: world.number, over: false, refused: false });
+            }
+        }
+    }
+
+    /// The job is over already, and what it would have been is not so: nobody waits any more for those who were left behind.
+    fn hurry_left_behind(&self, shepherds: &Shepherds) {
+        for world in self.all().filter(|world| world.stopping) {
+            for slot in &world.occupied {
+                shepherds.tell(*slot, &ToShepherd::Stop { world: world.number, over: true, refused: true });
             }
         }
     }
@@ -228,7 +251,7 @@ impl Worlds {
         let told = waited || (job.spec.linked_in.is_some() && job.spec.mpi != "auto");
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
         let stopping = self.get(world).is_some_and(|world| world.stopping);
-        let (process, unseen, below) = match self.member_mut(world, rank) {
+        let (process, unseen, mut below) = match self.member_mut(world, rank) {
             Some(member) => {
                 member.ended = true;
                 let dead = !stopping && member.died_below();
@@ -247,8 +270,9 @@ impl Worlds {
         if status == 0 {
             files.ended_well(pid);
         }
-        let below = below.and_then(|mut below| below.death());
-        let ended = blame::Ended { child: crate::config::exit_of(status), limit, below, unseen };
+        let well = below.as_ref().is_some_and(Below::has_ended_well);
+        let below = below.as_mut().and_then(Below::death);
+        let ended = blame::Ended { child: crate::config::exit_of(status), limit, below, unseen, well };
         job.report(Event::Ended { process, ended });
     }
 
@@ -387,6 +411,9 @@ impl Worlds {
             format!("process {} of rank {rank} calls MPI_Init after what ftrun started for it has ended", peer.pid);
         self.late = Some((number, reason.clone()));
         job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
+        if job.over {
+            self.hurry_left_behind(shepherds);
+        }
         Some(reason)
     }
 
@@ -460,10 +487,34 @@ impl Worlds {
     ) {
         if let Some(member) = self.member_mut(number, rank) {
             member.served = true;
-            if !member.by_session {
-                job.report(Event::Joined { process: member.process, family });
+            let joined = (!member.by_session).then_some(member.process);
+            self.refuse_left_alone(job, number);
+            if let Some(process) = joined {
+                job.report(Event::Joined { process, family });
             }
             self.tell_served(shepherds, number, rank);
+        }
+    }
+
+    /// What ftrun has started for a rank has ended, and the rank does not come.
+    pub fn left_alone(&mut self, job: &mut Job, (number, rank): (WorldNumber, Rank)) {
+        if let Some(member) = self.member_mut(number, rank) {
+            member.left_alone = true;
+            self.refuse_left_alone(job, number);
+        }
+    }
+
+    /// Others wait in `MPI_Init` for ranks that would come too late if they came at all: another world would fare no better.
+    fn refuse_left_alone(&self, job: &mut Job, number: WorldNumber) {
+        let members = || self.get(number).into_iter().flat_map(|world| world.members.values());
+        if !members().any(|member| member.served && !member.by_session) {
+            return;
+        }
+        for member in members().filter(|member| member.left_alone && member.pid.is_none()) {
+            let reason = "what ftrun started for it has ended, and nothing that this has left behind has loaded an MPI in time, while \
+                          others wait in MPI_Init"
+                .to_string();
+            job.report(Event::StartFailed { process: member.process, reason, status: 1 });
         }
     }
 

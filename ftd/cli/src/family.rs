@@ -1,7 +1,8 @@
 //! The processes that ftrun has started, and those that it inherits when one of them dies.
 
+use ft_sys::job_time;
 use ft_sys::sweep::Sweep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,13 +34,13 @@ pub fn reap() -> Vec<(i32, End)> {
 
 /// Kills everything below this process and waits for it, but not for ever.
 pub fn end_all(patience: Duration) {
-    let until = Instant::now() + patience;
+    let until = job_time::now() + patience;
     let mut sweep = Sweep::default();
     loop {
         sweep.round(&[]);
         reap();
         let none = ft_sys::process::children(std::process::id() as i32).is_empty();
-        if none || sweep.is_refused() || Instant::now() >= until {
+        if none || sweep.is_refused() || job_time::now() >= until {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));

@@ -45,13 +45,25 @@ fn stand(launcher: i32, signals: &SignalFd) -> ExitCode {
                     crate::say(&format!("the launcher of this job was killed by {}", crate::signals::name(signal)));
                     return ExitCode::from((128 + signal) as u8);
                 }
+                // Both were stopped, and this one has just been continued: the launcher is next.
+                Some(Fate::Stopped) if divide::is_pending(libc::SIGCONT) => {}
                 // It cannot fail. Whoever continues the group, or the front alone, brings both back.
                 Some(Fate::Stopped) => drop(raise(Signal::SIGSTOP)),
             }
-        } else if !came_to_the_group(&signal) && signal.ssi_pid != launcher as u32 {
+        } else if signal.ssi_pid == launcher as u32 {
+            // It was continued, and may have been stopped again since then: that was told while its SIGCONT was pending.
+            if is_stopped(launcher) && !divide::is_pending(libc::SIGCONT) {
+                let _ = raise(Signal::SIGSTOP);
+            }
+        } else if !came_to_the_group(&signal) {
+            ft_sys::gate::reach("front.carries", None);
             Carried { signal: signal.ssi_signo as i32, origin: signal.ssi_pid }.send(launcher);
         }
     }
+}
+
+fn is_stopped(process: i32) -> bool {
+    condition(process).is_some_and(|condition| condition.state == 'T' && condition.tracer == 0)
 }
 
 /// Whether the launcher got this signal as well: what its keys mean, the terminal sends to the group that it runs. All else

@@ -28,6 +28,8 @@ pub struct Helpers {
     pub shepherd: PathBuf,
     /// `ft-pmix`.
     pub pmix: PathBuf,
+    /// `ft-ship`. It needs libfabric; without it there are no copies of checkpoints on other nodes, and no more than that is missing.
+    pub ship: PathBuf,
     /// `libft_preload.so`.
     pub preload: PathBuf,
 }
@@ -43,17 +45,24 @@ impl Helpers {
         Self::find_in(&places(told.clone(), &exe), told.is_some())
     }
 
+    /// Whether they are of this build.
+    ///
+    /// # Errors
+    /// Names the one that is not.
+    pub fn check(&self) -> Result<(), ft_sys::build_check::BuildError> {
+        [&self.agent, &self.shepherd, &self.pmix, &self.preload]
+            .into_iter()
+            .try_for_each(|file| ft_sys::build_check::check(file))
+    }
+
     fn find_in(places: &[PathBuf], told: bool) -> Result<Helpers, Missing> {
         let find = |name| {
             let found = places.iter().map(|place| place.join(name)).find(|file| file.is_file());
             found.ok_or_else(|| Missing { name, places: places.to_vec(), told })
         };
-        Ok(Helpers {
-            agent: find("ft-agent")?,
-            shepherd: find("ft-shepherd")?,
-            pmix: find("ft-pmix")?,
-            preload: find("libft_preload.so")?,
-        })
+        let (agent, shepherd) = (find("ft-agent")?, find("ft-shepherd")?);
+        let ship = find("ft-ship").unwrap_or_else(|_| agent.with_file_name("ft-ship"));
+        Ok(Helpers { agent, shepherd, pmix: find("ft-pmix")?, ship, preload: find("libft_preload.so")? })
     }
 }
 

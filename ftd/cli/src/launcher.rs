@@ -13,13 +13,16 @@ use crate::limits::Soft;
 use crate::options::Options;
 use crate::orphans::Orphans;
 use crate::output::{AGENT, Key, Output};
+use crate::part::Part;
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
+use ft_sys::job_time;
 use ft_sys::pulse::{Beat, Pulse};
 use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
+use ft_wire::part::FromPart;
 use ft_wire::shepherd::{Lifeline, Pipes};
 use ft_wire::{Epoch, Rank, Role, Slot, Version};
 use ftd_core::policy::Mode;
@@ -44,10 +47,13 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// While the spool is full this is how often it is looked at.
 const ROOM_AGAIN: Duration = Duration::from_millis(10);
+/// While helpers that have ended give back the memory of arenas this is how often it is looked whether they are gone.
+const GIVING_BACK: Duration = Duration::from_millis(50);
 /// While another process group has the terminal this is how often it is looked at.
 const TERMINAL_AGAIN: Duration = Duration::from_millis(200);
 
 mod asking;
+mod orders;
 
 /// Why a job cannot be launched.
 #[derive(Debug, thiserror::Error)]
@@ -107,7 +113,7 @@ impl AgentProcess {
     /// Nothing more will be heard of it.
     fn hang_up(&mut self) {
         self.link = None;
-        self.until = Some(Instant::now() + LAST_WORDS);
+        self.until = Some(job_time::now() + LAST_WORDS);
     }
 }
 
@@ -160,6 +166,14 @@ struct Ending {
     status: i32,
     reason: Option<String>,
     until: Instant,
+    /// … and then, at the latest, also one that has ended and is only being taken apart.
+    latest: Instant,
+}
+
+impl Ending {
+    fn new(status: i32, reason: Option<String>, until: Instant) -> Ending {
+        Ending { status, reason, until, latest: until + ft_sys::timescale::scaled(UNKILLABLE) }
+    }
 }
 
 /// A running job.
@@ -172,6 +186,8 @@ pub struct Launcher {
     /// For the ranks.
     soft: Soft,
     directory: JobDir,
+    /// This is the part of a job over several nodes.
+    part: Option<Part>,
     /// The agents' socket, which outlives every agent.
     listener: Option<UnixListener>,
     /// The embedded store's memory, which outlives every agent.
@@ -198,6 +214,8 @@ pub struct Launcher {
     stuck: Option<Instant>,
     /// There are arenas that somebody may be the last keeper of.
     arenas: bool,
+    /// The program uses MPI.
+    mpi: bool,
     /// For each shepherd that is to be started in the place of one that never came to work: how many of them there were.
     unborn: Vec<u32>,
     /// Agents in a row that were ended without ever having answered.
@@ -214,6 +232,8 @@ pub struct Launcher {
     complete: Option<Version>,
     cancelled: Option<Cancelled>,
     ending: Option<Ending>,
+    /// The agent has said that the job is over.
+    ended_by_agent: bool,
     /// After the job's end, output is written until then at the latest.
     output_until: Option<Instant>,
 }
@@ -222,6 +242,7 @@ pub struct Launcher {
 #[derive(Debug, Clone, Copy)]
 enum Ready {
     Signals,
+    Orders,
     Agent,
     Input,
     Pipes,
@@ -244,19 +265,27 @@ impl Launcher {
         helpers: Helpers,
         held: Held,
         soft: Soft,
+        part: Option<Part>,
     ) -> Result<Launcher, LaunchError> {
         ft_sys::process::set_subreaper().map_err(system("orphans cannot be adopted"))?;
+        let own = part.as_ref().map_or(options.ranks, |part| part.slots(options.ranks));
         // For each slot three links, an end of a pipe and what is under way; without it, the start only takes longer.
-        let _ = ft_sys::process::make_room_for_descriptors(64 + 8 * u64::from(options.ranks));
+        let _ = ft_sys::process::make_room_for_descriptors(64 + 8 * u64::from(own));
         let signals = Signals::open().map_err(system("signals cannot be read"))?;
         let directory = JobDir::choose()?;
-        spec.job = format!("ftrun-{}", directory.word());
+        spec.job = part.as_ref().map_or_else(|| format!("ftrun-{}", directory.word()), |part| part.job().to_string());
         spec.job_dir = directory.path().to_path_buf();
         let mut launcher = Launcher {
             notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
-            input: Input::open().map_err(system("standard input"))?,
-            output: Output::new(options.tag_output).map_err(system("standard output"))?,
+            input: part.as_ref().map_or_else(Input::open, Part::input).map_err(system("standard input"))?,
+            output: match &part {
+                None => Output::new(options.tag_output),
+                Some(part) => part.output(options.tag_output),
+            }
+            .map_err(system("standard output"))?,
+            next_slot: part.as_ref().map_or(0, Part::first_slot),
+            part,
             options,
             spec,
             helpers,
@@ -267,7 +296,6 @@ impl Launcher {
             signals,
             agent: None,
             shepherds: BTreeMap::new(),
-            next_slot: 0,
             orphans: None,
             lost: Vec::new(),
             lost_output: false,
@@ -277,6 +305,7 @@ impl Launcher {
             told_silent: BTreeSet::new(),
             stuck: None,
             arenas: false,
+            mpi: false,
             unborn: Vec::new(),
             mute_agents: 0,
             reported: 0,
@@ -287,6 +316,7 @@ impl Launcher {
             complete: None,
             cancelled: None,
             ending: None,
+            ended_by_agent: false,
             output_until: None,
         };
         match launcher.start_all() {
@@ -306,7 +336,7 @@ impl Launcher {
         self.listener = Some(self.directory.listen()?);
         // Then the agent: it makes itself ready while the others are started.
         self.start_agent()?;
-        for _ in 1..self.options.ranks {
+        for _ in 1..self.own_slots() {
             self.start_shepherd()?;
         }
         // Nothing is started twice without.
@@ -314,6 +344,11 @@ impl Launcher {
             self.held.read_behind();
         }
         Ok(())
+    }
+
+    /// How many slots this launcher starts.
+    fn own_slots(&self) -> u32 {
+        self.part.as_ref().map_or(self.options.ranks, |part| part.slots(self.options.ranks))
     }
 
     fn verbose(&mut self, line: impl FnOnce() -> String) {
@@ -324,7 +359,7 @@ impl Launcher {
 
     fn start_agent(&mut self) -> Result<(), LaunchError> {
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
-        let err = self.output.open(AGENT, Instant::now()).map_err(system("no pipe"))?;
+        let err = self.output.open(AGENT, job_time::now()).map_err(system("no pipe"))?;
         let out = err.try_clone().map_err(system("no pipe"))?;
         let Some(listener) = &self.listener else { return Ok(()) };
         ft_sys::build_check::check(&self.helpers.agent)?;
@@ -363,12 +398,17 @@ impl Launcher {
         let message = ToAgent::Job { spec: self.spec.clone(), slots, before: self.before };
         agent.described = true;
         self.told_silent.clear();
-        if let Err(error) = greeting.and_then(|_| link.send(&message, &[self.store.as_fd(), self.notices.as_fd()])) {
+        let mut descriptors = vec![self.store.as_fd(), self.notices.as_fd()];
+        descriptors.extend(self.part.iter().flat_map(Part::sockets));
+        if let Err(error) = greeting.and_then(|_| link.send(&message, &descriptors)) {
             // How it ends, which comes next, is what counts.
             agent.hang_up();
             return self.verbose(|| format!("the agent did not take the job: {error}"));
         }
         agent.pulse.answered();
+        if job_time::is_stopped() {
+            self.tell(&ToAgent::Signal(nix::libc::SIGTSTP));
+        }
         if let Some(Cancelled { signal, .. }) = self.cancelled {
             self.tell(&ToAgent::Cancel { signal });
         }
@@ -379,7 +419,7 @@ impl Launcher {
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
         mine.set_nonblocking(true).map_err(system("no socket pair"))?;
         let (pipes, pipes_end) = UnixStream::pair().map_err(system("no socket pair"))?;
-        let err = self.output.open(slot, Instant::now()).map_err(system("no pipe"))?;
+        let err = self.output.open(slot, job_time::now()).map_err(system("no pipe"))?;
         let out = err.try_clone().map_err(system("no pipe"))?;
         let mut descriptors = vec![theirs.as_fd(), pipes_end.as_fd()];
         let mut arguments: Vec<OsString> = vec![
@@ -418,7 +458,7 @@ impl Launcher {
         let shepherd =
             Shepherd { pid, lifeline: mine, pulse, pipes, rank: None, dialled: false, lost_output: false, unborn };
         self.shepherds.insert(slot, shepherd);
-        self.next_slot += 1;
+        self.next_slot = self.part.as_ref().map_or(slot + 1, |part| part.slot_after(slot));
         self.verbose(|| format!("slot {slot}: shepherd {pid}"));
         Ok(slot)
     }
@@ -440,9 +480,12 @@ impl Launcher {
                     self.signal(meaning);
                 }
             }
+            if ready.iter().any(|ready| matches!(ready, Ready::Orders)) {
+                self.follow_orders();
+            }
             // Before the pipes: the end of a world is told before the next one writes.
             self.listen_to_agent();
-            let now = Instant::now();
+            let now = job_time::now();
             if ready.iter().any(|ready| matches!(ready, Ready::Pipes)) {
                 self.take_pipes(now);
             }
@@ -454,12 +497,16 @@ impl Launcher {
                             self.tell_input_grew();
                         }
                     }
-                    Ready::Signals | Ready::Agent | Ready::Pipes | Ready::Written => {}
+                    Ready::Signals | Ready::Orders | Ready::Agent | Ready::Pipes | Ready::Written => {}
                 }
             }
             self.sweep_step();
             if self.input.waits_for_terminal() {
                 self.input.look_at_terminal();
+            }
+            self.tell_room();
+            if let Some(sentence) = self.input.trouble() {
+                self.output.say(&format!("ftrun: {sentence}"));
             }
             if let Some(agent) = self.agent.as_mut().filter(|agent| agent.until.is_some_and(|until| now >= until)) {
                 agent.until = None;
@@ -467,7 +514,7 @@ impl Launcher {
             }
             self.output.tick(now);
             self.look_at_cancelled(now);
-            self.ask_helpers(now);
+            self.ask_helpers();
             if self.has_left(now) {
                 return self.leave();
             }
@@ -478,6 +525,9 @@ impl Launcher {
         let mut waited = vec![(Ready::Signals, PollFd::new(self.signals.as_fd(), PollFlags::POLLIN))];
         if let Some(link) = self.agent.as_ref().and_then(|agent| agent.link.as_ref()) {
             waited.push((Ready::Agent, PollFd::new(link.as_fd(), PollFlags::POLLIN)));
+        }
+        if let Some(part) = self.part.as_ref().filter(|part| part.is_open()) {
+            waited.push((Ready::Orders, PollFd::new(part.as_fd(), PollFlags::POLLIN)));
         }
         let stdin = io::stdin();
         if self.input.wants_to_read() && self.ending.is_none() {
@@ -500,7 +550,9 @@ impl Launcher {
     }
 
     fn patience(&self) -> PollTimeout {
-        let now = Instant::now();
+        let now = job_time::now();
+        // What is asked every second is asked whatever time it is for the job.
+        let asked = self.beat.next().saturating_duration_since(Instant::now());
         let deadlines = [
             self.output.deadline(),
             self.output_until,
@@ -508,14 +560,12 @@ impl Launcher {
             self.ending.as_ref().filter(|_| self.has_children()).map(|ending| ending.until),
             self.orphans.as_ref().map(|_| now + LOOK_AGAIN),
             self.agent.as_ref().and_then(|agent| agent.until),
-            self.ending.is_none().then(|| self.beat.next()),
             (self.ending.is_none() && self.input.waits_for_room()).then(|| now + ROOM_AGAIN),
             (self.ending.is_none() && self.input.waits_for_terminal()).then(|| now + TERMINAL_AGAIN),
         ];
-        match deadlines.into_iter().flatten().min() {
-            None => PollTimeout::NONE,
-            Some(at) => ft_sys::patience::at_most(at.saturating_duration_since(now)),
-        }
+        let left = deadlines.into_iter().flatten().min().map_or(Duration::MAX, job_time::until);
+        let left = if self.ending.is_none() { left.min(asked) } else { left };
+        ft_sys::patience::at_most(job_time::piece(left))
     }
 
     fn has_children(&self) -> bool {
@@ -525,23 +575,28 @@ impl Launcher {
     fn signal(&mut self, meaning: Meaning) {
         match meaning {
             Meaning::Child => family::reap().into_iter().for_each(|(pid, end)| self.buried(pid, end)),
-            Meaning::End(signal) => self.cancel(signal, Instant::now()),
+            Meaning::End(signal) => self.cancel(signal, job_time::now()),
             Meaning::Forward(signal) => self.tell(&ToAgent::Signal(signal)),
             Meaning::Continue => {
                 self.front.goes_on();
+                job_time::go_on();
                 self.input.look_at_terminal();
                 self.tell(&ToAgent::Signal(nix::libc::SIGCONT));
             }
             Meaning::Stop => {
                 self.tell(&ToAgent::Signal(nix::libc::SIGTSTP));
+                job_time::stop();
                 // It cannot fail; SIGCONT brings this process back to this line.
                 let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+                job_time::go_on();
             }
         }
     }
 
     /// The job is to end: the ranks hear it first. Another signal ends it by force.
     fn cancel(&mut self, signal: i32, now: Instant) {
+        // As in the agent.
+        job_time::go_on();
         match &self.cancelled {
             None => {
                 self.cancelled = Some(Cancelled::new(signal, self.options.grace, now));
@@ -558,7 +613,10 @@ impl Launcher {
         let Some(cancelled) = self.cancelled.as_mut().filter(|_| self.ending.is_none()) else { return };
         let signal = cancelled.signal;
         if let Some(sentence) = cancelled.sentence(now) {
-            self.output.say(&format!("ftrun: {sentence}"));
+            // The launcher above all parts says it once.
+            if self.part.is_none() {
+                self.output.say(&format!("ftrun: {sentence}"));
+            }
         } else if cancelled.is_overdue(now) {
             self.give_up(128 + signal, "the agent did not end the job in time: everything was killed");
         }
@@ -617,20 +675,21 @@ impl Launcher {
                 Err(error) => self.give_up(1, &error.to_string()),
             },
             ToLauncher::Drain { world } => {
-                let now = Instant::now();
+                let now = job_time::now();
                 self.take_pipes(now);
                 self.output.end_world(world, now);
                 self.tell(&ToAgent::Drained { world });
             }
             ToLauncher::Recovered { epoch, block } => {
                 self.reported = epoch;
-                self.output.announce(block);
+                self.output.announce(epoch, block);
             }
             ToLauncher::Here { absent, complete } => self.agent_is_here(absent, complete),
             ToLauncher::Arenas => self.arenas = true,
+            ToLauncher::Mpi => self.mpi = true,
             ToLauncher::Complete { version } => self.got_on(version),
-            ToLauncher::Notice(text) => self.output.say(&format!("ftd: {text}")),
-            ToLauncher::End { status, reason } => self.end(status, reason),
+            ToLauncher::Notice(text) => self.output.notice(&text),
+            ToLauncher::End { status, reason, left_out } => self.end(status, reason, left_out),
         }
     }
 
@@ -644,9 +703,12 @@ impl Launcher {
     }
 
     /// The job is over: everybody may go.
-    fn end(&mut self, status: i32, reason: Option<String>) {
+    fn end(&mut self, status: i32, reason: Option<String>, left_out: bool) {
         if self.ending.is_none() {
-            self.ending = Some(Ending { status, reason, until: Instant::now() + LEAVE });
+            // What is over does not wait until the user lets it go on.
+            job_time::go_on();
+            self.ended_by_agent = !left_out;
+            self.ending = Some(Ending::new(status, reason, job_time::now() + LEAVE));
             if let Some(agent) = &mut self.agent {
                 agent.link = None;
             }
@@ -661,8 +723,9 @@ impl Launcher {
 
     /// Ends the job without the agent.
     fn give_up(&mut self, status: i32, sentence: &str) {
+        job_time::go_on();
         family::end_all(LEAVE);
-        self.take_pipes(Instant::now());
+        self.take_pipes(job_time::now());
         let left = ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)).sweep(ft_sys::litter::End::Killed);
         if let Some(sentence) = left.sentence() {
             self.output.say(&format!("ftrun: {sentence}"));
@@ -670,7 +733,7 @@ impl Launcher {
         self.agent = None;
         self.shepherds.clear();
         self.orphans = None;
-        self.ending = Some(Ending { status, reason: Some(sentence.to_string()), until: Instant::now() });
+        self.ending = Some(Ending::new(status, Some(sentence.to_string()), job_time::now()));
     }
 
     /// A child of this process is gone.
@@ -682,7 +745,7 @@ impl Launcher {
             self.agent_died(end);
         } else if let Some(slot) = self.shepherds.iter().find(|(_, s)| s.pid == pid).map(|(slot, _)| *slot) {
             let dialled = self.shepherds.remove(&slot).is_some_and(|mut shepherd| {
-                shepherd.take_pipes(slot, &mut self.output, Instant::now());
+                shepherd.take_pipes(slot, &mut self.output, job_time::now());
                 shepherd.hear();
                 self.lost_output |= shepherd.lost_output;
                 shepherd.dialled
@@ -696,7 +759,7 @@ impl Launcher {
         if self.ending.is_some() {
             return;
         }
-        let now = Instant::now();
+        let now = job_time::now();
         if let Some(Cancelled { signal, .. }) = self.cancelled {
             // Its shepherds have killed the ranks by now, and nothing recovers.
             let (name, words) = (signals::name(signal), end.words());
@@ -712,7 +775,8 @@ impl Launcher {
             return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
         }
         self.agent_end = Some(end);
-        self.before = Some(Before { died: ft_sys::process::micros_since_boot(), reported: self.reported });
+        self.before =
+            Some(Before { died: ft_sys::process::micros_since_boot(), reported: self.reported, mpi: self.mpi });
         self.orphans = Some(Orphans::of_job(Path::new(&self.spec.job_dir)));
         self.sweep_step();
     }
@@ -723,7 +787,7 @@ impl Launcher {
         }
         self.verbose(|| format!("slot {slot}: the shepherd died ({})", end.words()));
         // One that ends by itself could not do its work, and the next one will not either.
-        if matches!(end, End::Status(_)) && self.shepherd_failures.too_many(Instant::now()) {
+        if matches!(end, End::Status(_)) && self.shepherd_failures.too_many(job_time::now()) {
             return self.give_up(1, "shepherds end again and again: the job cannot go on");
         }
         self.tell(&ToAgent::SlotDying { slot });
@@ -781,9 +845,11 @@ impl Launcher {
 
     /// Whether the job is over and everybody is gone who belonged to it.
     fn has_left(&mut self, now: Instant) -> bool {
-        let Some(ending) = &self.ending else { return false };
+        if self.ending.is_none() {
+            return false;
+        }
         if self.has_children() {
-            if now < ending.until {
+            if !self.is_overdue(now) {
                 return false;
             }
             let sentence = self.overdue();
@@ -794,6 +860,20 @@ impl Launcher {
         self.take_pipes(now);
         self.shepherds.clear();
         true
+    }
+
+    /// Whether the time is over of those who have not ended after the job's end. Who has ended is nobody to complain of: the kernel
+    /// takes its time over gigabytes that nobody needs any more.
+    fn is_overdue(&mut self, now: Instant) -> bool {
+        let mut pids =
+            self.agent.iter().map(|agent| agent.pid).chain(self.shepherds.values().map(|shepherd| shepherd.pid));
+        let gives_back = |pid| ft_sys::death::is_past_user_code(pid).unwrap_or(false);
+        let Some(ending) = self.ending.as_mut().filter(|ending| now >= ending.until) else { return false };
+        if now >= ending.latest || !pids.all(gives_back) {
+            return true;
+        }
+        ending.until = now + GIVING_BACK;
+        false
     }
 
     /// Who has not ended after the job's end.
@@ -810,18 +890,20 @@ impl Launcher {
     fn leave(mut self) -> i32 {
         // Strays of shepherds that had to be killed at the end.
         let mut sweep = Sweep::default();
-        let until = Instant::now() + LEAVE;
-        while !sweep.round(&[]) && !sweep.is_refused() && Instant::now() < until {
+        let until = job_time::now() + LEAVE;
+        while !sweep.round(&[]) && !sweep.is_refused() && job_time::now() < until {
             family::reap();
             std::thread::sleep(LOOK_AGAIN);
         }
         family::reap();
         let left = ft_sys::unkillable::sentence(&ft_sys::sweep::unkillable());
-        let now = Instant::now();
+        let now = job_time::now();
         self.output.read_all(now);
         self.output.finish(now);
         let (status, reason) = self.ending.as_mut().map_or((1, None), |ending| (ending.status, ending.reason.take()));
-        if let Some(reason) = reason {
+        if self.part.is_none()
+            && let Some(reason) = &reason
+        {
             self.output.say(&format!("ftrun: {reason}"));
         }
         if let Some(sentence) = left {
@@ -829,6 +911,12 @@ impl Launcher {
         }
         // Whoever reads slowly, or not at all, holds up nothing but this process: nothing else is left when it is killed.
         self.directory.remove();
+        if let Some(part) = &mut self.part {
+            // It is all said; whoever has gone is noticed by who writes.
+            part.close();
+            let (of_job, lost_output) = (self.ended_by_agent, self.lost_output);
+            self.output.send(&FromPart::Ended { status, of_job, lost_output, reason });
+        }
         // Who has asked for the end does not want to wait for a reader that stands still.
         self.output_until = self.cancelled.map(|_| now + ft_sys::timescale::scaled(LEAVE));
         if let Err(signal) = self.write_out() {
@@ -840,7 +928,7 @@ impl Launcher {
         }
         losses.iter().for_each(|sentence| self.output.say_loss(&format!("ftrun: {sentence}")));
         // The other stream may be read.
-        self.output_until = self.output_until.map(|_| Instant::now() + ft_sys::timescale::scaled(LAST_WORDS));
+        self.output_until = self.output_until.map(|_| job_time::now() + ft_sys::timescale::scaled(LAST_WORDS));
         let _ = self.write_out();
         // What the job said of itself is worth more.
         if status == 0 { 1 } else { status }
@@ -848,11 +936,11 @@ impl Launcher {
 
     /// Waits as long as somebody reads, slowly as it may be. A signal ends it.
     fn write_out(&mut self) -> Result<(), i32> {
-        self.output.tick(Instant::now());
-        while !self.output.all_written() && self.output_until.is_none_or(|until| Instant::now() < until) {
+        self.output.tick(job_time::now());
+        while !self.output.all_written() && self.output_until.is_none_or(|until| job_time::now() < until) {
             let Ok(ready) = self.wait() else { break };
             if ready.iter().any(|ready| matches!(ready, Ready::Signals)) {
-                let now = Instant::now();
+                let now = job_time::now();
                 while let Some(meaning) = self.signals.next() {
                     match meaning {
                         Meaning::End(signal) if self.cancelled.is_none_or(|first| first.is_another(now)) => {
@@ -863,7 +951,7 @@ impl Launcher {
                     }
                 }
             }
-            self.output.tick(Instant::now());
+            self.output.tick(job_time::now());
         }
         Ok(())
     }

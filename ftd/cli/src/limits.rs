@@ -14,6 +14,9 @@ const MANY_FILES: (u64, u64) = (256, 16);
 const TASKS: (u64, u64) = (6, 3);
 /// Bytes of stack with which ftd's own processes run.
 const STACK: u64 = 512 << 10;
+/// Bytes of address space with which ftd's own processes run, and the PMIx library in one of them, which says nothing when it
+/// cannot start a thread.
+const ADDRESSES: u64 = 128 << 20;
 /// `CAP_SYS_ADMIN` and `CAP_SYS_RESOURCE`, which know no limit of processes.
 const UNLIMITED: u64 = 1 << 21 | 1 << 24;
 
@@ -36,6 +39,17 @@ pub enum LimitError {
     /// Of the stack.
     #[error("the limit of the stack (ulimit -s) is {} KiB, and ftd needs {} KiB: raise it", .0 >> 10, STACK >> 10)]
     Stack(u64),
+    /// Of the address space.
+    #[error(
+        "the limit of the address space (ulimit -v) is {} KiB, and ftd's own processes need {} KiB: raise it",
+        .0 >> 10, ADDRESSES >> 10
+    )]
+    Addresses(u64),
+    /// Not a limit of the kernel's, but of what may be done with new files.
+    #[error(
+        "the umask {0:04o} keeps ftrun from its own files: use one that leaves the owner's rights alone, 0077 for example"
+    )]
+    Umask(u32),
     /// Of processes.
     #[error(
         "the limit of this user's processes and threads (ulimit -Hu) is {hard}, there are {present}, and a job of {ranks} \
@@ -74,6 +88,11 @@ pub fn raise(ranks: u32) -> Result<Soft, LimitError> {
     if stack < STACK {
         return Err(LimitError::Stack(stack));
     }
+    let addresses = getrlimit(Resource::RLIMIT_AS).map_or(u64::MAX, |(soft, _)| soft);
+    if addresses < ADDRESSES {
+        return Err(LimitError::Addresses(addresses));
+    }
+    check_umask()?;
     if tasks.1 != u64::MAX && !knows_no_limit() {
         check_tasks(tasks.1, present(), ranks)?;
     }
@@ -85,6 +104,14 @@ pub fn raise(ranks: u32) -> Result<Soft, LimitError> {
         let _ = setrlimit(Resource::RLIMIT_NPROC, tasks.1, tasks.1);
     }
     Ok(Soft { files: files.0, tasks: tasks.0 })
+}
+
+/// The ranks keep theirs, whatever it is.
+fn check_umask() -> Result<(), LimitError> {
+    let owners = nix::sys::stat::Mode::S_IRWXU;
+    let mask = nix::sys::stat::umask(owners);
+    nix::sys::stat::umask(mask);
+    if mask.intersects(owners) { Err(LimitError::Umask(mask.bits())) } else { Ok(()) }
 }
 
 /// Words behind an error that comes of a limit all the same.

@@ -1,12 +1,14 @@
 //! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
 
 mod cancel;
+mod cluster;
 mod deaths;
 mod family;
 mod file_system;
 mod front;
 mod held;
 mod helpers;
+mod hosts;
 mod job_dir;
 mod keepers;
 mod launcher;
@@ -15,6 +17,8 @@ mod mpirun;
 mod options;
 mod orphans;
 mod output;
+mod own_proc;
+mod part;
 mod program;
 mod signals;
 mod sink;
@@ -39,14 +43,20 @@ use std::process::ExitCode;
 enum Refusal {
     #[error(transparent)]
     Options(#[from] options::OptionError),
-    #[error("--chdir: {}: {error}", path.display())]
-    Directory { path: PathBuf, error: std::io::Error },
+    #[error("{option}: {}: {error}", path.display())]
+    Directory { option: &'static str, path: PathBuf, error: std::io::Error },
     #[error("the directory in which ftrun was started cannot be used any more: {0}")]
     Here(std::io::Error),
     #[error("FT_CHECKPOINT_TIMEOUT: '{0}' is not a number of seconds from 1 on")]
     Timeout(String),
     #[error("{option}={mpi} is wrong: {} has another MPI linked in; leave the option out", path.display())]
     OtherMpi { option: &'static str, mpi: &'static str, path: PathBuf },
+    #[error("there is nothing to be started: the command line asks for help only")]
+    NoJob,
+    #[error("the agent cannot be reached at {address}, this node's address in MPI's network (peers.mpi): {error}")]
+    Bind { address: std::net::IpAddr, error: std::io::Error },
+    #[error(transparent)]
+    Cluster(#[from] cluster::ClusterError),
     #[error("standard output cannot be written: {0}")]
     Output(std::io::Error),
     #[error(transparent)]
@@ -59,6 +69,8 @@ enum Refusal {
     Limit(#[from] limits::LimitError),
     #[error(transparent)]
     Launch(#[from] LaunchError),
+    #[error(transparent)]
+    Proc(#[from] own_proc::ProcError),
 }
 
 impl Refusal {
@@ -68,13 +80,17 @@ impl Refusal {
             Refusal::Helpers(missing) if missing.is_told() => 2,
             Refusal::Launch(LaunchError::JobDir(error)) if error.is_told() => 2,
             Refusal::Program(error) => error.status(),
+            Refusal::Cluster(error) => error.status(),
             Refusal::Directory { .. }
             | Refusal::Here(_)
+            | Refusal::NoJob
+            | Refusal::Bind { .. }
             | Refusal::Output(_)
             | Refusal::Helpers(_)
             | Refusal::Build(_)
             | Refusal::Limit(_)
-            | Refusal::Launch(_) => 1,
+            | Refusal::Launch(_)
+            | Refusal::Proc(_) => 1,
         }
     }
 }
@@ -86,6 +102,7 @@ fn main() -> ExitCode {
         say(&format!("/dev/null cannot be opened in the place of a standard stream that is closed: {error}"));
         return ExitCode::FAILURE;
     }
+    let is_part = std::env::args_os().nth(1).is_some_and(|word| word == ft_wire::part::PART);
     match front::divide() {
         Ok(Some(status)) => return status,
         Ok(None) => {}
@@ -93,6 +110,9 @@ fn main() -> ExitCode {
             say(&format!("the launcher cannot be started: {error}{}", limits::hint(&error)));
             return ExitCode::FAILURE;
         }
+    }
+    if is_part {
+        return ExitCode::from(u8::try_from(part::run()).unwrap_or(1));
     }
     match launch() {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
@@ -124,12 +144,15 @@ fn launch() -> Result<i32, Refusal> {
     variables::warnings(names, given, &options::variables()).iter().for_each(|warning| say(warning));
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
+    if let Some(hosts) = &options.hosts {
+        return Ok(cluster::run(&options, hosts)?);
+    }
+    own_proc::check()?;
     let helpers = helpers::Helpers::find()?;
-    let parts = [&helpers.agent, &helpers.shepherd, &helpers.pmix, &helpers.preload];
-    parts.into_iter().try_for_each(|file| ft_sys::build_check::check(file))?;
+    helpers.check()?;
     let (spec, held) = describe(&options, &helpers)?;
     let soft = limits::raise(options.ranks)?;
-    Ok(Launcher::start(options, spec, helpers, held, soft)?.run())
+    Ok(Launcher::start(options, spec, helpers, held, soft, None)?.run())
 }
 
 fn print(text: &str) -> Result<i32, Refusal> {
@@ -177,8 +200,10 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         mpi: options.mpi.to_string(),
         preload: helpers.preload.clone(),
         ft_pmix: helpers.pmix.clone(),
+        ft_ship: helpers.ship.clone(),
         linked_in,
         expect_pmix,
+        cluster: None,
     };
     Ok((spec, held))
 }
@@ -207,7 +232,7 @@ fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {
         std::env::current_dir().map_err(Refusal::Here)?.join(directory)
     };
     let directory = program::plain(&directory);
-    let refuse = |error| Refusal::Directory { path: directory.clone(), error };
+    let refuse = |error| Refusal::Directory { option: "--chdir", path: directory.clone(), error };
     match std::fs::metadata(&directory) {
         Ok(metadata) if metadata.is_dir() => match nix::unistd::access(&directory, nix::unistd::AccessFlags::X_OK) {
             Ok(()) => Ok(directory),
@@ -229,11 +254,16 @@ fn environment(options: &Options, directory: &std::path::Path) -> Vec<(OsString,
         set(&"PWD".into(), directory.into());
     }
     for (name, value) in &options.variables {
-        match value {
-            Some(value) => set(name, value.clone()),
-            None if std::env::var_os(name).is_some() => {}
-            None => say(&format!("-x {}: there is no such variable in the environment", name.to_string_lossy())),
-        }
+        value.as_ref().inspect(|value| set(name, (*value).clone()));
     }
+    missing_variables(options);
     environment
+}
+
+/// What is to be passed on and is not there.
+fn missing_variables(options: &Options) {
+    let named = options.variables.iter().filter(|(_, value)| value.is_none());
+    for (name, _) in named.filter(|(name, _)| std::env::var_os(name).is_none()) {
+        say(&format!("-x {}: there is no such variable in the environment", name.to_string_lossy()));
+    }
 }

@@ -3,15 +3,15 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-const HERE: &str = "ftrun starts all ranks on this machine: leave it out";
+const HERE: &str = "ftrun starts all ranks on this machine, or on the nodes that --hosts names: leave it out";
 const UNBOUND: &str = "ftrun binds ranks to no cores: put taskset or numactl before the program";
 const ONE: &str = "ftrun starts one program per job";
 const SILENT: &str = "ftrun says nothing of the kind by itself: leave it out";
 
 /// Options of mpirun's and mpiexec's that ftrun has not, and what is meant instead.
 const WORDS: [(&[&str], &str); 16] = [
-    (&["host", "H", "hosts", "hostfile", "default-hostfile", "machinefile", "machine", "f", "nolocal"], HERE),
-    (&["rankfile", "rf", "launcher", "bootstrap", "iface", "rmk", "dvm", "prefix", "noprefix"], HERE),
+    (&["default-hostfile", "machine", "f"], "the nodes are --hosts NODE:SLOTS,... or --hostfile FILE"),
+    (&["nolocal", "rankfile", "rf", "launcher", "bootstrap", "iface", "rmk", "dvm", "prefix", "noprefix"], HERE),
     (&["ppn", "N", "npernode", "pernode", "perhost", "npersocket", "persocket", "usize"], "say with -n how many ranks"),
     (&["bind-to", "bind-to-core", "bind-to-socket", "bind-to-none", "map-by", "rank-by", "cpu-set"], UNBOUND),
     (&["cpu-list", "cpus-per-proc", "cpus-per-rank", "bynode", "bycore", "byslot", "bysocket"], UNBOUND),
@@ -69,6 +69,12 @@ pub enum Misplaced {
          if it is an argument of the program, write -- before the program"
     )]
     Colon(String),
+    /// An option in the place of the program.
+    #[error(
+        "{0} begins with a dash that is none of the keyboard's, as in a text that was typeset: options begin with - or --; if it \
+         is the program, write ./ before it"
+    )]
+    Dash(String),
     /// An option of ftd's after the program.
     #[error(
         "{option} stands after the program {program} and would be an argument of its: options of ftrun go before the \
@@ -82,15 +88,50 @@ pub enum Misplaced {
     },
 }
 
+/// What `--ft` takes, today or one day.
+const MODES: [&str; 5] = ["none", "reinit", "spare", "replicate", "ulfm"];
+
+/// Dashes that a text has where `-` or `--` was meant: hyphens, en dash, em dash, minus.
+const DASHES: [char; 6] = ['\u{2010}', '\u{2011}', '\u{2012}', '\u{2013}', '\u{2014}', '\u{2212}'];
+
+/// An option's name in small letters, without its dashes, and whether one of these is such as nobody has on a keyboard.
+fn option_name(word: &str) -> Option<(String, bool)> {
+    let name = word.trim_start_matches(|letter| letter == '-' || DASHES.contains(&letter));
+    let dashes = &word[..word.len() - name.len()];
+    (!dashes.is_empty()).then(|| (name.to_lowercase(), dashes.contains(DASHES)))
+}
+
+/// Whether a word looks like `--ft=reinit`, or with the next one like `--ft reinit`, however it is written: an option that begins with
+/// `ft` and has the name of a mode behind it is nobody else's.
+fn chooses_mode(word: &str, next: &str) -> bool {
+    let is_mode = |value: &str| MODES.contains(&value.to_lowercase().as_str());
+    option_name(word).is_some_and(|(option, _)| match option.split_once(['=', ':']) {
+        Some((name, value)) => name.starts_with("ft") && is_mode(value),
+        None => matches!(option.as_str(), "ft" | "ftmode" | "ft-mode" | "ft_mode") && is_mode(next),
+    })
+}
+
+/// Whether a word is one of these options, but for capitals (`--FT-GRACE=3`) or for dashes that were pasted.
+fn is_disguised(word: &str, own: &[String]) -> bool {
+    let Some((option, pasted)) = option_name(word) else { return false };
+    let name = option.split('=').next().unwrap_or_default();
+    (pasted || name.starts_with("ft-")) && own.iter().any(|own| own.strip_prefix("--") == Some(name))
+}
+
 /// Looks for words among the program's that ftrun was to read: a lone `:`, options whose names (`own`), or nearly these, nobody
 /// else has, and a number of ranks when there is none yet (`no_ranks`). Not beyond a `--`.
 pub fn misplaced(command: &[OsString], own: &[String], no_ranks: bool) -> Option<Misplaced> {
     let (program, arguments) = command.split_first()?;
     let program = program.to_string_lossy().into_owned();
-    let arguments = arguments.iter().take_while(|word| *word != OsStr::new("--"));
-    for word in arguments {
+    if option_name(&program).is_some_and(|(name, pasted)| pasted && name.starts_with(char::is_alphabetic)) {
+        return Some(Misplaced::Dash(program));
+    }
+    let arguments: Vec<_> = arguments.iter().take_while(|word| *word != OsStr::new("--")).collect();
+    for (at, word) in arguments.iter().enumerate() {
         let name = word.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
-        if word == ":" {
+        let is_own =
+            |own: &String| own.as_bytes() == name || own.len() > "--ft".len() && own.as_bytes().get(1..) == Some(name);
+        if *word == ":" {
             return Some(Misplaced::Colon(program));
         }
         let ranks = no_ranks && matches!(name, b"-n" | b"-np" | b"--np" | [b'-', b'n', b'0'..=b'9', ..]);
@@ -98,8 +139,10 @@ pub fn misplaced(command: &[OsString], own: &[String], no_ranks: bool) -> Option
             name.starts_with(b"--ft-")
                 && nearest(&String::from_utf8_lossy(name), own.iter().map(String::as_str)).is_some()
         };
-        if ranks || own.iter().any(|own| own.as_bytes() == name) || misspelt() {
-            return Some(Misplaced::Option { option: word.to_string_lossy().into_owned(), program });
+        let (text, next) = (word.to_string_lossy(), arguments.get(at + 1).map(|next| next.to_string_lossy()));
+        let mode = || chooses_mode(&text, &next.unwrap_or_default());
+        if ranks || own.iter().any(is_own) || misspelt() || is_disguised(&text, own) || mode() {
+            return Some(Misplaced::Option { option: text.clone().into_owned(), program });
         }
     }
     None

@@ -1,5 +1,6 @@
 //! The command line and the `FT_*` variables. Everything wrong with them is one sentence.
 
+use crate::hosts::Hosts;
 use crate::mpirun::{self, Misplaced};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -87,6 +88,10 @@ pub struct Options {
     pub verbose: bool,
     /// `--chdir`.
     pub directory: Option<PathBuf>,
+    /// `--hosts` or `--hostfile`: the nodes of a job over several machines.
+    pub hosts: Option<Hosts>,
+    /// `--ft-heartbeat`: period and time-out.
+    pub heartbeat: Option<(Duration, Duration)>,
     /// `-x`, in order: variable and, if given, its value.
     pub variables: Vec<(OsString, Option<OsString>)>,
     /// Program and arguments, as typed.
@@ -212,6 +217,21 @@ struct Arguments {
     /// with a unit (100ms,1s). On one machine there is nobody to tell: the value is only checked [default: 100,500]
     #[arg(long = "ft-heartbeat", value_name = "PERIOD,TIMEOUT", env = "FT_HEARTBEAT", hide_env_values = true)]
     heartbeat: Option<String>,
+
+    /// Nodes on which the ranks run, by the names that their ftds have, each perhaps with its number of slots; the ranks fill them
+    /// in this order [default: this machine alone]
+    #[arg(
+        long = "hosts",
+        visible_alias = "host",
+        short = 'H',
+        value_name = "NODE[:SLOTS],...",
+        conflicts_with = "hostfile"
+    )]
+    hosts: Option<String>,
+
+    /// The same, from a file: a line for each node, `NODE` or `NODE slots=N` [default: this machine alone]
+    #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
+    hostfile: Option<PathBuf>,
 
     /// Writes the rank and the stream before every line: `[3]<stdout>: …`
     #[arg(long)]
@@ -357,27 +377,48 @@ fn unreadable(error: &clap::Error) -> Option<OptionError> {
     (error.kind() == ErrorKind::InvalidUtf8).then_some(OptionError::NoText(variable))
 }
 
+/// Long options that mpirun has with one dash.
+const LONG: [&str; 13] = [
+    "-mca",
+    "-np",
+    "-wdir",
+    "-wd",
+    "-chdir",
+    "-host",
+    "-hosts",
+    "-hostfile",
+    "-machinefile",
+    "-oversubscribe",
+    "-tag-output",
+    "-version",
+    "-help",
+];
+/// Options with one value.
+const WITH_VALUE: [&str; 20] = [
+    "-H",
+    "--host",
+    "--hosts",
+    "--hostfile",
+    "--machinefile",
+    "-n",
+    "-c",
+    "-x",
+    "--np",
+    "--ft",
+    "--ft-max-failures",
+    "--ft-on-abort",
+    "--ft-grace",
+    "--ft-mpi",
+    "--ft-standby",
+    "--ft-spares",
+    "--ft-degree",
+    "--ft-flush",
+    "--ft-heartbeat",
+    "--chdir",
+];
+
 /// Writes mpirun's long options with two dashes, and puts `--` before the program; whether the user did that already.
 fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, bool) {
-    const LONG: [&str; 9] =
-        ["-mca", "-np", "-wdir", "-wd", "-chdir", "-oversubscribe", "-tag-output", "-version", "-help"];
-    const WITH_VALUE: [&str; 15] = [
-        "-n",
-        "-c",
-        "-x",
-        "--np",
-        "--ft",
-        "--ft-max-failures",
-        "--ft-on-abort",
-        "--ft-grace",
-        "--ft-mpi",
-        "--ft-standby",
-        "--ft-spares",
-        "--ft-degree",
-        "--ft-flush",
-        "--ft-heartbeat",
-        "--chdir",
-    ];
     let mut words = words.into_iter();
     let mut marked = false;
     let mut rewritten: Vec<OsString> = words.by_ref().take(1).collect();
@@ -395,6 +436,7 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, boo
         let short = text.len() == 2
             || text.starts_with(b"--")
             || text.starts_with(b"-x")
+            || text.starts_with(b"-H")
             || matches!(text, [_, b'n' | b'c', b'=' | b'0'..=b'9', ..]);
         let long = LONG.iter().any(|option| name == option.as_bytes());
         let word = if long || !short { [OsStr::new("-"), &word].into_iter().collect() } else { word };
@@ -466,9 +508,15 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         _ => return Err(value(blamed.name("mpi"), arguments.mpi, "auto, openmpi or mpich")),
     };
     refuse_unbuilt(blamed, &arguments.standby, arguments.spares, arguments.degree, arguments.flush)?;
-    if let Some(text) = given(arguments.heartbeat) {
-        heartbeat(blamed.name("heartbeat"), &text)?;
-    }
+    let heartbeat = given(arguments.heartbeat).map(|text| heartbeat(blamed.name("heartbeat"), &text)).transpose()?;
+    let list = |text: String| {
+        let expected = "a list of nodes such as a,b or a:4,b:4, each perhaps with its number of slots";
+        Hosts::list(&text).ok_or_else(|| value("--hosts", text, expected))
+    };
+    let hosts = match arguments.hostfile {
+        Some(path) => Some(Hosts::File(path)),
+        None => arguments.hosts.map(list).transpose()?,
+    };
     let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     for parameter in arguments.mca.chunks_exact(2) {
         if parameter[0].is_empty() {
@@ -491,6 +539,8 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         tag_output: arguments.tag_output,
         verbose: arguments.verbose,
         directory: arguments.directory,
+        hosts,
+        heartbeat,
         variables,
         command: arguments.command,
     })
@@ -685,8 +735,9 @@ mod tests {
 
     #[test]
     fn what_follows_two_dashes_is_the_programs() {
-        for line in ["-n 1 -- app : --ft=reinit", "-n 1 app -- : --ft=reinit", "-n 1 app :a --ftx --ft_mode -n 2 :: -h"]
-        {
+        let words_of_its_own =
+            "-n 1 app :a --ftx --ft_mode -n 2 :: -h -ft x.tar --ftol=1 -ft=2 --ft:x --FT 3 --FT=2 \u{2014} -ftz reinit";
+        for line in ["-n 1 -- app : --ft=reinit", "-n 1 app -- : --ft=reinit", words_of_its_own] {
             assert_eq!(run(line).mode, Mode::None, "{line}");
         }
         assert_eq!(run("-n 1 -- app : --ft=reinit").command, ["app", ":", "--ft=reinit"]);
@@ -762,15 +813,19 @@ mod tests {
             ("app -n4 --ft=reinit", "-n4 stands after the program app"),
             ("-n 2 app --ft-grce=3", "--ft-grce=3 stands after the program app"),
             ("-n 2 -q app", "-q"),
-            ("-n 2 -host here app", "no option -host: ftrun starts all ranks on this machine"),
+            ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
             ("-n 2 --bind-to core app", "no option --bind-to: ftrun binds ranks to no cores"),
-            ("-n 2 -H here app", "no option -H: ftrun starts all ranks on this machine"),
+            ("-n 2 -nolocal app", "no option -nolocal: ftrun starts all ranks on this machine, or on the nodes"),
             ("-n 4 -ppn 2 app", "no option -ppn: say with -n"),
             ("-n 2 -genv A b app", "-x NAME=VALUE"),
             ("-n 2 --allow-run-as-root app", "always allowed"),
             ("-n 1 app : -n 1 other", "':' after app"),
             ("-n 1 app a : b", "one program per job"),
             ("-n 2 app --ft=reinit", "--ft=reinit stands after the program app"),
+            ("-n 2 app -ft=reinit", "-ft=reinit stands after the program app"),
+            ("-n 2 app --ftmode=reinit", "--ftmode=reinit stands after the program app"),
+            ("-n 2 app --ft:spare", "--ft:spare stands after the program app"),
+            ("-n 2 app -ft-grace=3", "-ft-grace=3 stands after the program app"),
             ("-n 2 app x --ft reinit", "--ft stands after"),
             ("-n 2 app --ft-max-failures 3", "write -- before the program"),
             ("-n 2 --mca btl", "--mca"),
@@ -790,6 +845,35 @@ mod tests {
             ("-n 2 --ft-heartbeat=1,200 app", "10 ms"),
             ("-n 2 --ft-heartbeat=1x,200 app", "'1x,200'"),
             ("-n 2 -x =b app", "'=b'"),
+        ] {
+            assert!(refused(line).contains(word), "{line}: {}", refused(line));
+        }
+    }
+
+    #[test]
+    fn nodes_are_a_list_or_a_file() {
+        assert!(refused("-n 2 --hosts a,,b app").contains("'a,,b' is not a list of nodes"));
+        assert!(refused("-n 2 --hosts a --hostfile b app").contains("--hosts"));
+        for line in ["-n 2 --hosts a:2,b app", "-n 2 -H a:2,b app", "-n 2 -H=a:2,b app", "-n 2 -host a:2,b app"] {
+            let Ok(Request::Run(options)) = parse(words(line)) else { panic!("{line}") };
+            assert_eq!(options.hosts, Hosts::list("a:2,b"), "{line}");
+        }
+        let Ok(Request::Run(options)) = parse(words("-n 2 -hostfile nodes app")) else { panic!() };
+        assert_eq!(options.hosts, Some(Hosts::File("nodes".into())));
+    }
+
+    #[test]
+    fn a_mode_behind_the_program_is_noticed_however_it_is_written() {
+        for (line, word) in [
+            ("-n 2 app 20 1 -ft reinit", "-ft stands after the program app"),
+            ("-n 2 app --FT=reinit", "--FT=reinit stands after the program app"),
+            ("-n 2 app --FT Reinit", "--FT stands after the program app"),
+            ("-n 2 app --FT-Grace=3", "--FT-Grace=3 stands after the program app"),
+            ("-n 2 app \u{2014}ft=reinit", "\u{2014}ft=reinit stands after the program app"),
+            ("-n 2 app \u{2013}ft-grace=3", "\u{2013}ft-grace=3 stands after the program app"),
+            ("-n 2 app -\u{2013}ft reinit", "ft stands after the program app"),
+            ("-n 2 app \u{2212}\u{2212}ft", "ft stands after the program app"),
+            ("-n 2 \u{2014}ft=reinit app", "\u{2014}ft=reinit begins with a dash that is none of the keyboard's"),
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
         }
@@ -816,7 +900,12 @@ mod tests {
                 for line in lines {
                     let sentence = parse(line.iter().map(OsString::from)).expect_err(&format!("{line:?}")).to_string();
                     let name = if option == "--np" { "-n" } else { &option };
-                    let name = if argument.get_id() == "directory" { "--chdir" } else { name };
+                    let name = match argument.get_id().as_str() {
+                        "directory" => "--chdir",
+                        "hosts" => "--hosts",
+                        "hostfile" => "--hostfile",
+                        _ => name,
+                    };
                     assert!(sentence.contains(name), "{line:?}: {sentence}");
                     tried += 1;
                 }

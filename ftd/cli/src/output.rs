@@ -4,7 +4,8 @@
 
 use crate::sink::{self, Sink, Trouble};
 use ft_sys::standard::Standard;
-use ft_wire::{Rank, Slot, World};
+use ft_wire::part::FromPart;
+use ft_wire::{Epoch, Rank, Slot, World};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -76,6 +77,8 @@ pub struct Output {
     /// Told by the sinks when something has changed.
     wake: Arc<EventFd>,
     tag: bool,
+    /// All goes to a launcher on another node, which puts it together with what comes from others.
+    far: bool,
     /// Set between the end of a world and the recovery's block.
     held: Option<Held>,
     block: Option<String>,
@@ -109,11 +112,19 @@ impl Output {
         Output::to(Box::new(out), err, tag)
     }
 
+    /// Sends all to the launcher at the other end, in the order in which it comes.
+    ///
+    /// # Errors
+    /// When no descriptor or thread is left.
+    pub fn far(link: Box<dyn AsFd + Send>, tag: bool) -> io::Result<Output> {
+        Ok(Output { far: true, ..Output::to(link, None, tag)? })
+    }
+
     fn to(out: Box<dyn AsFd + Send>, err: Option<Box<dyn AsFd + Send>>, tag: bool) -> io::Result<Output> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let out = Sink::new(out, Arc::clone(&wake))?;
         let err = err.map(|err| Sink::new(err, Arc::clone(&wake))).transpose()?;
-        Ok(Output { sources: BTreeMap::new(), out, err, wake, tag, held: None, block: None })
+        Ok(Output { sources: BTreeMap::new(), out, err, wake, tag, far: false, held: None, block: None })
     }
 
     /// Makes the pipe of a slot's shepherd, or of the agent, and returns its writing end. Those do not wait for a reader.
@@ -299,12 +310,35 @@ impl Output {
     }
 
     fn deliver(&mut self, key: Key, piece: Piece) {
+        if self.far {
+            let (slot, err) = (key.1, key.2 == Stream::Err);
+            return self.send(&FromPart::Output { slot, err, tag: piece.tag, bytes: piece.bytes });
+        }
         let tagged = self.tag;
         let sink = self.sink_mut(key.2);
         if tagged {
             sink.push_tagged(key, piece.tag, &piece.bytes);
         } else {
             sink.push(&piece.bytes);
+        }
+    }
+
+    /// What a slot of another node has written, line by line as it came from there.
+    pub fn pass_on(&mut self, slot: Slot, err: bool, tag: Option<Vec<u8>>, bytes: Vec<u8>) {
+        let stream = if err { Stream::Err } else { Stream::Out };
+        self.deliver((0, slot, stream), Piece { tag, bytes });
+    }
+
+    /// Whether more may come: what waits for a sink is not so much.
+    pub fn has_room(&self) -> bool {
+        self.sinks().all(|sink| sink.pending() < PENDING)
+    }
+
+    /// Says it to the launcher at the other end, behind all that was sent before.
+    pub fn send(&mut self, word: &FromPart) {
+        // What is too long for a frame there is none of: the longest pieces are read at once.
+        if let Ok(frame) = ft_wire::encode(word, 0) {
+            self.out.push(&frame);
         }
     }
 
@@ -332,16 +366,41 @@ impl Output {
     }
 
     /// The recovery's block: printed when what the old world wrote is out; then output goes on.
-    pub fn announce(&mut self, block: String) {
+    pub fn announce(&mut self, epoch: Epoch, block: String) {
+        if self.far {
+            self.send(&FromPart::Block { epoch, text: block });
+            return self.release();
+        }
         let waiting = self.block.get_or_insert_default();
         waiting.push_str(block.trim_end_matches('\n'));
         waiting.push('\n');
         self.settle();
     }
 
+    /// A block is about to be announced: what comes from now on stands behind it.
+    pub fn hold(&mut self, now: Instant) {
+        self.held.get_or_insert(Held { since: now, bytes: 0, pieces: Vec::new() });
+    }
+
+    /// Another node has announced it: output goes on.
+    pub fn announced(&mut self) {
+        self.release();
+    }
+
     /// A line of ftd's or ftrun's own, at once.
     pub fn say(&mut self, line: &str) {
+        if self.far {
+            return self.send(&FromPart::Line(line.into()));
+        }
         self.sink_mut(Stream::Err).push_line(line.as_bytes());
+    }
+
+    /// A line of the agent's.
+    pub fn notice(&mut self, text: &str) {
+        match self.far {
+            true => self.send(&FromPart::Notice(text.into())),
+            false => self.say(&format!("ftd: {text}")),
+        }
     }
 
     fn settle(&mut self) {
@@ -373,6 +432,10 @@ impl Output {
         let _ = self.wake.read();
         self.settle();
         for (name, trouble) in self.troubles() {
+            // Nobody is at the other end of the link, and the job is about to end for that.
+            if self.far {
+                break;
+            }
             let seconds = ft_sys::timescale::scaled(sink::PATIENCE).as_secs();
             self.say(&match trouble {
                 Trouble::Waiting(errno) => {
@@ -408,7 +471,7 @@ impl Output {
     /// Sentences about output that could not be written, or that nobody has read by now.
     pub fn losses(&self) -> Vec<String> {
         let mut sentences = Vec::new();
-        for (name, sink) in self.named_sinks() {
+        for (name, sink) in self.named_sinks().filter(|_| !self.far) {
             if let Some((bytes, errno)) = sink.lost() {
                 let why = if errno == Errno::EBADF { "it is not open for writing" } else { errno.desc() };
                 sentences.push(format!("{bytes} bytes of {name} were lost: {why}"));
@@ -614,7 +677,7 @@ mod tests {
                 lines
             };
             assert_eq!(sorted(&bench.out()), sorted(old), "the new world's lines wait");
-            bench.output.announce("the block\n  second line".into());
+            bench.output.announce(2, "the block\n  second line".into());
             bench.tick(0);
             assert!(bench.output.all_written());
             let block = "the block\n  second line\n";
@@ -635,7 +698,7 @@ mod tests {
         bench.write(0, "new ");
         bench.tick(100);
         bench.output.end_world(1, bench.now);
-        bench.output.announce("the block".into());
+        bench.output.announce(2, "the block".into());
         bench.write(0, "line\n");
         bench.tick(0);
         assert_eq!(bench.out(), "old 1\nold 2\nend\nnew \nthe block\nline\n");
@@ -650,7 +713,7 @@ mod tests {
         bench.output.end_world(1, bench.now);
         bench.next_world(1);
         bench.write(0, "new");
-        bench.output.announce("the block".into());
+        bench.output.announce(2, "the block".into());
         bench.tick(0);
         bench.pipes.clear();
         bench.output.read((2, 0, Stream::Out), bench.now);
@@ -669,7 +732,7 @@ mod tests {
         assert_eq!(bench.out(), "");
         bench.tick(200);
         assert_eq!(bench.out(), "new\n");
-        bench.output.announce("late".into());
+        bench.output.announce(2, "late".into());
         bench.tick(0);
         assert_eq!(Bench::text(bench.err.as_ref().unwrap()), "late\n");
     }

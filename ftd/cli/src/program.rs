@@ -56,7 +56,7 @@ impl ProgramError {
 /// # Errors
 /// When it does not exist, is no file or may not be executed.
 pub fn find(name: &OsStr, path: Option<&OsStr>, directory: &Path) -> Result<PathBuf, ProgramError> {
-    if name.as_bytes().contains(&b'/') {
+    if name.as_bytes().contains(&b'/') || name == "." || name == ".." {
         let file = directory.join(name);
         return executable(&file).map(|()| plain(&file));
     }

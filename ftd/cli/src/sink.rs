@@ -5,6 +5,7 @@
 //! non-blocking. A thread of its own writes it; nobody else waits.
 
 use crate::output::Key;
+use ft_sys::job_time;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -265,12 +266,14 @@ impl Writer {
                 }
                 Err(errno) => errno,
             };
-            if self.given_up || failing.is_some_and(|since| since.elapsed() >= ft_sys::timescale::scaled(PATIENCE)) {
+            let for_long =
+                |since| job_time::now().saturating_duration_since(since) >= ft_sys::timescale::scaled(PATIENCE);
+            if self.given_up || failing.is_some_and(for_long) {
                 self.give_up(errno, Trouble::GivenUp(errno));
                 return Outcome::Lost(written);
             }
             if failing.is_none() {
-                failing = Some(Instant::now());
+                failing = Some(job_time::now());
                 self.shared.tell(|state| state.troubles.push(Trouble::Waiting(errno)));
             }
             std::thread::sleep(pause);

@@ -17,6 +17,10 @@ const TAKEN_AT: u64 = 16;
 const AHEAD: u64 = 16 << 20;
 /// Bytes read at once.
 const CHUNK: usize = 64 << 10;
+/// The same for who sends from another node: two daemons may have to hold it …
+const AHEAD_FROM_FAR: u64 = 1 << 20;
+/// … and who sends it is told of room in steps of so many bytes.
+const STEP: u64 = 256 << 10;
 /// `/dev/null`.
 const NULL_DEVICE: u64 = 0x103;
 
@@ -37,9 +41,32 @@ pub struct Spool {
     memory: File,
     length: u64,
     ended: bool,
-    terminal: bool,
-    /// The terminal belongs to another process group just now.
+    terminal: Terminal,
+    /// It comes from another node, to which so many bytes in all are allowed.
+    fed: Option<u64>,
+    /// What is to be said of it.
+    trouble: Option<String>,
+}
+
+/// Standard input, if it is a terminal.
+#[derive(Debug, Default)]
+struct Terminal {
+    is_one: bool,
+    /// It belongs to another process group just now.
     background: bool,
+}
+
+impl Terminal {
+    fn open() -> Terminal {
+        let mut terminal = Terminal { is_one: io::stdin().is_terminal(), background: false };
+        terminal.look();
+        terminal
+    }
+
+    fn look(&mut self) {
+        self.background = self.is_one
+            && nix::unistd::tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground != nix::unistd::getpgrp());
+    }
 }
 
 impl Input {
@@ -58,11 +85,32 @@ impl Input {
         if kind == SFlag::S_IFCHR && status.st_rdev == NULL_DEVICE || kind == SFlag::S_IFDIR {
             return Ok(Input::Null);
         }
-        let memory = File::from(ft_sys::memory::create_memfd("ft-stdin", HEADER)?);
-        let terminal = stdin.is_terminal();
-        let mut spool = Spool { memory, length: 0, ended: false, terminal, background: false };
-        spool.look_at_terminal();
-        Ok(Input::Spool(spool))
+        Ok(Input::Spool(Spool::new(Terminal::open(), None)?))
+    }
+
+    /// What another node will send.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn fed() -> io::Result<Input> {
+        Ok(Input::Spool(Spool::new(Terminal::default(), Some(0))?))
+    }
+
+    /// What came from another node.
+    pub fn feed(&mut self, bytes: Option<&[u8]>) {
+        match (self, bytes) {
+            (Input::Spool(spool), Some(bytes)) => drop(spool.keep(bytes)),
+            (Input::Spool(spool), None) => drop(spool.end()),
+            _ => {}
+        }
+    }
+
+    /// So many bytes may come from another node in all, if that is news.
+    pub fn room(&mut self) -> Option<u64> {
+        let Input::Spool(spool) = self else { return None };
+        let told = spool.fed.filter(|_| !spool.ended)?;
+        let room = spool.taken() + AHEAD_FROM_FAR;
+        (room >= told + STEP).then(|| *spool.fed.insert(room))
     }
 
     /// The descriptor that shepherds need, and their options for it.
@@ -74,25 +122,34 @@ impl Input {
         }
     }
 
+    /// What is to be said of it, once.
+    pub fn trouble(&mut self) -> Option<String> {
+        if let Input::Spool(spool) = self { spool.trouble.take() } else { None }
+    }
+
     /// Whether standard input is to be polled.
     pub fn wants_to_read(&self) -> bool {
-        matches!(self, Input::Spool(spool) if !spool.ended && !spool.background && spool.has_room())
+        let wants =
+            |spool: &Spool| !spool.ended && spool.fed.is_none() && !spool.terminal.background && spool.has_room();
+        matches!(self, Input::Spool(spool) if wants(spool))
     }
 
     /// Whether it is to be asked again soon, because ranks take what is in the spool without a word.
     pub fn waits_for_room(&self) -> bool {
-        matches!(self, Input::Spool(spool) if !spool.ended && !spool.has_room())
+        // Who sends waits for a word when all that was allowed is here.
+        let full = |spool: &Spool| spool.fed.map_or(!spool.has_room(), |told| spool.length + STEP > told);
+        matches!(self, Input::Spool(spool) if !spool.ended && full(spool))
     }
 
     /// Whether the terminal is another process group's: a shell does not tell when it comes back.
     pub fn waits_for_terminal(&self) -> bool {
-        matches!(self, Input::Spool(spool) if !spool.ended && spool.background)
+        matches!(self, Input::Spool(spool) if !spool.ended && spool.terminal.background)
     }
 
     /// The job may have moved between foreground and background.
     pub fn look_at_terminal(&mut self) {
         if let Input::Spool(spool) = self {
-            spool.look_at_terminal();
+            spool.terminal.look();
         }
     }
 
@@ -106,36 +163,50 @@ impl Input {
 }
 
 impl Spool {
-    fn has_room(&self) -> bool {
+    fn new(terminal: Terminal, fed: Option<u64>) -> io::Result<Spool> {
+        let memory = File::from(ft_sys::memory::create_memfd("ft-stdin", HEADER)?);
+        Ok(Spool { memory, length: 0, ended: false, terminal, fed, trouble: None })
+    }
+
+    /// How much of it any rank has taken.
+    fn taken(&self) -> u64 {
         let mut taken = [0; 8];
         // What cannot be read was not taken.
         let _ = self.memory.read_exact_at(&mut taken, TAKEN_AT);
-        self.length < u64::from_le_bytes(taken) + AHEAD
+        u64::from_le_bytes(taken)
     }
 
-    fn look_at_terminal(&mut self) {
-        self.background = self.terminal
-            && nix::unistd::tcgetpgrp(io::stdin()).is_ok_and(|foreground| foreground != nix::unistd::getpgrp());
+    fn has_room(&self) -> bool {
+        self.length < self.taken() + AHEAD
     }
 
     fn read(&mut self, from: &mut impl Read) -> bool {
         let mut bytes = [0; CHUNK];
         // A terminal that was taken away between poll and read answers with EIO, for SIGTTIN is ignored.
-        self.look_at_terminal();
-        if self.background {
+        self.terminal.look();
+        if self.terminal.background {
             return false;
         }
         match from.read(&mut bytes) {
             Ok(0) => self.end(),
-            Ok(count) => match self.append(&bytes[..count]) {
-                Ok(()) => true,
-                Err(error) => {
-                    crate::say(&format!("standard input beyond {} bytes cannot be kept: {error}", self.length));
-                    self.end()
-                }
-            },
+            Ok(count) => self.keep(&bytes[..count]),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => false,
             Err(_) => self.end(),
+        }
+    }
+
+    /// Returns whether the shepherds are to be told.
+    fn keep(&mut self, bytes: &[u8]) -> bool {
+        // What comes behind something that was lost is of no use.
+        if self.ended {
+            return false;
+        }
+        match self.append(bytes) {
+            Ok(()) => true,
+            Err(error) => {
+                self.trouble = Some(format!("standard input beyond {} bytes cannot be kept: {error}", self.length));
+                self.end()
+            }
         }
     }
 
@@ -154,14 +225,86 @@ impl Spool {
     }
 }
 
+/// Standard input without what the standard library reads ahead, which no `poll` tells of.
+struct Unbuffered;
+
+impl Read for Unbuffered {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(nix::unistd::read(io::stdin().as_fd(), into)?)
+    }
+}
+
+/// Standard input, read for ranks on another node.
+#[derive(Debug)]
+pub struct Relay {
+    sent: u64,
+    /// So many bytes may be sent in all.
+    room: u64,
+    ended: bool,
+    terminal: Terminal,
+}
+
+impl Relay {
+    /// Looks at standard input.
+    pub fn open() -> Relay {
+        Relay { sent: 0, room: 0, ended: false, terminal: Terminal::open() }
+    }
+
+    /// There is room for so much in all.
+    pub fn room(&mut self, room: u64) {
+        self.room = self.room.max(room);
+    }
+
+    /// Whether standard input is to be polled.
+    pub fn wants_to_read(&self) -> bool {
+        !self.ended && !self.terminal.background && self.sent < self.room
+    }
+
+    /// Whether the terminal is another process group's: a shell does not tell when it comes back.
+    pub fn waits_for_terminal(&self) -> bool {
+        !self.ended && self.terminal.background
+    }
+
+    /// The job may have moved between foreground and background.
+    pub fn look_at_terminal(&mut self) {
+        self.terminal.look();
+    }
+
+    /// Reads what is there; call when it is readable. What is to be sent, if anything: `None` in it is the end.
+    pub fn read(&mut self) -> Option<Option<Vec<u8>>> {
+        self.take(&mut Unbuffered)
+    }
+
+    fn take(&mut self, from: &mut impl Read) -> Option<Option<Vec<u8>>> {
+        // A terminal that was taken away between poll and read answers with EIO, for SIGTTIN is ignored.
+        self.terminal.look();
+        if self.terminal.background || self.ended {
+            return None;
+        }
+        let room = usize::try_from(self.room - self.sent).unwrap_or(CHUNK).min(CHUNK);
+        let mut bytes = vec![0; room];
+        match from.read(&mut bytes) {
+            Ok(count) if count > 0 => {
+                bytes.truncate(count);
+                self.sent += count as u64;
+                Some(Some(bytes))
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
+            Ok(_) | Err(_) => {
+                self.ended = true;
+                Some(None)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_spool_keeps_everything_and_its_end() {
-        let memory = File::from(ft_sys::memory::create_memfd("t", HEADER).unwrap());
-        let mut spool = Spool { memory, length: 0, ended: false, terminal: false, background: false };
+        let mut spool = Spool::new(Terminal::default(), None).unwrap();
         let data: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
         let mut from = data.as_slice();
         while !spool.ended {
@@ -178,8 +321,7 @@ mod tests {
 
     #[test]
     fn it_does_not_run_far_ahead_of_the_ranks() {
-        let memory = File::from(ft_sys::memory::create_memfd("t", HEADER).unwrap());
-        let mut input = Input::Spool(Spool { memory, length: 0, ended: false, terminal: false, background: false });
+        let mut input = Input::Spool(Spool::new(Terminal::default(), None).unwrap());
         let Input::Spool(spool) = &mut input else { panic!() };
         while spool.has_room() {
             assert!(spool.read(&mut io::repeat(b'x')));
@@ -187,5 +329,47 @@ mod tests {
         assert!((AHEAD..AHEAD + 2 * CHUNK as u64).contains(&spool.length));
         spool.memory.write_all_at(&spool.length.to_le_bytes(), TAKEN_AT).unwrap();
         assert!(input.wants_to_read() && !input.waits_for_room());
+    }
+
+    #[test]
+    fn who_sends_from_another_node_is_told_of_room_as_ranks_take() {
+        let mut input = Input::fed().unwrap();
+        assert_eq!((input.room(), input.room()), (Some(AHEAD_FROM_FAR), None));
+        assert!(!input.wants_to_read() && !input.waits_for_room());
+        for _ in 0..AHEAD_FROM_FAR / STEP {
+            input.feed(Some(&vec![b'x'; STEP as usize]));
+        }
+        assert!(input.room().is_none() && input.waits_for_room());
+        let Input::Spool(spool) = &input else { panic!() };
+        spool.memory.write_all_at(&(3 * STEP).to_le_bytes(), TAKEN_AT).unwrap();
+        assert_eq!(input.room(), Some(AHEAD_FROM_FAR + 3 * STEP));
+        assert!(!input.waits_for_room());
+        input.feed(None);
+        assert!(input.room().is_none() && !input.waits_for_room());
+    }
+
+    #[test]
+    fn what_cannot_be_kept_is_said_once_and_ends_it() {
+        let mut input = Input::fed().unwrap();
+        let Input::Spool(spool) = &mut input else { panic!() };
+        // Nobody can write to it.
+        spool.memory = File::open("/dev/null").unwrap();
+        input.feed(Some(b"x"));
+        input.feed(Some(b"y"));
+        assert!(input.trouble().is_some_and(|said| said.starts_with("standard input beyond 0 bytes cannot be kept: ")));
+        assert!(input.trouble().is_none() && !input.waits_for_room());
+    }
+
+    #[test]
+    fn a_relay_sends_what_there_is_room_for() {
+        let mut relay = Relay { sent: 0, room: 0, ended: false, terminal: Terminal::default() };
+        assert!(!relay.wants_to_read());
+        relay.room(10);
+        assert_eq!(relay.take(&mut b"0123456789abc".as_slice()), Some(Some(b"0123456789".to_vec())));
+        assert!(!relay.wants_to_read());
+        relay.room(20);
+        assert_eq!(relay.take(&mut b"abc".as_slice()), Some(Some(b"abc".to_vec())));
+        assert_eq!(relay.take(&mut io::empty()), Some(None));
+        assert!(!relay.wants_to_read());
     }
 }

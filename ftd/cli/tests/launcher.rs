@@ -123,13 +123,13 @@ impl Agent {
     }
 
     fn stop(&mut self, world: u64, slot: Slot) {
-        self.order(slot, &ToShepherd::Stop { world, over: false });
+        self.order(slot, &ToShepherd::Stop { world, over: false, refused: false });
         self.wait_empty(slot);
     }
 
     /// The job is over. As the real one does, it goes when ftrun closes the link.
     fn end(mut self, status: i32, reason: Option<&str>) {
-        self.say(&ToLauncher::End { status, reason: reason.map(str::to_string) });
+        self.say(&ToLauncher::End { status, reason: reason.map(str::to_string), left_out: false });
         // Until the launcher closes the link; it may have asked before.
         while self.link.receive::<ToAgent>(Some(PATIENCE)).is_ok() {}
     }

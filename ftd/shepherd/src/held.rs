@@ -67,7 +67,7 @@ impl Held {
         let what = match named {
             Some(named) if named.is_same_file(&self.then.get()) => return Ok(Way::Path),
             Some(_) => "replaced by another file",
-            None if held.nlink() > 0 => "deleted or renamed",
+            None if held.nlink() > 0 => "deleted or renamed (it, or a directory of its path)",
             None => "deleted",
         };
         let why = match () {

@@ -3,6 +3,7 @@
 //! Nobody is left on a slot that is used again. But what a rank prints through a filter of its own is not lost for that: the
 //! filter sees the end of its input when the rank is dead, passes on what it has, and ends by itself.
 
+use ft_sys::job_time;
 use ft_sys::sweep::Sweep;
 use ft_sys::timescale::scaled;
 use ft_wire::World;
@@ -63,7 +64,7 @@ impl Leaving {
             world,
             left,
             sweep: Sweep::default(),
-            since: Instant::now(),
+            since: job_time::now(),
             spared: 0,
             told: (Duration::ZERO, false),
             said: false,
@@ -72,15 +73,16 @@ impl Leaving {
     }
 
     /// The world is over, or with `over` the job. A slot that is being left already is so all the more.
-    pub fn stop(before: Option<Leaving>, world: World, over: bool) -> Leaving {
+    /// `refused`: who was left behind by a program that ftd has refused has nothing to do any more that anybody waits for.
+    pub fn stop(before: Option<Leaving>, world: World, over: bool, refused: bool) -> Leaving {
         let patience = scaled(if over { AT_THE_END } else { IN_A_RECOVERY });
-        let until = Instant::now() + patience;
+        let until = job_time::now() + patience;
         let sooner = |old: Option<Instant>| old.map_or(until, |old| old.min(until));
         let left = match before.map(|leaving| leaving.left) {
             None => Left::Filters(until),
             Some(Left::Nobody) => Left::Nobody,
             Some(Left::Filters(old)) => Left::Filters(sooner(Some(old))),
-            Some(Left::All(old)) if over => Left::All(Some(sooner(old))),
+            Some(Left::All(old)) if over && !refused => Left::All(Some(sooner(old))),
             Some(Left::All(old)) => Left::Filters(sooner(old)),
         };
         Leaving { told: (patience, over), ..Leaving::new(world, left) }
@@ -95,7 +97,7 @@ impl Leaving {
     pub fn spares(&mut self, count: usize) {
         self.spared = count;
         if count == 0 && self.lingers() {
-            (self.left, self.since) = (Left::Nobody, Instant::now());
+            (self.left, self.since) = (Left::Nobody, job_time::now());
         }
     }
 
@@ -114,20 +116,21 @@ impl Leaving {
     /// does, and somebody may look at it page by page. Whether this is to be said: once, when it has taken as long as they have.
     pub fn waits_for_reader(&mut self) -> bool {
         let (patience, over) = self.told;
-        let until = Instant::now() + patience;
+        let until = job_time::now() + patience;
         match &mut self.left {
             Left::Filters(end) | Left::All(Some(end)) if over => *end = until,
             _ => return false,
         }
-        let long = self.since.elapsed() >= patience;
+        let long = job_time::now().saturating_duration_since(self.since) >= patience;
         long && !std::mem::replace(&mut self.said, true)
     }
 
     /// Whether the agent, which believes that killing takes no time, is to be told that a reader is waited for.
     pub fn tells_agent(&mut self) -> bool {
-        let due = self.told_agent.is_none_or(|told| told.elapsed() >= scaled(TELL_AGAIN));
+        let due =
+            self.told_agent.is_none_or(|told| job_time::now().saturating_duration_since(told) >= scaled(TELL_AGAIN));
         if due {
-            self.told_agent = Some(Instant::now());
+            self.told_agent = Some(job_time::now());
         }
         due
     }
@@ -142,7 +145,7 @@ impl Leaving {
     pub fn end(&mut self) {
         self.left = Left::Nobody;
         self.sweep = Sweep::default();
-        self.since = Instant::now();
+        self.since = job_time::now();
     }
 
     /// Whether those who had time have it no more.
@@ -152,12 +155,12 @@ impl Leaving {
             Left::Filters(until) => Some(until),
             Left::All(until) => until,
         };
-        until.is_some_and(|until| Instant::now() >= until)
+        until.is_some_and(|until| job_time::now() >= until)
     }
 
     /// Whether killing one by one has not been enough.
     pub fn is_stubborn(&self) -> bool {
-        self.left == Left::Nobody && self.since.elapsed() > ITSELF
+        self.left == Left::Nobody && job_time::now().saturating_duration_since(self.since) > ITSELF
     }
 }
 
@@ -168,7 +171,8 @@ mod tests {
     #[test]
     fn time_is_given_once() {
         let now = Instant::now();
-        let stop = |left: Option<Left>, over| Leaving::stop(left.map(|left| Leaving::new(1, left)), 1, over).left;
+        let stop =
+            |left: Option<Left>, over| Leaving::stop(left.map(|left| Leaving::new(1, left)), 1, over, false).left;
         let filters = |left| match left {
             Left::Filters(until) => until.saturating_duration_since(now),
             other => panic!("{other:?}"),
@@ -179,6 +183,8 @@ mod tests {
         assert!(matches!(stop(Some(Left::All(None)), true), Left::All(Some(_))));
         assert_eq!(stop(Some(Left::All(Some(now))), true), Left::All(Some(now)));
         assert_eq!(stop(Some(Left::All(Some(now))), false), Left::Filters(now));
+        let refused = Leaving::stop(Some(Leaving::new(1, Left::All(None))), 1, true, true);
+        assert!(filters(refused.left) >= AT_THE_END, "who was left behind has no time, filters have");
         let mut unread = Leaving { told: (Duration::ZERO, true), ..Leaving::new(1, Left::Filters(now)) };
         assert!(unread.waits_for_reader() && !unread.waits_for_reader(), "it is said once");
         let mut early = Leaving { told: (AT_THE_END, true), ..Leaving::new(1, Left::Filters(now)) };

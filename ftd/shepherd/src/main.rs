@@ -12,6 +12,7 @@ mod start_error;
 
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::job_dir::{self, Proven};
+use ft_sys::job_time;
 use ft_wire::Role;
 use ft_wire::shepherd::{Lifeline, ToAgent, ToShepherd};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -83,6 +84,7 @@ fn tend(mut options: Options) -> std::io::Result<()> {
             continue;
         }
         if shepherd.turn()? == Turn::Exit {
+            std::mem::forget(shepherd);
             return Ok(());
         }
     }
@@ -94,6 +96,8 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     if let Some(mut litter) = litter {
         clean_up_after_launcher(&mut shepherd, &options.job_dir, &mut litter);
     }
+    // The exit gives the arenas back. Who looks at this process then sees one that has ended, and not one that hangs.
+    std::mem::forget(shepherd);
     Ok(())
 }
 
@@ -231,13 +235,17 @@ impl Shepherd {
             waited.push(PollFd::new(pipe, PollFlags::POLLOUT));
         }
         waited.extend(self.slot.watched().map(|pipe| PollFd::new(pipe, PollFlags::empty())));
-        let tried = if self.slot.waits_for_program() || self.slot.is_undecided() { TRY_AGAIN } else { Duration::MAX };
+        let tries = (self.slot.waits_for_program() || self.slot.is_undecided()) && !job_time::is_stopped();
+        let tried = if tries { TRY_AGAIN } else { Duration::MAX };
         let looked = self.slot.until_looked().min(self.slot.until_undecided());
-        let patience = tried.min(looked).min(self.slot.until_noted()).min(self.slot.until_lease());
+        let ours = job_time::unhurried(tried.min(looked));
+        // Only what goes by the job's time has to be looked at every second.
+        let patience = job_time::piece(ours).min(self.slot.until_noted()).min(self.slot.until_lease());
         match poll(&mut waited, ft_sys::patience::at_most(patience)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => {}
             Err(errno) => return Err(errno.into()),
         }
+        job_time::now();
         let happened = |at: usize| waited[at].any().unwrap_or(true);
         let (said, died, rank_ended) = (happened(0), happened(2), rank.is_some_and(happened));
         if rank_ended {
@@ -302,9 +310,17 @@ impl Shepherd {
     /// Without an agent nothing is agreed: what runs here belongs to no epoch any more. The next agent finds an empty slot.
     fn leave_epoch(&mut self) {
         self.slot.forget_lease();
-        self.slot.stop(0, false);
+        // The next agent says anew whether the user has stopped the job.
+        let stopped = job_time::is_stopped();
+        job_time::go_on();
+        self.slot.stop(0, false, false);
         loop {
-            for report in self.emptied() {
+            let reports = self.emptied();
+            if stopped {
+                // Who is left passes on what it has.
+                ft_sys::process::signal_descendants(nix::libc::SIGCONT);
+            }
+            for report in reports {
                 if let ToAgent::Notice(sentence) = report {
                     ft_sys::log::say(format_args!("ftd: {sentence}"));
                 }

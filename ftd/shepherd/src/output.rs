@@ -20,12 +20,14 @@ pub struct Output {
     launcher: Option<Channel>,
     /// The reading ends, which tell whether anybody can write still. Nothing is read here.
     held: Vec<OwnedFd>,
+    /// What they are called in [`ft_sys::filters::Piping`].
+    pipes: Vec<u64>,
 }
 
 impl Output {
     /// Pipes go to the launcher through this socket, if there is one.
     pub fn new(launcher: Option<UnixStream>) -> Output {
-        Output { launcher: launcher.map(Channel::from_stream), held: Vec::new() }
+        Output { launcher: launcher.map(Channel::from_stream), held: Vec::new(), pipes: Vec::new() }
     }
 
     /// What a process is to write to, if not this process's own streams, and the variable that tells it so.
@@ -43,6 +45,7 @@ impl Output {
             error => io::Error::other(error),
         })?;
         let variable = identity(out_end.as_fd());
+        self.pipes = [&out, &err].into_iter().filter_map(|fd| ft_sys::filters::pipe_of(fd.as_fd())).collect();
         self.held = vec![out, err];
         Ok((Some((out_end, err_end)), variable))
     }
@@ -63,7 +66,7 @@ impl Output {
 
     /// Whether this process can.
     pub fn is_held_by(&self, pid: i32) -> bool {
-        ft_sys::filters::has_open(pid, &self.pipes())
+        ft_sys::filters::has_open(pid, &self.pipes)
     }
 
     /// Whether something lies in the pipes that the launcher has not read.
@@ -72,13 +75,14 @@ impl Output {
     }
 
     /// What these pipes are called in [`ft_sys::filters::Piping`].
-    pub fn pipes(&self) -> Vec<u64> {
-        self.held.iter().filter_map(|fd| ft_sys::filters::pipe_of(fd.as_fd())).collect()
+    pub fn pipes(&self) -> &[u64] {
+        &self.pipes
     }
 
     /// Nobody is left who could write.
     pub fn leave(&mut self) {
         self.held.clear();
+        self.pipes.clear();
     }
 }
 

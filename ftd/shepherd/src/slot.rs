@@ -10,6 +10,7 @@ use ft_sys::cgroup::Group;
 use ft_sys::filters;
 use ft_sys::individual;
 use ft_sys::job_dir::Proven;
+use ft_sys::job_time;
 use ft_sys::notes::Notes;
 use ft_sys::oom::Kills;
 use ft_sys::spawn::Spawn;
@@ -26,16 +27,15 @@ use std::time::{Duration, Instant};
 
 mod heir;
 mod lease;
+mod prints;
 mod stopped;
+
+use prints::Prints;
 
 /// How long a program that somebody has open for writing is tried again.
 pub const BUSY: Duration = Duration::from_secs(10);
 /// How long [`Slot::empty_now`] waits for processes that the kernel does not end.
 const STUBBORN: Duration = Duration::from_secs(5);
-
-/// How often it is looked whether the rank prints elsewhere than before. What it prints there, until that is seen, and is killed, is
-/// lost: of the dead it is not known where they printed.
-const PRINTS: Duration = Duration::from_millis(100);
 
 /// A start that waits until nobody writes the program any more.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub struct Slot {
     /// How the rank prints.
     piping: filters::Piping,
     /// When it is looked whether that has changed.
-    next_print: Instant,
+    prints: Prints,
     held: Option<Held>,
     soft_limits: Option<(u64, u64)>,
     waiting: Option<Waiting>,
@@ -170,7 +170,7 @@ impl Slot {
             job_dir: options.job_dir.clone(),
             stdin,
             piping: filters::Piping::default(),
-            next_print: Instant::now(),
+            prints: Prints::default(),
             held: options.held.take(),
             soft_limits: options.soft_limits,
             waiting: None,
@@ -204,10 +204,9 @@ impl Slot {
 
     /// How long until what is below is to be noted again.
     pub fn until_noted(&self) -> Duration {
-        let prints = || self.next_print.saturating_duration_since(Instant::now());
         match self.rank_pid() {
             _ if self.is_emptying() => Duration::MAX,
-            Some(_) => self.notes.pause().min(prints()),
+            Some(rank) => self.notes.pause().min(self.prints.pause(rank)),
             None => self.notes.pause(),
         }
     }
@@ -215,16 +214,23 @@ impl Slot {
     /// Notes what is below, and how much memory has killed, when it is time to. What is being killed anyway is not looked at.
     pub fn note(&mut self) {
         self.kills.look();
-        if !self.is_emptying() && (self.notes.look_if_due() || self.prints_elsewhere()) {
+        if self.is_emptying() {
+            return;
+        }
+        let looked = self.notes.look_if_due();
+        if self.prints_elsewhere(looked) || looked {
             self.note_piping_of_rank();
         }
     }
 
-    /// Whether the rank prints elsewhere than was known, when it is time to look.
-    fn prints_elsewhere(&mut self) -> bool {
-        let Some(rank) = self.rank_pid().filter(|_| Instant::now() >= self.next_print) else { return false };
-        self.next_print = Instant::now() + PRINTS;
-        self.piping.lacks(rank, &self.output.pipes())
+    /// Whether the rank prints elsewhere than was known, when it is time to look, or `anyway`: two looks at different times would
+    /// take the processor twice.
+    fn prints_elsewhere(&mut self, anyway: bool) -> bool {
+        let due = |rank: &i32| anyway || self.prints.pause(*rank).is_zero();
+        let Some(rank) = self.rank_pid().filter(due) else { return false };
+        let elsewhere = self.piping.lacks(rank, self.output.pipes());
+        self.prints.looked(rank, elsewhere);
+        elsewhere
     }
 
     /// The arenas that are kept, by owner.
@@ -278,14 +284,18 @@ impl Slot {
     /// Does what the agent says.
     pub fn obey(&mut self, message: ToShepherd, mut fds: Vec<OwnedFd>) -> Vec<ToAgent> {
         match message {
-            ToShepherd::Start(start) => self.start(start, fds.pop(), Instant::now() + scaled(BUSY)),
-            ToShepherd::Stop { world, over } => {
+            ToShepherd::Start(start) => self.start(start, fds.pop(), job_time::now() + scaled(BUSY)),
+            ToShepherd::Stop { world, over, refused } => {
                 ft_sys::gate::reach("shepherd.stop", Some(self.number));
-                self.stop(world, over);
+                self.stop(world, over, refused);
                 Vec::new()
             }
             // A terminal's stop means the rank below a wrapper as well.
             ToShepherd::Signal(signal @ (nix::libc::SIGTSTP | nix::libc::SIGSTOP | nix::libc::SIGCONT)) => {
+                match signal {
+                    nix::libc::SIGCONT => job_time::go_on(),
+                    _ => job_time::stop(),
+                }
                 if self.job_control(signal) {
                     self.scripts_go_on();
                     ft_sys::process::signal_descendants(signal);
@@ -327,7 +337,7 @@ impl Slot {
         self.told_to_end |= !harmless;
         self.scripts_go_on();
         // One that has ended, and is not waited for yet, takes any signal.
-        let told = self.joined.as_ref().filter(|joined| joined.held.lives()).map(|joined| joined.held.signal(signal));
+        let told = self.joined.as_ref().and_then(Joined::nearest).map(|nearest| nearest.signal(signal));
         if let Some(child) = self.child.as_ref().filter(|_| !matches!(told, Some(Ok(())))) {
             ft_sys::process::kill(child.pid, signal);
         }
@@ -410,7 +420,7 @@ impl Slot {
 
     fn start(&mut self, start: Start, extra: Option<OwnedFd>, until: Instant) -> Vec<ToAgent> {
         let (world, rank) = (start.world, start.rank);
-        if self.is_fenced() {
+        if self.is_fenced() || job_time::is_stopped() {
             self.waiting = Some(Waiting { start, extra, until });
             return Vec::new();
         }
@@ -419,7 +429,7 @@ impl Slot {
                 let notes = notes.into_iter().map(ToAgent::Notice);
                 notes.chain([ToAgent::Started { world, rank, pid }]).collect()
             }
-            Err(error) if error.errno == nix::libc::ETXTBSY && Instant::now() < until => {
+            Err(error) if error.errno == nix::libc::ETXTBSY && job_time::now() < until => {
                 self.waiting = Some(Waiting { start, extra, until });
                 Vec::new()
             }
@@ -481,10 +491,13 @@ impl Slot {
     }
 
     /// Kills everything below but filters, which have a while; [`emptied`](Self::emptied) tells when it is gone. `over`: it is
-    /// the job that is over.
-    pub fn stop(&mut self, world: World, over: bool) {
+    /// the job that is over. `refused`: because ftd has refused what runs.
+    pub fn stop(&mut self, world: World, over: bool, refused: bool) {
+        if over {
+            job_time::go_on();
+        }
         self.note_piping_of_rank();
-        let leaving = Leaving::stop(self.leaving.take(), world, over);
+        let leaving = Leaving::stop(self.leaving.take(), world, over, refused);
         self.leave(leaving);
     }
 
@@ -581,12 +594,20 @@ impl Slot {
             leaving.end();
         }
         let left = leaving.left;
-        let mut spared = 0;
+        let (mut spared, mut doubtful) = (0, None);
         let gone = leaving.sweep.round_sparing(&[], |found| {
             let spare = self.spare(left, found, &mut slot);
             spared = spare.len();
+            if let Left::Filters(_) = left
+                && doubtful.is_none()
+            {
+                let others = filters::doubtful(found, &spare, &slot);
+                // They are about to be killed, and have their names no more.
+                doubtful = (!others.is_empty()).then(|| filters::named(&others));
+            }
             spare
         });
+        reports.extend(doubtful.and_then(|named| self.lost_unseen(&named)).map(ToAgent::Notice));
         self.piping = slot.piping;
         // Those that were to be killed have been.
         self.scripts_go_on();
@@ -663,13 +684,27 @@ impl Slot {
         })
     }
 
+    /// What is to be said, once, of those that may have been filters of a rank that may not be looked at, and were killed.
+    fn lost_unseen(&mut self, named: &str) -> Option<String> {
+        let said = std::mem::replace(&mut self.lost, true);
+        (!said).then(|| {
+            format!(
+                "slot {}: the rank's program may not be read, so that nobody can see where it prints; what these may have had to \
+                 print for it is lost with them: {named}",
+                self.number
+            )
+        })
+    }
+
     /// Kills everything below and waits until it is gone. Nothing is reported now.
     pub fn empty_now(&mut self) {
-        self.stop(0, false);
+        // Whoever kills all this does not wait until the user lets it go on.
+        job_time::go_on();
+        self.stop(0, false, false);
         self.leaving.iter_mut().for_each(Leaving::end);
-        let until = Instant::now() + STUBBORN;
+        let until = job_time::now() + STUBBORN;
         let refused = |slot: &Slot| slot.leaving.as_ref().is_some_and(|leaving| leaving.sweep.is_refused());
-        while self.emptied().is_empty() && !refused(self) && Instant::now() < until {
+        while self.emptied().is_empty() && !refused(self) && job_time::now() < until {
             std::thread::sleep(Duration::from_millis(1));
             self.reap();
         }

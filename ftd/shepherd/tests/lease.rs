@@ -204,7 +204,7 @@ fn who_is_to_be_killed_is_not_continued_before() {
         // … and a word that it has not read yet.
         leased.look();
         leased.write(NEVER, NEVER);
-        leased.job.say(&ToShepherd::Stop { world, over: false });
+        leased.job.say(&ToShepherd::Stop { world, over: false, refused: false });
         leased.look();
         kill(shepherd, libc::SIGCONT);
         while leased.job.hear() != (ToAgent::Emptied { world }) {}

@@ -75,7 +75,7 @@ fn stop_leaves_nobody_whatever_they_do_against_it() {
         let begun = Instant::now();
         let heard = job.stop(1);
         assert_eq!(job.alive(), [0; 0], "{name}");
-        assert!(begun.elapsed() < Duration::from_secs(2), "{name}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < PATIENCE / 2, "{name}: {:?}", begun.elapsed());
         assert!(heard.iter().all(|m| matches!(m, ToAgent::Emptied { .. } | ToAgent::Exited { .. })), "{heard:?}");
         job.run(2, "exit 0");
     }
@@ -95,7 +95,7 @@ fn a_stopped_wrapper_does_not_go_on() {
 #[test]
 fn stop_outruns_processes_that_fork_and_leave() {
     // Each process lives for a fraction of a millisecond, in a session of its own, and leaves a byte behind.
-    let chain = "perl -MPOSIX -e 'open F, \">>$ENV{HERE}/beats\"; $end = time + 20;
+    let chain = "perl -MPOSIX -e 'open F, \">>$ENV{HERE}/beats\"; $end = time + 100;
         while (time < $end) { if (fork()) { POSIX::_exit(0) } POSIX::setsid(); syswrite F, \"x\" }' & exec sleep 100";
     let bomb = "perl -e 'for (1..7) { fork() } sleep 100'";
     for script in [chain, chain, chain, bomb] {
@@ -114,7 +114,8 @@ fn stop_outruns_processes_that_fork_and_leave() {
         assert_eq!(job.alive(), [0; 0]);
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(count(), then, "the chain goes on");
-        assert!(taken < Duration::from_secs(5), "{taken:?}");
+        // Not by its own end. Who wins a round of the race is chance, and on an idle machine there are many.
+        assert!(taken < Duration::from_secs(60), "{taken:?}");
     }
 }
 
@@ -162,7 +163,8 @@ fn without_an_agent_for_a_while_the_shepherd_waits_and_minds_its_lifeline() {
     job.lifeline = None;
     let begun = Instant::now();
     assert!(job.ends());
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    // As soon as it is heard, and not when it has waited for an agent for long enough.
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -306,8 +308,9 @@ fn a_hundred_worlds_leave_nothing() {
     let pid = job.shepherd.id() as i32;
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
     let resident = || {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        // What /proc/PID/status has is off by some hundred KiB: the kernel adds up in batches per processor.
+        let status = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("Rss:")).unwrap();
         line.split_ascii_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     };
     let mut after_ten = (0, 0);
@@ -326,22 +329,21 @@ fn a_hundred_worlds_leave_nothing() {
         }
     }
     eventually(|| ft_sys::process::children(pid).is_empty(), "the last zombie to be waited for");
-    assert_eq!(count("fd"), after_ten.0 - usize::from(after_ten.0 > count("fd")), "descriptors");
+    eventually(|| count("fd") <= after_ten.0, "the descriptors of the last worlds to be closed");
     assert!(resident() * 100 <= after_ten.1 * 105, "{} KiB, after ten worlds {}", resident(), after_ten.1);
 }
 
 #[test]
 fn a_large_process_is_gone_before_its_memory_is() {
     let mut job = Job::start(Input::Null);
-    job.run(
-        1,
-        "exec perl -e '$a = \"x\" x (600 << 20); open F, \">$ENV{HERE}/up\"; print F \"up\\n\"; close F; sleep 100'",
-    );
+    // 600 MiB take the kernel some 60 ms and more; who asks for a processor on a busy machine gets it before this one does.
+    let fill = "$a = \"x\" x (600 << 20); setpriority(0, 0, 10)";
+    let pid = job
+        .run(1, &format!("exec perl -e '{fill}; open F, \">$ENV{{HERE}}/up\"; print F \"up\\n\"; close F; sleep 100'"));
     job.wait_file("up");
-    let begun = Instant::now();
     job.stop(1);
-    let emptied = begun.elapsed();
+    let state = fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     assert_eq!(job.alive(), [0; 0]);
-    // 600 MiB take the kernel some 60 ms and more.
-    assert!(emptied < Duration::from_millis(50), "{emptied:?}");
+    let is_there = |stat: &String| stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']));
+    assert!(state.as_ref().is_some_and(is_there), "it was waited for until its memory was gone: {state:?}");
 }

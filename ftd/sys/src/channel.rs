@@ -3,6 +3,7 @@
 //! [`Channel`] blocks, for the small programs in and above a rank. [`recv_with_fds`] and [`send_with_fds`] are the system
 //! calls below it, for those that wait by other means.
 
+use crate::job_time::Awake;
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role, decode, encode};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::net::{
@@ -16,7 +17,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most descriptors that travel with one frame; the kernel's own limit is 253.
 const MAX_FDS: usize = 253;
@@ -54,6 +55,8 @@ pub struct Channel {
     stream: UnixStream,
     frames: FrameBuffer,
     fds: VecDeque<OwnedFd>,
+    /// A message was sent in part: what followed it would be taken for the rest of it.
+    cut: bool,
 }
 
 impl Channel {
@@ -72,7 +75,7 @@ impl Channel {
 
     /// Takes a connected stream, an inherited socket pair for example. Nothing is sent yet.
     pub fn from_stream(stream: UnixStream) -> Channel {
-        Channel { stream, frames: FrameBuffer::default(), fds: VecDeque::new() }
+        Channel { stream, frames: FrameBuffer::default(), fds: VecDeque::new(), cut: false }
     }
 
     /// Sends this side's preamble and reads the peer's.
@@ -98,11 +101,11 @@ impl Channel {
     /// # Errors
     /// As [`dial`](Self::dial).
     pub fn greeting(&mut self, timeout: Duration) -> Result<Preamble, ChannelError> {
-        let deadline = Instant::now() + timeout;
+        let mut patience = Patience::new(timeout);
         let mut bytes = [0; PREAMBLE_LEN];
         let mut have = 0;
         while have < bytes.len() {
-            self.wait(PollFlags::POLLIN, Some((deadline, timeout)))?;
+            self.wait(PollFlags::POLLIN, Some(&mut patience))?;
             have += self.read(&mut bytes[have..])?;
         }
         Ok(Preamble::from_bytes(&bytes)?)
@@ -111,8 +114,8 @@ impl Channel {
     /// Sends one message; waits for room in the peer's buffer, 10 s at the most.
     ///
     /// # Errors
-    /// [`ChannelError::Closed`] when the peer is gone, [`ChannelError::TimedOut`] when it does not read; either ends the
-    /// connection.
+    /// [`ChannelError::Closed`] when the peer is gone, [`ChannelError::TimedOut`] when it does not read; either ends this
+    /// direction of the connection: nothing is sent any more.
     pub fn send<M: Serialize>(&mut self, message: &M, fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         if fds.len() > MAX_FDS {
             return Err(FrameError::Malformed(format!("{} descriptors with one message", fds.len())).into());
@@ -129,12 +132,12 @@ impl Channel {
         &mut self,
         timeout: Option<Duration>,
     ) -> Result<(M, Vec<OwnedFd>), ChannelError> {
-        let deadline = timeout.map(|timeout| (Instant::now() + timeout, timeout));
+        let mut patience = timeout.map(Patience::new);
         loop {
             if let Some(message) = self.buffered()? {
                 return Ok(message);
             }
-            self.wait(PollFlags::POLLIN, deadline)?;
+            self.wait(PollFlags::POLLIN, patience.as_mut())?;
             self.fill()?;
         }
     }
@@ -202,9 +205,22 @@ impl Channel {
         }
     }
 
-    fn write_all(&mut self, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+    fn write_all(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        if self.cut {
+            return Err(ChannelError::Closed);
+        }
+        let written = self.write(bytes, fds);
+        if written.is_err() {
+            self.cut = true;
+            // A peer that reads again finds the end behind what it was sent.
+            let _ = self.stream.shutdown(std::net::Shutdown::Write);
+        }
+        written
+    }
+
+    fn write(&self, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         let mut fds = fds;
-        let deadline = Some((Instant::now() + SENDING, SENDING));
+        let mut patience = Patience::new(SENDING);
         while !bytes.is_empty() {
             match send_with_fds(self.stream.as_fd(), bytes, fds) {
                 Ok(count) => {
@@ -212,7 +228,9 @@ impl Channel {
                     fds = &[];
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => self.wait(PollFlags::POLLOUT, deadline)?,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.wait(PollFlags::POLLOUT, Some(&mut patience))?;
+                }
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {
                     return Err(ChannelError::Closed);
                 }
@@ -222,16 +240,14 @@ impl Channel {
         Ok(())
     }
 
-    fn wait(&self, what: PollFlags, deadline: Option<(Instant, Duration)>) -> Result<(), ChannelError> {
+    fn wait(&self, what: PollFlags, mut patience: Option<&mut Patience>) -> Result<(), ChannelError> {
         loop {
-            let left = deadline.map(|(at, _)| at.saturating_duration_since(Instant::now()));
-            if self.ready(what, left)? {
+            let piece = patience.as_mut().map(|patience| patience.waited.piece(patience.most));
+            if self.ready(what, piece)? {
                 return Ok(());
             }
-            if let Some((at, timeout)) = deadline
-                && Instant::now() >= at
-            {
-                return Err(ChannelError::TimedOut(timeout));
+            if let Some(patience) = patience.as_mut().filter(|_| piece == Some(Duration::ZERO)) {
+                return Err(ChannelError::TimedOut(patience.most));
             }
         }
     }
@@ -243,6 +259,19 @@ impl Channel {
             Err(nix::errno::Errno::EINTR) => Ok(false),
             Err(errno) => Err(io::Error::from(errno).into()),
         }
+    }
+}
+
+/// How long a peer is waited for: while this process does not run, the peer may not run either.
+#[derive(Debug)]
+struct Patience {
+    most: Duration,
+    waited: Awake,
+}
+
+impl Patience {
+    fn new(most: Duration) -> Patience {
+        Patience { most, waited: Awake::begin() }
     }
 }
 
@@ -309,6 +338,21 @@ mod tests {
         let text = "x".repeat(10_000);
         let error = (0..10_000).find_map(|_| a.send(&text, &[]).err()).unwrap();
         assert!(matches!(error, ChannelError::TimedOut(_)), "{error}");
+    }
+
+    #[test]
+    fn nothing_follows_a_message_that_was_sent_in_part() {
+        let (mut a, mut b) = pair();
+        let text = "x".repeat(10_000);
+        let sent = (0..10_000).take_while(|_| a.send(&text, &[]).is_ok()).count();
+        for _ in 0..sent {
+            assert_eq!(b.receive::<String>(Some(Duration::from_secs(5))).unwrap().0, text);
+        }
+        // There is room again.
+        assert!(matches!(a.send(&"y", &[]), Err(ChannelError::Closed)));
+        assert!(matches!(b.receive::<String>(Some(Duration::from_secs(5))), Err(ChannelError::Closed)));
+        b.send(&"still", &[]).unwrap();
+        assert_eq!(a.receive::<String>(Some(Duration::from_secs(5))).unwrap().0, "still");
     }
 
     #[test]

@@ -72,6 +72,15 @@ pub fn fate(child: i32) -> Option<Fate> {
     }
 }
 
+/// Whether a signal that is blocked has come, and has not been read.
+pub fn is_pending(signal: i32) -> bool {
+    // SAFETY: a set of signals is plain numbers, of which the kernel writes all; and it is only read.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&raw mut set) == 0 && libc::sigismember(&raw const set, signal) == 1
+    }
+}
+
 /// The signal that carries others from parent to child. A real-time signal: it is queued, where a second SIGTERM would
 /// melt into one that is waiting to be read and take its sender with it.
 fn carrier() -> i32 {

@@ -7,9 +7,10 @@ use crate::individual::Individual;
 use crate::proc;
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, Metadata};
 use std::hash::{DefaultHasher, Hasher};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -19,10 +20,13 @@ pub use late::late;
 /// Longest way up that is followed: no tree of processes is as deep.
 const DEPTH: usize = 4096;
 
+/// In place of a pipe, of a rank that may not be looked at (its program may not be read): it may print into any.
+const ANY: u64 = 0;
+
 /// How ranks print, as it was seen while they lived: the dead have no descriptors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Piping {
-    /// The pipes into which the ranks, and filters of theirs, write.
+    /// The pipes into which the ranks, and filters of theirs, write, where that may be seen.
     pub outputs: BTreeSet<u64>,
     /// Those that stand above a rank: they would go on with their next command.
     pub above: BTreeSet<Individual>,
@@ -35,6 +39,11 @@ impl Piping {
     /// at any time.
     pub fn lacks(&self, rank: i32, others: &[u64]) -> bool {
         outputs(rank).any(|pipe| !self.outputs.contains(&pipe) && !others.contains(&pipe))
+    }
+
+    /// Whether it could not be seen into which pipes a rank prints.
+    pub fn is_hidden(&self) -> bool {
+        self.outputs.contains(&ANY)
     }
 
     /// A rank, or what may be one: its pipes, those of its filters, and who stands above it.
@@ -77,6 +86,9 @@ struct Process {
 /// script that waits for its program would go on with its next command. Only `script` and its like, which have made a terminal
 /// for it, are filters all the same. Who is a filter stays one while it can print. These, and what they write to, are added to
 /// what is known.
+///
+/// Where a rank may not be looked at, whatever stands beside it and reads a pipe of its own is a filter, and what stands below it
+/// is not: it may be the rank's helper as well.
 pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     let all: Vec<Process> = found.iter().filter_map(|pid| Process::of(*pid)).collect();
     let worldly: Vec<i32> = found.iter().copied().filter(|pid| is_of_a_world(*pid)).collect();
@@ -84,11 +96,13 @@ pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     above.extend(slot.piping.above.iter().filter(|one| one.exists()).map(|one| one.pid));
     let may_read = |process: &&Process| !worldly.contains(&process.pid) && !above.contains(&process.pid);
     slot.piping.readers.retain(|one| one.exists());
+    let beside = if slot.piping.is_hidden() { beside(&all, &worldly, &above) } else { Vec::new() };
     let mut readers: Vec<i32> = Vec::new();
     loop {
         let reads = |process: &&Process| {
             let was_one = || slot.piping.readers.contains(&process.individual()) && can_print(process.pid);
-            was_one() || readers.contains(&process.parent) || process.reads_one_of(&slot.piping.outputs).is_some()
+            let may_be_one = || beside.contains(&process.pid) || process.reads_one_of(&slot.piping.outputs).is_some();
+            was_one() || readers.contains(&process.parent) || may_be_one()
         };
         let unknown = |process: &&Process| !readers.contains(&process.pid);
         let more: Vec<&Process> = all.iter().filter(may_read).filter(unknown).filter(reads).collect();
@@ -104,6 +118,37 @@ pub fn filters(found: &[i32], slot: &mut Slot) -> Vec<i32> {
     let mut filters: Vec<i32> = terminals.filter(|pid| !readers.contains(pid)).collect();
     filters.extend(readers);
     filters
+}
+
+/// Those that read a pipe which nobody above the ranks reads, as what has inherited its standard input does, and that were started
+/// by others than ranks. Who started those whose parents have ended is not known.
+fn beside(all: &[Process], worldly: &[i32], above: &[i32]) -> Vec<i32> {
+    let me = std::process::id() as i32;
+    let mut below = worldly.to_vec();
+    // Parents come before children.
+    all.iter().for_each(|process| below.extend(below.contains(&process.parent).then_some(process.pid)));
+    let inherited: Vec<u64> =
+        all.iter().filter(|one| above.contains(&one.pid)).flat_map(|one| one.reads.clone()).collect();
+    let own = |process: &&Process| process.reads.iter().any(|pipe| !inherited.contains(pipe));
+    let beside = all.iter().filter(|process| process.parent != me && !below.contains(&process.pid)).filter(own);
+    beside.map(|process| process.pid).collect()
+}
+
+/// Those of `found` that may have been filters, where the ranks could not be looked at, and are none of `filters`.
+pub fn doubtful(found: &[i32], filters: &[i32], slot: &Slot) -> Vec<i32> {
+    if !slot.piping.is_hidden() {
+        return Vec::new();
+    }
+    let all: Vec<Process> = found.iter().filter_map(|pid| Process::of(*pid)).collect();
+    let known: Vec<i32> = slot.piping.above.iter().map(|one| one.pid).chain(slot.ranks.iter().copied()).collect();
+    let of_known = all.iter().filter(|one| known.contains(&one.pid));
+    let inherited: Vec<u64> = of_known.flat_map(|one| one.reads.clone()).collect();
+    let stdin = |pid: i32| match what_it_reads(&proc::living(pid).join("fd/0")) {
+        Some(Read::Pipe(pipe)) => Some(pipe),
+        _ => None,
+    };
+    let others = all.iter().map(|one| one.pid).filter(|pid| !known.contains(pid) && !filters.contains(pid));
+    others.filter(|pid| stdin(*pid).is_some_and(|pipe| !inherited.contains(&pipe)) && can_print(*pid)).collect()
 }
 
 /// So many are named in a sentence.
@@ -206,14 +251,30 @@ fn is_fifo(descriptor: &Path) -> bool {
 
 /// The pipes that are a process's standard output and error; what else these are names no pipe that anybody reads.
 fn outputs(pid: i32) -> impl Iterator<Item = u64> {
-    let target = move |number: &str| fs::read_link(proc::living(pid).join("fd").join(number)).ok();
-    ["1", "2"].into_iter().filter_map(target).filter_map(|target| key(target.as_os_str().as_bytes()))
+    let output = move |number| match target(pid, number) {
+        Some(target) => key(target.as_bytes()),
+        None => is_hidden(pid).then_some(ANY),
+    };
+    ["1", "2"].into_iter().filter_map(output)
+}
+
+/// Whether a process that lives may not be looked at. Of one that has ended nothing may be seen either.
+fn is_hidden(pid: i32) -> bool {
+    let looked = fs::read_dir(proc::living(pid).join("fd"));
+    looked.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+        && !crate::death::is_past_user_code(pid).unwrap_or(true)
+}
+
+/// Where a descriptor of this process leads.
+fn target(pid: i32, number: &str) -> Option<OsString> {
+    let of = |directory: PathBuf| fs::read_link(directory.join("fd").join(number)).ok();
+    // Only one whose first thread has left shows nothing of its own; this is asked often.
+    of(proc::of(pid)).or_else(|| of(proc::living(pid))).map(PathBuf::into_os_string)
 }
 
 /// Whether a process can print anything any more.
 fn can_print(pid: i32) -> bool {
-    let target = |number: &str| fs::read_link(proc::living(pid).join("fd").join(number)).ok();
-    ["1", "2"].into_iter().filter_map(target).any(|target| target.as_os_str() != "/dev/null")
+    ["1", "2"].into_iter().filter_map(|number| target(pid, number)).any(|target| target != "/dev/null")
 }
 
 /// What the pipe of a descriptor of this process is called in [`Piping`].
@@ -313,7 +374,7 @@ mod tests {
         // It reads what no rank writes: the death of its producer is no end.
         assert_eq!(filters_of("sleep 60 | cat; true", &["bash", "cat", "sleep"], "bash"), none);
         // It reads the log that the rank writes, which has no end.
-        let log = "f=$(mktemp); tail -f $f >/dev/null & exec 3>$f; rm $f; sleep 60 >&3; true";
+        let log = "f=$(mktemp); tail -f $f >/dev/null & until ls -l /proc/$!/fd | grep -q $f; do :; done; exec 3>$f; rm $f; sleep 60 >&3; true";
         assert_eq!(filters_of(log, &["bash", "sleep", "tail"], "sleep"), none);
         // It reads a pipe of its own.
         let own = "sleep 60 | cat & exec -a rank perl -e 'sleep 60'";

@@ -41,9 +41,18 @@ mod tests {
         let path = directory.path().join("file");
         std::fs::write(&path, [0; 4096]).unwrap();
         let free = || nobody_writes(File::open(&path).unwrap().as_fd(), || ()).unwrap();
-        assert!(free());
+        // What another test starts has, between `fork` and `exec`, all that this process had open.
+        let soon_free = || {
+            (0..20_000).any(|_| {
+                free() || {
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                    false
+                }
+            })
+        };
+        assert!(soon_free());
         let reader = File::open(&path).unwrap();
-        assert!(free());
+        assert!(soon_free());
         let writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         assert!(!free());
         let duplicate = writer.try_clone().unwrap();
@@ -53,7 +62,7 @@ mod tests {
         drop(duplicate);
         assert!(!free(), "a shared mapping writes, too");
         drop(map);
-        assert!(free());
+        assert!(soon_free());
         drop(reader);
     }
 }

@@ -1,5 +1,7 @@
 //! The system calls that ftd's processes need, behind safe functions. Small enough to live inside a rank.
 
+pub mod account;
+pub mod as_user;
 pub mod behind;
 pub mod beneath;
 pub mod build;
@@ -17,6 +19,7 @@ pub mod helper;
 pub mod identity;
 pub mod individual;
 pub mod job_dir;
+pub mod job_time;
 pub mod lease;
 pub mod litter;
 pub mod log;

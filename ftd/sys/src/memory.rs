@@ -210,6 +210,22 @@ impl SharedMap {
         Ok(fallocate(fd, FallocateFlags::FALLOC_FL_KEEP_SIZE, offset, bytes)?)
     }
 
+    /// Puts empty memory of this process's own in the file's place: what is still written through the mapping's addresses, by whom
+    /// they were given to, does not change the file any more.
+    ///
+    /// # Errors
+    /// As `mmap`; then the file is still there.
+    pub fn detach(&self) -> io::Result<()> {
+        let length = NonZeroUsize::new(self.bytes.next_multiple_of(PAGE)).ok_or(io::ErrorKind::InvalidInput)?;
+        let flags = MapFlags::MAP_PRIVATE | MapFlags::MAP_FIXED | MapFlags::MAP_NORESERVE;
+        let start = NonZeroUsize::new(self.start.as_ptr() as usize);
+        // SAFETY: exactly the pages of this mapping, which stay readable and writable; all access to them is atomic.
+        unsafe { mmap_anonymous(start, length, read_write(), flags)? };
+        // SAFETY: as above; the advice destroys no data, and a kernel may refuse it.
+        let _ = unsafe { madvise(self.start.cast(), self.bytes, MmapAdvise::MADV_DONTDUMP) };
+        Ok(())
+    }
+
     /// The mapping as words, its last bytes left out if they make none.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: aligned to a page, within the mapping, which lives as long as `self`; all access is atomic.
@@ -306,6 +322,16 @@ mod tests {
         }
         assert!(SharedMap::map_large(&fd, 4 << 20, 5 << 20).is_err());
         assert_eq!(read_at(&fd, &mut [0; 8], (8 << 20) - 4).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_is_written_after_the_file_was_taken_away_does_not_reach_it() {
+        let fd = create_memfd("t", 3 * 4096).unwrap();
+        let (map, all) = (SharedMap::map(&fd, 4096, 4000).unwrap(), SharedMap::map(&fd, 0, 3 * 4096).unwrap());
+        map.words()[0].store(1, Ordering::Release);
+        map.detach().unwrap();
+        assert_eq!(map.words()[0].swap(2, Ordering::AcqRel), 0);
+        assert_eq!(all.words()[512].load(Ordering::Acquire), 1);
     }
 
     /// What a child forked by the program does with a mapping that it does not have.

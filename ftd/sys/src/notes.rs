@@ -3,6 +3,7 @@
 
 use crate::filters::Piping;
 use crate::individual::Individual;
+use crate::timescale::scaled;
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -47,7 +48,7 @@ impl Notes {
     /// Of the shepherd of this slot. Nothing is written before there is something to note.
     pub fn new(job_dir: &Path, slot: u32) -> Notes {
         let path = job_dir.join(format!("{PREFIX}{slot}"));
-        let next = Instant::now() + SELDOM;
+        let next = Instant::now() + scaled(SELDOM);
         let (noted, stopped) = (BTreeSet::new(), BTreeSet::new());
         Notes { path, file: None, own: None, piping: Piping::default(), noted, stopped, next, pause: SOON }
     }
@@ -85,7 +86,7 @@ impl Notes {
         let due = self.pause().is_zero();
         if due {
             self.look();
-            self.pause = (self.pause * GROWTH).min(SELDOM);
+            self.pause = (self.pause * GROWTH).min(scaled(SELDOM));
             self.next = Instant::now() + self.pause;
         }
         due

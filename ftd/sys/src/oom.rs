@@ -2,8 +2,9 @@
 
 use crate::timescale::scaled;
 use std::collections::VecDeque;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -55,11 +56,20 @@ impl Memory {
         self.directories.iter().filter_map(|dir| Some(number(dir, limit)?.saturating_sub(number(dir, usage)?))).min()
     }
 
-    fn kills(&self) -> Option<u64> {
+    /// The file that counts its kills.
+    fn counter(&self) -> Option<File> {
         let file = if self.v2 { "memory.events" } else { "memory.oom_control" };
-        let text = crate::proc::read(&self.directories.first()?.join(file)).ok()??;
-        String::from_utf8_lossy(&text).lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+        File::open(self.directories.first()?.join(file)).ok()
     }
+}
+
+/// The count in such a file, which says it anew whenever it is read from its beginning.
+fn kills_in(counter: &File) -> Option<u64> {
+    let mut text = [0; 4096];
+    let length = counter.read_at(&mut text, 0).ok()?;
+    String::from_utf8_lossy(&text[..length])
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }
 
 /// Whether the out-of-memory killer struck in this process's memory cgroup of late. The group may be that of the user's whole
@@ -74,7 +84,7 @@ impl Kills {
     /// To be called often; counts now and then.
     pub fn look(&mut self) {
         let now = Instant::now();
-        if self.counts.back().is_none_or(|(at, _)| now.duration_since(*at) >= scaled(LATELY) / 5) {
+        if self.counts.back().is_none_or(|(at, _)| now.duration_since(*at) >= scaled(LATELY) / 2) {
             self.counts.extend(oom_kill_count().map(|count| (now, count)));
             self.forget(now);
         }
@@ -95,10 +105,16 @@ impl Kills {
 }
 
 /// How often the out-of-memory killer struck in this process's memory cgroup; `None` when there is no such counter. Of two
-/// counts that are compared both must be of one cgroup, so it is looked for once.
+/// counts that are compared both must be of one cgroup, so it is looked for once. It stays open: this is asked again and again.
 pub fn oom_kill_count() -> Option<u64> {
     static OWN: OnceLock<Option<Memory>> = OnceLock::new();
-    OWN.get_or_init(Memory::of_self).as_ref()?.kills()
+    static COUNTER: OnceLock<File> = OnceLock::new();
+    if COUNTER.get().is_none() {
+        let counter = OWN.get_or_init(Memory::of_self).as_ref()?.counter()?;
+        // Another thread may have been quicker.
+        let _ = COUNTER.set(counter);
+    }
+    kills_in(COUNTER.get()?)
 }
 
 /// How often the out-of-memory killer struck where it may have been a process of the job's: in this process's memory cgroup,
@@ -112,23 +128,42 @@ fn kills_on_machine() -> Option<u64> {
     counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
 }
 
-/// Bytes that this process may still take: what the machine has available, or what its cgroups leave if that is less.
+/// Bytes that this process may still take: what the machine has available, or what its cgroups leave if that is less. Where `/proc`
+/// shows nothing but processes (`subset=pid`), nobody says how much could be freed: then it is all that the machine has.
 ///
 /// # Errors
-/// When `/proc/meminfo` cannot be read.
+/// When neither `/proc/meminfo` nor `sysinfo` tells.
 pub fn memory_available() -> io::Result<u64> {
-    let meminfo = fs::read_to_string("/proc/meminfo")?;
-    let available = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
-        .ok_or_else(|| io::Error::other("/proc/meminfo has no MemAvailable"))?
-        * 1024;
+    let available = match fs::read_to_string("/proc/meminfo") {
+        Ok(meminfo) => meminfo
+            .lines()
+            .find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok())
+            .ok_or_else(|| io::Error::other("/proc/meminfo has no MemAvailable"))?
+            .saturating_mul(1024),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => memory_of_machine()?,
+        Err(error) => return Err(error),
+    };
     Ok(Memory::of_self().and_then(|memory| memory.left()).map_or(available, |left| left.min(available)))
+}
+
+fn memory_of_machine() -> io::Result<u64> {
+    // SAFETY: an all-zero structure is a valid value of the type.
+    let mut info: libc::sysinfo = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is valid for the call.
+    match unsafe { libc::sysinfo(&raw mut info) } {
+        0 => Ok(info.totalram.saturating_mul(u64::from(info.mem_unit))),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_machine_has_more_than_is_available() {
+        assert!(memory_of_machine().unwrap() >= memory_available().unwrap());
+    }
 
     #[test]
     fn both_generations_of_cgroups_are_found() {

@@ -46,28 +46,55 @@ impl FileSystem {
     }
 }
 
-/// The inodes of all on this file system that the process may write to, by descriptors and shared mappings; without one, of
-/// all file systems.
-pub fn open_for_writing(pid: i32, of: Option<&FileSystem>) -> BTreeSet<u64> {
-    let mut inodes = mapped(&proc::read(&proc::living(pid).join("maps")).ok().flatten().unwrap_or_default(), of);
-    inodes.extend(descriptors_for_writing(pid, of).into_iter().flatten());
-    inodes
+/// What is seen of a process's descriptors.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Descriptors {
+    /// The inodes of those that write.
+    Writing(BTreeSet<u64>),
+    /// There is none at all any more: it is gone, or at the point of its end where it closes them.
+    None,
+    /// It may not be looked at: its program may not be read (mode 0711), it has asked for that (`PR_SET_DUMPABLE`), or it has
+    /// another user's rights. So it is also with one that runs no user code any more.
+    Hidden,
 }
 
-/// The same of descriptors alone; `None` when it has none at all any more: it is gone, or at the point of its end where it
-/// closes them.
-pub fn descriptors_for_writing(pid: i32, of: Option<&FileSystem>) -> Option<BTreeSet<u64>> {
+/// The inodes of all on this file system that the process may write to, by descriptors and shared mappings; without one, of
+/// all file systems. `None` when it may not be looked at.
+pub fn open_for_writing(pid: i32, of: Option<&FileSystem>) -> Option<BTreeSet<u64>> {
+    let mut inodes = mapped(&proc::read(&proc::living(pid).join("maps")).ok().flatten().unwrap_or_default(), of);
+    match descriptors_for_writing(pid, of) {
+        Descriptors::Writing(writing) => inodes.extend(writing),
+        Descriptors::None => {}
+        Descriptors::Hidden => return None,
+    }
+    Some(inodes)
+}
+
+/// The same of descriptors alone.
+pub fn descriptors_for_writing(pid: i32, of: Option<&FileSystem>) -> Descriptors {
     let directory = proc::living(pid);
-    let entries: Vec<_> = std::fs::read_dir(directory.join("fdinfo")).ok()?.flatten().collect();
+    let entries: Vec<_> = match std::fs::read_dir(directory.join("fdinfo")) {
+        Ok(entries) => entries.flatten().collect(),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Descriptors::Hidden,
+        Err(_) => return Descriptors::None,
+    };
     let mut inodes = BTreeSet::new();
-    let mut any = false;
+    let (mut any, mut hidden) = (false, false);
     for entry in entries {
-        if let Ok(Some(info)) = proc::read(&entry.path()) {
-            any = true;
-            inodes.extend(written(&info, &directory.join("fd").join(entry.file_name()), of, of_link));
+        match proc::read(&entry.path()) {
+            Ok(Some(info)) => {
+                any = true;
+                inodes.extend(written(&info, &directory.join("fd").join(entry.file_name()), of, of_link));
+            }
+            Ok(None) => {}
+            Err(error) => hidden |= error.kind() == io::ErrorKind::PermissionDenied,
         }
     }
-    any.then_some(inodes)
+    match (any, hidden) {
+        (_, true) => Descriptors::Hidden,
+        (true, false) => Descriptors::Writing(inodes),
+        (false, false) => Descriptors::None,
+    }
 }
 
 /// The inode if a descriptor with this `fdinfo` writes.
@@ -122,16 +149,18 @@ mod tests {
         let map = crate::memory::SharedMap::map(&mapped, 0, 4096).unwrap();
         drop((mapped, closed));
         let reader = File::open(directory.path().join("closed")).unwrap();
-        let found = open_for_writing(std::process::id() as i32, None);
+        let found = open_for_writing(std::process::id() as i32, None).unwrap();
         assert_eq!(inodes.map(|inode| found.contains(&inode)), [true, true, false]);
         drop((map, held, reader));
-        assert!(!open_for_writing(std::process::id() as i32, None).contains(&inodes[1]));
+        assert!(!open_for_writing(std::process::id() as i32, None).unwrap().contains(&inodes[1]));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let pid = child.id() as i32;
         while !crate::death::is_past_user_code(pid).unwrap() || crate::post_mortem::zombie(pid).is_none() {
             std::thread::yield_now();
         }
-        assert_eq!(descriptors_for_writing(pid, None), None, "a dead process has none");
+        let none = descriptors_for_writing(pid, None);
+        // As others see it than root.
+        assert!(matches!(none, Descriptors::None | Descriptors::Hidden), "a dead process has none: {none:?}");
         child.wait().unwrap();
     }
 
@@ -149,7 +178,7 @@ mod tests {
         let others = [null.as_fd(), pipe.as_fd(), memory.as_fd()].map(inode);
         let own = inode(file.as_fd());
         let of = FileSystem::of(directory.path()).unwrap();
-        let found = |of| open_for_writing(std::process::id() as i32, of);
+        let found = |of| open_for_writing(std::process::id() as i32, of).unwrap();
         assert!(others.iter().chain([&own]).all(|inode| found(None).contains(inode)));
         let only = found(Some(&of));
         assert!(only.contains(&own) && !others.iter().any(|inode| only.contains(inode)), "{only:?} {others:?}");

@@ -6,8 +6,8 @@
 use crate::death::{is_dying, is_past_user_code};
 use crate::individual::Held;
 use crate::proc;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
 
 /// What a descriptor tells of the process.
 enum Kept {
@@ -63,14 +63,16 @@ pub fn end(of: &Held) -> Option<End> {
 /// The same of one that has not been waited for, by its number.
 pub fn zombie(pid: i32) -> Option<End> {
     let stat = proc::stat(&proc::of(pid)).ok()??;
-    let own = || std::fs::metadata(proc::of(pid)).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw());
+    // The kernel asks for the same right before it says what its program was; of a body it has forgotten that.
+    let shown =
+        || std::fs::read_link(proc::of(pid).join("exe")).is_err_and(|error| error.kind() == ErrorKind::NotFound);
     match stat.exit_code {
         // While it is being waited for it is an `X`.
         _ if !proc::has_left(&stat) => None,
         // Its first thread alone has left.
         _ if !is_past_user_code(pid).unwrap_or(true) => None,
         // Also what is not shown to this process is a 0.
-        Some(0) | None if !own() => Some(End::NotYet),
+        Some(0) | None if !shown() => Some(End::NotYet),
         status => Some(End::Status(status.unwrap_or(0))),
     }
 }

@@ -159,7 +159,7 @@ ctypes.CDLL(None).syscall({}, 0)",
             std::thread::sleep(std::time::Duration::from_millis(1));
             left()
         });
-        let (open, condition) = (open_files::open_for_writing(pid, None), process::condition(pid));
+        let (open, condition) = (open_files::open_for_writing(pid, None).unwrap(), process::condition(pid));
         let (lives, let_go) = (!death::is_past_user_code(pid).unwrap(), segments::has_let_go(pid));
         let zombie = post_mortem::zombie(pid);
         child.kill().unwrap();

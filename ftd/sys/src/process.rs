@@ -4,7 +4,7 @@ use nix::sys::signal::Signal;
 use rustix::process::{Pid, PidfdFlags};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -109,6 +109,14 @@ pub fn condition(pid: i32) -> Option<Condition> {
 pub fn last_number() -> Option<i32> {
     let load = crate::proc::read(Path::new("/proc/loadavg")).ok()??;
     std::str::from_utf8(&load).ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
+}
+
+/// What `gethostname` says; `/proc` may show nothing but processes (`subset=pid`).
+///
+/// # Errors
+/// As `gethostname`.
+pub fn host_name() -> std::io::Result<String> {
+    Ok(nix::unistd::gethostname()?.to_string_lossy().into_owned())
 }
 
 /// The parent of a process; `None` when it is gone.
@@ -255,6 +263,18 @@ pub fn take_inherited_fd(number: RawFd) -> io::Result<OwnedFd> {
 pub fn pass_through_exec(fd: BorrowedFd<'_>) -> io::Result<()> {
     nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
     Ok(())
+}
+
+/// Has a descriptor at that number in what this process executes, whatever was there.
+///
+/// # Errors
+/// As `dup2`.
+pub fn put_at(fd: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
+    if fd.as_raw_fd() == number {
+        return pass_through_exec(fd);
+    }
+    // SAFETY: this process owns nothing at that number by its type: it is about to execute a program.
+    if unsafe { libc::dup2(fd.as_raw_fd(), number) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Marks every descriptor from `first` on close-on-exec.

@@ -134,15 +134,47 @@ impl Existing {
     }
 }
 
-/// All segments of this name space.
+/// All segments of this name space, or, where `/proc` shows nothing but processes (`subset=pid`), those that this user may read.
 pub fn existing() -> Vec<Existing> {
-    let list = std::fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-    list.lines().skip(1).filter_map(Existing::parse).collect()
+    match std::fs::read_to_string("/proc/sysvipc/shm") {
+        Ok(list) => list.lines().skip(1).filter_map(Existing::parse).collect(),
+        Err(_) => readable(),
+    }
+}
+
+/// One after the other, as the kernel numbers its places for them.
+fn readable() -> Vec<Existing> {
+    const SHM_STAT: i32 = 13;
+    const SHM_INFO: i32 = 14;
+    // `struct shm_info` is smaller than this one.
+    // SAFETY: an all-zero structure is a valid value of the type.
+    let mut stat: libc::shmid_ds = unsafe { std::mem::zeroed() };
+    // SAFETY: the structure is valid for the call, which fills in less of it than there is.
+    let last = unsafe { libc::shmctl(0, SHM_INFO, &raw mut stat) };
+    let at = |place| {
+        // SAFETY: the structure is valid for the call.
+        let id = unsafe { libc::shmctl(place, SHM_STAT, &raw mut stat) };
+        let (key, uid) = (i64::from(stat.shm_perm.__key), stat.shm_perm.uid);
+        (id >= 0).then_some(Existing { key, id, creator: stat.shm_cpid, uid, changed: stat.shm_ctime as u64 })
+    };
+    (0..=last).filter_map(at).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_proc_would_list_is_found_without_it() {
+        // SAFETY: a plain system call.
+        let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 4096, libc::IPC_CREAT | 0o600) };
+        let of = |list: Vec<Existing>| list.into_iter().find(|found| found.id == id).unwrap();
+        let (listed, found) = (of(existing()), of(readable()));
+        // SAFETY: a plain system call.
+        unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+        assert_eq!((listed.key, listed.creator, listed.uid), (found.key, found.creator, found.uid));
+        assert_eq!(listed.changed, found.changed);
+    }
 
     /// A private segment of a child process that has ended.
     fn left_by_a_child() -> made::Segment {

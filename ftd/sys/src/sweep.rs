@@ -1,6 +1,7 @@
 //! Ending everything below this process.
 
 use crate::death::is_past_user_code;
+use crate::job_time;
 use crate::process::{own_children, with_descendants};
 use crate::unkillable::{Unkillable, is_refused};
 use std::time::{Duration, Instant};
@@ -26,19 +27,19 @@ pub struct Sweep {
 
 impl Default for Sweep {
     fn default() -> Sweep {
-        Sweep { begun: Instant::now(), refused: None, ended: None, equal: 0 }
+        Sweep { begun: job_time::now(), refused: None, ended: None, equal: 0 }
     }
 }
 
 impl Sweep {
     /// How long it has been going on.
     pub fn age(&self) -> Duration {
-        self.begun.elapsed()
+        job_time::now().saturating_duration_since(self.begun)
     }
 
     /// Whether all that lives is what this user may not kill, and has been for a while: nothing can be done.
     pub fn is_refused(&self) -> bool {
-        self.refused.is_some_and(|since| since.elapsed() > REFUSED)
+        self.refused.is_some_and(|since| job_time::now().saturating_duration_since(since) > REFUSED)
     }
 
     /// Looks a few times, and kills what it finds; `keep` are children that stay, with all below them. True when none of
@@ -83,7 +84,7 @@ impl Sweep {
             let only_refused = !ended
                 && refused.contains(&true)
                 && found.iter().zip(refused).all(|(pid, refused)| refused || !living(*pid));
-            self.refused = only_refused.then(|| self.refused.unwrap_or_else(Instant::now));
+            self.refused = only_refused.then(|| self.refused.unwrap_or_else(job_time::now));
             self.ended = ended.then_some(found);
             self.equal = 0;
         }

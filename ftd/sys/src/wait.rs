@@ -77,6 +77,21 @@ pub fn is_child(pid: i32) -> bool {
     unsafe { libc::waitid(libc::P_PID, id, &mut info, libc::WEXITED | libc::WNOHANG | libc::WNOWAIT) == 0 }
 }
 
+/// How this child has ended, if it has.
+///
+/// # Errors
+/// As `waitpid`: it is no child of this process, or somebody else has waited for it.
+pub fn look_for(pid: i32) -> std::io::Result<Option<Status>> {
+    let pid = Pid::from_raw(pid).ok_or(std::io::ErrorKind::InvalidInput)?;
+    loop {
+        match rustix::process::waitpid(Some(pid), WaitOptions::NOHANG) {
+            Ok(ended) => return Ok(ended.map(|(_, status)| Status(status))),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Waits for this child; `None` when it is no child of this process, or somebody else waited for it.
 pub fn wait_for(pid: i32) -> Option<Status> {
     let pid = Pid::from_raw(pid)?;

@@ -55,6 +55,9 @@ pub enum WorldError {
     /// Not every local rank is in.
     #[error("the PMI barrier was ended while {0} of this node's ranks had not entered it")]
     BarrierNotReady(usize),
+    /// The keys of all nodes are more than there is room for.
+    #[error("the ranks of all nodes put more through PMI than the {} MiB that this job's keys may take", .0 >> 20)]
+    Full(usize),
     /// The rank waits for no name.
     #[error("rank {0} waits for no answer about a name")]
     NoRequest(u32),

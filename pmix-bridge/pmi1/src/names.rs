@@ -86,3 +86,22 @@ impl Names {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_bounded_and_comes_back() {
+        let mut names = Names::default();
+        let publish = |number: usize| NameRequest::Publish { service: number.to_string(), port: "port".into() };
+        let full = NameAnswer::Refused("too many names are published");
+        let published = (0..10_000).take_while(|number| names.handle(&publish(*number)) == NameAnswer::Done).count();
+        assert_eq!(published, 4096);
+        assert_eq!(names.handle(&publish(published)), full);
+        assert_ne!(names.handle(&publish(0)), full, "that one is there");
+        assert_eq!(names.handle(&NameRequest::Unpublish { service: "0".into() }), NameAnswer::Done);
+        assert_eq!(names.handle(&publish(published)), NameAnswer::Done);
+        assert_eq!(names.handle(&publish(0)), full);
+    }
+}

@@ -117,7 +117,7 @@ impl World {
     /// Ends the barrier that [`Event::BarrierReady`] reported. `puts` are the keys and values of the other nodes.
     ///
     /// # Errors
-    /// [`WorldError::BarrierNotReady`]: nothing was done.
+    /// [`WorldError::BarrierNotReady`]: nothing was done. [`WorldError::Full`]: the ranks wait on.
     pub fn barrier_complete(
         &mut self,
         puts: impl IntoIterator<Item = (String, String)>,
@@ -127,7 +127,9 @@ impl World {
             return Err(WorldError::BarrierNotReady(missing));
         }
         for (key, value) in puts {
-            self.keys.insert(key, value);
+            if !self.keys.insert(key, value) {
+                return Err(WorldError::Full(self.keys.most()));
+            }
         }
         Ok(self
             .local

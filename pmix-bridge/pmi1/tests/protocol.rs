@@ -42,6 +42,15 @@ fn the_start_of_mpich_is_answered() {
 }
 
 #[test]
+fn what_other_nodes_put_and_there_is_no_room_for_is_told() {
+    let mut w = World::new("kvs", vec![0, 1], 0).unwrap();
+    say(&mut w, 0, "cmd=barrier_in\n");
+    let full = w.barrier_complete([("k".to_string(), "v".repeat(64 << 20))]).unwrap_err();
+    assert!(matches!(full, WorldError::Full(_)), "{full}");
+    assert!(full.to_string().contains("put more through PMI than the 8 MiB"), "{full}");
+}
+
+#[test]
 fn a_barrier_is_reported_once_and_ends_when_told() {
     let mut w = world(3);
     assert_eq!(say(&mut w, 0, "cmd=put kvsname=kvs key=k value=v w\n").0, "cmd=put_result rc=0 msg=success\n");

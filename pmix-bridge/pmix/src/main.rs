@@ -50,6 +50,8 @@ struct Requests {
     finalized: HashSet<Proc>,
     /// Last context number of a group.
     contexts: usize,
+    /// The world has ranks on other nodes.
+    several: bool,
 }
 
 impl Requests {
@@ -99,10 +101,10 @@ fn run() -> Result<(), Failure> {
     let folder = std::env::var_os("FT_PMIX_TMPDIR").map(PathBuf::from).ok_or(Failure::Variable("FT_PMIX_TMPDIR"))?;
     let socket = ft_pmix::take_inherited_socket(fd).map_err(Failure::Socket)?;
     // What gethostname says; Open MPI compares it with the node's name in the job's information.
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").map_err(Failure::Host)?;
+    let host = ft_sys::process::host_name().map_err(Failure::Host)?;
 
     let began = Instant::now();
-    let server = match Server::start(&folder, host.trim()) {
+    let server = match Server::start(&folder, &host) {
         Ok(server) => server,
         Err(error) => return refuse(socket, &format!("{error}{}", without_network())).map_err(Failure::Link),
     };
@@ -159,6 +161,7 @@ async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure>
                 None => return Ok(()),
                 Some(ToPmix::Register(world)) => {
                     let began = Instant::now();
+                    requests.several = world.nodes.len() > 1;
                     match server.register(&world).await {
                         Ok(env) => {
                             tracing::debug!(took = ?began.elapsed(), "world registered");
@@ -225,10 +228,10 @@ fn translate(upcall: Upcall, requests: &mut Requests) -> Option<ToAgent> {
             ToAgent::Connected { rank: proc.rank }
         }
         Upcall::Finalized { proc, respond } => {
-            respond.complete(Status::SUCCESS);
-            let rank = proc.rank;
+            // It may end as soon as it is answered, and is not to be taken for one that has ended without this.
+            let (token, rank) = (requests.add(Waiting::Op(respond)), proc.rank);
             requests.finalized.insert(proc);
-            ToAgent::Finalized { rank }
+            ToAgent::Finalized { token, rank }
         }
         Upcall::LostConnection { proc } if requests.finalized.contains(&proc) => return None,
         Upcall::LostConnection { proc } => ToAgent::LostConnection { rank: proc.rank },
@@ -255,8 +258,12 @@ fn translate(upcall: Upcall, requests: &mut Requests) -> Option<ToAgent> {
         Upcall::Spawn { proc, command, respond } => {
             ToAgent::Spawn { token: requests.add(Waiting::Spawn(respond)), proc, command }
         }
+        Upcall::Group { respond, .. } if requests.several => {
+            respond.complete(Status::NOT_SUPPORTED, None);
+            ToAgent::Unsupported { what: "MPI Sessions (PMIx groups)".to_string() }
+        }
         Upcall::Group { members, shared, respond } => {
-            // All participants live on this node as long as a world does; a context number must only be new.
+            // All participants live on this node; a context number must only be new.
             requests.contexts += 1;
             let context = requests.contexts + 1000;
             respond.complete(Status::SUCCESS, Some(Constructed { context, members, shared }));

@@ -58,7 +58,7 @@ fn storm(mpi: &Mpi, rounds: u32) {
         let victims = [sequence.next(4) as usize, sequence.next(4) as usize];
         let mut dead = 0;
         let mut connected = 0;
-        let story = run(&mut host, &mut ranks, |story, ranks| {
+        let story = run(&mut host, &mut ranks, Duration::ZERO, |story, ranks| {
             for (index, when) in [first, second].into_iter().enumerate() {
                 if dead == index && began.elapsed() >= when {
                     ranks[victims[index]].kill().unwrap();
@@ -89,7 +89,7 @@ fn storm(mpi: &Mpi, rounds: u32) {
     let mut host = Host::start(&mpi.host_env, &tmpdir);
     let env = host.register(&tmpdir, size);
     let mut ranks: Vec<_> = env.iter().map(|rank| start_rank(mpi, &program, "sum", size, rank)).collect();
-    let story = run(&mut host, &mut ranks, |_, _| false);
+    let story = run(&mut host, &mut ranks, Duration::ZERO, |_, _| false);
     assert!(story.all_succeeded(), "{}: {story:?}", mpi.name);
     host.kill();
 }

@@ -5,12 +5,17 @@
 mod driver;
 
 use driver::{Host, Mpi, Story, run, start_rank};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const KINDS: [fn() -> Option<Mpi>; 3] = [driver::ompi4, driver::ompi5, driver::ompi5_own_libpmix];
 
 /// Runs a world of `size` ranks to its end.
 fn world(mpi: &Mpi, what: &str, size: u32) -> Story {
+    slow_world(mpi, what, size, Duration::ZERO)
+}
+
+/// The same; who finalizes waits for its answer for so long.
+fn slow_world(mpi: &Mpi, what: &str, size: u32, finalize: Duration) -> Story {
     let folder = tempfile::tempdir().unwrap();
     let program = mpi.compile(folder.path());
     let tmpdir = folder.path().join("pmix");
@@ -20,7 +25,7 @@ fn world(mpi: &Mpi, what: &str, size: u32) -> Story {
     let env = host.register(&tmpdir, size);
     let registered = began.elapsed() - ready;
     let mut ranks: Vec<_> = env.iter().map(|rank| start_rank(mpi, &program, what, size, rank)).collect();
-    let story = run(&mut host, &mut ranks, |story, ranks| {
+    let story = run(&mut host, &mut ranks, finalize, |story, ranks| {
         if !story.aborts.is_empty() {
             for rank in ranks {
                 rank.kill().unwrap();
@@ -64,6 +69,15 @@ fn worlds_run_to_their_end() {
 
         assert_eq!(story.lost, [], "{}", mpi.name);
     });
+}
+
+#[test]
+fn no_rank_ends_before_the_agent_has_heard_that_it_finalized() {
+    for mpi in KINDS.iter().filter_map(|kind| kind()) {
+        let story = slow_world(&mpi, "sum", 2, Duration::from_millis(300));
+        assert!(story.all_succeeded() && story.finalized.len() == 2, "{}: {story:?}", mpi.name);
+        assert_eq!(story.unanswered, [], "{}: {story:?}", mpi.name);
+    }
 }
 
 #[test]

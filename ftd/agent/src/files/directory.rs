@@ -104,7 +104,9 @@ impl CheckpointDir {
     /// # Errors
     /// When the directory cannot be made or watched.
     pub fn open(job_dir: &Path, notices: OwnedFd, keeps: bool) -> io::Result<Self> {
-        let (journal, whole) = Journal::open(&job_dir.join(format!("{}.whole", NAME)))?;
+        let journal = job_dir.join(format!("{}.whole", NAME));
+        let taken_over = journal.exists();
+        let (journal, whole) = Journal::open(&journal)?;
         let known = |(inode, watch)| (inode, Known { watch: Some(watch), path: PathBuf::new(), state: State::Whole });
         let kept = keeps.then(|| Kept::open(job_dir, &format!("{}.kept", NAME))).transpose();
         let kept = kept.unwrap_or_else(|error| {
@@ -135,7 +137,11 @@ impl CheckpointDir {
         };
         let own = directory.beneath.directory(job_dir)?;
         directory.job = Some(directory.queue.watch_directory(&path_of(&own))?);
-        directory.make()?;
+        match directory.make() {
+            // The program may have removed it, and there is no room for another one now, or no watch.
+            Err(error) if taken_over => tracing::warn!(%error, "a part of $FT_CHECKPOINT_DIR cannot be watched"),
+            made => made?,
+        }
         directory.compare();
         directory.drain();
         Ok(directory)
@@ -563,7 +569,7 @@ impl CheckpointDir {
             Some(State::Open | State::OpenAtLast) => OPEN.to_string(),
             Some(State::Torn { why, .. }) => why.to_string(),
             Some(State::Looked | State::Closed) | None => {
-                "it was written so shortly before the failure that nobody can tell whether it is whole".to_string()
+                "it was written so shortly before the failure, or while ftd's agent was replaced, that nobody can tell whether it is whole".to_string()
             }
             Some(State::Lost) => {
                 "so much was written before the failure that nobody can tell whether it is whole".to_string()

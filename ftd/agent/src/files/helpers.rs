@@ -3,7 +3,7 @@
 
 use ft_sys::death::is_past_user_code;
 use ft_sys::individual::{Held, Individual};
-use ft_sys::open_files::{FileSystem, descriptors_for_writing, open_for_writing};
+use ft_sys::open_files::{Descriptors, FileSystem, descriptors_for_writing, open_for_writing};
 use ft_sys::post_mortem::{self, End};
 use ft_sys::process::processor_time;
 use nix::libc;
@@ -18,7 +18,7 @@ const MOST: usize = 4096;
 /// A look that takes less is worth it at any time.
 const CHEAP: Duration = Duration::from_millis(1);
 
-/// Of a kill since a look longer ago than this nothing follows for the files of today.
+/// Where nobody has looked for longer than this, because there were no files, nothing follows from a kill since then.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// Ends that are a part of ordinary scripts (`seq | head`, `kill $monitor`), as statuses other than 0 are: nothing follows for
@@ -52,6 +52,8 @@ struct Helper {
     held: Arc<Held>,
     /// What it had open for writing when it was last looked at; `None` before that.
     files: Option<BTreeSet<u64>>,
+    /// It could not be looked at then: it may have anything open.
+    hidden: bool,
     /// It has ended, and nobody knows yet how.
     undecided: bool,
 }
@@ -61,8 +63,11 @@ impl Helper {
     /// are closed after that; mappings go with the memory.
     fn is_closing(&self, of: Option<&FileSystem>) -> bool {
         let pid = self.held.identity.pid;
-        let open = || descriptors_for_writing(pid, of).zip(self.files.as_ref());
-        is_past_user_code(pid).unwrap_or(true) && !open().is_some_and(|(open, files)| files.is_subset(&open))
+        let has_all = || match (descriptors_for_writing(pid, of), &self.files) {
+            (Descriptors::Writing(open), Some(files)) => !self.hidden && files.is_subset(&open),
+            _ => false,
+        };
+        is_past_user_code(pid).unwrap_or(true) && !has_all()
     }
 }
 
@@ -78,6 +83,8 @@ pub struct Helpers {
     newest: [Option<i32>; 2],
     /// Kills for lack of memory so far, and when they were counted.
     kills: Option<(Instant, u64)>,
+    /// There was nothing to look for since then.
+    rested: bool,
     /// Some cannot be held: nothing is known of what they do.
     too_many: bool,
     /// The same at any time of this world.
@@ -116,7 +123,9 @@ impl Helpers {
             // Of one that is closing its files the last look counts.
             let files = open_for_writing(*pid, self.file_system.as_ref());
             if !is_past_user_code(*pid).unwrap_or(true) {
-                helper.files = Some(files);
+                helper.hidden = files.is_none();
+                // What it had open before it may have open still.
+                helper.files = files.or(helper.files.take()).or_else(|| Some(BTreeSet::new()));
             }
         }
         if all {
@@ -128,10 +137,18 @@ impl Helpers {
     fn killed_for_memory(&mut self) -> Vec<Death> {
         let kills = ft_sys::oom::kills_around().map(|kills| (Instant::now(), kills));
         let before = std::mem::replace(&mut self.kills, kills);
-        let killed = before.zip(kills).is_some_and(|((at, before), (_, now))| before != now && at.elapsed() < RECENT);
+        // However late this look comes where one was due: the agent may have been without a processor.
+        let rested = std::mem::take(&mut self.rested);
+        let counts = |at: Instant| !rested || at.elapsed() < RECENT;
+        let killed = before.zip(kills).is_some_and(|((at, before), (_, now))| before != now && counts(at));
         let why = "the kernel killed a process for lack of memory while it was written";
         let death = Death { why: why.into(), files: BTreeSet::new(), sudden: true };
         if killed { vec![death] } else { Vec::new() }
+    }
+
+    /// There are no files: the next look comes when there is one.
+    pub fn rest(&mut self) {
+        self.rested = true;
     }
 
     fn note_ends(&mut self, survey: &mut Survey) {
@@ -149,7 +166,7 @@ impl Helpers {
                 if end == End::Status(0) {
                     survey.writing.extend(&files);
                 }
-                survey.deaths.extend(death(*pid, end, files));
+                survey.deaths.extend(death(*pid, end, files, helper.hidden));
             }
             matches!(end, None | Some(End::NotYet))
         });
@@ -174,10 +191,12 @@ impl Helpers {
             if self.held.len() >= most {
                 self.too_many = true;
             } else if let Some(held) = Held::of(pid) {
-                self.held.insert(pid, Helper { held: Arc::new(held), files: None, undecided: false });
+                self.held.insert(pid, Helper { held: Arc::new(held), files: None, hidden: false, undecided: false });
             } else if let Some(one) = Individual::of(pid) {
                 match post_mortem::zombie(pid) {
-                    Some(end) if self.buried.insert(one) => survey.deaths.extend(death(pid, end, BTreeSet::new())),
+                    Some(end) if self.buried.insert(one) => {
+                        survey.deaths.extend(death(pid, end, BTreeSet::new(), false))
+                    }
                     Some(_) => {}
                     // It lives, and there is no descriptor for it.
                     None => self.too_many |= one.exists(),
@@ -213,8 +232,8 @@ fn most() -> usize {
     usize::try_from(limit / 2).unwrap_or(MOST).min(MOST)
 }
 
-/// What its end means for files; nothing when it ended well, or when it had time to see to them and had none open.
-fn death(pid: i32, end: End, files: BTreeSet<u64>) -> Option<Death> {
+/// What its end means for files; nothing when it ended well, or when it had time to see to them and was seen to have none open.
+fn death(pid: i32, end: End, files: BTreeSet<u64>, hidden: bool) -> Option<Death> {
     let (how, sudden) = match end {
         End::Status(0) => return None,
         End::Status(status) if status & 0x7f == 0 => (format!("ended with status {}", status >> 8 & 0xff), false),
@@ -224,6 +243,7 @@ fn death(pid: i32, end: End, files: BTreeSet<u64>) -> Option<Death> {
         }
         End::NotYet | End::Unknown => ("ended, how is not known (Linux 6.15 and later tell it)".to_string(), true),
     };
+    let sudden = sudden || hidden;
     if !sudden && files.is_empty() {
         return None;
     }
@@ -290,14 +310,38 @@ mod tests {
     }
 
     #[test]
+    fn a_kill_for_memory_counts_however_late_a_look_comes_that_was_due() {
+        let mut helpers = Helpers::default();
+        let mut kills_since = |ago: Duration, rested: bool| {
+            let count = ft_sys::oom::kills_around().unwrap();
+            helpers.kills = Instant::now().checked_sub(ago).map(|at| (at, count.wrapping_sub(1)));
+            if rested {
+                helpers.rest();
+            }
+            helpers.survey(&BTreeSet::new(), &BTreeSet::new()).deaths.len()
+        };
+        let minute = Duration::from_secs(60);
+        assert_eq!(
+            [kills_since(minute, false), kills_since(minute, true), kills_since(Duration::ZERO, true)],
+            [1, 0, 1]
+        );
+        assert_eq!(kills_since(minute, false), 1, "it has been looked since it rested");
+    }
+
+    #[test]
     fn only_who_ended_well_or_had_nothing_open_leaves_no_doubt() {
         let files = || BTreeSet::from([7]);
-        assert!(death(1, End::Status(0), files()).is_none());
-        assert!(death(1, End::Status(3 << 8), BTreeSet::new()).is_none());
-        assert!(death(1, End::Status(3 << 8), files()).is_some_and(|death| !death.sudden));
-        assert!(death(1, End::Status(6), BTreeSet::new()).is_some_and(|death| death.sudden));
-        assert!(death(1, End::Status(libc::SIGPIPE), BTreeSet::new()).is_none());
-        assert!(death(1, End::Status(libc::SIGPIPE), files()).is_some_and(|death| !death.sudden));
-        assert!(death(1, End::Unknown, BTreeSet::new()).is_some_and(|death| death.sudden), "an older kernel");
+        assert!(death(1, End::Status(0), files(), false).is_none());
+        assert!(death(1, End::Status(3 << 8), BTreeSet::new(), false).is_none());
+        assert!(death(1, End::Status(3 << 8), files(), false).is_some_and(|death| !death.sudden));
+        assert!(death(1, End::Status(6), BTreeSet::new(), false).is_some_and(|death| death.sudden));
+        assert!(death(1, End::Status(libc::SIGPIPE), BTreeSet::new(), false).is_none());
+        assert!(death(1, End::Status(libc::SIGPIPE), files(), false).is_some_and(|death| !death.sudden));
+        assert!(death(1, End::Status(0), BTreeSet::new(), true).is_none());
+        for end in [3 << 8, libc::SIGTERM] {
+            let death = death(1, End::Status(end), BTreeSet::new(), true);
+            assert!(death.is_some_and(|death| death.sudden), "nobody knows what it had open");
+        }
+        assert!(death(1, End::Unknown, BTreeSet::new(), false).is_some_and(|death| death.sudden), "an older kernel");
     }
 }

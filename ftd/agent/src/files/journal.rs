@@ -3,12 +3,15 @@
 //!
 //! Notices that were read but not written down here when an agent was killed are lost. A mark in the file says that notices
 //! are being read: an agent that finds it set knows nothing.
+//!
+//! Where it lies there may be no room, for a draft or for anything. What is there is written over then, which needs none.
 
 use super::queue::WatchId;
+use nix::libc;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of a record: what it says (4), the watch (4), the inode (8), all little-endian. The first holds the mark.
@@ -26,17 +29,20 @@ const FEW: usize = 1 << 14;
 #[derive(Debug)]
 pub struct Journal {
     path: PathBuf,
-    file: File,
+    /// None where not even an empty one could be made.
+    file: Option<File>,
     records: usize,
     /// Something could not be written: the mark stays set.
     broken: bool,
+    said: bool,
 }
 
 impl Journal {
-    /// Opens or makes it. Returns the whole files that it knows: inode and watch.
+    /// Opens or makes it. Returns the whole files that it knows: inode and watch. An agent that has no room for it goes on
+    /// without: only the next one will know nothing.
     ///
     /// # Errors
-    /// When it can neither be read nor made.
+    /// When it cannot be read.
     pub fn open(path: &Path) -> io::Result<(Journal, BTreeMap<u64, WatchId>)> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
@@ -44,28 +50,21 @@ impl Journal {
             Err(error) => return Err(error),
         };
         let whole = replay(&bytes);
-        let (file, broken) = match fresh(path, &whole) {
-            Ok(file) => (file, false),
-            // Under a file-size limit (`ulimit -f`) the job may not even outlive its agent: nobody will read this.
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => (File::create(draft(path))?, true),
-            Err(error) => return Err(error),
-        };
-        let mut journal = Journal { path: path.to_path_buf(), file, records: whole.len(), broken };
-        journal.put_in_place();
+        let mut journal =
+            Journal { path: path.to_path_buf(), file: None, records: whole.len(), broken: false, said: false };
+        journal.rewrite(&whole);
         Ok((journal, whole))
     }
 
     /// Notices are about to be read.
     pub fn begin(&mut self) {
-        let marked = self.file.write_all_at(&[1], 0);
-        self.note(marked);
+        self.write(|file| mark(file, 1));
     }
 
     /// What was read is written down.
     pub fn end(&mut self) {
         if !self.broken {
-            let cleared = self.file.write_all_at(&[0], 0);
-            self.note(cleared);
+            self.write(|file| mark(file, 0));
         }
     }
 
@@ -91,32 +90,54 @@ impl Journal {
 
     /// Writes it anew.
     pub fn rewrite(&mut self, whole: &BTreeMap<u64, WatchId>) {
-        match fresh(&self.path, whole) {
-            Ok(file) => {
-                (self.file, self.records, self.broken) = (file, whole.len(), false);
-                self.put_in_place();
+        let drafted = fresh(&self.path, whole).and_then(|file| {
+            std::fs::rename(draft(&self.path), &self.path)?;
+            Ok(file)
+        });
+        let written = drafted.or_else(|error| {
+            // It would only take the room that is short.
+            let _ = std::fs::remove_file(draft(&self.path));
+            over(&self.path, whole).map_err(|_| error)
+        });
+        match written {
+            Ok(file) => (self.file, self.records, self.broken) = (Some(file), whole.len(), false),
+            Err(error) => {
+                self.say(&error);
+                self.note(Err(error));
             }
-            Err(error) => self.note(Err(error)),
         }
-    }
-
-    fn put_in_place(&mut self) {
-        let moved = std::fs::rename(draft(&self.path), &self.path);
-        self.note(moved);
     }
 
     fn append(&mut self, says: u32, inode: u64, watch: WatchId) {
         self.records += 1;
-        let appended = self.file.write_all(&record(says, inode, watch));
-        self.note(appended);
+        self.write(|mut file| file.write_all(&record(says, inode, watch)));
     }
 
+    fn write(&mut self, what: impl FnOnce(&File) -> io::Result<()>) {
+        if let Some(written) = self.file.as_ref().map(what) {
+            self.note(written);
+        }
+    }
+
+    /// What could not be written is written anew before long, and most of the time there is room for that.
     fn note(&mut self, result: io::Result<()>) {
-        if let Err(error) = result
-            && !std::mem::replace(&mut self.broken, true)
-        {
-            let _ = self.file.write_all_at(&[1], 0);
-            tracing::warn!(path = %self.path.display(), %error, "the next agent will not know which restart files are whole");
+        if let Err(error) = result {
+            self.broken = true;
+            tracing::debug!(path = %self.path.display(), %error, "the journal of whole files");
+            // What is there is true no more.
+            if self.file.as_ref().is_none_or(|file| mark(file, 1).is_err()) {
+                let _ = std::fs::remove_file(&self.path);
+            }
+        }
+    }
+
+    fn say(&mut self, error: &io::Error) {
+        // Under a file-size limit (`ulimit -f`) the job may not even outlive its agent, and that is said elsewhere.
+        if error.kind() != io::ErrorKind::FileTooLarge && !std::mem::replace(&mut self.said, true) {
+            ft_sys::log::say(format_args!(
+                "ftd: which files in $FT_CHECKPOINT_DIR are whole cannot be written down ({}: {error}): should the agent die, they are set aside",
+                self.path.display()
+            ));
         }
     }
 }
@@ -127,11 +148,30 @@ fn draft(path: &Path) -> PathBuf {
 
 /// A draft that holds these files; read by nobody before it is put in place.
 fn fresh(path: &Path, whole: &BTreeMap<u64, WatchId>) -> io::Result<File> {
-    let mut bytes = record(0, 0, 0).to_vec();
-    bytes.extend(whole.iter().flat_map(|(inode, watch)| record(WHOLE, *inode, *watch)));
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(draft(path))?;
-    file.write_all(&bytes)?;
+    file.write_all(&content(whole))?;
     Ok(file)
+}
+
+/// What is there is written over: room for as many records is taken already. The mark is set meanwhile.
+fn over(path: &Path, whole: &BTreeMap<u64, WatchId>) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
+    mark(&file, 1)?;
+    let mut bytes = content(whole);
+    bytes[0] = 1;
+    file.write_all(&bytes)?;
+    file.set_len(bytes.len() as u64)?;
+    mark(&file, 0)?;
+    Ok(file)
+}
+
+fn mark(file: &File, value: u8) -> io::Result<()> {
+    file.write_all_at(&[value], 0)
+}
+
+fn content(whole: &BTreeMap<u64, WatchId>) -> Vec<u8> {
+    let files = whole.iter().flat_map(|(inode, watch)| record(WHOLE, *inode, *watch));
+    record(0, 0, 0).into_iter().chain(files).collect()
 }
 
 fn record(says: u32, inode: u64, watch: WatchId) -> [u8; RECORD] {
@@ -189,5 +229,43 @@ mod tests {
         let (mut journal, _) = Journal::open(&path).unwrap();
         journal.begin();
         assert!(known().is_empty(), "notices were lost");
+    }
+    #[test]
+    fn without_room_for_a_draft_what_is_there_is_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let known = || replay(&std::fs::read(&path).unwrap()).into_iter().collect::<Vec<_>>();
+        let (mut journal, _) = Journal::open(&path).unwrap();
+        (1..=9).for_each(|inode| journal.whole(inode, 10));
+        // A draft cannot be made here.
+        std::fs::create_dir(draft(&path)).unwrap();
+        let (mut journal, mut whole) = Journal::open(&path).unwrap();
+        assert_eq!((whole.len(), journal.is_long(9)), (9, false));
+        journal.unknown(9, 10);
+        assert_eq!(known().len(), 8);
+        whole.retain(|inode, _| *inode > 7);
+        journal.rewrite(&whole);
+        assert_eq!(known(), [(8, 10), (9, 10)]);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 3 * RECORD as u64);
+        journal.begin();
+        let (mut journal, whole) = Journal::open(&path).unwrap();
+        assert!(whole.is_empty(), "notices were lost");
+        journal.whole(7, 10);
+        assert_eq!(known(), [(7, 10)], "and what was known before is known no more");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_trusted_by_nobody() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        std::fs::create_dir(draft(&path)).unwrap();
+        let (mut journal, _) = Journal::open(&path).unwrap();
+        journal.begin();
+        journal.whole(7, 10);
+        journal.end();
+        assert!(journal.is_long(1) && !path.exists());
+        std::fs::remove_dir(draft(&path)).unwrap();
+        journal.rewrite(&BTreeMap::from([(8, 10)]));
+        assert_eq!(Journal::open(&path).unwrap().1, BTreeMap::from([(8, 10)]));
     }
 }

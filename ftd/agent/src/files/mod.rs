@@ -104,6 +104,7 @@ impl Watch {
             let heard = opened.as_ref().is_some_and(queue::hear);
             let mut directory = lock(&self.directory);
             if directory.is_empty() && helpers.is_empty() {
+                lock(&self.helpers).rest();
                 (timeout, deaf) = (PollTimeout::NONE, Instant::now());
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use crate::door::Dialler;
 use crate::link::{ConnectionId, Link};
-use crate::rooms::Rooms;
+use crate::rooms::{Leaves, Rooms};
 use ft_sys::peer::Peer;
 use ft_wire::client::{ToAgent, ToClient};
 use ft_wire::launcher::ToLauncher;
@@ -45,11 +45,11 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
         ToAgent::NotRestored { reason } => job.report(Event::NotRestored { process, reason }),
         ToAgent::Finalized { last } => {
             ft_sys::gate::reach("agent.finalized", Some(rank));
-            rooms.rank_leaves(number, rank, last, "has called ft_finalize");
+            rooms.rank_leaves(number, rank, last, Leaves::Finalized);
             rooms.clients.answer_finalized(number, rank);
         }
         ToAgent::Waits { version } => {
-            let words = checkpoints.waits_for(job, world.epoch, rank);
+            let words = checkpoints.waits_for(job, world.epoch, rank, world.layout.local());
             link.send(&ToClient::WaitsFor { version, words });
         }
         ToAgent::Due => {

@@ -2,9 +2,11 @@
 
 use super::shepherds;
 use crate::rooms::Rooms;
+use ft_sys::job_time;
 use ft_wire::launcher::{ToAgent, ToLauncher};
 use ft_wire::shepherd::ToShepherd;
 use ftd_core::{Event, SlotId, WorldId};
+use nix::libc::{SIGCONT, SIGSTOP, SIGTSTP};
 
 /// It says something.
 pub fn take(rooms: &mut Rooms, message: ToAgent) {
@@ -30,13 +32,25 @@ pub fn take(rooms: &mut Rooms, message: ToAgent) {
         }
         ToAgent::Ask => {
             let absent = rooms.shepherds.absent();
-            let complete = rooms.checkpoints.has_all(job.spec.world_size);
+            let newest = rooms.worlds.all().next_back();
+            let ranks = newest.map_or_else(|| job.all_ranks_here(), |world| world.layout.local().to_vec());
+            let complete = rooms.checkpoints.has_all(&ranks);
             job.tell(&ToLauncher::Here { absent, complete });
             rooms.pmix.ask(job);
+            rooms.checkpoints.ask(job);
         }
         ToAgent::Silent { slots } => job.report(Event::SlotsSilent(slots.into_iter().map(SlotId).collect())),
-        ToAgent::Signal(signal) => rooms.shepherds.tell_all(&ToShepherd::Signal(signal)),
+        ToAgent::Signal(signal) => {
+            match signal {
+                SIGTSTP | SIGSTOP => job_time::stop(),
+                SIGCONT => job_time::go_on(),
+                _ => {}
+            }
+            rooms.shepherds.tell_all(&ToShepherd::Signal(signal));
+        }
         ToAgent::Cancel { signal } => {
+            // Whoever ends a job that is stopped does not want to wait until it goes on.
+            job_time::go_on();
             rooms.worlds.hurry_filters(&rooms.shepherds);
             job.report(Event::Cancel { signal });
         }

@@ -3,5 +3,6 @@
 pub mod clients;
 pub mod diallers;
 pub mod launcher;
+pub mod nodes;
 pub mod ranks;
 pub mod shepherds;

@@ -22,6 +22,14 @@ struct Library {
     session: bool,
 }
 
+/// Why a process does not join.
+enum Refusal {
+    /// It should not.
+    Theirs(String),
+    /// It should, and cannot be served: the job ends.
+    Ours(String),
+}
+
 /// One of them says something.
 pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
     match message {
@@ -35,11 +43,23 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent) {
                 rooms.pmix.serve_sessions(peer.pid);
             }
             let library = Library { flavour, name: library, session };
-            if let Err(reason) = welcome(rooms, connection, (world, rank), &library, (link.clone(), peer)) {
-                link.send(&ToRank::Refused { reason });
+            match welcome(rooms, connection, (world, rank), &library, (link.clone(), peer)) {
+                Ok(()) => {}
+                Err(Refusal::Theirs(reason)) => link.send(&ToRank::Refused { reason }),
+                // The process is ended with the job; an answer would have it end by itself before that.
+                Err(Refusal::Ours(reason)) => {
+                    let process = rooms.worlds.process(world, rank);
+                    process.into_iter().for_each(|process| {
+                        rooms.job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
+                    });
+                }
             }
         }
-        ToAgent::Astray { why } => astray(rooms, connection, &why),
+        ToAgent::Astray { why } => {
+            let clears = "something between ftrun and the program clears the environment";
+            cannot_start(rooms, connection, |pid| format!("process {pid} would be a job of its own: {why}; {clears}"));
+        }
+        ToAgent::Unable { why } => cannot_start(rooms, connection, |_| why),
         message => of_rank(rooms, connection, &message),
     }
 }
@@ -51,7 +71,7 @@ fn of_rank(rooms: &mut Rooms, connection: ConnectionId, message: &ToAgent) {
     };
     let Some(process) = rooms.worlds.process(*number, *rank) else { return };
     match message {
-        ToAgent::Hello { .. } | ToAgent::Astray { .. } => {}
+        ToAgent::Hello { .. } | ToAgent::Astray { .. } | ToAgent::Unable { .. } => {}
         ToAgent::Initialized => {
             rooms.worlds.initialized(*number, *rank);
             rooms.job.report(Event::Initialized(process));
@@ -67,20 +87,22 @@ fn welcome(
     (number, rank): (WorldNumber, Rank),
     library: &Library,
     (link, peer): (Link, Peer),
-) -> Result<(), String> {
-    let Rooms { job, door, shepherds, worlds, files, .. } = rooms;
+) -> Result<(), Refusal> {
+    let Rooms { job, door, shepherds, worlds, files, ears, .. } = rooms;
     let pid = peer.pid;
     if let Some(reason) = worlds.comes_late(job, shepherds, (number, rank), &peer) {
-        return Err(reason);
+        return Err(Refusal::Theirs(reason));
     }
-    let held = worlds.may_join(shepherds, number, rank, peer)?;
-    let (map, page) = shared_page().map_err(|error| format!("no shared page for rank {rank}: {error}"))?;
+    let held = worlds.may_join(shepherds, number, rank, peer).map_err(Refusal::Theirs)?;
+    let (map, page) =
+        shared_page().map_err(|error| Refusal::Ours(format!("there is no page to share with it: {error}")))?;
     worlds.joined(job, files, shepherds, (number, rank), held);
     link.trust();
     if let Some(member) = worlds.member_mut(number, rank) {
         member.without_mpi = false;
         member.joins += 1;
         member.by_session = library.session;
+        job.uses_mpi();
         job.report(Event::Initializing(member.process));
         member.page = map;
         if let Some(former) = member.link.replace(link.clone()) {
@@ -90,6 +112,7 @@ fn welcome(
         }
     }
     door.admit(connection, Dialler::Rank(number, rank));
+    ears.add(number, rank, link.ear());
     tracing::info!(rank, pid, library = library.name, "a rank is about to initialise MPI");
     correct(job, library);
     match library.flavour {
@@ -109,9 +132,11 @@ fn welcome_pmi(
     (number, rank): (WorldNumber, Rank),
     link: &Link,
     page: OwnedFd,
-) -> Result<(), String> {
-    let Rooms { job, pmi, .. } = rooms;
-    let (fd, env) = pmi.open(job, number, rank).map_err(|error| format!("no connection for PMI: {error}"))?;
+) -> Result<(), Refusal> {
+    let Rooms { job, worlds, pmi, .. } = rooms;
+    let Some(layout) = worlds.get(number).map(|world| world.layout.clone()) else { return Ok(()) };
+    let no_connection = |error| Refusal::Ours(format!("there is no connection for its PMI: {error}"));
+    let (fd, env) = pmi.open(job, number, &layout, rank).map_err(no_connection)?;
     let mut env: Vec<_> = env.into_iter().map(|(key, value)| (key, Some(value.into_bytes()))).collect();
     if job.oversubscribed() {
         env.extend(job.unless_set(ft_pmi1::OVERSUBSCRIBED.0, ft_pmi1::OVERSUBSCRIBED.1));
@@ -136,8 +161,9 @@ fn correct(job: &mut Job, library: &Library) {
     job.notice_once(sentence);
 }
 
-/// A process with the preload, but without the environment that says where it belongs. That is known of its shepherd.
-fn astray(rooms: &mut Rooms, connection: ConnectionId, why: &str) {
+/// A process with the preload has no MPI, or none in this job, and that is no end of the program's own. Its environment may not
+/// say where it belongs: that is known of its shepherd.
+fn cannot_start(rooms: &mut Rooms, connection: ConnectionId, why: impl FnOnce(i32) -> String) {
     let Rooms { job, door, shepherds, worlds, .. } = rooms;
     let Some((link, peer)) = door.stranger(connection) else { return };
     let pid = peer.pid;
@@ -148,9 +174,7 @@ fn astray(rooms: &mut Rooms, connection: ConnectionId, why: &str) {
     let Some(process) = found.map(|member| member.process) else {
         return link.send(&ToRank::Refused { reason: "the job has ended".into() });
     };
-    let reason = format!(
-        "process {pid} would be a job of its own: {why}; something between ftrun and the program clears the environment"
-    );
+    let reason = why(pid);
     job.report(Event::StartFailed { process, reason, status: 1 });
 }
 

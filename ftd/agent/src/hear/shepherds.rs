@@ -2,10 +2,11 @@
 
 use crate::door::Dialler;
 use crate::link::ConnectionId;
-use crate::rooms::Rooms;
+use crate::rooms::{Leaves, Rooms};
 use crate::shepherds::Early;
 use crate::worlds::Ended;
-use ft_wire::shepherd::ToAgent;
+use ft_sys::job_time;
+use ft_wire::shepherd::{ToAgent, ToShepherd};
 use ftd_core::{Event, Limit, SlotId, WorldId};
 use std::os::fd::OwnedFd;
 
@@ -32,6 +33,7 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent, fds: 
             worlds.orphaned(shepherds, (world, rank), heir);
             files.ended_well(pid);
         }
+        ToAgent::LeftAlone { world, rank } => worlds.left_alone(job, (world, rank)),
         ToAgent::Exited { world, rank, pid, status, oom, cpu_limit, waited } => {
             let limit = if oom { Some(Limit::Memory) } else { cpu_limit.then_some(Limit::CpuTime) };
             exited(rooms, Ended { world, rank, pid, status, limit, waited });
@@ -51,7 +53,7 @@ fn exited(rooms: &mut Rooms, ended: Ended) {
     let epoch = rooms.worlds.get(ended.world).map(|world| world.epoch);
     if let Some(epoch) = epoch.filter(|_| ended.status == 0) {
         let last = rooms.checkpoints.last(ended.rank, epoch);
-        rooms.rank_leaves(ended.world, ended.rank, last, "has ended");
+        rooms.rank_leaves(ended.world, ended.rank, last, Leaves::Ended);
     }
 }
 
@@ -81,6 +83,9 @@ pub fn dialled(rooms: &mut Rooms, dialler: Early) {
     lease.show(&link);
     for (rank, fd) in dialler.ranks.into_iter().zip(dialler.fds) {
         checkpoints.adopt(rank, fd, connection);
+    }
+    if job_time::is_stopped() {
+        link.send(&ToShepherd::Signal(nix::libc::SIGTSTP));
     }
     shepherds.admit(slot, connection, link);
     checkpoints.spread(shepherds);

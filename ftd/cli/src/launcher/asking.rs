@@ -2,6 +2,7 @@
 
 use super::Launcher;
 use crate::keepers::Keepers;
+use ft_sys::job_time;
 use ft_sys::process::condition;
 use ft_sys::pulse::{OVERDUE, Pulse, Treatment};
 use ft_sys::timescale::scaled;
@@ -36,12 +37,17 @@ impl std::fmt::Display for Who {
 
 impl Launcher {
     /// To be called again and again; does something once a second.
-    pub(super) fn ask_helpers(&mut self, now: Instant) {
-        if self.ending.is_some() || now < self.beat.next() {
+    pub(super) fn ask_helpers(&mut self) {
+        let (real, now) = (Instant::now(), job_time::now());
+        if self.ending.is_some() || real < self.beat.next() {
             return;
         }
-        let in_time = self.beat.beat(now);
+        let in_time = self.beat.beat(real);
         if let Some(signal) = self.front.look() {
+            match signal {
+                nix::libc::SIGCONT => job_time::go_on(),
+                _ => job_time::stop(),
+            }
             self.tell(&ToAgent::Signal(signal));
         }
         for shepherd in self.shepherds.values_mut() {
@@ -187,7 +193,7 @@ impl Launcher {
         let silent = self.shepherds.iter().filter(|(_, shepherd)| shepherd.pulse.is_silent()).map(|(slot, _)| *slot);
         let agent = self.agent.as_ref().filter(|agent| agent.heard && !agent.pulse.is_silent());
         let keepers = Keepers {
-            shepherds: self.options.ranks as usize,
+            shepherds: self.own_slots() as usize,
             died: self.died,
             silent: silent.collect(),
             absent: agent.iter().flat_map(|agent| &agent.absent).copied().collect(),

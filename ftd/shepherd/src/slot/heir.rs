@@ -18,7 +18,7 @@ impl Slot {
         }
         let left = ft_sys::process::children(std::process::id() as i32);
         let pid = left.into_iter().find(|pid| !ft_sys::death::is_past_user_code(*pid).unwrap_or(true))?;
-        let early = child.early.or_else(|| Some(Instant::now() + scaled(EARLY)));
+        let early = child.early.or_else(|| Some(job_time::now() + scaled(EARLY)));
         Some(Child { pid, wrapper: Some(first), early, stands_in: true, ..*child })
     }
 
@@ -42,23 +42,29 @@ impl Slot {
     }
 
     /// Decides that, when it can be decided: the slot is the rank's, or its child has ended as it said.
-    pub fn decide(&mut self) -> Option<ToAgent> {
+    pub fn decide(&mut self) -> Vec<ToAgent> {
+        let Some((world, rank, status)) = self.decided() else { return Vec::new() };
+        // The one who ended was named before; the other one did not end well.
+        let end = ToAgent::Exited { world, rank, pid: 0, status, oom: false, cpu_limit: false, waited: false };
+        vec![ToAgent::LeftAlone { world, rank }, end]
+    }
+
+    /// The child that has ended as it said, and how.
+    fn decided(&mut self) -> Option<(World, Rank, i32)> {
         let until = self.child.as_ref()?.early?;
         // Who may join may also end before the agent's word on it is here, and then nobody is to be waited for.
         let (joined, comes) = (self.joined.is_some(), || descendants().into_iter().any(may_join));
         if joined || comes() {
-            let early = (!joined).then(|| Instant::now() + scaled(EARLY));
+            let early = (!joined).then(|| job_time::now() + scaled(EARLY));
             self.child.iter_mut().for_each(|child| child.early = early);
             return None;
         }
-        let child = self.child.take_if(|_| Instant::now() >= until)?;
+        let child = self.child.take_if(|_| job_time::now() >= until)?;
         let Child { world, rank, wrapper, .. } = child;
         if self.leaving.is_none() {
             self.leave(Leaving::new(world, Left::All(None)));
         }
-        let status = wrapper.map_or(0, Status::as_raw);
-        // The one who ended was named before; the other one did not end well.
-        Some(ToAgent::Exited { world, rank, pid: 0, status, oom: false, cpu_limit: false, waited: false })
+        Some((world, rank, wrapper.map_or(0, Status::as_raw)))
     }
 }
 

@@ -132,7 +132,7 @@ impl Slot {
         if self.lease.until_killed().is_zero() {
             self.lease.killed = true;
             if let Some(world) = self.child.as_ref().map(|child| child.world) {
-                self.stop(world, false);
+                self.stop(world, false, false);
             }
         }
     }

@@ -39,6 +39,13 @@ impl Above {
     }
 }
 
+impl Joined {
+    /// The rank, or, once it has ended, the nearest of those above it, which may work on what has come of it.
+    pub(super) fn nearest(&self) -> Option<&Held> {
+        std::iter::once(&self.held).chain(&self.above.scripts).find(|process| process.lives())
+    }
+}
+
 impl Stopped {
     /// Stops these first, then all others below. Whoever cleans up when this process is killed now is to let them go on: those above
     /// the rank are noted as such, the others are before they are stopped.
@@ -49,7 +56,7 @@ impl Stopped {
             ft_sys::process::own_descendants().into_iter().filter_map(Held::of).filter(runs).collect();
         notes.stopped(self.processes.iter().chain(&others).map(|process| process.identity).collect());
         self.processes.extend(others.into_iter().filter(stops));
-        self.until = Some(Instant::now() + scaled(UNDECIDED));
+        self.until = Some(job_time::now() + scaled(UNDECIDED));
     }
 
     fn go_on(&mut self, notes: &mut Notes) {
@@ -99,7 +106,7 @@ impl Slot {
 
     /// How long until nothing is waited for any more.
     pub fn until_undecided(&self) -> Duration {
-        self.stopped.until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+        self.stopped.until.map_or(Duration::MAX, job_time::until)
     }
 
     /// Lets scripts go on about which nobody decides.

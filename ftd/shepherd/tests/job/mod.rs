@@ -92,7 +92,7 @@ impl Job {
     }
 
     pub fn hear(&mut self) -> ToAgent {
-        self.agent.receive(Some(PATIENCE)).unwrap().0
+        self.agent.receive(Some(3 * PATIENCE)).unwrap().0
     }
 
     pub fn order(&self, world: u64, script: &str) -> Start {
@@ -151,7 +151,7 @@ impl Job {
     }
 
     pub fn stop(&mut self, world: u64) -> Vec<ToAgent> {
-        self.say(&ToShepherd::Stop { world, over: false });
+        self.say(&ToShepherd::Stop { world, over: false, refused: false });
         let mut heard = Vec::new();
         loop {
             heard.push(self.hear());

@@ -246,6 +246,8 @@ pub struct Story {
     pub output: String,
     pub connected: Vec<u32>,
     pub finalized: Vec<u32>,
+    /// Who ended before it was answered that it has.
+    pub unanswered: Vec<u32>,
     pub lost: Vec<u32>,
     pub aborts: Vec<(u32, i32, String)>,
     pub spawns: Vec<String>,
@@ -262,8 +264,13 @@ impl Story {
 /// Publisher and packed value by key.
 type Published = HashMap<String, (Proc, Vec<u8>)>;
 
-/// Answers what comes from `ft-pmix` until every rank has ended, or `end` says so.
-pub fn run(host: &mut Host, ranks: &mut [Child], mut end: impl FnMut(&Story, &mut [Child]) -> bool) -> Story {
+/// Answers what comes from `ft-pmix` until every rank has ended, or `end` says so. Who finalizes waits for its answer for so long.
+pub fn run(
+    host: &mut Host,
+    ranks: &mut [Child],
+    finalize: Duration,
+    mut end: impl FnMut(&Story, &mut [Child]) -> bool,
+) -> Story {
     let mut story = Story { statuses: vec![None; ranks.len()], ..Story::default() };
     let mut published = Published::new();
     let began = Instant::now();
@@ -285,6 +292,12 @@ pub fn run(host: &mut Host, ranks: &mut [Child], mut end: impl FnMut(&Story, &mu
             panic!("the world did not end: {story:?}");
         }
         if let Some(message) = message {
+            if let ToAgent::Finalized { rank, .. } = message {
+                std::thread::sleep(finalize);
+                if ranks[rank as usize].try_wait().unwrap().is_some() {
+                    story.unanswered.push(rank);
+                }
+            }
             answer(host, &mut story, &mut published, message);
         }
     }
@@ -302,7 +315,10 @@ pub fn run(host: &mut Host, ranks: &mut [Child], mut end: impl FnMut(&Story, &mu
 fn answer(host: &mut Host, story: &mut Story, published: &mut Published, message: ToAgent) {
     match message {
         ToAgent::Connected { rank } => story.connected.push(rank),
-        ToAgent::Finalized { rank } => story.finalized.push(rank),
+        ToAgent::Finalized { token, rank } => {
+            story.finalized.push(rank);
+            host.send(&ToPmix::Done { token, status: SUCCESS });
+        }
         ToAgent::LostConnection { rank } => story.lost.push(rank),
         ToAgent::Abort { rank, status, message, .. } => {
             // Held, as an agent does while it looks for an earlier death; the test kills the ranks.

@@ -1,0 +1,61 @@
+//! The other nodes' words, and what this node's ranks want of them.
+
+use crate::between::{Arrived, Given, News};
+use crate::rooms::{Leaves, Rooms};
+use ft_wire::World as WorldNumber;
+use ft_wire::between::Leaver;
+use ft_wire::pmix::ERR_NOT_FOUND;
+use ftd_core::Event;
+
+/// Something was heard of them.
+pub fn take(rooms: &mut Rooms, news: News) {
+    let arrived = rooms.between.as_mut().map(|between| between.take(news)).unwrap_or_default();
+    arrived.into_iter().for_each(|arrived| deliver(rooms, arrived));
+}
+
+/// What the rooms want of other nodes is said to those.
+pub fn see_to_wishes(rooms: &mut Rooms) {
+    while let Some((world, wish)) = rooms.job.next_wish() {
+        let arrived = rooms.between.as_mut().map(|between| between.carry_out(world, wish)).unwrap_or_default();
+        arrived.into_iter().for_each(|arrived| deliver(rooms, arrived));
+    }
+}
+
+/// A world begins here: what others have said of it already is heard.
+pub fn begin(rooms: &mut Rooms, number: WorldNumber) {
+    let Some(layout) = rooms.worlds.get(number).map(|world| world.layout.clone()) else { return };
+    let arrived = rooms.between.as_mut().map(|between| between.begin(number, layout)).unwrap_or_default();
+    arrived.into_iter().for_each(|arrived| deliver(rooms, arrived));
+}
+
+fn deliver(rooms: &mut Rooms, arrived: Arrived) {
+    let Rooms { job, shepherds, worlds, pmi, pmix, .. } = rooms;
+    match arrived {
+        Arrived::Message(from, message) => job.report(Event::Message { from, message }),
+        Arrived::Fenced { world, token, given } => match given {
+            Given::Puts(puts) => pmi.fenced(job, worlds, shepherds, world, puts),
+            Given::Data(data) => pmix.fenced(world, token, data),
+            Given::Nothing => pmix.gathered(world, token),
+        },
+        Arrived::ModexAsked { world, from, token, proc } => pmix.modex_asked(world, from, token, proc),
+        Arrived::ModexData { world, token, found } => {
+            let (status, data) = found.unwrap_or((ERR_NOT_FOUND, Vec::new()));
+            pmix.modex_done(world, token, status, data);
+        }
+        Arrived::Left { world, leaver: Leaver { rank, last, finalized } } => {
+            let how = if finalized { Leaves::Finalized } else { Leaves::Ended };
+            rooms.rank_elsewhere_leaves(world, rank, last, how);
+        }
+        Arrived::Copy(from, word) => {
+            rooms.checkpoints.hear(job, from, word);
+            rooms.copies_have_come();
+        }
+        Arrived::Stuck { world, reason } => {
+            let process = worlds.running(world).and_then(|world| world.first());
+            process.into_iter().for_each(|process| {
+                job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
+            });
+        }
+        Arrived::Trouble(sentence) => job.notice_once(sentence),
+    }
+}

@@ -1,0 +1,242 @@
+//! Versions that ranks of this node take back, and that lie on other nodes; and those that others read here.
+
+use super::kinds::{Back, Errand, Fetching, Lent, Use, commit, description, facts};
+use super::ship::{Far, Part};
+use super::state::{AGAIN, MOST_FAILURES, Partners, SILENT};
+use crate::arenas::{Arenas, Commit};
+use crate::job::Job;
+use ft_sys::timescale::scaled;
+use ft_wire::Rank;
+use ft_wire::copies::{CopyFacts, CopyName, CopyWord};
+use ft_wire::ship::{Direction, Target, Window};
+use ftd_core::{EpochId, Event, NodeId};
+use std::time::Instant;
+
+impl Partners {
+    /// A rank's version is to be brought from there.
+    pub fn fetch(&mut self, job: &mut Job, rank: Rank, (version, committed): Commit, from: NodeId) {
+        let copy = CopyName { epoch: self.epoch(), rank, version, committed, turn: 0 };
+        let now = Instant::now();
+        let back = Back::Asked(now);
+        self.fetching.insert(rank, Fetching { copy, from, since: now, failures: 0, back, facts: None, into: None });
+        match self.ship.wake() {
+            Ok(()) => self.want(job, rank),
+            Err(reason) => self.not_fetched(job, rank, &reason),
+        }
+    }
+
+    fn want(&mut self, job: &mut Job, rank: Rank) {
+        let Some(fetching) = self.fetching.get_mut(&rank) else { return };
+        fetching.copy.turn += 1;
+        (fetching.back, fetching.since, fetching.into) = (Back::Asked(Instant::now()), Instant::now(), None);
+        let (from, word) = (fetching.from, CopyWord::Want { copy: fetching.copy });
+        self.say(job, from, word);
+        self.look_soon();
+    }
+
+    fn not_fetched(&mut self, job: &mut Job, rank: Rank, reason: &str) {
+        let Some(fetching) = self.fetching.remove(&rank) else { return };
+        let (copy, from) = (fetching.copy, fetching.from);
+        let node = self.name(job, from);
+        tracing::warn!(rank, version = copy.version, node, reason, "a copy cannot be had");
+        job.notice(format!("version {} of rank {rank} cannot be had from {node}: {reason}", copy.version));
+        job.report(Event::NotFetched { epoch: EpochId(copy.epoch), rank: ftd_core::Rank(rank), from });
+    }
+
+    fn goes_wrong_back(&mut self, job: &mut Job, arenas: &mut Arenas, rank: Rank, reason: &str) {
+        let Some(fetching) = self.fetching.get_mut(&rank) else { return };
+        if let (Some((place, sequence)), Ok(arena)) = (fetching.into.take(), arenas.arena(rank)) {
+            arena.discard(place, sequence);
+        }
+        fetching.failures += 1;
+        if fetching.failures < MOST_FAILURES {
+            return self.want(job, rank);
+        }
+        self.not_fetched(job, rank, reason);
+    }
+
+    /// It may be read there.
+    pub(super) fn may_be_read(
+        &mut self,
+        job: &mut Job,
+        arenas: &mut Arenas,
+        from: NodeId,
+        (copy, facts, target, address): (CopyName, CopyFacts, Target, &[u8]),
+    ) {
+        let asked = |fetching: &&mut Fetching| {
+            fetching.copy == copy && fetching.from == from && matches!(fetching.back, Back::Asked(_))
+        };
+        if self.fetching.get_mut(&copy.rank).filter(asked).is_none() {
+            return;
+        }
+        if let Err(reason) = self.read(job, arenas, from, (copy, facts, target, address)) {
+            self.say(job, from, CopyWord::Read { copy });
+            self.not_fetched(job, copy.rank, &reason);
+        }
+    }
+
+    fn read(
+        &mut self,
+        job: &Job,
+        arenas: &mut Arenas,
+        node: NodeId,
+        (copy, facts, target, address): (CopyName, CopyFacts, Target, &[u8]),
+    ) -> Result<(), String> {
+        let (rank, bytes) = (copy.rank, facts.bytes);
+        self.new_arena(job, arenas);
+        arenas.arena(rank).map_err(|error| error.to_string())?;
+        arenas.reserve_more(rank, bytes)?;
+        let written = |place| self.is_written(rank, place);
+        let found = arenas.place_for_copy(rank, written, true).map_err(|error| error.to_string())?;
+        let (arena, place) = found.ok_or("no place is free for it")?;
+        let sequence = arena.begin_copy(place, bytes);
+        ft_sys::gate::reach("agent.fetches", Some(rank));
+        let part = Part { rank, arena: &arena, place, bytes };
+        let id = self.ship.move_part(Direction::Get, part, Far { node, address, target })?;
+        self.moves.insert(id, Errand::Back(rank, place));
+        if let Some(fetching) = self.fetching.get_mut(&rank) {
+            (fetching.back, fetching.since) = (Back::Moving(id), Instant::now());
+            (fetching.facts, fetching.into) = (Some(facts), Some((place, sequence)));
+        }
+        Ok(())
+    }
+
+    /// Its bytes are here, or not.
+    pub(super) fn has_come(
+        &mut self,
+        job: &mut Job,
+        arenas: &mut Arenas,
+        rank: Rank,
+        (id, result): (u64, Result<(), String>),
+    ) {
+        let moving = |fetching: &&mut Fetching| fetching.back == Back::Moving(id);
+        let Some(fetching) = self.fetching.get_mut(&rank).filter(moving) else { return };
+        let (copy, from) = (fetching.copy, fetching.from);
+        let known = fetching.facts.zip(fetching.into);
+        match (result, known, arenas.arena(rank)) {
+            (Ok(()), Some((facts, (place, sequence))), Ok(arena)) => {
+                fetching.back = Back::Checked;
+                self.ship.succeeds();
+                self.say(job, from, CopyWord::Read { copy });
+                arena.finish_copy(place, sequence, &description(copy, facts));
+                self.compare(arena, copy, place);
+            }
+            (Err(reason), ..) => self.goes_wrong_back(job, arenas, rank, &reason),
+            _ => self.not_fetched(job, rank, "its arena is gone"),
+        }
+    }
+
+    /// What came was compared: the rank has it, or not.
+    pub(super) fn is_back(&mut self, job: &mut Job, arenas: &mut Arenas, copy: CopyName, result: Result<(), String>) {
+        let checked = |fetching: &&Fetching| fetching.copy == copy && fetching.back == Back::Checked;
+        let Some(fetching) = self.fetching.get(&copy.rank).filter(checked) else { return };
+        match (result, fetching.into) {
+            (Ok(()), Some((place, _))) => {
+                self.fetching.remove(&copy.rank);
+                arenas.found(copy.rank, commit(copy), place);
+                self.fetched.push(copy.rank);
+                job.report(Event::Fetched { epoch: EpochId(copy.epoch), rank: ftd_core::Rank(copy.rank) });
+                self.send(job, arenas, copy.rank, commit(copy));
+            }
+            (Err(reason), _) => self.goes_wrong_back(job, arenas, copy.rank, &reason),
+            (Ok(()), None) => {}
+        }
+    }
+
+    /// It cannot be had there.
+    pub(super) fn not_readable(&mut self, job: &mut Job, from: NodeId, copy: CopyName, reason: &str) {
+        if self.fetching.get(&copy.rank).is_some_and(|fetching| fetching.copy == copy && fetching.from == from) {
+            self.not_fetched(job, copy.rank, reason);
+        }
+    }
+
+    /// Asks again what was not answered, and no longer who is silent.
+    pub(super) fn look_at_fetching(&mut self, job: &mut Job) {
+        let ranks: Vec<Rank> = self.fetching.keys().copied().collect();
+        for rank in ranks {
+            let Some(fetching) = self.fetching.get_mut(&rank) else { continue };
+            let Back::Asked(said) = &mut fetching.back else { continue };
+            if fetching.since.elapsed() >= scaled(SILENT) {
+                self.not_fetched(job, rank, &format!("no answer for {} s", SILENT.as_secs()));
+            } else if said.elapsed() >= AGAIN {
+                *said = Instant::now();
+                let (from, word) = (fetching.from, CopyWord::Want { copy: fetching.copy });
+                self.say(job, from, word);
+            }
+        }
+        if !self.fetching.is_empty() {
+            self.look_soon();
+        }
+    }
+
+    /// Another node wants to read a version for a rank that is there now.
+    pub(super) fn wanted(&mut self, job: &mut Job, arenas: &mut Arenas, from: NodeId, copy: CopyName) {
+        if copy.epoch != self.epoch() || self.home(copy.rank) != Some(from) {
+            return;
+        }
+        if let Some(lent) = self.lent.get(&(from, copy.rank)) {
+            if lent.copy == copy {
+                let (facts, target) = (lent.facts, lent.target);
+                target.into_iter().for_each(|target| self.say_readable(job, from, (copy, facts), target));
+                return;
+            }
+            self.take_back(from, copy.rank);
+        }
+        if let Err(reason) = self.lend(arenas, from, copy) {
+            self.say(job, from, CopyWord::NotReadable { copy, reason });
+        }
+    }
+
+    fn lend(&mut self, arenas: &mut Arenas, from: NodeId, copy: CopyName) -> Result<(), String> {
+        let known = arenas.place(copy.rank, commit(copy)).and_then(|_| arenas.describe(copy.rank, commit(copy)));
+        let (place, found) = known.ok_or("it is not there any more")?;
+        let arena = arenas.arena(copy.rank).map_err(|error| error.to_string())?;
+        let part = Part { rank: copy.rank, arena: &arena, place, bytes: found.bytes };
+        let window = self.ship.expose(part, false)?;
+        self.windows.insert(window, Use::Lent(from, copy.rank));
+        self.lent.insert((from, copy.rank), Lent { copy, facts: facts(&found), window, target: None });
+        Ok(())
+    }
+
+    fn say_readable(&self, job: &mut Job, to: NodeId, (copy, facts): (CopyName, CopyFacts), target: Target) {
+        if let Some(address) = self.ship.address().map(<[u8]>::to_vec) {
+            self.say(job, to, CopyWord::Readable { copy, facts, target, address });
+        }
+    }
+
+    /// The window of what another node reads is open, or there is none.
+    pub(super) fn is_lent(
+        &mut self,
+        job: &mut Job,
+        (to, rank): (NodeId, Rank),
+        window: Window,
+        target: Result<Target, String>,
+    ) {
+        let Some(lent) = self.lent.get_mut(&(to, rank)).filter(|lent| lent.window == window) else { return };
+        let (copy, facts) = (lent.copy, lent.facts);
+        match target {
+            Ok(target) => {
+                lent.target = Some(target);
+                self.say_readable(job, to, (copy, facts), target);
+            }
+            Err(reason) => {
+                self.lent.remove(&(to, rank));
+                self.windows.remove(&window);
+                self.say(job, to, CopyWord::NotReadable { copy, reason });
+            }
+        }
+    }
+
+    /// Another node has read it.
+    pub(super) fn was_read(&mut self, from: NodeId, copy: CopyName) {
+        if self.lent.get(&(from, copy.rank)).is_some_and(|lent| lent.copy == copy) {
+            self.take_back(from, copy.rank);
+        }
+    }
+
+    fn take_back(&mut self, from: NodeId, rank: Rank) {
+        if let Some(lent) = self.lent.remove(&(from, rank)) {
+            self.close(lent.window, None);
+        }
+    }
+}

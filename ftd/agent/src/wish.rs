@@ -1,0 +1,50 @@
+//! What the rooms of this node's ranks want of other nodes.
+
+use ft_wire::Rank;
+use ft_wire::between::{Leaver, Protocol};
+use ft_wire::copies::CopyWord;
+use ft_wire::pmix::Proc;
+use ftd_core::NodeId;
+
+/// What is wanted.
+#[derive(Debug)]
+pub enum Wish {
+    /// All of these ranks that are here are in a fence.
+    Fence {
+        /// Of what.
+        protocol: Protocol,
+        /// Whose.
+        ranks: Vec<(Rank, Rank)>,
+        /// For the answer.
+        token: u64,
+        /// What they give.
+        data: Vec<u8>,
+    },
+    /// What a rank elsewhere has put through PMIx.
+    Modex {
+        /// For the answer.
+        token: u64,
+        /// Which.
+        proc: Proc,
+    },
+    /// The answer to one who asked this.
+    ModexData {
+        /// Who.
+        to: NodeId,
+        /// As it was asked.
+        token: u64,
+        /// PMIx status.
+        status: i32,
+        /// The data.
+        data: Vec<u8>,
+    },
+    /// The others are to know that a rank takes no more checkpoints.
+    Left(Leaver),
+    /// Something of a copy of a checkpoint.
+    Copy {
+        /// For whom.
+        to: NodeId,
+        /// What.
+        word: CopyWord,
+    },
+}

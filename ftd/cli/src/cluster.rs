@@ -1,0 +1,628 @@
+//! The launcher of a job over several nodes: asks this node's daemon for its parts on all of them, passes on what the user says, and
+//! puts together what they say. It decides nothing about the job: the agents do.
+
+use crate::cancel::Cancelled;
+use crate::front::Front;
+use crate::hosts::{Hosts, HostsError};
+use crate::options::Options;
+use crate::output::{AGENT, Output};
+use crate::part::LIMITS;
+use crate::signals::{Meaning, Signals};
+use crate::stdin::Relay;
+use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::job_time;
+use ft_sys::timescale::scaled;
+use ft_wire::Epoch;
+use ft_wire::part::{FromJobs, FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Order, Request, ToJobs, join};
+use ftd_core::policy::Mode;
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, poll};
+use nix::sys::resource::getrlimit;
+use nix::sys::stat::{Mode as Bits, umask};
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// The daemon's socket when `FT_DAEMON` says nothing.
+const DAEMON: &str = "/run/ftd/ftd.sock";
+/// A daemon that is there answers at once.
+const ANSWER: Duration = Duration::from_secs(5);
+/// All parts are ready within this time, or a daemon has said why not.
+const BEGIN: Duration = Duration::from_secs(120);
+/// When one part has ended its node's part of the job, each of the others has so long to say something.
+const END: Duration = Duration::from_secs(60);
+/// A daemon that does not answer for so long is gone.
+const SILENT: Duration = Duration::from_secs(10);
+/// The front is looked at this often, and the daemon asked.
+const LOOK: Duration = Duration::from_secs(1);
+/// While another process group has the terminal this is how often it is looked at.
+const TERMINAL_AGAIN: Duration = Duration::from_millis(200);
+/// Parts that have been told to end at once have this long.
+const LEAVE: Duration = Duration::from_secs(15);
+/// Who has asked for the end waits this long for a reader that stands still.
+const READER: Duration = Duration::from_secs(5);
+
+/// Why there is no job, or none any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The nodes.
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+    /// No daemon.
+    #[error("no ftd answers on {}: {error}; --hosts needs it on this node and on those of the job (systemctl status ftd)", path.display())]
+    Nobody {
+        /// On which socket.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// It says something else.
+    #[error("ftd ({}): {error}", path.display())]
+    Link {
+        /// On which socket.
+        path: PathBuf,
+        /// What.
+        error: ChannelError,
+    },
+    /// It refuses.
+    #[error("{sentence}")]
+    Refused {
+        /// The exit status for that.
+        status: u8,
+        /// Why.
+        sentence: String,
+    },
+    /// The command line with its environment is longer than a daemon takes.
+    #[error("the command line and the environment together are longer than the {} MiB that ftd takes", MAX_IMAGE >> 20)]
+    TooLong,
+    /// As above.
+    #[error("the names of {0} nodes are more than ftd takes: a job has at most {most} nodes", most = ft_wire::part::MOST_NODES)]
+    TooMany(usize),
+    /// It does not answer.
+    #[error("ftd ({}) has not said within {} s whether the job begins on {nodes}: the job was given up", path.display(), BEGIN.as_secs())]
+    Silent {
+        /// On which socket.
+        path: PathBuf,
+        /// The nodes of the job.
+        nodes: String,
+    },
+    /// Something that every process needs.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+}
+
+impl ClusterError {
+    /// The exit status.
+    pub fn status(&self) -> u8 {
+        match self {
+            ClusterError::Hosts(_) => 2,
+            ClusterError::Refused { status, .. } => *status,
+            _ => 1,
+        }
+    }
+}
+
+/// A node of the job.
+#[derive(Debug)]
+struct Node {
+    name: String,
+    /// Nothing more comes from it.
+    over: bool,
+    /// How often its agent has said what.
+    notices: BTreeMap<String, usize>,
+}
+
+/// The job, as it is seen from here.
+struct Above<'a> {
+    options: &'a Options,
+    daemon: PathBuf,
+    link: Channel,
+    signals: Signals,
+    front: Front,
+    looked: Instant,
+    output: Output,
+    input: Relay,
+    nodes: Vec<Node>,
+    notices: BTreeMap<String, usize>,
+    announced: Epoch,
+    cancelled: Option<Cancelled>,
+    /// When the job is begun at the latest.
+    begin: Instant,
+    /// Parts that have not ended by then never will.
+    until: Option<Instant>,
+    /// Since when the daemon has not answered, though that could have been read; nothing when it owes no answer.
+    asked: Option<Instant>,
+    /// When it is asked next.
+    asks: Instant,
+    /// A part has ended in the job's own way; since when nothing has come from any other, though it could have been taken.
+    quiet: Option<Instant>,
+    /// What the job's agents say of its end.
+    end: Option<(i32, Option<String>)>,
+    /// What was the first to go wrong otherwise, so that the job did not go on.
+    broken: Option<(i32, String)>,
+    lost_output: bool,
+    /// A part did not say that it has ended.
+    late: bool,
+}
+
+/// What a descriptor that is ready belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    Signals,
+    Link,
+    Input,
+    Written,
+}
+
+/// Runs the job; returns its exit status.
+///
+/// # Errors
+/// One sentence; there is no job then.
+pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
+    let (request, image) = request(options, hosts)?;
+    crate::missing_variables(options);
+    let system = |what| move |error| ClusterError::System { what, error };
+    let signals = Signals::open().map_err(system("signals cannot be read"))?;
+    let daemon =
+        std::env::var_os("FT_DAEMON").filter(|path| !path.is_empty()).map_or_else(|| DAEMON.into(), PathBuf::from);
+    let failed = |error| match error {
+        ChannelError::Dial { path, error } => ClusterError::Nobody { path, error },
+        error => ClusterError::Link { path: daemon.clone(), error },
+    };
+    let mut link = Channel::dial(&daemon, ft_wire::Role::Launcher, ANSWER).map_err(failed)?;
+    let nodes = request.hosts.iter().map(|host| host.name.clone()).collect::<Vec<_>>().join(", ");
+    let message = ToJobs::Launch(Box::new(request));
+    // One that refuses has closed its end by now, and what it has said is there to be read.
+    let _ = link.send(&message, &[]).and_then(|()| link.send(&image, &[]));
+    let output = Output::new(options.tag_output).map_err(system("standard output"))?;
+    let mut above = Above {
+        options,
+        daemon,
+        link,
+        signals,
+        front: Front::default(),
+        looked: Instant::now(),
+        output,
+        input: Relay::open(),
+        nodes: Vec::new(),
+        notices: BTreeMap::new(),
+        announced: 0,
+        cancelled: None,
+        begin: job_time::now() + scaled(BEGIN),
+        until: None,
+        asked: None,
+        asks: job_time::now(),
+        quiet: None,
+        end: None,
+        broken: None,
+        lost_output: false,
+        late: false,
+    };
+    above.run(&nodes)?;
+    Ok(above.leave())
+}
+
+fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), ClusterError> {
+    let bytes = OsString::into_vec;
+    // Asking for it sets it.
+    let mask = umask(Bits::empty());
+    umask(mask);
+    let here = |error| ClusterError::System {
+        what: "the directory in which ftrun was started cannot be used any more",
+        error,
+    };
+    let variable = |(name, value): (OsString, OsString)| [bytes(name), b"=".to_vec(), bytes(value)].concat();
+    let image = Image {
+        words: join(std::env::args_os().map(bytes)),
+        env: join(std::env::vars_os().map(variable)),
+        cwd: std::env::current_dir().map_err(here)?,
+        umask: mask.bits(),
+        limits: LIMITS.map(|resource| getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)),
+    };
+    let request = Request {
+        messages: ft_wire::MESSAGES,
+        ranks: options.ranks,
+        heartbeat_ms: options.heartbeat.map(|(_, timeout)| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        hosts: hosts.share(options.ranks)?,
+    };
+    let fits = |length: Result<Vec<u8>, _>, most| length.is_ok_and(|frame| frame.len() + 64 <= most);
+    if !fits(ft_wire::encode(&request, 0), MAX_LAUNCH) {
+        return Err(ClusterError::TooMany(request.hosts.len()));
+    }
+    if !fits(ft_wire::encode(&image, 0), MAX_IMAGE) {
+        return Err(ClusterError::TooLong);
+    }
+    Ok((request, image))
+}
+
+impl Above<'_> {
+    fn run(&mut self, nodes: &str) -> Result<(), ClusterError> {
+        while !self.is_over() {
+            if self.nodes.is_empty() && job_time::now() >= self.begin {
+                return Err(ClusterError::Silent { path: self.daemon.clone(), nodes: nodes.into() });
+            }
+            let ready = self.wait().map_err(|error| ClusterError::System { what: "poll", error })?;
+            if ready.contains(&Ready::Signals) {
+                while let Some(meaning) = self.signals.next() {
+                    self.signal(meaning);
+                }
+            }
+            if ready.contains(&Ready::Link) {
+                self.listen()?;
+            }
+            if ready.contains(&Ready::Input)
+                && let Some(read) = self.input.read()
+            {
+                self.tell(Some(0), read.map_or(Order::InputEnd, Order::Input));
+            }
+            if self.input.waits_for_terminal() {
+                self.input.look_at_terminal();
+            }
+            let now = job_time::now();
+            self.output.tick(now);
+            self.look_at_cancelled(now);
+            self.look_at_front();
+            self.ask(now);
+        }
+        Ok(())
+    }
+
+    /// A daemon that stands still takes what it is told as long as the system has room for it, and nothing may have to be told.
+    fn ask(&mut self, now: Instant) {
+        if self.nodes.iter().all(|node| node.over) {
+            return;
+        }
+        // What has not been read may be its answer.
+        if !self.output.has_room() {
+            self.asked = None;
+        } else if self.asked.is_some_and(|since| now >= since + scaled(SILENT)) {
+            self.daemon_is_gone(&ChannelError::TimedOut(SILENT));
+        } else if self.asked.is_none() && now >= self.asks {
+            (self.asked, self.asks) = (Some(now), now + scaled(LOOK));
+            self.say(&ToJobs::Ask);
+        }
+    }
+
+    /// Whether nothing more is to be heard.
+    fn is_over(&mut self) -> bool {
+        // What is not taken is not missing.
+        if !self.output.has_room() {
+            self.heard();
+        }
+        let begun = !self.nodes.is_empty();
+        if begun && self.nodes.iter().all(|node| node.over) {
+            return true;
+        }
+        if self.cancelled.is_some() && !begun {
+            return true;
+        }
+        let now = job_time::now();
+        let ending = self.quiet.is_some_and(|since| now >= since + scaled(END));
+        if ending || self.until.is_some_and(|until| now >= until) {
+            let silent: Vec<&str> =
+                self.nodes.iter().filter(|node| !node.over).map(|node| node.name.as_str()).collect();
+            let sentence = format!("{} did not say in time that nothing is left of the job there", silent.join(", "));
+            self.output.say(&format!("ftrun: {sentence}"));
+            self.late = true;
+            return true;
+        }
+        false
+    }
+
+    fn wait(&self) -> io::Result<Vec<Ready>> {
+        let stdin = io::stdin();
+        let mut waited = vec![(Ready::Signals, PollFd::new(self.signals.as_fd(), PollFlags::POLLIN))];
+        // What nobody reads here is not taken from those who write it.
+        if self.output.has_room() {
+            waited.push((Ready::Link, PollFd::new(self.link.as_fd(), PollFlags::POLLIN)));
+        }
+        if self.input.wants_to_read() {
+            waited.push((Ready::Input, PollFd::new(stdin.as_fd(), PollFlags::POLLIN)));
+        }
+        waited.push((Ready::Written, PollFd::new(self.output.written(), PollFlags::POLLIN)));
+        let deadlines = [
+            self.output.deadline(),
+            self.until,
+            self.quiet.map(|since| since + scaled(END)),
+            self.nodes.is_empty().then_some(self.begin),
+            self.cancelled.filter(|_| self.until.is_none()).map(|cancelled| cancelled.deadline()),
+            self.input.waits_for_terminal().then(|| job_time::now() + TERMINAL_AGAIN),
+        ];
+        let left = deadlines.into_iter().flatten().min().map_or(LOOK, job_time::until).min(LOOK);
+        let (of, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waited.into_iter().unzip();
+        match poll(&mut fds, ft_sys::patience::at_most(job_time::piece(left))) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return Ok(Vec::new()),
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(of.into_iter().zip(&fds).filter(|(_, fd)| fd.any().unwrap_or(true)).map(|(ready, _)| ready).collect())
+    }
+
+    /// Before the job has begun nobody is there to be told. A daemon that is gone is noticed by its link.
+    fn tell(&mut self, to: Option<u32>, order: Order) {
+        if self.nodes.iter().all(|node| node.over) {
+            return;
+        }
+        self.say(&ToJobs::Tell { to, order });
+    }
+
+    fn say(&mut self, message: &ToJobs) {
+        if let Err(error @ ChannelError::TimedOut(_)) = self.link.send(message, &[]) {
+            self.daemon_is_gone(&error);
+        }
+    }
+
+    /// Nothing more is to be heard of anybody, and the parts end when they hear of nobody.
+    fn daemon_is_gone(&mut self, error: &ChannelError) {
+        let sentence = match error {
+            ChannelError::TimedOut(time) => {
+                format!("this node's ftd has not answered for {} s: the job was ended on all nodes", time.as_secs())
+            }
+            error => format!("this node's ftd is gone ({error}): the job was ended on all nodes"),
+        };
+        self.broken.get_or_insert((1, sentence));
+        self.nodes.iter_mut().for_each(|node| node.over = true);
+    }
+
+    fn signal(&mut self, meaning: Meaning) {
+        match meaning {
+            Meaning::Child => drop(crate::family::reap()),
+            Meaning::End(signal) => self.cancel(signal, job_time::now()),
+            Meaning::Forward(signal) => self.tell(None, Order::Signal(signal)),
+            Meaning::Continue => {
+                self.front.goes_on();
+                job_time::go_on();
+                self.input.look_at_terminal();
+                self.tell(None, Order::Signal(libc::SIGCONT));
+            }
+            Meaning::Stop => {
+                self.tell(None, Order::Signal(libc::SIGTSTP));
+                job_time::stop();
+                // It cannot fail; SIGCONT brings this process back to this line.
+                let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGSTOP);
+                job_time::go_on();
+            }
+        }
+    }
+
+    /// The job is to end: the ranks hear it first. Another signal ends it by force.
+    fn cancel(&mut self, signal: i32, now: Instant) {
+        job_time::go_on();
+        match &self.cancelled {
+            None => {
+                self.cancelled = Some(Cancelled::new(signal, self.options.grace, now));
+                self.tell(None, Order::Cancel(signal));
+                if self.nodes.is_empty() {
+                    let name = crate::signals::name(signal);
+                    self.broken
+                        .get_or_insert((128 + signal, format!("{name} came before the job had begun: it does not")));
+                }
+            }
+            Some(first) if first.is_another(now) => {
+                self.tell(None, Order::Cancel(signal));
+                self.until.get_or_insert(now + LEAVE);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn look_at_cancelled(&mut self, now: Instant) {
+        let Some(cancelled) = self.cancelled.as_mut().filter(|_| self.until.is_none()) else { return };
+        if let Some(sentence) = cancelled.sentence(now) {
+            self.output.say(&format!("ftrun: {sentence}"));
+        } else if cancelled.is_overdue(now) {
+            // The parts have noticed the same, and end it.
+            self.until = Some(now + LEAVE);
+        }
+    }
+
+    fn look_at_front(&mut self) {
+        if self.looked.elapsed() < LOOK {
+            return;
+        }
+        self.looked = Instant::now();
+        if let Some(signal) = self.front.look() {
+            match signal {
+                libc::SIGCONT => job_time::go_on(),
+                _ => job_time::stop(),
+            }
+            self.tell(None, Order::Signal(signal));
+        }
+    }
+
+    fn listen(&mut self) -> Result<(), ClusterError> {
+        let is_left = |nodes: &[Node]| nodes.is_empty() || nodes.iter().any(|node| !node.over);
+        while is_left(&self.nodes) && self.output.has_room() {
+            match self.link.try_receive::<FromJobs>() {
+                Ok(Some((word, _))) => self.hear(word)?,
+                Ok(None) => return Ok(()),
+                Err(error) if self.nodes.is_empty() => {
+                    return Err(ClusterError::Link { path: self.daemon.clone(), error });
+                }
+                Err(error) => {
+                    self.daemon_is_gone(&error);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody is there, or is not asked just now.
+    fn heard(&mut self) {
+        if let Some(since) = &mut self.quiet {
+            *since = job_time::now();
+        }
+    }
+
+    fn hear(&mut self, word: FromJobs) -> Result<(), ClusterError> {
+        self.asked = None;
+        // An answer of the daemon's says nothing of the parts.
+        if !matches!(word, FromJobs::Here) {
+            self.heard();
+        }
+        match word {
+            FromJobs::Here => {}
+            FromJobs::Refused { status, sentence } => return Err(ClusterError::Refused { status, sentence }),
+            FromJobs::Away(sentence) => return Err(ClusterError::Refused { status: 1, sentence }),
+            FromJobs::Begun { job, nodes } => {
+                if self.options.verbose {
+                    self.output.say(&format!("ftrun: job {job} on {}", nodes.join(", ")));
+                }
+                let node = |name| Node { name, over: false, notices: BTreeMap::new() };
+                self.nodes = nodes.into_iter().map(node).collect();
+                if job_time::is_stopped() {
+                    self.tell(None, Order::Signal(libc::SIGTSTP));
+                }
+            }
+            FromJobs::Said { node, word } => self.part_says(node, word),
+            FromJobs::Lost { node, why } => {
+                let Some(name) = self.end_of(node) else { return Ok(()) };
+                self.breaks(1, format!("node {name}: {why}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more comes from a node; its name, if that is news.
+    fn end_of(&mut self, node: u32) -> Option<String> {
+        let node = self.nodes.get_mut(node as usize)?;
+        (!std::mem::replace(&mut node.over, true)).then(|| node.name.clone())
+    }
+
+    fn part_says(&mut self, node: u32, word: FromPart) {
+        match word {
+            FromPart::Output { slot, err, tag, bytes } => {
+                let slot = if slot == AGENT { AGENT - node } else { slot };
+                self.output.pass_on(slot, err, tag, bytes);
+            }
+            FromPart::Line(line) => {
+                let name = self.nodes.get(node as usize).map_or("", |node| node.name.as_str());
+                let line = match line.strip_prefix("ftrun: ") {
+                    Some(rest) => format!("ftrun: {name}: {rest}"),
+                    None => line,
+                };
+                self.output.say(&line);
+            }
+            FromPart::Notice(text) => self.notice(node, text),
+            FromPart::Block { epoch, text } if epoch > self.announced => {
+                self.announced = epoch;
+                self.output.hold(job_time::now());
+                self.output.announce(epoch, text);
+                self.tell(None, Order::Announced(epoch));
+            }
+            FromPart::Room(room) => self.input.room(room),
+            FromPart::Ended { status, lost_output, reason, of_job } => {
+                let Some(name) = self.end_of(node) else { return };
+                self.lost_output |= lost_output;
+                if !of_job {
+                    return self.breaks(status, format!("node {name}: {}", reason.unwrap_or_default()));
+                }
+                self.quiet.get_or_insert_with(job_time::now);
+                let end = self.end.get_or_insert((0, None));
+                end.0 = if end.0 == 0 { status } else { end.0 };
+                end.1 = end.1.take().or(reason);
+            }
+            // What the daemon asks for; and another node has announced it before.
+            FromPart::Refused { .. } | FromPart::Prepared { .. } | FromPart::Block { .. } => {}
+        }
+    }
+
+    /// What the agents of several nodes say alike is said once; and as often as one of them says it.
+    fn notice(&mut self, node: u32, text: String) {
+        let Some(node) = self.nodes.get_mut(node as usize) else { return };
+        let own = node.notices.entry(text.clone()).or_default();
+        *own += 1;
+        let said = self.notices.entry(text.clone()).or_default();
+        if *own > *said {
+            *said = *own;
+            self.output.say(&format!("ftd: {text}"));
+        }
+    }
+
+    /// Nobody goes on without one of the nodes.
+    fn all_or_none(&self) -> bool {
+        self.options.mode == Mode::None || self.cancelled.is_some()
+    }
+
+    /// A node is lost, or what there was of the job on it. Where nobody survives that, the others end; else their agents know better.
+    fn breaks(&mut self, status: i32, sentence: String) {
+        if !self.all_or_none() && self.nodes.iter().any(|node| !node.over) {
+            return self.output.say(&format!("ftrun: {sentence}"));
+        }
+        if self.broken.is_none() && self.end.is_none() && self.all_or_none() {
+            self.tell(None, Order::Kill(sentence.clone()));
+            self.until.get_or_insert(job_time::now() + LEAVE);
+        }
+        self.broken.get_or_insert((status, sentence));
+    }
+
+    /// The exit status, and why.
+    fn ends(&mut self) -> (i32, Option<String>) {
+        let by_signal = self.cancelled.map(|cancelled| 128 + cancelled.signal);
+        match (self.end.take(), self.broken.take()) {
+            // Nobody survives it, so it is what ended the job.
+            (end, Some((status, sentence))) if self.all_or_none() || end.is_none() => {
+                // What a second signal has ended has a status of its own.
+                (by_signal.filter(|_| status == 1).unwrap_or(status), Some(sentence))
+            }
+            (Some(end), _) => end,
+            (None, _) => (by_signal.unwrap_or(1), None),
+        }
+    }
+
+    /// The last of the output, the last sentence, and the status.
+    fn leave(mut self) -> i32 {
+        let now = job_time::now();
+        self.output.finish(now);
+        let (status, reason) = self.ends();
+        let status = if self.late { status.max(1) } else { status };
+        if let Some(reason) = reason {
+            self.output.say(&format!("ftrun: {reason}"));
+        }
+        let until = self.cancelled.map(|_| now + scaled(READER));
+        if let Err(signal) = self.write_out(until) {
+            return 128 + signal;
+        }
+        let losses = self.output.losses();
+        if losses.is_empty() {
+            return if self.lost_output { status.max(1) } else { status };
+        }
+        losses.iter().for_each(|sentence| self.output.say_loss(&format!("ftrun: {sentence}")));
+        let _ = self.write_out(until.map(|_| job_time::now() + LOOK));
+        if status == 0 { 1 } else { status }
+    }
+
+    /// Waits as long as somebody reads, slowly as it may be. A signal ends it.
+    fn write_out(&mut self, until: Option<Instant>) -> Result<(), i32> {
+        self.output.tick(job_time::now());
+        while !self.output.all_written() && until.is_none_or(|until| job_time::now() < until) {
+            let fds = &mut [
+                PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.output.written(), PollFlags::POLLIN),
+            ];
+            let _ = poll(fds, ft_sys::patience::at_most(LOOK));
+            let now = job_time::now();
+            while let Some(meaning) = self.signals.next() {
+                match meaning {
+                    Meaning::End(signal) if self.cancelled.is_none_or(|first| first.is_another(now)) => {
+                        return Err(signal);
+                    }
+                    _ => {}
+                }
+            }
+            self.output.tick(job_time::now());
+        }
+        Ok(())
+    }
+}

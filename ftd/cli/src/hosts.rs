@@ -1,0 +1,183 @@
+//! The nodes of a job, as the user names them: `--hosts a,b:4` or a file of lines `a slots=4`.
+
+use ft_wire::part::Host;
+use std::path::{Path, PathBuf};
+
+/// Where the nodes stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hosts {
+    /// In the command line.
+    List(Vec<Named>),
+    /// In a file.
+    File(PathBuf),
+}
+
+/// A node, and its slots if they are said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    name: String,
+    slots: Option<u32>,
+}
+
+/// What is wrong with the nodes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostsError {
+    /// The file cannot be read.
+    #[error("--hostfile: {}: {error}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        error: String,
+    },
+    /// A line of it is none.
+    #[error("--hostfile: {}, line {line}: '{text}' is not a node's name, perhaps with slots=N behind it", path.display())]
+    Line {
+        /// In which file.
+        path: PathBuf,
+        /// Its number.
+        line: usize,
+        /// The line.
+        text: String,
+    },
+    /// It names nobody.
+    #[error("--hostfile: {} names no node", .0.display())]
+    Nobody(PathBuf),
+    /// The ranks do not fit.
+    #[error(
+        "-n {ranks} needs as many slots, and the nodes have {slots} ({}): give them more (name:slots), or name more nodes",
+        say(hosts)
+    )]
+    TooFew {
+        /// Number of ranks.
+        ranks: u32,
+        /// Slots of all nodes.
+        slots: u64,
+        /// The nodes.
+        hosts: Vec<Host>,
+    },
+}
+
+fn say(hosts: &[Host]) -> String {
+    let each: Vec<String> = hosts.iter().map(|host| format!("{}:{}", host.name, host.slots)).collect();
+    each.join(",")
+}
+
+impl Hosts {
+    /// Reads a list. `None` when it is none.
+    pub fn list(text: &str) -> Option<Hosts> {
+        let named = |part: &str| match part.split_once(':') {
+            None => Named::of(part, None),
+            Some((name, slots)) => Named::of(name, Some(slots)),
+        };
+        text.split(',').map(|part| named(part.trim())).collect::<Option<_>>().map(Hosts::List)
+    }
+
+    /// The nodes with their slots, for a job of so many ranks. What the user does not say is shared out: the ranks that the others
+    /// leave, in blocks, and to each node one slot at least.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn share(&self, ranks: u32) -> Result<Vec<Host>, HostsError> {
+        let named = match self {
+            Hosts::List(named) => merged(named.clone()),
+            Hosts::File(path) => merged(read(path)?),
+        };
+        let said: u64 = named.iter().filter_map(|node| node.slots).map(u64::from).sum();
+        let open = named.iter().filter(|node| node.slots.is_none()).count() as u64;
+        let left = u64::from(ranks).saturating_sub(said);
+        let (each, more) = (left.checked_div(open).unwrap_or(0), left.checked_rem(open).unwrap_or(0));
+        let mut nth = 0;
+        let shared = named.into_iter().map(|Named { name, slots }| {
+            let slots = slots.unwrap_or_else(|| {
+                nth += 1;
+                u32::try_from(each + u64::from(nth <= more)).unwrap_or(u32::MAX).max(1)
+            });
+            Host { name, slots }
+        });
+        let hosts: Vec<Host> = shared.collect();
+        let slots = hosts.iter().map(|host| u64::from(host.slots)).sum();
+        if slots < u64::from(ranks) { Err(HostsError::TooFew { ranks, slots, hosts }) } else { Ok(hosts) }
+    }
+}
+
+impl Named {
+    fn of(name: &str, slots: Option<&str>) -> Option<Named> {
+        let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+        let slots = match slots {
+            None => None,
+            Some(text) => Some(text.parse().ok().filter(|slots| (1..=65_536).contains(slots))?),
+        };
+        (letters && !name.is_empty()).then(|| Named { name: name.into(), slots })
+    }
+}
+
+/// A node that is named again has the slots of both.
+fn merged(named: Vec<Named>) -> Vec<Named> {
+    let mut nodes: Vec<Named> = Vec::new();
+    for one in named {
+        match nodes.iter_mut().find(|node| node.name == one.name) {
+            Some(node) => node.slots = Some(node.slots.unwrap_or(1).saturating_add(one.slots.unwrap_or(1))),
+            None => nodes.push(one),
+        }
+    }
+    nodes
+}
+
+fn read(path: &Path) -> Result<Vec<Named>, HostsError> {
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| HostsError::File { path: path.into(), error: error.to_string() })?;
+    let mut nodes = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
+        let node = match words[..] {
+            [] => continue,
+            [name] => Named::of(name, None),
+            [name, slots] => slots.strip_prefix("slots=").and_then(|slots| Named::of(name, Some(slots))),
+            _ => None,
+        };
+        let wrong = || HostsError::Line { path: path.into(), line: number + 1, text: line.trim().into() };
+        nodes.push(node.ok_or_else(wrong)?);
+    }
+    if nodes.is_empty() { Err(HostsError::Nobody(path.into())) } else { Ok(nodes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shared(list: &str, ranks: u32) -> String {
+        Hosts::list(list).unwrap().share(ranks).map_or_else(|error| error.to_string(), |hosts| say(&hosts))
+    }
+
+    #[test]
+    fn ranks_are_shared_out_in_blocks() {
+        assert_eq!(shared("a,b", 4), "a:2,b:2");
+        assert_eq!(shared("a,b,c", 7), "a:3,b:2,c:2");
+        assert_eq!(shared("a,b:1,c", 4), "a:2,b:1,c:1");
+        assert_eq!(shared("a:4,b:4", 4), "a:4,b:4");
+        assert_eq!(shared("a,b", 1), "a:1,b:1");
+        assert_eq!(shared("a,a,b", 3), "a:2,b:1");
+        assert!(shared("a:1,b:2", 4).starts_with("-n 4 needs as many slots, and the nodes have 3 (a:1,b:2)"));
+    }
+
+    #[test]
+    fn what_is_no_list_is_none() {
+        for text in ["", "a,,b", "a:0", "a:x", "a:", "a b", "/etc", "a:70000"] {
+            assert_eq!(Hosts::list(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_nodes_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        std::fs::write(&path, "# mine\na slots=2\n\n  b   # the other\na slots=1\n").unwrap();
+        assert_eq!(say(&Hosts::File(path.clone()).share(5).unwrap()), "a:3,b:2");
+        std::fs::write(&path, "a\nb slot=2\n").unwrap();
+        let sentence = Hosts::File(path.clone()).share(2).unwrap_err().to_string();
+        assert!(sentence.contains("line 2: 'b slot=2' is not a node's name"), "{sentence}");
+        std::fs::write(&path, "\n").unwrap();
+        assert!(Hosts::File(path).share(2).unwrap_err().to_string().ends_with("names no node"));
+    }
+}

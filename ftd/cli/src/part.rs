@@ -1,0 +1,300 @@
+//! The launcher's part on one node of a job over several: `ftrun` as the node's daemon starts it, as the job's user. It is told the
+//! command line by the daemon, makes ready what this node needs, and is a launcher whose terminal is on another node.
+
+use crate::launcher::Launcher;
+use crate::options::{self, Request};
+use crate::output::Output;
+use crate::stdin::Input;
+use crate::{Refusal, describe, helpers, limits, own_proc, say};
+use ft_sys::channel::{Channel, ChannelError};
+use ft_wire::cluster::Cluster;
+use ft_wire::part::{self, Begin, FromPart, Order, PART_FD, ToPart};
+use ft_wire::{Role, Slot};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::stat::{Mode, umask};
+use std::ffi::OsString;
+use std::io;
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// The daemon that has started this says at once why.
+const DAEMON: Duration = Duration::from_secs(10);
+/// … and within this time that all others are ready, or that they are not.
+const OTHERS: Duration = Duration::from_secs(300);
+/// A port that is free for TCP may be somebody's for UDP.
+const PORTS: usize = 64;
+
+/// The soft limits that go with a job, in the order of the messages.
+pub const LIMITS: [Resource; part::LIMITS] = [
+    Resource::RLIMIT_AS,
+    Resource::RLIMIT_CORE,
+    Resource::RLIMIT_CPU,
+    Resource::RLIMIT_DATA,
+    Resource::RLIMIT_FSIZE,
+    Resource::RLIMIT_MEMLOCK,
+    Resource::RLIMIT_NOFILE,
+    Resource::RLIMIT_NPROC,
+    Resource::RLIMIT_STACK,
+];
+
+/// What a launcher has that is only a part of one.
+#[derive(Debug)]
+pub struct Part {
+    link: Channel,
+    writer: UnixStream,
+    open: bool,
+    begin: Begin,
+    sockets: Option<(TcpListener, UdpSocket)>,
+    cluster: Option<Box<Cluster>>,
+}
+
+/// Why a part ends before it is one.
+#[derive(Debug, thiserror::Error)]
+enum PartError {
+    #[error("{0} is for ftd alone, which starts ftrun so on the nodes of a job")]
+    NotStarted(&'static str),
+    #[error("the link to ftd: {0}")]
+    Link(#[from] ChannelError),
+    #[error("the link to ftd: {0}")]
+    Io(#[from] io::Error),
+    #[error("ftd said something else than what a part begins with")]
+    Unexpected,
+}
+
+/// Runs the part; returns its exit status.
+pub fn run() -> i32 {
+    match attempt() {
+        Ok(status) => status,
+        Err(error) => {
+            say(&error.to_string());
+            1
+        }
+    }
+}
+
+fn attempt() -> Result<i32, PartError> {
+    let inherited = ft_sys::process::take_inherited_fd(PART_FD);
+    let stream = UnixStream::from(inherited.map_err(|_| PartError::NotStarted(ft_wire::part::PART))?);
+    let mut writer = stream.try_clone()?;
+    let mut link = Channel::from_stream(stream);
+    link.exchange(Role::Launcher, DAEMON)?;
+    let (ToPart::Begin(begin), _) = link.receive(Some(DAEMON))? else { return Err(PartError::Unexpected) };
+    let tell = |link: &mut Channel, word: FromPart| link.send(&word, &[]);
+    let (ready, sockets) = match prepare(&begin) {
+        Ok(ready) => ready,
+        Err(refusal) => {
+            let (status, sentence) = (refusal.status(), refusal.to_string());
+            tell(&mut link, FromPart::Refused { status, sentence })?;
+            return Ok(1);
+        }
+    };
+    let port = sockets.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok()).map_or(0, |address| address.port());
+    let host = ft_sys::process::host_name()?;
+    tell(&mut link, FromPart::Prepared { port, host })?;
+    let ToPart::Go { cluster } = link.receive(Some(OTHERS))?.0 else { return Err(PartError::Unexpected) };
+    let Ready { options, mut spec, helpers, held, soft } = ready;
+    spec.cluster = cluster.as_deref().cloned();
+    let part = Part { link, writer: writer.try_clone()?, open: true, begin: *begin, sockets, cluster };
+    match Launcher::start(options, spec, helpers, held, soft, Some(part)) {
+        Ok(launcher) => Ok(launcher.run()),
+        Err(error) => {
+            let reason = Some(error.to_string());
+            let word = FromPart::Ended { status: 1, of_job: false, lost_output: false, reason };
+            let frame = ft_wire::encode(&word, 0).map_err(ChannelError::from)?;
+            io::Write::write_all(&mut writer, &frame)?;
+            Ok(1)
+        }
+    }
+}
+
+/// All that can be known before the others are asked.
+struct Ready {
+    options: options::Options,
+    spec: ft_wire::launcher::JobSpec,
+    helpers: helpers::Helpers,
+    held: crate::held::Held,
+    soft: limits::Soft,
+}
+
+type Sockets = Option<(TcpListener, UdpSocket)>;
+
+fn prepare(begin: &Begin) -> Result<(Ready, Sockets), Refusal> {
+    umask(Mode::from_bits_truncate(begin.umask));
+    for (resource, wanted) in LIMITS.into_iter().zip(&begin.limits) {
+        if let Ok((_, hard)) = getrlimit(resource) {
+            let _ = setrlimit(resource, (*wanted).min(hard), hard);
+        }
+    }
+    let cwd = &begin.cwd;
+    std::env::set_current_dir(cwd).map_err(|error| Refusal::Directory {
+        option: "the working directory",
+        path: cwd.clone(),
+        error,
+    })?;
+    let Request::Run(options) =
+        options::parse(part::split(&begin.words).map(|word| OsString::from_vec(word.to_vec())))?
+    else {
+        return Err(Refusal::NoJob);
+    };
+    let options = *options;
+    ft_sys::slice::shorten();
+    ft_sys::process::survive_file_size_limit();
+    own_proc::check()?;
+    let helpers = helpers::Helpers::find()?;
+    helpers.check()?;
+    let (spec, held) = describe(&options, &helpers)?;
+    let soft = limits::raise(own_slots(begin, options.ranks))?;
+    let sockets = begin.share.bind.map(bind).transpose()?;
+    Ok((Ready { options, spec, helpers, held, soft }, sockets))
+}
+
+/// How many ranks' processes there may be here: on the only node of a job there are no others.
+fn own_slots(begin: &Begin, ranks: u32) -> u32 {
+    if begin.share.bind.is_some() { begin.share.slots } else { ranks }
+}
+
+/// A port of that address that is free for TCP and for UDP.
+fn bind(address: IpAddr) -> Result<(TcpListener, UdpSocket), Refusal> {
+    let refuse = |error| Refusal::Bind { address, error };
+    let mut last = io::Error::from(io::ErrorKind::AddrInUse);
+    for _ in 0..PORTS {
+        let tcp = TcpListener::bind((address, 0)).map_err(refuse)?;
+        match UdpSocket::bind(tcp.local_addr().map_err(refuse)?) {
+            Ok(udp) => return Ok((tcp, udp)),
+            Err(error) => last = error,
+        }
+    }
+    Err(refuse(last))
+}
+
+impl Part {
+    /// The job's name.
+    pub fn job(&self) -> &str {
+        &self.begin.share.job
+    }
+
+    /// What the ranks here read: rank 0 is where slot 0 is.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn input(&self) -> io::Result<Input> {
+        if self.first_slot() == 0 { Input::fed() } else { Ok(Input::Null) }
+    }
+
+    /// Where the output of this node goes.
+    ///
+    /// # Errors
+    /// When no descriptor or thread is left.
+    pub fn output(&self, tag: bool) -> io::Result<Output> {
+        Output::far(Box::new(self.writer.try_clone()?), tag)
+    }
+
+    /// The first slot here.
+    pub fn first_slot(&self) -> Slot {
+        self.cluster.as_ref().and_then(|cluster| cluster.own()).map_or(0, |node| node.first_slot)
+    }
+
+    /// How many slots there are here, of a job of so many ranks.
+    pub fn slots(&self, ranks: u32) -> u32 {
+        own_slots(&self.begin, ranks)
+    }
+
+    /// The slot that follows this one.
+    pub fn slot_after(&self, slot: Slot) -> Slot {
+        self.cluster.as_ref().map_or(slot + 1, |cluster| slot_after(cluster, slot))
+    }
+
+    /// Where the agents of other nodes reach this node's.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.sockets.iter().flat_map(|(tcp, udp)| [tcp.as_fd(), udp.as_fd()])
+    }
+
+    /// Whether somebody may still ask for something.
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Nobody does.
+    pub fn close(&mut self) {
+        self.open = false;
+    }
+
+    /// What is asked for next, if anything is.
+    ///
+    /// # Errors
+    /// Nobody will ask any more.
+    pub fn next(&mut self) -> Result<Option<Order>, ChannelError> {
+        match self.link.try_receive()? {
+            Some((ToPart::Order(order), _)) => Ok(Some(order)),
+            // The daemon says the rest once, at the beginning.
+            Some(_) | None => Ok(None),
+        }
+    }
+}
+
+impl AsFd for Part {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+}
+
+/// The slot that follows this one on its node: no two nodes ever give the same number.
+fn slot_after(cluster: &Cluster, slot: Slot) -> Slot {
+    let Some(node) = cluster.own() else { return slot + 1 };
+    let total: u32 = cluster.nodes.iter().map(|node| node.slots).sum();
+    match slot + 1 {
+        next if next < node.first_slot + node.slots => next,
+        _ if slot < total => total + cluster.me,
+        _ => slot + cluster.nodes.len() as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ft_wire::cluster::{ClusterNode, Hidden, StoreAddress};
+
+    #[test]
+    fn no_two_nodes_give_the_same_slot() {
+        let node = |first_slot, slots| ClusterNode {
+            name: String::new(),
+            host: String::new(),
+            address: IpAddr::from([127, 0, 0, 1]),
+            port: 1,
+            slots,
+            first_slot,
+            spare: false,
+            domain: String::new(),
+            lease: None,
+        };
+        let store = StoreAddress { endpoints: Vec::new(), tls: None, login: None, prefix: String::new() };
+        let nodes = vec![node(0, 2), node(2, 1), node(3, 4)];
+        let of = |me| Cluster {
+            me,
+            nodes: nodes.clone(),
+            secret: Hidden([0; 32]),
+            store: store.clone(),
+            heartbeat_ms: 1,
+            wait_ms: 0,
+            path_ms: 1,
+        };
+        let given = |me: u32, count| {
+            let cluster = of(me);
+            let first = nodes[me as usize].first_slot;
+            std::iter::successors(Some(first), |slot| Some(slot_after(&cluster, *slot))).take(count).collect::<Vec<_>>()
+        };
+        assert_eq!(given(0, 4), [0, 1, 7, 10]);
+        assert_eq!(given(1, 4), [2, 8, 11, 14]);
+        assert_eq!(given(2, 6), [3, 4, 5, 6, 9, 12]);
+    }
+
+    #[test]
+    fn a_port_is_free_for_both() {
+        let (tcp, udp) = bind(IpAddr::from([127, 0, 0, 1])).unwrap();
+        assert_eq!(tcp.local_addr().unwrap(), udp.local_addr().unwrap());
+        assert!(bind(IpAddr::from([198, 18, 255, 254])).unwrap_err().to_string().contains("198.18.255.254"));
+    }
+}
