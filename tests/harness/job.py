@@ -35,6 +35,11 @@ def check(condition, message):
         raise Failed(message)
 
 
+def place_of(scratch, name):
+    """Where a scenario works."""
+    return pathlib.Path(scratch) / "run" / re.sub(r"[^\w.-]", "_", name)
+
+
 class Context:
     """One scenario's surroundings: directories of its own, and the installation under test."""
 
@@ -43,7 +48,7 @@ class Context:
         self.scratch = pathlib.Path(scratch)
         self.prefix = pathlib.Path(prefix)
         self.public = public
-        self.dir = self.scratch / "run" / re.sub(r"[^\w.-]", "_", name)
+        self.dir = place_of(scratch, name)
         self.work = self.dir / "work"
         self.tmp = self.dir / "tmp"
         for directory in (self.work, self.tmp):
@@ -116,14 +121,15 @@ class Context:
         env.update({key: str(value) for key, value in extra.items() if value is not None})
         return env
 
-    def ftrun(self, mpi, size, *command, options=(), ft="reinit", env=None, gates=(), stdin=None, cwd=None, hurry=1):
-        """Starts `ftrun -n size --ft=… options command`. `hurry` divides all of ftd's waits."""
+    def ftrun(self, mpi, size, *command, options=(), ft="reinit", env=None, gates=(), stdin=None, cwd=None, hurry=1, on=None):
+        """Starts `ftrun -n size --ft=… options command`. `hurry` divides all of ftd's waits. `on`: on this node, as the ordinary
+        user."""
         argv = [str(self.prefix / "bin" / "ftrun")]
         if size is not None:
             argv += ["-n", str(size)]
         if ft is not None:
             argv += [f"--ft={ft}"]
-        return self.start([*argv, *options, *command], mpi=mpi, env=env, gates=gates, stdin=stdin, cwd=cwd, hurry=hurry)
+        return self.start([*argv, *options, *command], mpi=mpi, env=env, gates=gates, stdin=stdin, cwd=cwd, hurry=hurry, on=on)
 
     def script(self, text, *arguments, **options):
         """Starts a bash script as a job: what a user has around `ftrun`, a batch script with background children for
@@ -132,10 +138,10 @@ class Context:
         path.write_text(f"FTRUN={self.prefix}/bin/ftrun\n{text}")
         return self.start(["/bin/bash", str(path), *map(str, arguments)], **options)
 
-    def start(self, argv, mpi=None, env=None, gates=(), stdin=None, cwd=None, hurry=1):
+    def start(self, argv, mpi=None, env=None, gates=(), stdin=None, cwd=None, hurry=1, on=None):
         """Starts any command line as a job."""
         env = {**(env or {}), **({"FT_TEST_TIME_SCALE": hurry} if hurry != 1 else {})}
-        job = Job(self, len(self.jobs), argv, mpi, env, gates, stdin, cwd)
+        job = Job(self, len(self.jobs), argv, mpi, env, gates, stdin, cwd, on)
         self.jobs.append(job)
         return job
 
@@ -195,10 +201,10 @@ class Context:
         return left
 
     def is_of_nobody(self, line):
-        """A library of MPI probes with one page of System V memory while it is loaded. Where the scenario takes the preload away
-        nobody notes it, and a process that is ended at that moment leaves it (guide: what the preload does not see)."""
+        """An MPI makes some pages of System V memory while it is loaded and in MPI_Init. Where the scenario takes the preload away
+        nobody notes them, and a process that is ended at that moment leaves them (guide: what the preload does not see)."""
         key, _, _, size, _, _, attached, *_ = line.split()
-        return self.name.startswith(UNSEEN) and (key, size, attached) == ("0", "4096", "0")
+        return self.name.startswith(UNSEEN) and (key, attached) == ("0", "0") and int(size) <= 1 << 16
 
     def is_probe(self, path):
         """Likewise: Open MPI 4 tries out shared memory with a file that it removes at once."""
@@ -241,7 +247,7 @@ class Output:
 class Job:
     """A running command line, normally ftrun."""
 
-    def __init__(self, context, number, argv, mpi, env, gates, stdin, cwd):
+    def __init__(self, context, number, argv, mpi, env, gates, stdin, cwd, on):
         self.context = context
         self.mpi = mpi
         self.argv = argv
@@ -255,12 +261,17 @@ class Job:
         environment = context.env(mpi, {**environment, **env})
         print(f"+ {' '.join(map(str, argv))}" + (f"   FT_GATE={','.join(gates)}" if gates else ""), flush=True)
         self.started = time.monotonic()
+        self.on = on
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
-            self.process = subprocess.Popen(
-                [str(word) for word in argv], env=environment, cwd=cwd or context.work, stdout=out, stderr=err,
-                stdin=subprocess.DEVNULL if stdin is None else stdin, start_new_session=True,
-            )
-        self.pid = self.process.pid
+            streams = {"stdout": out, "stderr": err, "stdin": subprocess.DEVNULL if stdin is None else stdin}
+            argv, cwd = [str(word) for word in argv], cwd or context.work
+            if on is None:
+                self.process = subprocess.Popen(argv, env=environment, cwd=cwd, start_new_session=True, **streams)
+                self.pid = self.process.pid
+            else:
+                on.cluster.give(self.gate_dir)
+                started = on.start(*argv, user=on.cluster.user, env=environment, cwd=cwd, **streams)
+                self.process, self.pid = started.process, started.pid
 
     # --- what it says ---------------------------------------------------------------------------------------------
 
@@ -324,7 +335,7 @@ class Job:
         """rank -> pid of the processes of the newest (or the given) world; of wrapper and wrapped the innermost one."""
         found = {}
         for pid in proc.descendants(self.pid):
-            if not proc.alive(pid) or proc.name(pid) in ("ft-agent", "ft-shepherd", "ft-pmix"):
+            if not proc.alive(pid) or proc.name(pid) in ("ft-agent", "ft-shepherd", "ft-pmix", "ft-ship"):
                 continue
             env = proc.environ(pid)
             if "FT_RANK" in env and "FT_WORLD" in env:
@@ -379,9 +390,9 @@ class Job:
         return found if data[:1] == b"\0" else set()
 
     def wait_whole(self, path, patience=10.0):
-        """Waits until the agent has noted that this file in $FT_CHECKPOINT_DIR is whole."""
+        """Waits until the agent has noted that this file in $FT_CHECKPOINT_DIR, which may still have to be made, is whole."""
         deadline = time.monotonic() + patience
-        while path.stat().st_ino not in self.whole(path):
+        while not path.exists() or path.stat().st_ino not in self.whole(path):
             check(time.monotonic() < deadline, f"{path.name} is not noted as whole within {patience} s")
             time.sleep(0.002)
 
@@ -396,15 +407,18 @@ class Job:
         path = self.gate_path(name, rank)
         deadline = time.monotonic() + patience
         while True:
+            # In this order: who only leaves a mark there may be the last one of the job.
+            running = self.running()
             try:
                 text = path.read_text()
                 if text.endswith("\n"):
+                    pid = int(text) if self.on is None else self.on.outside(int(text))
                     if self.mpi and rank != "-":
-                        self.mpi.loaded(int(text))
-                    return int(text)
+                        self.mpi.loaded(pid)
+                    return pid
             except FileNotFoundError:
                 pass
-            if not self.running():
+            if not running:
                 raise Failed(f"the job ended (status {self.process.returncode}) and nobody had been at {path.name}")
             check(time.monotonic() < deadline, f"nobody came to {path.name} within {patience} s")
             time.sleep(0.001)

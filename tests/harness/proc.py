@@ -39,6 +39,17 @@ def trace(pid):
     os.waitpid(pid, WALL)
 
 
+def hold_end(pid):
+    """Its parent does not hear of a process's end until `release` says so: nobody but a tracer does before that."""
+    if _libc.ptrace(PTRACE_SEIZE, pid, None, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"ptrace(PTRACE_SEIZE, {pid})")
+
+
+def release(pid):
+    """Waits for that end. Now its parent hears of it."""
+    os.waitpid(pid, WALL)
+
+
 def trace_no_more(pid):
     """Lets it go on."""
     if _libc.ptrace(PTRACE_DETACH, pid, None, 0) != 0:
@@ -111,18 +122,20 @@ def has_dead_jobs():
     return any(os.path.exists(path) and os.lstat(path).st_ino not in holders for path in locks)
 
 
+def job_locks():
+    """The locks of the job directories below /dev/shm that somebody holds, with the pid of who does."""
+    holders, found = _lock_holders(), {}
+    for path in glob.glob("/dev/shm/**/ftd-*.lock", recursive=True):
+        with contextlib.suppress(FileNotFoundError):
+            if (holder := holders.get(os.lstat(path).st_ino)) is not None:
+                found[path] = holder
+    return found
+
+
 def of_other_jobs(mine):
     """The job directories below /dev/shm whose lock is held by a process that is not one of `mine`, with the files beside them:
     what is in them comes and goes with that job."""
-    holders, found = _lock_holders(), set()
-    for path in glob.glob("/dev/shm/**/ftd-*.lock", recursive=True):
-        try:
-            holder = holders.get(os.lstat(path).st_ino)
-        except FileNotFoundError:
-            continue
-        if holder is not None and holder not in mine:
-            found |= {path, path.removesuffix(".lock")}
-    return found
+    return {name for path, holder in job_locks().items() if holder not in mine for name in (path, path.removesuffix(".lock"))}
 
 
 def made_by_others(mine):
@@ -215,6 +228,21 @@ def name(pid):
         return ""
 
 
+def uid(pid):
+    """Its user; None when it is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except FileNotFoundError:
+        return None
+
+
+def pending(pid, signal_number):
+    """Whether this signal was sent to the process and has not been taken yet."""
+    with open(f"/proc/{pid}/status") as file:
+        sets = [line.split()[1] for line in file if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return any(int(one, 16) >> (signal_number - 1) & 1 for one in sets)
+
+
 def command(pid):
     """Command line, for people."""
     try:
@@ -243,10 +271,15 @@ def descriptors(pid):
 
 def noted(directory):
     """What the shepherds of the job with this directory have noted that they saw below themselves: pids."""
-    found = set()
+    return set().union(*noted_by_each(directory))
+
+
+def noted_by_each(directory):
+    """The same, one set for each shepherd."""
+    found = []
     for path in pathlib.Path(directory).glob("below.*"):
         records = path.read_bytes()
-        found |= {pid for pid, _ in struct.iter_unpack("<QQ", records[: len(records) // 16 * 16]) if pid < 1 << 63}
+        found.append({pid for pid, _ in struct.iter_unpack("<QQ", records[: len(records) // 16 * 16]) if pid < 1 << 63})
     return found
 
 

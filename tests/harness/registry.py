@@ -10,7 +10,7 @@ from . import pairwise
 class Scenario:
     """A function to run with its parameters, under a hard time limit."""
 
-    def __init__(self, name, function, timeout, weight, parameters, memory_mb, public, as_root):
+    def __init__(self, name, function, timeout, weight, parameters, memory_mb, public, as_root, cluster):
         self.name = name
         self.function = function
         self.timeout = timeout
@@ -19,21 +19,23 @@ class Scenario:
         self.memory_mb = memory_mb
         self.public = public
         self.as_root = as_root
+        self.cluster = cluster
 
 
 _all = []
 
 
-def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False, as_root=None):
+def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False, as_root=None, cluster=False):
     """Registers a function. `each` is a list of parameter dicts: one scenario per entry, named after its values. `weight` 2
     asks for the whole machine; `memory_mb` for a memory cgroup with that limit around everything the scenario starts.
     `public`: nothing private: the machine's own /dev/shm and System V segments, as a user's job has them; one at a time.
-    `as_root`: what only root can prepare (harness/root.py)."""
+    `as_root`: what only root can prepare (harness/root.py). `cluster`: it makes nodes (harness/cluster.py), and runs as root, in a
+    network name space of its own."""
 
     def register(function):
         for parameters in [{}] if each is None else each:
             suffix = "".join(f"/{value}" for value in parameters.values())
-            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public, as_root))
+            _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public, as_root, cluster))
         return function
 
     return register

@@ -1,5 +1,6 @@
 """What only root can prepare for a scenario, in its process, before that becomes the ordinary user for good."""
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -9,6 +10,7 @@ from . import proc
 
 _libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS = 0x00020000
+CLONE_NEWNET = 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 1 << 18
 # Everybody has this directory; what is mounted on it is seen by the scenario alone.
 PLACE = b"/mnt"
@@ -17,6 +19,16 @@ PLACE = b"/mnt"
 def _mount(kind, place, options=None):
     if _libc.mount(b"none", place, kind, 0, options) != 0:
         raise OSError(ctypes.get_errno(), f"mount -t {kind.decode()} {place.decode()}")
+
+
+def surround_cluster():
+    """A network name space for the switches of a scenario's cluster, and control groups to hold its nodes."""
+    if _libc.unshare(CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), "unshare: no network name space of its own")
+    _mount(b"cgroup2", PLACE)
+    if not os.path.exists("/sys/kernel/tracing/events"):
+        with contextlib.suppress(OSError):
+            _mount(b"tracefs", b"/sys/kernel/tracing")
 
 
 class Delegated:

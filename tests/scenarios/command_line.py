@@ -73,7 +73,12 @@ MISPLACED = {
     "colon": (["-n", "1", "./a", ":", "-n", "1", "./b"], ["':'", "one program per job"]),
     "option": (["-n", "2", "echo", "--ft=reinit"], ["--ft=reinit", "after the program echo", "--"]),
     "option-with-value": (["-n", "2", "echo", "x", "--ft-max-failures", "3"], ["--ft-max-failures", "after the program echo"]),
-    "host": (["-n", "2", "-host", "other", "echo"], ["option -host", "this machine"]),
+    "mode-one-dash": (["-n", "2", "echo", "-ft=reinit"], ["-ft=reinit", "after the program echo"]),
+    "mode-two-words": (["-n", "2", "echo", "20", "1", "-ft", "reinit"], ["-ft stands after the program echo"]),
+    "mode-capitals": (["-n", "2", "echo", "--FT=reinit"], ["--FT=reinit", "after the program echo"]),
+    "mode-long-dash": (["-n", "2", "echo", "\u2014ft=reinit"], ["\u2014ft=reinit", "after the program echo"]),
+    "long-dash-first": (["-n", "2", "\u2014ft=reinit", "echo"], ["\u2014ft=reinit begins with a dash", "--"]),
+    "machine": (["-n", "2", "-machine", "other", "echo"], ["option -machine", "--hosts"]),
     "ppn": (["-n", "2", "-ppn", "1", "echo"], ["option -ppn", "-n"]),
     "bind-to": (["-n", "2", "--bind-to", "core", "echo"], ["--bind-to", "taskset"]),
     "ranks": (["./a", "-n", "4"], ["-n stands after the program ./a", "options of ftrun go before the program"]),
@@ -222,6 +227,10 @@ def log_variable(context):
     check("DEBUG ft_agent" in job.err, f"nothing is logged: {job.err}")
 
 
+def daemon_variable(context):
+    refused(context, ["-n", "1", "--hosts", "there", "true"], "/no/such/socket", env={"FT_DAEMON": "/no/such/socket"})
+
+
 # Per variable of the manual: what shows that it is read, and what is said of a value that means nothing.
 VARIABLES = {
     "FT_MODE": (mode_variable, ["wonder", "spare", b"\xff"]),
@@ -235,6 +244,7 @@ VARIABLES = {
     "FT_FLUSH": (harmless("FT_FLUSH", ""), ["/scratch"]),
     "FT_HEARTBEAT": (harmless("FT_HEARTBEAT", "100ms,1s"), ["100", "100,200", "1,200"]),
     "FT_MEMORY_DIR": (memory_directory_variable, ["/no/such"]),
+    "FT_DAEMON": (daemon_variable, []),
     "FT_LIBEXEC": (libexec_variable, ["/no/such"]),
     "FT_CHECKPOINT_TIMEOUT": (timeout_variable, ["soon", "0", b"\xff"]),
     "FT_LOG": (log_variable, ["===", "loud", "ft_agent", "ft_agent=loud", b"\xff"]),

@@ -16,7 +16,7 @@ from scenarios.output import until
 
 @scenario("guide-try-it")
 def guide_try_it(context):
-    """The guide's first page, typed into two terminals: build, run, kill a rank, compare."""
+    """The guide's first page, typed into two terminals: set the environment, build, run, kill a rank, compare."""
     guide = (context.prefix / "share/doc/ftd/guide.md").read_text().partition("## Words")[0]
     # Shorter, and with a name that no other heat on this machine has.
     own = f"heat{os.getpid()}"
@@ -24,13 +24,14 @@ def guide_try_it(context):
     def mine(line):
         return re.sub(r"(-o |\./|-x )heat\b", rf"\g<1>{own}", line).replace("/opt/ftd", str(context.prefix)).replace("-s 500", "-s 100")
 
-    copy, build, run, kill = (mine(code_of(guide, start)[0]) for start in ("cp -r ", "mpicc ", "ftrun ", "kill -9 "))
+    words = ("export ", "cp -r ", "mpicc ", "ftrun ", "kill -9 ")
+    export, copy, build, run, kill = (mine(code_of(guide, start)[0]) for start in words)
     compare = mine(re.search(r"`(ftrun -n 4 .*?)`", guide)[1])
     mpi = context.mpi("openmpi4")
-    env = {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig", **mpi.env}
-    prepared = context.start(["bash", "-ec", "; ".join([copy.replace("&& ", "; "), build, compare])], mpi=mpi, env=env)
+    env = dict(mpi.env)
+    prepared = context.start(["bash", "-ec", "; ".join([export, copy.replace("&& ", "; "), build, compare])], mpi=mpi, env=env)
     prepared.expect(0)
-    job = context.start(["bash", "-ec", f"cd examples; exec {run}"], mpi=mpi, env=env)
+    job = context.start(["bash", "-ec", f"{export}; cd examples; exec {run}"], mpi=mpi, env=env)
     deadline = time.monotonic() + 30
     # Ten steps, or 0.2 s, after version 20 was taken.
     while "step 30 " not in job.output.text:

@@ -3,7 +3,9 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
+import struct
 import time
 
 from harness import proc
@@ -88,8 +90,9 @@ def filter_of_the_killed(context):
 
 
 def seen(environ):
-    """How many filters the shepherds of a process's job have noted."""
-    return sum(pid >> 60 == 1 for pid in proc.noted(pathlib.Path(environ["FT_SOCKET"]).parent))
+    """How many shepherds of a process's job have noted a filter."""
+    each = proc.noted_by_each(pathlib.Path(environ["FT_SOCKET"]).parent)
+    return sum(any(pid >> 60 == 1 for pid in noted) for noted in each)
 
 
 @scenario(
@@ -138,6 +141,80 @@ def filter_in_a_recovery(context, mpi, how):
     check(job.restored == [8] and "had not printed" not in job.err, job.err)
 
 
+CHANGES = """
+import os, subprocess, sys, time
+if os.environ["FT_WORLD"] == "1":
+    for number in range(8):
+        filter = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+        os.dup2(filter.stdin.fileno(), 1)
+        print("line", number, flush=True)
+        while not os.path.exists(f"{os.environ['HERE']}/go.{number}"):
+            time.sleep(0.005)
+"""
+
+
+@scenario("filter-begun-late")
+def filter_begun_late(context):
+    """A rank sends its output elsewhere again and again: each time that is noted long before five seconds have passed, after which what
+    else happens on its slot is looked at; and so what it had printed last comes out when it is killed. (How soon, a unit test says.)"""
+    begun = time.monotonic()
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", CHANGES, env={"HERE": context.work})
+    rank = job.wait_ranks(1)[0]
+    environ = proc.environ(rank)
+    directory = pathlib.Path(environ["FT_SOCKET"]).parent
+    for number in range(8):
+        until(lambda: sum(pid >> 60 == 1 for pid in proc.noted(directory)) > number, f"filter {number} is not noted")
+        if number < 7:
+            (context.work / f"go.{number}").touch()
+    took = time.monotonic() - begun
+    check(took < 15, f"eight filters were noted within {took:.1f} s only")
+    job.kill(rank)
+    job.expect(0)
+    check(sorted(job.output.text.splitlines()) == [f"line {number}" for number in range(8)], f"{job.output.text}{job.err}")
+
+
+@scenario("filter-of-the-unreadable", each=[{"mpi": "openmpi4", "how": how} for how in ("pipeline", "own-below")])
+def filter_of_the_unreadable(context, mpi, how):
+    """The rank's program may not be read (mode 0711 of another user's), so that nobody sees where it prints. What stands beside it and reads
+    a pipe passes on all it has; what it has started itself may be its helper as well, is killed, and the loss is said."""
+    mpi = context.mpi(mpi)
+    program = context.work / "unreadable"
+    shutil.copy(context.program(mpi, "lines.c"), program)
+    program.chmod(0o111)
+    command = [program, "15", "4", "w" if how in OWN else "p"]
+    job = context.ftrun(mpi, 2, "bash", "-c", {**HOWS, **OWN}[how], "bash", *command, env={"HERE": context.work, "LINES_FILTER": LATE},
+                        gates=["client.copied:0:3", "client.copied:1:3", "shepherd.stop:0", "shepherd.stop:1"])
+    # What it has loaded cannot be looked at.
+    job.mpi = None
+    ranks = [job.at_gate("client.copied", rank) for rank in range(2)]
+    wait_hidden(ranks[1])
+    job.kill(ranks[1])
+    for slot in range(2):
+        job.at_gate("shepherd.stop", slot)
+        job.go("shepherd.stop", slot)
+    until(lambda: not any(map(proc.alive, ranks)), "the old world's ranks are not killed")
+    (context.work / "go").touch()
+    if how in OWN:
+        job.expect(1)
+        said = r"^ftd: slot \d: the rank's program may not be read, so that .* is lost with them: process \d+ \(\w+\)"
+        check(len(re.findall(said, job.err, re.M)) == 2 and job.restored == [8], job.err)
+        return
+    job.expect(0)
+    check_printed(job, 2, 15, 8)
+    for rank in range(2):
+        check(printed(job.output.text, rank)[:12] == [*range(1, 13)], f"rank {rank}'s lines were lost: {job.output.text}")
+    check(job.restored == [8] and "lost" not in job.err, job.err)
+
+
+def wait_hidden(rank):
+    """Waits until all shepherds of this rank's job have noted that they cannot see where their ranks print."""
+    # The job's directory is in the environment of who may be looked at.
+    directory = pathlib.Path(proc.environ(proc.stat(rank)[1])["FT_SOCKET"]).parent
+    hidden = struct.pack("=QQ", 1 << 61, 0)
+    noted = lambda: [hidden in path.read_bytes() for path in directory.glob("below.*")]
+    until(lambda: noted() == [True, True], "that they are hidden is not noted")
+
+
 # Neither reads, nor ends, nor cares about signals that it can care about.
 NEVER = """trap '' HUP TERM PIPE; while :; do sleep 1; done"""
 # The shepherd has noted into which pipe the rank prints. It looks seldom at a program that does not call MPI_Init.
@@ -164,8 +241,8 @@ def filter_that_never_ends(context, when):
     check(said == wanted[when], f"{said}: {job.err}")
 
 
-# It takes a second for what the others pass on at once.
-SLOW = 'while read -r line; do sleep 0.1; echo "$line"; done'
+# It takes ten seconds for what the others pass on at once.
+SLOW = 'while read -r line; do echo "$line"; sleep 0.1; done'
 
 
 @scenario("filter-too-slow", each=[{"when": "end"}, {"when": "recovery"}, {"when": "shepherd"}])

@@ -316,7 +316,7 @@ def killed_in_init(context, mpi, kind, victim, gate=None):
         # In one instant: none of them may act on the death of another one. Children first: they die with their parents.
         proc.freeze(*reversed(all_of_it.values()))
         job.kill_all(all_of_it)
-        job.wait(5)
+        job.wait(20)
         deadline = time.monotonic() + 10
         while any(proc.alive(pid) for pid in proc.descendants(os.getpid())):
             check(time.monotonic() < deadline, f"still there:\n{proc.describe(os.getpid())}")

@@ -146,7 +146,10 @@ class Kill:
             if self.place not in ("noticed", "agreed", "released"):
                 check(len(found) > 0, "there is no ft-pmix to kill")
             for pid in found:
-                job.kill(pid, "ft-pmix")
+                try:
+                    job.kill(pid, "ft-pmix")
+                except ProcessLookupError:
+                    check(self.place in ("noticed", "agreed", "released"), "ft-pmix was gone before it was killed")
         elif self.victim == "shepherd":
             ranks = job.ranks()
             shepherd = job.shepherd_of(ranks[self.first]) if self.first in ranks else job.below("ft-shepherd")[-1]

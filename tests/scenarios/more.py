@@ -98,6 +98,8 @@ def notice_large(context):
         select.select([pidfd], [], [])
         torn_down.append(time.time())
 
+    # On a busy machine it would not be told which of the two had to wait for a processor.
+    os.setpriority(os.PRIO_PROCESS, pid, 10)
     watch = threading.Thread(target=wait_for_the_end, args=[os.pidfd_open(pid)])
     watch.start()
     begun = time.time()
@@ -455,8 +457,7 @@ def all_at_once(context, mpi):
     program = context.program(mpi, "places.c")
     job = context.ftrun(mpi, 4, program, gates=["app.compute:1"])
     job.at_gate("app.compute", 1)
-    for pid in job.ranks().values():
-        os.kill(pid, 9)
+    job.kill_all(job.ranks())
     job.expect(0, context.reference(mpi, 4, program))
     check(job.restored and set(job.restored) == {5}, f"restored {job.restored}")
 
@@ -503,8 +504,10 @@ def harness_bystander(context, mpi):
         mpi = context.mpi(mpi)
         theirs = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:1"])
         theirs.at_gate("app.compute", 1)
-        (statement,) = [path for path in proc.of_other_jobs(set()) if path.endswith(".lock")]
-        check(not proc.of_other_jobs({theirs.launcher, theirs.pid}), "a job of this scenario's is taken for another's")
+        own = {theirs.launcher, theirs.pid}
+        (statement,) = [path for path, holder in proc.job_locks().items() if holder in own]
+        check(statement in proc.of_other_jobs(set()), "another's job is not seen")
+        check(statement not in proc.of_other_jobs(own), "a job of this scenario's is taken for another's")
         beside = harness_job.Context("beside", context.dir, context.prefix, True)
         check(any(proc.is_below(path, {statement}) for path, _ in beside.shared_before), "their job has no directory: nothing is tried")
         segments = set(beside.segments_before) & proc.made_by_others(set())

@@ -436,7 +436,7 @@ def last_output(context, how):
         left = lambda: proc.shared_files() - context.shared_before  # noqa: E731
         until(lambda: not left(), lambda: f"left: {left()}", patience=5)
         job.kill(job.pid)
-        job.wait(5)
+        job.wait(20)
     else:
         os.kill(job.pid, signal.SIGTSTP)
         until(lambda: all(proc.stat(pid)[0] == "T" for pid in ours), "Ctrl-Z is not heard")

@@ -63,7 +63,7 @@ def front(context, victim):
     job = context.ftrun(mpi, 3, context.program(mpi, "places.c"), gates=["app.compute:1"])
     job.at_gate("app.compute", 1)
     job.kill(job.launcher if victim == "launcher" else job.pid)
-    status = job.wait(5)
+    status = job.wait(20)
     check(status == (137 if victim == "launcher" else -9), f"status {status}")
     if victim == "launcher":
         check("the launcher of this job was killed by SIGKILL" in job.err, job.err)
@@ -125,15 +125,43 @@ def front_signals(context):
     job.expect(0)
 
 
-@scenario("front-stopped")
-def front_stopped(context):
+@scenario("front-stopped-again")
+def front_stopped_again(context):
+    """A launcher that is stopped again before the process that the user started has heard that it went on: both stand still, and
+    `SIGCONT` to the one that was started brings both back."""
+    job = context.ftrun(None, 2, "/usr/bin/python3", "-c", SIGNALLED, str(context.work), gates=["front.carries"])
+    eventually(lambda: all((context.work / f"{rank}.ready").exists() for rank in (0, 1)), "the ranks")
+    launcher = job.launcher
+    os.kill(job.pid, signal.SIGUSR1)
+    check(job.at_gate("front.carries") == job.pid, "somebody else carries signals")
+    os.kill(launcher, signal.SIGTSTP)
+    eventually(lambda: proc.stat(launcher)[0] == "T", "the launcher's stop")
+    os.kill(launcher, signal.SIGCONT)
+    eventually(lambda: proc.pending(job.pid, signal.SIGCONT), "the launcher's word that it runs")
+    os.kill(launcher, signal.SIGTSTP)
+    eventually(lambda: proc.stat(launcher)[0] == "T", "the launcher's second stop")
+    job.go("front.carries")
+    eventually(lambda: proc.stat(job.pid)[0] == "T", "the front's stop")
+    os.kill(job.pid, signal.SIGCONT)
+    eventually(lambda: "T" not in (proc.stat(launcher)[0], proc.stat(job.pid)[0]), "both to go on")
+    (context.work / "stop").touch()
+    job.expect(0)
+
+
+@scenario("front-stopped", each=[{"who": "front"}, {"who": "both"}])
+def front_stopped(context, who):
     """SIGSTOP of the process that the user started, of which nobody is told: the ranks stop within a second or so, and go on with
-    it."""
+    it. When its child is stopped as well, the ranks run on, and SIGCONT to the one that was started brings both back."""
     job = context.ftrun(None, 2, "/usr/bin/python3", "-c", SIGNALLED, str(context.work))
     eventually(lambda: all((context.work / f"{rank}.ready").exists() for rank in (0, 1)), "the ranks")
     ranks = list(job.ranks().values())
     check(len(ranks) == 2, f"ranks {ranks}")
-    for _ in range(2):
+    for _ in range(20 if who == "both" else 0):
+        proc.freeze(job.launcher, job.pid)
+        os.kill(job.pid, signal.SIGCONT)
+        eventually(lambda: proc.alive(job.pid) and proc.stat(job.launcher)[0] != "T", "the launcher to go on")
+        eventually(lambda: proc.stat(job.pid)[0] != "T", "the front to go on")
+    for _ in range(2 if who == "front" else 0):
         os.kill(job.pid, signal.SIGSTOP)
         eventually(lambda: all(proc.stat(pid)[0] == "T" for pid in ranks), "the ranks to stop")
         os.kill(job.pid, signal.SIGCONT)
@@ -149,7 +177,7 @@ def kill_all_of_ftd(job):
     # The launcher late: the kernel continues stopped process groups whose parent goes.
     pids = [*job.below("ft-shepherd"), *job.below("ft-agent"), job.launcher, job.pid]
     proc.kill_frozen(*pids)
-    job.wait(5)
+    job.wait(20)
     # Not before that the launcher's lock is free.
     eventually(lambda: not any(proc.alive(pid) for pid in pids), "the end of those that were killed")
 
@@ -240,6 +268,33 @@ def daemon_noted(context):
     context.assert_clean(5)
 
 
+# Each daemon after the one before has been noted.
+DAEMONS = """(for number in {1..7}; do
+    until [ -e "$HERE/go.$number" ]; do sleep 0.01; done
+    setsid env -i /usr/bin/sleep 60$number &
+done; wait) & exec "$@" """
+
+
+@scenario("daemon-late")
+def daemon_late(context):
+    """What is started on a slot on which nothing has happened for long is noted within five seconds, and ends with the job when all that
+    have seen it are killed."""
+    mpi = context.mpi("mpich4")
+    # That is a quarter of a second then. Were each pause longer than the one before, the seventh would take half a minute.
+    job = context.ftrun(mpi, 1, "bash", "-c", DAEMONS, "daemons", context.program(mpi, "places.c"), gates=["app.compute:0"],
+                        env={"HERE": context.work}, hurry=20)
+    rank = job.at_gate("app.compute", 0)
+    for number in range(1, 8):
+        (context.work / f"go.{number}").touch()
+        found = eventually(lambda: [pid for pid in sleepers() if f"60{number}" in proc.command(pid)], "the daemon")
+        job.wait_noted(found, patience=15)
+    daemons = sleepers()
+    check(len(daemons) >= 7, f"daemons {daemons}")
+    proc.kill_frozen(job.shepherd_of(rank), job.launcher, job.pid)
+    eventually(lambda: not any(proc.alive(pid) for pid in daemons), "the daemons' end")
+    context.assert_clean(5)
+
+
 @scenario("own-group", each=[{"end": "well"}, {"end": "abort"}], as_root=root.Delegated())
 def own_group(context, end):
     """In a delegated cgroup a job recovers, in every world below one of its own, and leaves none, also when it has aborted."""
@@ -279,7 +334,7 @@ def own_group_unread(context):
     check("/slot-0" in (context.work / "group").read_text(), "the job had no cgroup")
     eventually(lambda: len(proc.descendants(job.pid)) == 1 and not groups(), "the end of the job's cgroup")
     job.kill(job.pid)
-    job.wait(5)
+    job.wait(20)
     os.close(read)
     check(not groups(), f"cgroups are left: {groups()}")
 
@@ -424,7 +479,7 @@ def lock_removed(context, victim):
         context.assert_clean()
     elif victim == "ftrun":
         job.kill(job.pid)
-        job.wait(5)
+        job.wait(20)
         context.assert_clean(5)
     else:
         kill_all_of_ftd(job)
@@ -633,6 +688,15 @@ def leaves_early(context, mpi):
     job = context.ftrun(mpi, 2, "bash", "-c", '(sleep 1.5; "$0" ok) & exit 0', ending, hurry=4)
     check(job.wait(30) == 1 and job.output.results == [], f"{job.output.text}{job.err}")
     check(re.search(r"^ftrun: .*process \d+ of rank \d calls MPI_Init after what ftrun started for it has ended", job.err, re.M), job.err)
+    # Nobody waits then for others who were left behind, though they could print.
+    job = context.ftrun(mpi, 2, "bash", "-c", 'sleep 1000 & (sleep 1.5; "$0" ok) & exit 0', ending, hurry=4)
+    check(job.wait(30) == 1 and "calls MPI_Init after" in job.err and "killed" not in job.err, f"{job.output.text}{job.err}")
+    # So late, while the other one waits for it: no other world would be better. Nobody waits for it.
+    later = '([ $FT_RANK = 0 ] || sleep 1000; "$0" ok) & exit 0'
+    job = context.ftrun(mpi, 2, "bash", "-c", later, ending, hurry=4)
+    check(job.wait(30) == 1 and job.output.results == [], f"{job.output.text}{job.err}")
+    check(re.search(r"^ftrun: rank 1 .*cannot be started: what ftrun started for it has ended, .* others wait in MPI_Init", job.err, re.M)
+          and "epoch" not in job.err and "killed" not in job.err and len(job.err.splitlines()) == 1, job.err)
     job = context.ftrun(mpi, 2, "setsid", ending, "exit", "1", "7")
     check(job.wait(30) == 7, f"{job.err}")
     job = context.ftrun(mpi, 3, "setsid", places, gates=["app.compute:1"])
@@ -649,3 +713,17 @@ def leaves_others(context):
     check(job.output.text == "done\n" * 2 and job.err == "", f"{job.output.text}{job.err}")
     job = context.ftrun(None, 2, "bash", "-c", "sleep 1000 >/dev/null 2>&1 & exit 3")
     check(job.wait(10) == 3, job.err)
+
+
+@scenario("proc-subset")
+def proc_subset(context):
+    """`/proc` may show nothing but processes, as in a hardened container (`subset=pid`): a job runs and checkpoints there all the
+    same. (MPICH with UCX does not start there, nor does it without ftd.)"""
+    mpi = context.mpi("openmpi4")
+    program = context.program(mpi, "places.c")
+    reference = context.reference(mpi, 2, program)
+    inside = f'mount -t proc -o subset=pid none /proc && [ ! -e /proc/meminfo ] && "$@"; exit $?'
+    ftrun = [str(context.prefix / "bin" / "ftrun"), "-n", "2", "--ft=reinit", program]
+    job = context.start(["unshare", "-Urmpf", "bash", "-c", inside, "inside", *ftrun], mpi=mpi)
+    job.expect(0, reference)
+    check(job.err == "", job.err)

@@ -142,7 +142,7 @@ def stray(context, who):
         victims["agent"] = [job.one("ft-agent")]
     proc.kill_frozen(*sum(victims.values(), []), launcher, job.pid)
     if who == "all":
-        job.wait(5)
+        job.wait(20)
         deadline = time.monotonic() + 5
         # Not before that the launcher's lock is free.
         while any(proc.alive(pid) for pid in [*sum(victims.values(), []), launcher]) and time.monotonic() < deadline:
@@ -160,7 +160,7 @@ def windows(context, mpi, victim):
     rank = job.at_gate("app.compute", 1)
     job.kill({"rank": rank, "agent": job.one("ft-agent"), "shepherd": job.shepherd_of(rank), "ftrun": job.pid}[victim])
     if victim == "ftrun":
-        job.wait(5)
+        job.wait(20)
     else:
         job.expect(0)
         check(job.output.results[-1] == "33", f"result {job.output.results}")
@@ -188,7 +188,7 @@ def everything_killed(context):
     job.wait_noted(job.ranks().values())
     for pid in [job.launcher, *job.below("ft-shepherd"), job.one("ft-agent"), job.pid]:
         os.kill(pid, signal.SIGKILL)
-    job.wait(5)
+    job.wait(20)
     deadline = time.monotonic() + 5
     while any(proc.alive(pid) for pid in proc.descendants(os.getpid())):
         check(time.monotonic() < deadline, f"still there:\n{proc.describe(os.getpid())}")

@@ -173,51 +173,55 @@ def stopped_goes_on(context):
     check("had not printed" not in job.err, job.err)
 
 
+class LateRank:
+    """A job of two ranks of which rank 0 waits below a script, in the first world, while rank 1 stands at its `gate`; the
+    shepherd of rank 0 stops where it is about to kill."""
+
+    def __init__(self, context, program, options=()):
+        mpi = context.mpi("mpich4")
+        self.binary = context.program(mpi, program)
+        self.gate = "mpi.before-init" if program == "places.c" else "client.copied"
+        self.go = context.work / "go"
+        script = 'if [ "$FT_WORLD$FT_RANK" = 10 ]; then until [ -e "$HERE/go" ]; do sleep 0.01; done; fi; exec "$@"'
+        self.job = context.ftrun(mpi, 2, "bash", "-c", script, "bash", self.binary, env={"HERE": context.work},
+                                 gates=[f"{self.gate}:1", "shepherd.stop:0"], options=list(options))
+        rank_0 = lambda: [pid for pid in self.job.below("bash") if proc.environ(pid).get("FT_RANK") == "0"]
+        self.pid = eventually(rank_0, "rank 0 to be there")[0]
+
+    def comes_in(self):
+        """Lets it come to the agent, once its shepherd is about to kill it, and then lets it be killed."""
+        self.job.at_gate("shepherd.stop", 0)
+        self.go.touch()
+        of_program = lambda: proc.name(self.pid) == pathlib.Path(self.binary).name[:15] or not proc.alive(self.pid)
+        eventually(of_program, "its program")
+        # It waits for the agent's answer now; that it goes on waiting shows in time alone.
+        time.sleep(0.2)
+        check(proc.alive(self.pid), f"it has ended: {self.job.err}")
+        self.job.go("shepherd.stop", 0)
+
+
 @scenario("late-for-its-world", each=[{"program": "places.c"}, {"program": "apionly.c"}])
 def late_for_its_world(context, program):
     """A rank that comes to MPI_Init, or ft_init, when its world is over already and it is about to be killed hears nothing: it
     would print what is no longer so."""
-    mpi = context.mpi("mpich4")
-    binary = context.program(mpi, program)
-    script = 'if [ "$FT_WORLD$FT_RANK" = 10 ]; then until [ -e "$HERE/go" ]; do sleep 0.01; done; fi; exec "$@"'
-    gate = "mpi.before-init" if program == "places.c" else "client.copied"
-    job = context.ftrun(mpi, 2, "bash", "-c", script, "bash", binary, gates=[f"{gate}:1", "shepherd.stop:0"],
-                        env={"HERE": context.work})
-    of_rank_0 = lambda: [pid for pid in job.below("bash") if proc.environ(pid).get("FT_RANK") == "0"]
-    waiting = eventually(of_rank_0, "rank 0 to be there")[0]
-    job.kill(job.at_gate(gate, 1))
-    job.at_gate("shepherd.stop", 0)
-    (context.work / "go").touch()
-    # It waits for the agent's answer now.
-    eventually(lambda: proc.name(waiting) == pathlib.Path(binary).name[:15] or not proc.alive(waiting), "its program")
-    time.sleep(0.2)
-    check(proc.alive(waiting), f"it has ended: {job.err}")
-    job.go("shepherd.stop", 0)
-    job.expect(0)
-    check("refused" not in job.err and "has ended" not in job.err and "before ft_init" not in job.err, job.err)
+    late = LateRank(context, program)
+    late.job.kill(late.job.at_gate(late.gate, 1))
+    late.comes_in()
+    late.job.expect(0)
+    err = late.job.err
+    check("refused" not in err and "has ended" not in err and "before ft_init" not in err, err)
 
 
 @scenario("late-for-a-cancelled-world", each=[{"program": "places.c"}, {"program": "apionly.c"}])
 def late_for_a_cancelled_world(context, program):
     """The same when it is the job that is over: its user has ended it."""
-    mpi = context.mpi("mpich4")
-    binary = context.program(mpi, program)
-    script = 'if [ "$FT_RANK" = 0 ]; then until [ -e "$HERE/go" ]; do sleep 0.01; done; fi; exec "$@"'
-    gate = "mpi.before-init" if program == "places.c" else "client.copied"
-    job = context.ftrun(mpi, 2, "bash", "-c", script, "bash", binary, gates=[f"{gate}:1", "shepherd.stop:0"],
-                        env={"HERE": context.work}, options=["--ft-grace=0"])
-    of_rank_0 = lambda: [pid for pid in job.below("bash") if proc.environ(pid).get("FT_RANK") == "0"]
-    waiting = eventually(of_rank_0, "rank 0 to be there")[0]
-    job.at_gate(gate, 1)
-    job.interrupt(signal.SIGTERM)
-    job.at_gate("shepherd.stop", 0)
-    (context.work / "go").touch()
-    eventually(lambda: proc.name(waiting) == pathlib.Path(binary).name[:15] or not proc.alive(waiting), "its program")
-    time.sleep(0.2)
-    check(proc.alive(waiting), f"it has ended: {job.err}")
-    job.go("shepherd.stop", 0)
-    job.expect(143)
-    check("world" not in job.err and "refused" not in job.err and "before ft_init" not in job.err, job.err)
+    late = LateRank(context, program, options=["--ft-grace=0"])
+    late.job.at_gate(late.gate, 1)
+    late.job.interrupt(signal.SIGTERM)
+    late.comes_in()
+    late.job.expect(143)
+    err = late.job.err
+    check("world" not in err and "refused" not in err and "before ft_init" not in err, err)
 
 
 BEFORE_INIT = "rank 1 on node 0 ended with status 0 before it called MPI_Init, for which the others wait"

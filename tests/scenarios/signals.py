@@ -1,5 +1,6 @@
 """Signals that end the job, helpers that die before the first epoch, and helpers that are frozen."""
 
+import contextlib
 import os
 import random
 import re
@@ -31,7 +32,7 @@ def eventually(job, condition, complaint, patience=30.0):
     deadline = time.monotonic() + patience
     while not condition():
         check(time.monotonic() < deadline, f"{complaint}\n{job.err}")
-        check(job.running(), f"the job ended: {complaint}\n{job.err}")
+        check(job.running() or condition(), f"the job ended: {complaint}\n{job.err}")
         time.sleep(0.002)
 
 
@@ -67,7 +68,9 @@ def signal_everybody(context, number):
     ends = not number.startswith("SIGUSR")
     job = leaving(context, context.mpi("openmpi5"), 3, *(("save", 150) if ends else ("finalize", 0)))
     for pid in [job.pid, *proc.descendants(job.pid)]:
-        os.kill(pid, getattr(signal, number))
+        # Of the first ones' the last ones may have ended, where the machine is busy.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, getattr(signal, number))
     job.expect(0)
     check(saved(job) == [0, 1, 2], f"saved by {saved(job)}")
     check((f"cancelled by {number}, and its ranks ended by themselves" in job.err) == ends, job.err)
@@ -80,11 +83,9 @@ def signal_status(context, how):
     """All by themselves: their status, as without ftd; otherwise 128 + the signal."""
     mpi = context.mpi("mpich4")
     if how == "killed":
-        job = leaving(context, mpi, 3, "save", 600)
-        victim = job.ranks()[1]
+        job = leaving(context, mpi, 3, "save", 600, gates=["app.told:1"])
         job.interrupt(signal.SIGTERM)
-        ready(context, job, 3, "told")
-        job.kill(victim)
+        job.kill(job.at_gate("app.told", 1))
         job.expect(143)
         check(saved(job) == [0, 2], f"saved by {saved(job)}")
     else:
@@ -101,10 +102,10 @@ def signal_status(context, how):
 def signal_default(context, ft):
     """Ranks without a handler die of the signal, and the job ends with 128 + it, at once and without a recovery."""
     mpi = context.mpi("mpich4")
-    job = context.ftrun(mpi, 3, context.program(mpi, "places.c"), gates=["app.compute:1"], ft=ft)
+    job = context.ftrun(mpi, 3, context.program(mpi, "places.c"), gates=["app.compute:1"], ft=ft, options=["--ft-grace=60"])
     job.at_gate("app.compute", 1)
     job.interrupt(signal.SIGTERM)
-    check(job.wait(8) == 143, f"exit status {job.process.returncode}")
+    check(job.wait(30) == 143, f"exit status {job.process.returncode}")
     check(job.err.count("ftrun: the job was cancelled by SIGTERM\n") == 1, job.err)
     no_recovery(job)
 
@@ -133,12 +134,17 @@ print("wrapper saved", flush=True)
 '''
 
 
-@scenario("signal-wrapper-works-on", public=True, each=[{"mpi": "mpich4"}, {"mpi": "openmpi4"}])
-def signal_wrapper_works_on(context, mpi):
-    """A wrapper whose rank has ended hears the signal itself, also when it has not waited for the rank."""
+@scenario(
+    "signal-wrapper-works-on", public=True,
+    each=[{"mpi": "mpich4", "above": ""}, {"mpi": "openmpi4", "above": ""}, {"mpi": "mpich4", "above": "script"}],
+)
+def signal_wrapper_works_on(context, mpi, above):
+    """A wrapper whose rank has ended hears the signal itself, also when it has not waited for the rank, and when it stands below
+    another script."""
     mpi = context.mpi(mpi)
-    command = ["/usr/bin/python3", "-c", WORKS_ON, context.program(mpi, "places.c")]
-    job = context.ftrun(mpi, 2, *command, options=["--ft-grace=4"], env={"HERE": context.work})
+    script = ["bash", "-c", '"$@"; exit $?', "bash"] if above else []
+    command = [*script, "/usr/bin/python3", "-c", WORKS_ON, context.program(mpi, "places.c")]
+    job = context.ftrun(mpi, 2, *command, options=["--ft-grace=30"], env={"HERE": context.work})
     eventually(job, lambda: len(list(context.work.glob("works.*"))) == 2, "the ranks do not end")
     job.interrupt(signal.SIGTERM)
     job.expect(0)
@@ -151,7 +157,7 @@ def wrapper_dies(context, mpi, how):
     """The death of a wrapper alone is none of its rank's: the rank computes on, its end is the slot's, and its own signals
     still reach it."""
     wrapper = '(env FT_INNER=1 "$0" "$@"; exit $?); exit $?'
-    job = leaving(context, context.mpi(mpi), 3, "save", 0, wrapper=wrapper, env={"LEAVING_STATUS": 5})
+    job = leaving(context, context.mpi(mpi), 3, "save", 0, wrapper=wrapper, env={"LEAVING_STATUS": 5, "LEAVING_TOGETHER": 3})
     ranks = job.ranks()
     for pid in (proc.stat(ranks[1])[1], proc.stat(proc.stat(ranks[2])[1])[1]):
         check(proc.name(pid) == "bash", f"{pid} is no wrapper but {proc.command(pid)}")
@@ -193,15 +199,15 @@ def signal_after_recovery(context):
 @scenario("signal-grace")
 def signal_grace(context):
     """Who has not ended when --ft-grace is over is killed, and named; a rank's death meanwhile is no failure."""
-    job = leaving(context, context.mpi("mpich4"), 3, "stay", options=["--ft-grace=3"])
+    job = leaving(context, context.mpi("mpich4"), 3, "stay", options=["--ft-grace=5"])
     victim = job.ranks()[0]
     begun = time.monotonic()
     job.interrupt(signal.SIGTERM)
-    job.wait_err("the ranks have had SIGTERM and have [12] s more to end", 1)
+    job.wait_err("the ranks have had SIGTERM and have [1-4] s more to end", 1)
     job.kill(victim)
     job.expect(143)
-    check(time.monotonic() - begun >= 3, "the ranks had less than their time")
-    check("ranks 1, 2 had not ended 3.0 s later (--ft-grace): killed" in job.err, job.err)
+    check(time.monotonic() - begun >= 5, "the ranks had less than their time")
+    check("ranks 1, 2 had not ended 5.0 s later (--ft-grace): killed" in job.err, job.err)
     no_recovery(job)
 
 
@@ -231,7 +237,7 @@ def signal_twice(context):
     for pid in (launcher, job.pid):
         os.kill(pid, signal.SIGCONT)
     # Said after a second, while the ranks live: so the second signal has killed nobody.
-    job.wait_err("the ranks have had SIG(?:INT|TERM) and have 5[89] s more to end", 1)
+    job.wait_err(r"the ranks have had SIG(?:INT|TERM) and have [45]\d s more to end", 1)
     check(len(job.ranks()) == 3, f"ranks {job.ranks()} are left")
     job.interrupt(signal.SIGHUP)
     job.expect(129, patience=20)
@@ -244,9 +250,12 @@ def signal_timeout(context):
     mpi = context.mpi("mpich4")
     wrapper = '"$0" save 200; cp "$FT_CHECKPOINT_DIR/saved.$FT_RANK" "$LEAVING_DIR/copied.$FT_RANK"'
     job = context.script(
-        'timeout -s TERM 3 "$FTRUN" -n 2 --ft=reinit bash -c "$2" "$1"; echo "status $?"',
+        'for seconds in 3 15; do\n'
+        '    timeout -s TERM $seconds "$FTRUN" -n 2 --ft=reinit bash -c "$2" "$1"; status=$?\n'
+        # On a slow machine the time may be over before the ranks compute.
+        '    [ ! -e "$LEAVING_DIR/ready.0" ] || [ ! -e "$LEAVING_DIR/ready.1" ] || break\n'
+        'done; echo "status $status"',
         context.program(mpi, "leaving.c"), wrapper, mpi=mpi, env={"LEAVING_DIR": context.work})
-    ready(context, job, 2)
     job.expect(0)
     check(saved(job) == [0, 1] and len(list(context.work.glob("copied.*"))) == 2, job.output.text)
     check("status 124\n" in job.output.text, "timeout says that it had to: " + job.output.text)
@@ -466,6 +475,24 @@ def frozen_at_the_end(context):
     check(f"ftrun: the shepherd of slot 1 (process {pid}): still there 5 s after the job's end, and killed\n" in job.err, job.err)
 
 
+@scenario("dead-at-the-end")
+def dead_at_the_end(context):
+    """A shepherd that has ended, and that the kernel has not let go of 5 s after the job's end, is nobody to complain of: giving back
+    gigabytes takes its time. (Here a tracer keeps it from being gone.)"""
+    job = context.ftrun(None, 2, "true", gates=["shepherd.leaves:1"])
+    pid = job.at_gate("shepherd.leaves", 1)
+    proc.hold_end(pid)
+    job.go("shepherd.leaves", 1)
+    eventually(job, lambda: not proc.alive(pid), "the shepherd does not end")
+    begun = time.monotonic()
+    while time.monotonic() < begun + 5.5:
+        check(job.running(), f"ftrun has not waited: {job.err}")
+        time.sleep(0.05)
+    proc.release(pid)
+    job.expect(0)
+    check(job.err == "", job.err)
+
+
 @scenario("frozen-few", each=[{"place": p, "size": n} for p in ("born", "stop") for n in (1, 2)])
 def frozen_few(context, place, size):
     """In a job of one or two ranks all shepherds hang, before they have dialled in or later: none of them is the last keeper of
@@ -600,3 +627,73 @@ def agent_deaths_without_progress(context):
         job.kill(job.one("ft-agent"))
     job.expect(1)
     check("6 times within 30 s without a newer complete checkpoint between: the job cannot go on" in job.err, job.err)
+
+
+# --- a job that its user stops for a while -----------------------------------------------------------------------------
+
+
+def everybody(job):
+    """All processes of a job."""
+    return [job.pid, *(pid for pid in proc.descendants(job.pid) if proc.alive(pid))]
+
+
+def ctrl_z(job, *ranks):
+    """Stops the job as a terminal does, and waits until these ranks stand still."""
+    os.kill(job.pid, signal.SIGTSTP)
+    eventually(job, lambda: all((proc.stat(pid) or "T")[0] in "TZX" for pid in [job.launcher, job.pid, *ranks]), "no stop")
+
+
+@scenario("suspended", each=[{"how": how} for how in ("ctrl-z", "everybody")])
+def suspended(context, how):
+    """While a rank waits for one that is merely behind, the job stands still for longer than anybody waits: by Ctrl-Z, or with all
+    of ftd, as a frozen cgroup does. Nobody has waited meanwhile."""
+    mpi = context.mpi("mpich4")
+    job = context.ftrun(mpi, 3, context.program(mpi, "versions.c"), "same", gates=["client.copied:1:1"], hurry=3,
+                        env={"FT_CHECKPOINT_TIMEOUT": "4"})
+    job.at_gate("client.copied", 1)
+    ranks = job.ranks()
+    eventually(job, lambda: all("futex" in proc.waits_in(ranks[rank]) for rank in (0, 2)), "nobody waits for a place")
+    if how == "ctrl-z":
+        ctrl_z(job, *ranks.values())
+        stopped = [job.pid]
+    else:
+        stopped = everybody(job)
+        proc.freeze(*stopped)
+    # This long, and not shorter, is what is tried here.
+    time.sleep(5)
+    for pid in stopped:
+        os.kill(pid, signal.SIGCONT)
+    eventually(job, lambda: proc.stat(ranks[1])[0] != "T", "rank 1 does not go on")
+    job.go("client.copied", 1)
+    job.expect(0)
+    check("was not written" not in job.err and "has not checkpointed" not in job.err, job.err)
+
+
+@scenario("killed-while-stopped", each=[{"what": w} for w in ("rank", "shepherd", "agent", "front-only")])
+def killed_while_stopped(context, what):
+    """Who dies while the user has stopped the job is one failure in one epoch; and the next world does not run before the job goes
+    on, whether `ftrun` stands still as well (Ctrl-Z), or only the process that the user started (SIGSTOP)."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    reference = context.reference(mpi, 2, program)
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1"], hurry=3)
+    rank = job.at_gate("app.compute", 1)
+    ranks = job.ranks(1)
+    victim = {"shepherd": job.shepherd_of(rank), "agent": job.one("ft-agent")}.get(what, rank)
+    if what == "front-only":
+        os.kill(job.pid, signal.SIGSTOP)
+        eventually(job, lambda: all(proc.stat(pid)[0] == "T" for pid in ranks.values()), "the ranks do not stop")
+    else:
+        ctrl_z(job, *ranks.values())
+    job.kill(victim)
+    # Longer than a world needs to start, and than the agent waits for a word on how a rank has ended.
+    deadline = time.monotonic() + (7 if what == "shepherd" else 3)
+    while time.monotonic() < deadline:
+        running = [pid for pid in job.ranks(2).values() if (proc.stat(pid) or "T")[0] not in "TZX"]
+        check(not running, f"{running} run while the job is stopped: {job.err}")
+        time.sleep(0.01)
+    os.kill(job.pid, signal.SIGCONT)
+    job.expect(0, reference)
+    check(len(re.findall(r"^ftd: .*epoch", job.err, re.M)) == 1 and "not known" not in job.err, job.err)
+    if what != "agent":
+        check(job.err.count("rank 1 on node 0") == 1 and len(re.findall("epoch 2", job.err)) == 1, job.err)

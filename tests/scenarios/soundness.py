@@ -62,6 +62,25 @@ def low_stack(context):
     job.expect(0, context.reference(mpi, 2, program))
 
 
+@scenario("low-addresses")
+def low_addresses(context):
+    """An address space that is too small for ftd's own processes is named before anything runs; the lowest that is accepted works."""
+    mpi = context.mpi("openmpi4")
+    job = context.script("ulimit -v 131071; exec $FTRUN -n 2 true")
+    check(job.wait(20) != 0 and "(ulimit -v) is 131071 KiB, and ftd's own processes need 131072 KiB" in job.err, job.err)
+    job = context.script(f"ulimit -v 131072; exec $FTRUN -n 2 true", mpi=mpi)
+    job.expect(0)
+
+
+@scenario("umask", public=True, each=[{"mask": mask} for mask in ("177", "777", "077")])
+def umask(context, mask):
+    """A umask with which ftrun could not use its own files is named before there are any; all others work."""
+    job = context.script(f"umask {mask}; exec $FTRUN -n 2 --ft=reinit bash -c umask")
+    job.expect(0 if mask == "077" else 1)
+    said = f"the umask 0{mask} keeps ftrun from its own files" in job.err
+    check(said != (mask == "077") and job.output.text == ("0077\n" * 2 if mask == "077" else ""), f"{job.output.text}{job.err}")
+
+
 @scenario("forgotten-below", each=[{"number": n} for n in ("SIGSEGV", "SIGKILL", "SIGRTMIN+3")])
 def forgotten_below(context, number):
     """A wrapper has waited for its rank, and stays, before the agent comes to ask what the rank died of: the block names it, and
@@ -175,7 +194,7 @@ if sys.argv[1] == "again":
         time.sleep(0.01)
 if sys.argv[1] == "deaf":
     # As long as somebody takes it.
-    s.settimeout(2)
+    s.settimeout(20)
     sent = 0
     try:
         while sent < 1 << 30:
@@ -279,21 +298,24 @@ for i in range(int(sys.argv[1]) // 1000):
     f.write("".join(f"cmd=put kvsname=x key=k{i}.{j} value={value}\n" for j in range(1000)))
     f.flush()
     refused += sum("key_space_full" in f.readline() for _ in range(1000))
-print("refused", refused, flush=True)
+names = sum("too_many_names" in ask(f"cmd=publish_name service=s{i} port=p") for i in range(int(sys.argv[3])))
+print("refused", refused, names, flush=True)
 ask("cmd=finalize")
 """
 
 
 @scenario("hostile-keys", timeout=120, each=[{"keys": 1000000, "bytes": 1}, {"keys": 300000, "bytes": 3500}])
 def hostile_keys(context, keys, bytes):
-    """A million keys, or a gigabyte of them, through PMI: refused with a sentence, and the agent's memory is bounded."""
+    """A million keys, or a gigabyte of them, through PMI: refused with a sentence, and the agent's memory is bounded. So are published
+    names: of 4500 the last are refused."""
     program = context.work / "pmi.py"
     program.write_text(PMI)
-    job = context.ftrun(None, 1, "/usr/bin/python3", str(program), str(keys), str(bytes), options=["--ft-mpi=mpich"])
+    job = context.ftrun(None, 1, "/usr/bin/python3", str(program), str(keys), str(bytes), "4500", options=["--ft-mpi=mpich"])
     most = most_memory(job)
     job.expect(0, patience=90)
     print(f"{most} kB, {job.output.text}")
-    check(int(job.output.text.split()[1]) > keys // 2, job.output.text)
+    _, refused, names = job.output.text.split()
+    check(int(refused) > keys // 2 and int(names) == 4500 - 4096, job.output.text)
     check("puts more through PMI than" in job.err, f"nobody is told: {job.err}")
     check(0 < most < 100_000, f"the agent had {most} kB")
 

@@ -9,8 +9,10 @@ import subprocess
 import time
 
 from harness import proc, root
-from harness.job import check
+from harness.job import Failed, Skipped, check
 from harness.registry import scenario
+
+from .processes import eventually
 
 # Neither UTF-8 nor one line.
 ODD = os.fsdecode(b"odd \xff\xfe\ndirectory")
@@ -151,14 +153,14 @@ def kills_for_memory():
     return int(re.search("^oom_kill ([0-9]+)$", pathlib.Path("/proc/vmstat").read_text(), re.M)[1])
 
 
-@scenario("script-files")
+@scenario("script-files", timeout=120)
 def script_files(context):
     """What the programs of a script have written is whole, though others that it starts end by signals and with other statuses
     at the same moments: a pipeline that breaks, a monitor that is killed."""
     source = context.work / "source"
     source.write_bytes(os.urandom(1_000_000))
     job = context.ftrun(None, 1, "bash", "-c", PIPELINES, env={"SOURCE": source}, gates=["script.done:0"])
-    rank = job.at_gate("script.done", 0)
+    rank = job.at_gate("script.done", 0, patience=90)
     directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
     for path in directory.iterdir():
         job.wait_whole(path)
@@ -225,6 +227,8 @@ def starve(context, who, kill):
         while kills_for_memory() == before:
             check(time.monotonic() < deadline, "the kernel has ended nobody")
             time.sleep(0.002)
+        # Longer than looks are apart: an agent without a processor makes no torn file whole.
+        time.sleep(2.5 if who == "helper" else 0)
     finally:
         os.kill(agent, signal.SIGCONT)
     if who == "stranger":
@@ -323,6 +327,51 @@ def second_file(context, how):
         check(f"ftd: {name} in $FT_CHECKPOINT_DIR is set aside: process" in job.err, job.err)
 
 
+HIDDEN = REACH + """
+import ctypes, os, signal, sys, time
+directory, gates, how = os.environ["FT_CHECKPOINT_DIR"], os.environ["FT_GATE_DIR"], sys.argv[1]
+if os.environ["FT_WORLD"] != "1":
+    print(*sorted(os.listdir(directory)))
+    sys.exit()
+if os.fork() == 0:
+    # As a program that may not be read, by the kernel's own doing.
+    PR_SET_DUMPABLE = 4
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+    descriptor = os.open(f"{directory}/half", os.O_CREAT | os.O_WRONLY)
+    os.write(descriptor, b"half")
+    reach("hidden.open")
+    if how == "status":
+        os._exit(3)
+    os.kill(os.getpid(), getattr(signal, "SIG" + how))
+os.wait()
+reach("hidden.ended")
+"""
+
+
+@scenario("unreadable-helper", each=[{"how": how} for how in ("TERM", "status", "KILL")])
+def unreadable_helper(context, how):
+    """Nobody may look at a process below the rank (its program may not be read), and it ends otherwise than well with a file open, by its
+    own will or not: the file is torn. What is written before and after that is whole."""
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", HIDDEN, how, gates=["hidden.open:0", "hidden.ended:0"])
+    helper = job.at_gate("hidden.open", 0)
+    directory = next(pathlib.Path("/dev/shm").glob("ftd-*/ckpt"))
+    try:
+        os.listdir(f"/proc/{helper}/fd")
+        raise Failed("the helper may be looked at")
+    except PermissionError:
+        pass
+    # Then the agent has looked at the helper as well.
+    (directory / "before").write_text("whole")
+    job.wait_whole(directory / "before")
+    job.go("hidden.open", 0)
+    rank = job.at_gate("hidden.ended", 0)
+    write_until_whole(job, directory / "after")
+    job.kill(rank)
+    job.expect(0)
+    check(job.output.text == "after before\n", f"found {job.output.text}: {job.err}")
+    check("ftd: half in $FT_CHECKPOINT_DIR is set aside: process" in job.err, job.err)
+
+
 MAPPED_AGAIN = REACH + """
 import mmap, os, pathlib, signal, sys, time
 directory, gates, how = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"], sys.argv[1]
@@ -395,7 +444,7 @@ def leader_gone(context, mpi, who):
     else:
         ranks = [job.at_gate("leader.ready", rank) for rank in (0, 1)]
         threads = [int(task.name) for task in pathlib.Path(f"/proc/{ranks[1]}/task").iterdir() if task.name != str(ranks[1])]
-        check(not proc.environ(ranks[1]), "its main thread is there")
+        eventually(lambda: not proc.environ(ranks[1]), "the end of its main thread")
         directory = pathlib.Path(proc.environ(threads[0])["FT_CHECKPOINT_DIR"])
         for number in (0, 1):
             job.wait_whole(directory / f"restart.{number}")
@@ -416,6 +465,16 @@ wait
 """
 
 
+def wait_looks(job, agent, looks=4):
+    """Waits until the agent's thread that looks at files has gone to sleep so often: it does so twice for each look."""
+    (thread,) = [task for task in pathlib.Path(f"/proc/{agent}/task").iterdir() if (task / "comm").read_text().startswith("checkpoint-fil")]
+    slept = lambda: int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (thread / "status").read_text(), re.M)[1])
+    until, deadline = slept() + 2 * looks, time.monotonic() + 20
+    while slept() < until:
+        check(job.running() and time.monotonic() < deadline, "the agent does not look at the files")
+        time.sleep(0.005)
+
+
 @scenario("crowd", each=[{"limit": "soft"}, {"limit": "hard"}])
 def crowd(context, limit):
     """A rank starts more processes than the soft limit of open files has descriptors for: what is written is whole all the same.
@@ -432,6 +491,8 @@ def crowd(context, limit):
             check(time.monotonic() < deadline, f"the agent has {proc.descriptors(agent)}")
             time.sleep(0.005)
         check(len(proc.descriptors(agent)) < 160, f"of 192 descriptors the agent has {len(proc.descriptors(agent))}")
+        wait_looks(job, agent)
+        check(path.stat().st_ino not in job.whole(path), "it counts as whole")
     job.kill(rank)
     job.expect(0)
     check(job.output.text == ("file\n" if limit == "soft" else ""), f"found {job.output.text!r}: {job.err}")
@@ -663,7 +724,7 @@ reach("many.done")
 """
 
 
-@scenario("many-files")
+@scenario("many-files", timeout=150)
 def many_files(context):
     """More files than the kernel's queue of notices holds, while the agent stands still: it notices that notices were lost, and
     looks at the directory. All that are whole are kept, none that is torn."""
@@ -680,8 +741,8 @@ def many_files(context):
         job.at_gate("many.done", 0)
     finally:
         os.kill(agent, signal.SIGCONT)
-    # Any may be the last that the agent looks at.
-    deadline = time.monotonic() + 20
+    # Any may be the last that the agent looks at; it rests for as long as it works.
+    deadline = time.monotonic() + 100
     while len(job.whole(directory)) < number + 1:
         check(time.monotonic() < deadline, f"{len(job.whole(directory))} of {number + 1} files are noted as whole")
         time.sleep(0.01)
@@ -739,18 +800,22 @@ import os, pathlib, subprocess, sys, time
 directory, gates = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), os.environ["FT_GATE_DIR"]
 where, program = sys.argv[1:]
 fixed = directory / where
+def gate(name):
+    with open(f"{gates}/{name}.draft", "w") as draft:
+        print(os.getpid(), file=draft)
+    os.rename(f"{gates}/{name}.draft", f"{gates}/{name}.0")
+    while not os.path.exists(f"{gates}/{name}.0.go"):
+        time.sleep(0.01)
 if os.environ["FT_WORLD"] == "1":
     fixed.mkdir(parents=True)
     (directory / "beside").mkdir()
     for path in (directory / "whole", directory / "beside" / "whole"):
         path.write_text("whole")
+    gate("written")
     file = open(fixed / "torn", "wb", buffering=0)
     file.write(b"half")
     subprocess.run([program, "on", fixed], check=True)
-    with open(f"{gates}/fixed.draft", "w") as file_of_gate:
-        print(os.getpid(), file=file_of_gate)
-    os.rename(f"{gates}/fixed.draft", f"{gates}/fixed.0")
-    time.sleep(600)
+    gate("fixed")
 print(*sorted(f"{path.relative_to(directory)}" for path in directory.rglob("*") if path.is_file()))
 for path in directory.parent.rglob("fixed"):
     subprocess.run([program, "off", path], check=True)
@@ -762,12 +827,13 @@ def immutable_directory(context, where):
     """A torn file that can neither be moved nor removed, for its directory is immutable, does not stay: what it stands in is set aside
     with it, and this is said. The rest stays."""
     program = root.immutable_program(context.scratch, os.getpid())
-    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", FIXED, where, program, gates=["fixed:0"])
-    rank = job.at_gate("fixed", 0)
-    directory = pathlib.Path(proc.environ(rank)["FT_CHECKPOINT_DIR"])
+    job = context.ftrun(None, 1, "/usr/bin/python3", "-c", FIXED, where, program, gates=["written:0", "fixed:0"])
+    directory = pathlib.Path(proc.environ(job.at_gate("written", 0))["FT_CHECKPOINT_DIR"])
+    # What nobody has seen to be whole before a helper of other rights came and went may be that helper's.
     for name in ("whole", "beside/whole"):
         job.wait_whole(directory / name)
-    job.kill(rank)
+    job.go("written", 0)
+    job.kill(job.at_gate("fixed", 0))
     job.expect(0)
     check(job.output.text == "beside/whole whole\n", job.output.text + job.err)
     top = where.partition("/")[0]
@@ -914,6 +980,8 @@ if world < 3:
     file.write(b"x" * 1_000_000)
 if world < 4:
     reach(f"aside.{world}")
+elif os.path.exists(f"{directory}.aside"):
+    print("set aside:", os.listdir(f"{directory}.aside"))
 """
 
 
@@ -928,6 +996,7 @@ def aside_emptied(context):
         check(found == expected, f"in world {world} {found} are set aside")
         job.kill(rank)
     job.expect(0)
+    check(job.output.text in ("", "set aside: []\n"), f"what world 2 had left is there still after world 3, which left nothing: {job.output.text}")
     check(not aside.exists(), f"{aside} is there still")
 
 
@@ -1011,3 +1080,53 @@ def no_directory_any_more(context, what):
     said = (r"\$FT_CHECKPOINT_DIR is a symbolic link to ckpt: " if what == "loop"
             else r"\$FT_CHECKPOINT_DIR was no directory any more: what stood there lies in \S+/ckpt.aside/ckpt until the next failure")
     check(re.search(f"^ftd: {said}", job.err, re.M), job.err)
+
+
+# A memory directory that is full to its last page, or in which nothing can be made any more, from the time on when two files are whole.
+FULL = """
+import os, pathlib, signal, struct, time
+directory, world = pathlib.Path(os.environ["FT_CHECKPOINT_DIR"]), int(os.environ["FT_WORLD"])
+print(*sorted(path.name for path in directory.iterdir()), flush=True)
+if world == 3:
+    raise SystemExit
+def whole():
+    data, found = directory.with_suffix(".whole").read_bytes(), set()
+    for says, _, inode in struct.iter_unpack("=IiQ", data[16:]):
+        {1: found.add, 2: found.discard}.get(says, lambda _: found.clear())(inode)
+    return found if data[:1] == bytes(1) else set()
+for step in (1, 2) if world == 1 else ():
+    (directory / f"step.{step}").write_text("whole")
+while {path.stat().st_ino for path in directory.iterdir()} - whole():
+    time.sleep(0.002)
+try:
+    if os.environ["WHAT"] == "pages":
+        with open("/dev/shm/filler", "ab", buffering=0) as filler:
+            while filler.write(b"x" * 4096):
+                pass
+    else:
+        for number in range(100_000):
+            open(f"/dev/shm/filler.{world}.{number}", "x").close()
+except OSError as full:
+    assert full.errno == 28, full
+def parent(pid):
+    return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+launcher = parent(parent(os.getpid()))
+for pid in pathlib.Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split():
+    if pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "ft-agent":
+        os.kill(int(pid), signal.SIGKILL)
+signal.pause()
+"""
+
+
+@scenario("full-memory", each=[{"what": what} for what in ("pages", "inodes")])
+def full_memory(context, what):
+    """The agent is killed twice while the memory directory is full to its last page, or has no inode left: that is a recovery as ever,
+    and the files that were whole are there."""
+    if subprocess.run(["unshare", "-Urm", "true"], capture_output=True).returncode != 0:
+        raise Skipped("no name spaces for an ordinary user here")
+    text = """exec unshare --user --map-root-user --mount bash -c 'mount -t tmpfs -o size=8m,nr_inodes=200 none /dev/shm && exec "$@"' - \
+        "$FTRUN" -n 1 --ft=reinit /usr/bin/python3 -c "$FULL" """
+    job = context.script(text, env={"FULL": FULL, "WHAT": what})
+    job.expect(0)
+    check(job.output.text == "\nstep.1 step.2\nstep.1 step.2\n", job.output.text + job.err)
+    check(job.err.count("the agent died (SIGKILL) and was started again") == 2 and "set aside" not in job.err, job.err)

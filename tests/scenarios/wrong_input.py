@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import time
 from harness import peer
 from harness.job import check
 from harness.registry import scenario
+from scenarios.signals import ctrl_z
 
 
 def _refused(context, argv, *words, env=None, mpi=None):
@@ -34,6 +36,7 @@ CASES = {
     "no-such-program": (["-n", "2", "--ft=reinit", "./no-such-program"], ["no-such-program"]),
     "no-such-program-in-path": (["-n", "2", "--ft=reinit", "no-such-program"], ["no-such-program"]),
     "directory": (["-n", "2", "--ft=reinit", "/tmp"], ["/tmp"]),
+    "working-directory": (["-n", "2", "--ft=reinit", "."], ["is a directory"]),
     "zero-ranks": (["-n", "0", "--ft=reinit", "true"], ["0"]),
     "negative-ranks": (["-n", "-3", "--ft=reinit", "true"], ["3"]),
     "ranks-no-number": (["-n", "many", "--ft=reinit", "true"], ["many"]),
@@ -44,6 +47,36 @@ CASES = {
     "unknown-on-abort": (["-n", "2", "--ft-on-abort=maybe", "true"], ["maybe"]),
     "unknown-mpi-option": (["-n", "2", "--ft-mpi=lam", "true"], ["lam"]),
 }
+
+
+@scenario("foreign-proc", each=[{"what": "another"}, {"what": "none"}])
+def foreign_proc(context, what):
+    """Where /proc shows another pid name space's processes, or none, the job is refused with a sentence that says so."""
+    inside = {"another": 'exec "$FTRUN" -n 2 true', "none": 'mount -t tmpfs none /proc && exec "$FTRUN" -n 2 true'}[what]
+    name_spaces = {"another": "-Urpf", "none": "-Urm"}[what]
+    job = context.script(f"export FTRUN; unshare {name_spaces} bash -c '{inside}'")
+    check(job.wait(15) == 1, f"exit status {job.process.returncode}")
+    word = {"another": "another pid name space", "none": "does not show this process"}[what]
+    check(re.fullmatch(rf"ftrun: /proc .*{word}.* mount it .*\n", job.err), job.err)
+
+
+@scenario("uninstall")
+def uninstall(context):
+    """`make uninstall` takes away every file that `make install` made, and no other; a prefix with a blank is refused before anything is
+    made."""
+    prefix, source = context.work / "prefix", context.scratch / "src"
+    shutil.copytree(context.prefix, prefix, symlinks=True)
+    own = [prefix / "bin" / "mine", prefix / "share" / "man" / "man1" / "mine.1"]
+    for path in own:
+        path.write_text("mine")
+    make = ["make", "-s", "-C", str(source), f"CARGO_TARGET_DIR={context.work}"]
+    run = subprocess.run([*make, "uninstall", f"PREFIX={prefix}"], capture_output=True, text=True)
+    check(run.returncode == 0, run.stderr)
+    left = sorted(path for path in prefix.rglob("*") if not path.is_dir())
+    check(left == sorted(own), f"there is left {left}")
+    run = subprocess.run([*make, "install", f"PREFIX={context.work}/two words"], capture_output=True, text=True)
+    check(run.returncode != 0 and "may hold no blanks" in run.stderr, run.stderr)
+    check(not list(context.work.glob("two*")) and not list(source.glob("words*")), "something was made")
 
 
 @scenario("wrong", each=[{"case": case} for case in CASES])
@@ -161,6 +194,42 @@ def builds_differ(context, part):
     _refused(context, ["-n", "2", "--ft=reinit", "true"], f"{libexec}/{part} ", *words, env=env)
 
 
+@scenario("no-server", each=[{"how": how} for how in ("for-ever", "for-a-moment", "stopped")])
+def no_server(context, how):
+    """ft-pmix cannot be started any more in a recovery: it is tried again, and when that is in vain the job ends with that sentence, which
+    does not blame the program. The time for which the job is stopped does not count."""
+    libexec = context.work / "libexec"
+    shutil.copytree(context.prefix / "libexec/ftd", libexec)
+    pmix, mpi = libexec / "ft-pmix", context.mpi("openmpi4")
+    job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "compute", "0", gates=["app.compute:1"], env={"FT_LIBEXEC": libexec},
+                        hurry={"for-ever": 10, "for-a-moment": 1, "stopped": 2}[how])
+    job.at_gate("app.compute", 1)
+    pmix.chmod(0o644)
+    for pid in job.below("ft-pmix"):
+        job.kill(pid)
+    patience = {"for-ever": 1, "for-a-moment": 5, "stopped": 3}[how]
+    job.wait_err(rf"^ftd: {pmix} cannot be started: .*; it is tried again for {patience} s$", 1)
+    if how == "for-a-moment":
+        # Some of these attempts are in vain.
+        begun = time.monotonic()
+        while time.monotonic() < begun + 1:
+            check(job.process.poll() is None, f"it was not tried again for long: {job.err}")
+            time.sleep(0.05)
+    if how == "stopped":
+        ctrl_z(job)
+        time.sleep(patience)
+        os.kill(job.pid, signal.SIGCONT)
+    if how != "for-ever":
+        pmix.chmod(0o755)
+        job.expect(0)
+        check(len(job.recoveries) == 1, job.err)
+        return
+    check(job.wait(30) == 1, f"exit status {job.process.returncode}: {job.err}")
+    sentence = job.err.splitlines()[-1]
+    check(re.fullmatch(rf"ftrun: rank \d cannot be started: {pmix} cannot be started: .* \(os error \d+\), tried for \d s", sentence), job.err)
+    check("exited with" not in job.err and not re.search(r"^ftd: rank", job.err, re.M), job.err)
+
+
 @scenario("preload-unreadable", each=[{"when": "start"}, {"when": "recovery"}])
 def preload_unreadable(context, when):
     """libft_preload.so cannot be read: at the start nothing runs, in a recovery the job ends; the sentence names the file."""
@@ -190,10 +259,8 @@ def enough_files(context, mpi, size):
     job = context.script(f"ulimit -n {48 + 12 * size}; exec $FTRUN -n {size} --ft=reinit {program}", mpi=mpi,
                          gates=["app.compute:1"])
     victim = job.at_gate("app.compute", 1)
-    if size > 2:
-        # To the next one every shepherd brings the arenas that it keeps.
-        job.kill(job.one("ft-agent"))
-    job.kill(victim)
+    # To the next agent every shepherd brings the arenas that it keeps. The shepherds end their ranks when theirs dies.
+    job.kill_all({"the agent": job.one("ft-agent"), "a rank": victim} if size > 2 else {"a rank": victim})
     job.expect(0, context.reference(mpi, size, program))
     check("\nrestored 5\n" in job.output.text, f"{size} ranks: {job.output.text}{job.err}")
     check("open files" not in job.err, f"{size} ranks: {job.err}")
@@ -366,12 +433,13 @@ def unknown_mpi(context):
         ["gcc", "-o", program, "program.c", library, f"-Wl,-rpath,{context.work}"],
     ):
         subprocess.run(command, cwd=context.work, check=True)
-    job = context.ftrun(None, 2, str(program))
-    status = job.wait(15)
-    check(status != 0, "a program with an unknown MPI ended with 0")
-    lines = [line for line in job.err.splitlines() if "Wonder MPI 7.1" in line]
-    check(len(lines) >= 1, f"the MPI is not named: {job.err}")
-    check(job.restored == [], "and it was tried again")
+    for command in ([str(program)], ["sh", "-c", '"$0"; exit 0', str(program)]):
+        job = context.ftrun(None, 2, *command)
+        check(job.wait(15) == 1, f"exit status {job.process.returncode}: {job.err}")
+        said = r'^ftrun: rank \d cannot be started: the loaded MPI library \("Wonder MPI 7.1.*"\) is of an unknown kind: say '
+        check(re.search(said, job.err, re.M), job.err)
+        check("exited with" not in job.err, f"the program is blamed: {job.err}")
+        check(job.restored == [], "and it was tried again")
 
 
 WRONG_CALLS = {

@@ -1,0 +1,103 @@
+"""The store of a cluster: members of a real etcd, each on a machine of its own in the store's network."""
+
+import json
+import subprocess
+import time
+
+from .job import check
+
+NAMES = ("etcd0", "etcd1", "etcd2")
+CLIENTS, PEERS = 2379, 2380
+
+
+class Etcd:
+    """etcd on the further machines of a cluster, which were named after [`NAMES`]. `binary` is the one to start."""
+
+    def __init__(self, cluster, binary="etcd", options=()):
+        self.cluster = cluster
+        self.binary = binary
+        self.options = options
+        self.machines = [machine for machine in cluster.extra if machine.name in NAMES]
+        self.members = {}
+        self.environment = cluster.context.env(None, {"ETCDCTL_API": "3"})
+        for machine in self.machines:
+            self.start(machine)
+        self.wait()
+
+    def url(self, machine, port=CLIENTS):
+        """Where a member listens."""
+        return f"http://{machine.address('store')}:{port}"
+
+    @property
+    def endpoints(self):
+        """Where all members are asked."""
+        return [self.url(machine) for machine in self.machines]
+
+    def start(self, machine):
+        """Starts a member, with what it had stored."""
+        log = open(machine.directory / "etcd.log", "ab")
+        self.members[machine.name] = machine.start(
+            self.binary, "--name", machine.name, "--data-dir", "/var/lib/ftd/etcd", *self.options,
+            "--listen-client-urls", f"{self.url(machine)},http://127.0.0.1:{CLIENTS}", "--advertise-client-urls", self.url(machine),
+            "--listen-peer-urls", self.url(machine, PEERS), "--initial-advertise-peer-urls", self.url(machine, PEERS),
+            "--initial-cluster", ",".join(f"{each.name}={self.url(each, PEERS)}" for each in self.machines),
+            stdout=log, stderr=subprocess.STDOUT,
+        )
+        log.close()
+
+    def kill(self, machine):
+        """SIGKILL for a member; the machine lives."""
+        member = self.members.pop(machine.name)
+        member.kill()
+        member.process.wait()
+
+    def ctl(self, *words, on=None, patience=10.0):
+        """`etcdctl` on one of the machines: status, what it printed, what it complained of. It gives up after a second: what a leader was
+        asked in its last moments is answered by nobody."""
+        machine = on or next(machine for machine in self.machines if machine.name in self.members)
+        return machine.run("etcdctl", f"--endpoints={','.join(self.endpoints)}", "--command-timeout=1s", *words, env=self.environment, patience=patience)
+
+    def get(self, *words, patience=30.0):
+        """What `etcdctl get` prints, asked until it answers: no answer says nothing of a key."""
+        deadline = time.monotonic() + patience
+        while True:
+            status, out, err = self.ctl("get", *words)
+            if status == 0:
+                return out
+            check(time.monotonic() < deadline, f"etcd does not answer: {err}")
+            time.sleep(0.02)
+
+    def wait(self):
+        """Until it answers a linearizable read."""
+        self.get("nothing")
+
+    def has(self, machine, key, value, patience=30.0):
+        """Waits until a member has this itself, whatever the others have."""
+        deadline, words = time.monotonic() + patience, ["get", key, "--print-value-only", "--consistency=s"]
+        while True:
+            said = machine.run("etcdctl", f"--endpoints={self.url(machine)}", "--command-timeout=1s", *words, env=self.environment)
+            if said[:2] == (0, f"{value}\n"):
+                return
+            check(time.monotonic() < deadline, f"{machine.name} has no {key} that is {value}; etcdctl said {said}")
+            time.sleep(0.02)
+
+    def leader(self, patience=30.0):
+        """The machine whose member leads, waited for: they may be about to elect one."""
+        deadline = time.monotonic() + patience
+        while (found := self._leader()) is None:
+            check(time.monotonic() < deadline, "no member of etcd leads")
+            time.sleep(0.02)
+        return found
+
+    def _leader(self):
+        for machine in self.machines:
+            if machine.name not in self.members:
+                continue
+            status, out, _ = machine.run(
+                "etcdctl", f"--endpoints={self.url(machine)}", "--command-timeout=1s", "endpoint", "status", "-w", "json", env=self.environment
+            )
+            if status == 0:
+                told = json.loads(out)[0]["Status"]
+                if told["leader"] == told["header"]["member_id"]:
+                    return machine
+        return None

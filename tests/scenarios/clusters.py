@@ -1,0 +1,265 @@
+"""The tests' own cluster: that what its verbs promise happens, to those they name and to nobody else."""
+
+import itertools
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+from harness import etcd, proc
+from harness.cluster import NETWORKS, Cluster
+from harness.job import Failed, check
+from harness.registry import scenario
+from harness.witness import Witness
+
+from .processes import eventually
+
+
+def all_but(cluster, *lost):
+    """All pairs of nodes without these."""
+    return {(a.number, b.number) for a, b in itertools.permutations(cluster.nodes, 2)} - set(lost)
+
+
+def tick(node):
+    """A program on a node that counts, and where it stands."""
+    place = node.directory / "count"
+    node.start("/bin/bash", "-c", 'i=0; while :; do echo $((i++)) > /var/lib/ftd/draft; mv /var/lib/ftd/draft /var/lib/ftd/count; sleep 0.002; done')
+    eventually(place.exists, f"a count on {node.name}")
+    return lambda: int(place.read_text())
+
+
+@scenario("cluster-nodes", cluster=True)
+def cluster_nodes(context):
+    """Each node has a host name, processes, /dev/shm, /run, System V objects and addresses of its own, and a directory that outlives it."""
+    with Cluster(context, 3) as cluster:
+        for node in cluster.nodes:
+            script = ("hostname; touch /dev/shm/mine /run/mine /var/lib/ftd/kept; ipcmk -M 4096 > /dev/null; ls /dev/shm /run | grep -c '^mine$';"
+                      "ipcs -m | grep -c ^0x; xargs -0 -n 1 < /proc/1/cmdline | grep -x node.")
+            status, out, err = node.run("/bin/bash", "-c", script)
+            check((status, out.split()) == (0, [node.name, "2", "1", node.name]), f"{out} {err}")
+        check(not pathlib.Path("/dev/shm/mine").exists(), "the nodes' /dev/shm is the scenario's")
+        node = cluster.nodes[1]
+        node.crash()
+        node.boot()
+        _, out, _ = node.run("/bin/bash", "-c", "ls /dev/shm /run /var/lib/ftd; ipcs -m | grep -c ^0x")
+        check(out.split() == ["/dev/shm:", "/run:", "/var/lib/ftd:", "kept", "0"], f"after a start there is {out}")
+
+
+@scenario("cluster-links", cluster=True)
+def cluster_links(context):
+    """Links are cut for the pairs, the network and the direction that were named, and are whole again afterwards."""
+    with Cluster(context, 3) as cluster:
+        one, two, three = cluster.nodes
+        whole = all_but(cluster)
+
+        def expect(what, mpi=whole, store=whole):
+            for network, expected in zip(NETWORKS, (mpi, store)):
+                found = cluster.arrives(network, expected)
+                check(found == expected, f"{what}: on {network} there arrive {sorted(found)}, not {sorted(expected)}")
+
+        expect("at first")
+        cluster.cut_link(one, two, "mpi")
+        expect("a link", mpi=all_but(cluster, (0, 1), (1, 0)))
+        cluster.heal_link(one, two, "mpi")
+        cluster.cut_link(one, three, "store", both=False)
+        expect("a link one way", store=all_but(cluster, (0, 2)))
+        cluster.heal_link(one, three, "store")
+        two.cut("mpi")
+        alone = all_but(cluster, (0, 1), (1, 0), (1, 2), (2, 1))
+        expect("a node", mpi=alone)
+        two.heal("mpi")
+        three.cut_way("mpi", "out")
+        expect("a node's way out", mpi=all_but(cluster, (2, 0), (2, 1)))
+        three.heal_way("mpi")
+        three.cut_way("store", "in")
+        expect("a node's way in", store=all_but(cluster, (0, 2), (1, 2)))
+        three.heal_way("store")
+        cluster.all_down("mpi")
+        expect("a network", mpi=set())
+        one.heal("mpi")
+        two.heal("mpi")
+        expect("two ports of it", mpi={(0, 1), (1, 0)})
+        three.heal("mpi")
+        expect("at last")
+
+
+@scenario("cluster-death", cluster=True, each=[{"how": "crash"}, {"how": "power-off"}])
+def cluster_death(context, how):
+    """All that a node runs is killed at once, whichever session or parent it has, and nothing of another node. Peers hear of a crash
+    by their connections, and of a node without power by nothing."""
+    with Cluster(context, 2) as cluster:
+        victim, other = cluster.nodes
+        counted = tick(other)
+        victim.start("/bin/bash", "-c", "setsid sleep 600 & (setsid sleep 600 &) ; sleep 600")
+        peer = other.start("/usr/bin/python3", "-c", _PEER, other.address("mpi"), stdout=open(other.directory / "peer", "w"))
+        eventually(lambda: (other.directory / "peer").read_text() == "ready\n", "a listener")
+        victim.start("/usr/bin/python3", "-c", _CONNECTED, other.address("mpi"))
+        eventually(lambda: (other.directory / "peer").read_text() == "ready\nheard\n", "a connection")
+        eventually(lambda: len(victim.named("sleep")) == 3, "what the node runs")
+        seen = victim.pids()
+        (victim.crash if how == "crash" else victim.power_off)()
+        check(not [pid for pid in seen if proc.alive(pid)], "the dead node still runs something")
+        before = counted()
+        eventually(lambda: counted() > before + 20, "the other node's work")
+        if how == "crash":
+            check(peer.process.wait(10) == 0 and (other.directory / "peer").read_text().endswith("over\n"), "no end of the connection")
+        else:
+            check(peer.process.poll() is None, "a node without power closes its connections")
+
+
+_PEER = """
+import socket, sys
+with socket.create_server((sys.argv[1], 7000)) as s:
+    print("ready", flush=True)
+    c, _ = s.accept()
+    c.recv(1)
+    print("heard", flush=True)
+    try:
+        c.recv(1)
+    except ConnectionResetError:
+        pass
+    print("over", flush=True)
+"""
+_CONNECTED = """
+import socket, sys, time
+c = socket.create_connection((sys.argv[1], 7000))
+c.send(b"x")
+time.sleep(600)
+"""
+
+
+@scenario("cluster-pause", cluster=True)
+def cluster_pause(context):
+    """A node that is paused does nothing and is not to be heard; it goes on where it stood. What was cut before is still cut then."""
+    with Cluster(context, 2) as cluster:
+        victim, other = cluster.nodes
+        counts = [tick(node) for node in cluster.nodes]
+        victim.cut("store")
+        victim.pause()
+        stands, before = counts[0](), counts[1]()
+        eventually(lambda: counts[1]() > before + 20, "the other node's work")
+        check(counts[0]() == stands, "a paused node works")
+        check(cluster.arrives("mpi", set()) == set(), "a paused node is in the network")
+        victim.resume()
+        eventually(lambda: counts[0]() > stands + 20, "the resumed node's work")
+        both = all_but(cluster)
+        check(cluster.arrives("mpi", both) == both, "a resumed node is not in the network")
+        check(cluster.arrives("store", set()) == set(), "a cut is healed by a pause")
+        victim.heal("store")
+        check(cluster.arrives("store", both) == both, "the cut is not healed")
+
+
+@scenario("cluster-store", cluster=True)
+def cluster_store(context):
+    """Three members of etcd beside the nodes: reached from a node by the store's network alone, without its leader after a pause, and not
+    without two; a member that comes back has what was written meanwhile."""
+    with Cluster(context, 2, extra=etcd.NAMES) as cluster:
+        store, node = etcd.Etcd(cluster), cluster.nodes[0]
+
+        def put(key, patience="1s"):
+            # A write that was asked in vain may be done all the same, and later than what was asked after it: each has a key of its own.
+            words = [f"--endpoints={','.join(store.endpoints)}", f"--command-timeout={patience}", "put", key, "written"]
+            return node.run("etcdctl", *words, env=store.environment)[0] == 0
+
+        eventually(lambda: put("first"), "a word from the store", 30)
+        node.cut("store")
+        check(not put("unheard", "300ms"), "a node reaches the store without its network")
+        node.heal("store")
+        led = store.leader()
+        store.kill(led)
+        eventually(lambda: put("second"), "the store without its leader", 30)
+        led.cut("store")
+        other = next(machine for machine in store.machines if machine is not led)
+        other.pause()
+        check(not put("third"), "a single member takes writes")
+        other.resume()
+        eventually(lambda: put("fourth"), "the store with two members", 30)
+        led.heal("store")
+        store.start(led)
+        for key in ("first", "second", "fourth"):
+            store.has(led, key, "written")
+
+
+@scenario("cluster-job", cluster=True, each=[{"mpi": "openmpi4"}, {"mpi": "mpich4"}])
+def cluster_job(context, mpi):
+    """A job of one node on the cluster's first one, as the ordinary user: a rank is killed at its gate, and another node dies meanwhile."""
+    mpi = context.mpi(mpi)
+    with Cluster(context, 2) as cluster:
+        program = cluster.program(mpi, "places.c")
+        job = context.ftrun(mpi, 3, program, gates=["app.compute:1"], on=cluster.nodes[0])
+        victim = job.at_gate("app.compute", 1)
+        check(victim in cluster.nodes[0].pids(), "the rank is not on the node")
+        cluster.nodes[1].power_off()
+        job.kill(victim)
+        job.expect(0)
+        check(job.restored == [5], f"restored {job.restored}")
+        check(not os.listdir(f"/proc/{cluster.nodes[0].init}/root/dev/shm"), "the job has left something in its node's /dev/shm")
+
+
+def watched(context, program):
+    """A copy of a program under a name that no other scenario's has: the kernel knows processes by that."""
+    path = context.work / f"w{os.getpid()}"
+    shutil.copy(program, path)
+    return path
+
+
+@scenario("witness", cluster=True, each=[{"mpi": "openmpi4"}, {"mpi": "mpich4"}])
+def witness(context, mpi):
+    """Who sees every time that a rank runs: in two recoveries, one of them with a rank that was stopped and one that computes, no process
+    plays a rank that another one plays already."""
+    mpi = context.mpi(mpi)
+    with Cluster(context, 1) as cluster:
+        program = watched(context, cluster.program(mpi, "places.c"))
+        with Witness(program.name) as seen:
+            stop = context.work / "stop"
+            environment = {"PLACES_STOP": stop, "PLACES_STEPS": 100000, "PLACES_SLEEP": 1}
+            job = context.ftrun(mpi, 3, program, gates=["app.compute:1"], env=environment, on=cluster.nodes[0])
+            job.kill(job.at_gate("app.compute", 1))
+            eventually(lambda: "restored 5\n" in job.output.text, "the second world's work")
+            ranks = job.wait_ranks(3, world=2)
+            os.kill(ranks[0], signal.SIGSTOP)
+            job.kill(ranks[2])
+            eventually(lambda: len(job.output.starts) == 3, "the third world's work")
+            stop.touch()
+            job.expect(0)
+        for world in (1, 2, 3):
+            check(sorted(seen.of(world)) == [0, 1, 2], f"of world {world} there were seen {seen.of(world)}")
+        seen.no_two_play_one_rank()
+
+
+@scenario("witness-sees", cluster=True)
+def witness_sees(context):
+    """It sees a process that runs a moment too long, and one that only runs on without ever being put on a processor again; not the
+    end of one that was killed in time."""
+    with Cluster(context, 1) as cluster:
+        program = watched(context, "/usr/bin/python3")
+        node = cluster.nodes[0]
+
+        def play(world, text):
+            environment = context.env(None, {"FT_WORLD": world, "FT_RANK": 0})
+            return node.start(program, "-c", text, user=cluster.user, env=environment, stdout=subprocess.PIPE, text=True)
+
+        def said(process):
+            check(process.process.stdout.readline() == "here\n", "it does not run")
+
+        busy = "print('here', flush=True)\nwhile True: pass"
+        for text, ends in (("import time; print('here', flush=True); time.sleep(600)", "killed"), (busy, "killed"), (busy, "late"),
+                           ("import time\nprint('here', flush=True)\nwhile True: time.sleep(0.01)", "late")):
+            with Witness(program.name) as seen:
+                old = play(1, text)
+                said(old)
+                if ends == "killed":
+                    old.kill()
+                new = play(2, "print('here', flush=True)")
+                said(new)
+                if ends == "late":
+                    old.kill()
+                old.process.wait()
+                new.process.wait()
+            try:
+                seen.no_two_play_one_rank()
+                told = False
+            except Failed:
+                told = True
+            check(told == (ends == "late"), f"two that play one rank are {'seen' if told else 'not seen'}: {text}")

@@ -1,0 +1,190 @@
+"""Checkpoints in other nodes' memory: what a job over several nodes goes on from when nodes die."""
+
+from harness.job import check
+from harness.registry import scenario
+
+from .hosts import ONE_CARD, Nodes
+from .processes import eventually
+
+
+def kept(count, ranks=range(4)):
+    """Gates that are passed when so many versions of each rank have come to a partner."""
+    return [f"agent.kept:{rank}:{count}:mark" for rank in ranks]
+
+
+def wait_kept(job, ranks=range(4)):
+    for rank in ranks:
+        eventually(lambda: job.gate_path("agent.kept", rank).exists(), f"the copies of rank {rank}", 60)
+
+
+FOUR = "node0:2,node1:2,node2:2,node3:2"
+COPIES = "from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies"
+
+
+@scenario("hosts-node-dies", cluster=True, timeout=120, each=[{"mpi": "openmpi5", "how": "crash"}, {"mpi": "mpich5", "how": "power_off"}])
+def node_dies(context, mpi, how):
+    """A node of three dies, by crash or without a word: its ranks run on the one that had none and kept copies of their checkpoints; all
+    go on from the newest version of which all copies had come there, and the result is that of the undisturbed run."""
+    mpi = context.mpi(mpi)
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
+                            gates=["app.compute:3", *kept(5)], env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        check(job.at_gate("app.compute", 3) in nodes.nodes[1].pids(), "the rank is not on the node")
+        wait_kept(job)
+        getattr(nodes.nodes[1], how)()
+        job.expect(0, alone.output)
+        check(job.restored == [5] and "node node1 was silent for the heartbeat time-out" in job.err, job.err)
+        check(COPIES in job.err and job.output.starts == [None, 5], f"{job.output.starts}: {job.err}")
+        for node in (nodes.nodes[0], nodes.nodes[2]):
+            nodes.empty(node)
+
+
+TWO = [{"other": 2, "copies": "lost"}, {"other": 3, "copies": "kept"}]
+
+
+@scenario("hosts-two-nodes-die", cluster=True, timeout=120, each=TWO)
+def two_nodes_die(context, other, copies):
+    """Two nodes of four die at once: where one of them kept the other's copies all begin from the beginning, and this is said; else all
+    go on with what the partner has, on that partner, without the network."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 4) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        gates = ["app.compute:3", *kept(5), "agent.fetches:2:1:mark"]
+        job = context.ftrun(mpi, 4, program, options=["--hosts", FOUR], on=nodes.nodes[0], gates=gates, env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job)
+        for node in (1, other):
+            nodes.nodes[node].crash()
+        job.expect(0, alone.output)
+        found = job.restored[-1]
+        check(found == (5 if copies == "kept" else None), f"restored {job.restored}: {job.err}")
+        if copies == "lost":
+            check("restarted without a checkpoint: no complete one of the API is left" in job.err, job.err)
+        check(not job.gate_path("agent.fetches", 2).exists(), "a copy was brought to where it was")
+        nodes.empty(nodes.nodes[0])
+
+
+@scenario("hosts-copy-fetched", cluster=True, timeout=120)
+def copy_fetched(context):
+    """A node of four dies, and the one that has its copies has no slot for its ranks: those run on the last one, to which the copies are
+    brought; all go on from them."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 4) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        gates = ["app.compute:3", *kept(5, range(6)), *(f"agent.fetches:{rank}:1:mark" for rank in (2, 3))]
+        job = context.ftrun(mpi, 6, program, options=["--hosts", FOUR], on=nodes.nodes[0], gates=gates, env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job, range(6))
+        nodes.nodes[1].crash()
+        job.expect(0, alone.output)
+        check(job.restored == [5] and COPIES in job.err, f"restored {job.restored}: {job.err}")
+        check(all(job.gate_path("agent.fetches", rank).exists() for rank in (2, 3)), "nothing was brought")
+        for node in (0, 2, 3):
+            nodes.empty(nodes.nodes[node])
+
+
+# Half a megabyte a second for a node: a version of two ranks takes eight seconds.
+SLOW = {**ONE_CARD, "PLACES_KB": "2048", "PLACES_STEPS": "4", "FT_TEST_SHIP_RATE": "524288"}
+INTERRUPTED = [{"who": who} for who in ("node", "own-ship", "partners-ship")]
+
+
+@scenario("hosts-copy-interrupted", cluster=True, timeout=180, each=INTERRUPTED)
+def copy_interrupted(context, who):
+    """A copy is on its way when its node dies: the version before it, which is whole at the partner, is restored. Where it is only an ft-ship
+    that dies, at either end, the copy is sent again, and is restored when its node dies after that."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env={**SLOW, "FT_TEST_SHIP_RATE": None})
+        alone.expect(0)
+        gates = [*kept(1), "agent.ships:2:2:mark"] if who == "node" else ["agent.ships:2:1:mark", *kept(1)]
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0], gates=gates, env=SLOW)
+        eventually(lambda: job.gate_path("agent.ships", 2).exists(), "the copy on its way", 60)
+        if who != "node":
+            ship = nodes.nodes[1 if who == "own-ship" else 2].named("ft-ship")
+            check(len(ship) == 1, f"{len(ship)} ft-ship")
+            job.kill(ship[0])
+        wait_kept(job)
+        nodes.nodes[1].crash()
+        job.expect(0, alone.output, patience=120)
+        check(job.restored == [1] and COPIES in job.err, f"restored {job.restored}: {job.err}")
+        for node in (nodes.nodes[0], nodes.nodes[2]):
+            nodes.empty(node)
+
+
+@scenario("hosts-keeper-restarts", cluster=True, timeout=120)
+def keeper_restarts(context):
+    """The agent that keeps a dead node's copies is killed with it: the next one has them from its shepherds, and they are restored."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
+                            gates=["app.compute:3", *kept(5)], env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job)
+        (agent,) = nodes.nodes[2].named("ft-agent")
+        job.kill(agent)
+        nodes.nodes[1].crash()
+        job.expect(0, alone.output)
+        check(job.restored[-1] == 5 and "partners' copies" in job.err, f"restored {job.restored}: {job.err}")
+        for node in (nodes.nodes[0], nodes.nodes[2]):
+            nodes.empty(node)
+
+
+@scenario("hosts-no-copies", cluster=True, timeout=120)
+def no_copies(context):
+    """Where ft-ship is not to be had the job goes on without copies on other nodes, and each node says so once; when one dies all begin from the
+    beginning."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        parts = context.work / "parts"
+        parts.mkdir()
+        for name in ("ft-agent", "ft-shepherd", "ft-pmix", "libft_preload.so"):
+            (found,) = [path for path in context.prefix.rglob(name) if path.is_file()]
+            (parts / name).symlink_to(found)
+        nodes.cluster.give(parts)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
+                            gates=["app.compute:3"], env={**ONE_CARD, "FT_LIBEXEC": parts})
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        words = r"checkpoints of ranks on (node\d) are in its memory alone, and are lost should it die: \S*ft-ship"
+        check(sorted(job.wait_err(words, 2)) == ["node0", "node1"], job.err)
+        nodes.nodes[1].crash()
+        job.expect(0, alone.output)
+        check(job.restored == [None], job.err)
+
+
+@scenario("hosts-shepherd-dies", cluster=True, timeout=120)
+def shepherd_dies(context):
+    """A shepherd on a living node dies while another node has free slots: its rank gets a slot on its own node, where its version is, and all go
+    on from that."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
+                            gates=["app.compute:3"], env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.kill(job.shepherd_of(job.at_gate("app.compute", 3)))
+        job.expect(0, alone.output)
+        check(job.restored == [5] and "partners' copies" not in job.err, f"restored {job.restored}: {job.err}")
+        check("its shepherd died" in job.err, job.err)
+        for node in nodes.nodes:
+            nodes.empty(node)

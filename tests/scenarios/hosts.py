@@ -1,0 +1,672 @@
+"""`ftrun --hosts`: jobs on other nodes than the one on which they are started, through the nodes' daemons."""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import re
+import resource
+import signal
+import subprocess
+import time
+
+from harness import etcd, proc
+from harness.cluster import Cluster
+from harness.job import check
+from harness.registry import scenario
+
+from .nodes import NodeDaemon, key_of
+from .processes import eventually
+
+INSECURE = "insecure = true\n"
+
+
+class Nodes:
+    """A cluster with etcd and a daemon on each node, from which the ordinary user starts jobs."""
+
+    def __init__(self, context, size, peers=None, jobs="", env=None, network="store"):
+        self.context = context
+        self.env = env
+        self.cluster = Cluster(context, size, extra=etcd.NAMES[:1])
+        self.peers = peers or (lambda node: INSECURE)
+        self.jobs = jobs
+        self.network = network
+
+    def __enter__(self):
+        self.cluster.__enter__()
+        try:
+            self.store = etcd.Etcd(self.cluster)
+            self.nodes = self.cluster.nodes
+            self.daemons = [self.daemon(node).start() for node in self.nodes]
+            for node in self.nodes:
+                eventually(lambda: key_of(self.store, node.name), f"{node.name}'s key", 20)
+        except BaseException:
+            self.cluster.close()
+            raise
+        return self
+
+    def daemon(self, node):
+        more = f'store = "{node.address(self.network)}:9728"\n{self.peers(node)}{self.jobs}'
+        return NodeDaemon(node, self.store, lease="10s", more=more, env=self.env)
+
+    def __exit__(self, *_):
+        self.cluster.close()
+
+    def run(self, hosts, size, *command, options=(), on=0, ft="none", **more):
+        """Starts `ftrun --hosts` on a node, as the ordinary user."""
+        return self.context.ftrun(None, size, *command, ft=ft, options=[*(["--hosts", hosts] if hosts else []), *options],
+                                  on=self.nodes[on], **more)
+
+    def short(self, hosts, size, *command, options=(), on=0, env=None, cwd=None):
+        """Runs `ftrun --hosts` to an end that may come at once: status, output and error."""
+        argv = [self.context.prefix / "bin" / "ftrun", "-n", str(size), "--hosts", hosts, *options, *command]
+        print("+", *argv, flush=True)
+        return self.nodes[on].run(*argv, user=self.cluster.user, env=self.context.env(None, env or {}), cwd=cwd or self.context.work)
+
+    def each_one(self):
+        """All nodes, with one slot each."""
+        return ",".join(f"{node.name}:1" for node in self.nodes)
+
+    def sh(self, hosts, size, script, **more):
+        return self.run(hosts, size, "/bin/sh", "-c", script, **more)
+
+    def of_job(self, node):
+        """Processes of the user's on a node, by name."""
+        return [proc.name(pid) for pid in node.pids() if proc.alive(pid) and proc.uid(pid) == self.cluster.user.pw_uid]
+
+    def empty(self, node, patience=10.0):
+        """Waits until nothing of a job is on a node, nor in its memory."""
+        left = lambda: self.of_job(node) + node.run("/bin/ls", "/dev/shm")[1].split()
+        try:
+            eventually(lambda: not left(), f"{node.name} without the job", patience)
+        except Exception:
+            check(False, f"on {node.name} there is still {left()}")
+
+
+def ended(job, status, *words, patience=30.0):
+    """The job ends so, and says this once."""
+    got = job.wait(patience)
+    check(got == status, f"exit status {got}, not {status}: {job.err}")
+    for word in words:
+        check(job.err.count(word) == 1, f"'{word}' is said {job.err.count(word)} times: {job.err}")
+
+
+@scenario("hosts-as-on-one-machine", cluster=True)
+def as_on_one_machine(context):
+    """A job on another node runs there as its user, with the groups, environment, umask, working directory and soft limits with which it was
+    started and in nothing of the daemon's; its output comes line by line, tagged on request; its exit status is the job's."""
+    with Nodes(context, 2, env=context.env(None, {"NOTIFY_SOCKET": "/run/nobody"})) as nodes:
+        user = nodes.cluster.user
+        pathlib.Path(f"/proc/{nodes.daemons[1].process.pid}/oom_score_adj").write_text("500")
+        script = ("hostname; id -u; id -g; umask; pwd; echo \"$WORD,${NOTIFY_SOCKET-none},$FT_SIZE\"; ulimit -Sn; cat /proc/self/oom_score_adj;"
+                  "readlink /proc/self/fd/0; echo to-err >&2; [ $FT_RANK = 0 ] && { : > said; exit 0; }; "
+                  # A status other than 0 ends the job, and with it who has not said everything.
+                  "until [ -e said ]; do sleep 0.01; done; exit 7")
+        where = context.work / "deep"
+        where.mkdir()
+        nodes.cluster.give(where)
+        job = nodes.context.start(
+            ["/bin/bash", "-c", f"umask 027; ulimit -Sn 777; cd {where}; exec ftrun -n 2 --hosts node1 --tag-output /bin/sh -c '{script}'"],
+            env={"WORD": "a  word"}, on=nodes.nodes[0])
+        ended(job, 7)
+        for rank in (0, 1):
+            said = re.findall(rf"^\[{rank}\]<stdout>: (.*)$", job.output.text, re.M)
+            expected = ["node1", str(user.pw_uid), str(user.pw_gid), "0027", str(where), "a  word,none,2", "777", "0"]
+            check(said[:-1] == expected, f"rank {rank} says {said}, not {expected}")
+            check(job.err.count(f"[{rank}]<stderr>: to-err\n") == 1, job.err)
+        nodes.empty(nodes.nodes[1])
+        # The keys of one job are not another's, nor the daemon's.
+        keyring = ("import ctypes; print(ctypes.CDLL(None).syscall(250, 0, -3, 1))")
+        rings = set()
+        for _ in range(2):
+            status, out, err = nodes.short("node1", 1, "/usr/bin/python3", "-c", keyring)
+            check(status == 0 and int(out) > 0, f"{status} {out}{err}")
+            rings.add(int(out))
+        daemons = int(nodes.nodes[1].run("/usr/bin/python3", "-c", keyring)[1])
+        check(len(rings) == 2 and daemons not in rings, f"the daemon's keyring is {daemons}, the jobs' are {rings}")
+        # A line that is not finished, and much of it.
+        job = nodes.sh("node1", 4, "printf 'no end from %s' $FT_RANK; sleep 0.3; echo; seq -f \"$FT_RANK:%g\" 20000")
+        ended(job, 0)
+        for rank in range(4):
+            lines = [line for line in job.output.text.splitlines() if line.startswith(f"{rank}:")]
+            check(lines == [f"{rank}:{n}" for n in range(1, 20001)], f"rank {rank}: {len(lines)} lines")
+        check(job.err == "", job.err)
+        status, out, _ = nodes.daemons[1].status()
+        check(status == 0 and "\njobs    none\n" in out, out)
+
+
+@scenario("hosts-stdin", cluster=True)
+def stdin(context):
+    """Rank 0 reads what ftrun reads, all of it, from a pipe and from a file, and nobody else reads anything; a rank that reads slowly
+    holds up the writer, not the memory."""
+    with Nodes(context, 2) as nodes:
+        data = os.urandom(1 << 20) * 40
+        path = context.work / "data"
+        path.write_bytes(data)
+        script = "[ $FT_RANK = 0 ] || { wc -c; exit; }; sleep 0.5; md5sum"
+        for how in ("file", "pipe"):
+            with open(path, "rb") as file:
+                feeder = subprocess.Popen(["cat"], stdin=file, stdout=subprocess.PIPE) if how == "pipe" else None
+                job = nodes.sh("node1", 2, script, stdin=feeder.stdout if feeder else file)
+                if feeder:
+                    feeder.stdout.close()
+                ended(job, 0)
+                if feeder:
+                    check(feeder.wait(10) == 0, "cat could not write all")
+            said = sorted(job.output.text.splitlines())
+            check(said == sorted(["0", f"{hashlib.md5(data).hexdigest()}  -"]), f"{how}: {said}")
+        # What cannot be kept is said here, and not there: the ranks read what was.
+        with open(path, "rb") as file:
+            job = nodes.context.start(
+                ["/bin/bash", "-c", "ulimit -Sf 200; exec ftrun -n 1 --hosts node1 /bin/sh -c 'wc -c'"], on=nodes.nodes[0], stdin=file)
+            ended(job, 0, "standard input beyond ", "cannot be kept: File too large")
+        check(0 < int(job.output.text) < 200 << 10, job.output.text)
+
+
+@scenario("hosts-signals", cluster=True)
+def signals(context):
+    """Signals to ftrun reach the ranks on another node: what ends the job gives them their time, a second one ends it at once; the job
+    stops and goes on with ftrun."""
+    with Nodes(context, 2) as nodes:
+        trap = "trap 'echo usr1' USR1; trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
+        job = nodes.sh("node1", 2, trap)
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        job.interrupt(signal.SIGUSR1)
+        eventually(lambda: job.output.text.count("usr1\n") == 2, "the signal", 20)
+        job.interrupt(signal.SIGTSTP)
+        ranks = [pid for pid in nodes.nodes[1].named("sh")]
+        # One of them may be about to become a sleep, for which nobody waits who is stopped.
+        states = lambda: {found[0] for pid in ranks if (found := proc.stat(pid))} - {"Z"}
+        eventually(lambda: states() == {"T"}, "the ranks to stop", 20)
+        # Who has entered the node for ftrun stops once that has. A SIGCONT that comes earlier finds nobody stopped.
+        eventually(lambda: proc.stat(job.process.pid)[0] == "T", "the stop", 20)
+        job.interrupt(signal.SIGCONT)
+        os.kill(job.process.pid, signal.SIGCONT)
+        eventually(lambda: "T" not in states(), "the ranks to go on", 20)
+        job.interrupt(signal.SIGTERM)
+        ended(job, 5)
+        check(job.output.text.count("saved\n") == 2, job.output.text)
+        job = nodes.sh("node1", 2, "trap '' TERM; echo ready; while :; do sleep 0.05; done")
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        job.interrupt(signal.SIGTERM)
+        eventually(lambda: "the ranks have had SIGTERM and have" in job.err, "a word on the time that they have", 20)
+        job.interrupt(signal.SIGTERM)
+        ended(job, 143, "ftrun: the ranks have had SIGTERM", "SIGTERM came again: everything was killed")
+        nodes.empty(nodes.nodes[1])
+
+
+def served(nodes, number):
+    """The process that serves the only connection of a job that the daemon of a node has."""
+    daemon = nodes.daemons[number].process.pid
+    (found,) = [pid for pid in nodes.nodes[number].pids() if (stat := proc.stat(pid)) and stat[1] == daemon]
+    return found
+
+
+@scenario("hosts-daemon-dies", cluster=True, timeout=90)
+def daemon_dies(context):
+    """The end of daemons, by SIGKILL and on both nodes, is no job's end: input, output, signals, a recovery and the status come through as if
+    nothing had happened, and daemons that are started again name the job as long as it is there."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 2) as nodes:
+        go, data = context.work / "go", os.urandom(1 << 20) * 4
+        read, write = os.pipe()
+        trap = f"trap 'echo usr1' USR1; echo ready; [ $FT_RANK = 0 ] && md5sum; until [ -e {go} ]; do sleep 0.05; done; seq 20000"
+        job = nodes.sh("node0,node1", 2, trap, stdin=read)
+        os.close(read)
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        for daemon in nodes.daemons:
+            daemon.kill()
+        with os.fdopen(write, "wb") as feed:
+            feed.write(data)
+        eventually(lambda: hashlib.md5(data).hexdigest() in job.output.text, "rank 0 to have read all", 20)
+        job.interrupt(signal.SIGUSR1)
+        eventually(lambda: job.output.text.count("usr1\n") == 2, "the signal", 20)
+        for daemon in nodes.daemons:
+            daemon.start()
+            check("\njobs    ftrun-node0-" in daemon.status()[1], daemon.status()[1])
+        go.touch()
+        ended(job, 0)
+        check(sorted(job.output.text.split()).count("20000") == 2 and len(job.output.text.splitlines()) == 40005, job.output.text[-200:])
+        for daemon in nodes.daemons:
+            eventually(lambda: "\njobs    none\n" in daemon.status()[1], "no job in the status", 20)
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.compute:3"])
+        job.on = nodes.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        nodes.daemons[1].kill()
+        job.kill(victim)
+        job.expect(0, alone.output)
+        check(job.restored == [5], f"restored {job.restored}: {job.err}")
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+@scenario("hosts-slow-reader", cluster=True, timeout=120)
+def slow_reader(context):
+    """A reader of ftrun's output that stands still for longer than any network does holds the job up, and does no more; a network that is cut
+    meanwhile is noticed all the same."""
+    with Nodes(context, 2) as nodes:
+        go = context.work / "go"
+        script = (f"set -o pipefail; ftrun -n 1 --hosts node1 /bin/sh -c 'seq 4000000; echo end >&2' |"
+                  f" {{ until [ -e {go} ]; do sleep 0.05; done; md5sum; }}")
+        expected = hashlib.md5("".join(f"{n}\n" for n in range(1, 4000001)).encode()).hexdigest()
+        for cut in (False, True):
+            go.unlink(missing_ok=True)
+            job = context.start(["/bin/bash", "-c", script], on=nodes.nodes[0])
+            far = nodes.nodes[1]
+            eventually(lambda: any("pipe_write" in proc.waits_in(pid) for pid in far.named("seq")), "the writer to wait", 20)
+            if cut:
+                far.cut("store")
+                nodes.empty(far, 40)
+            else:
+                # TCP gives a peer up after 15 s that takes nothing, by what the daemons tell it.
+                time.sleep(20)
+                check(job.process.poll() is None and far.named("seq"), f"the job has ended: {job.err}")
+            go.touch()
+            ended(job, 1 if cut else 0, *(["node node1: the link to the part of the job there broke"] if cut else ["end"]))
+            check(cut or job.output.text.split() == [expected, "-"], job.output.text)
+
+
+@scenario("hosts-last-words", cluster=True)
+def last_words(context):
+    """What a part has said before it ended, its status with it, comes through, also when an order meets it that can reach nobody any more."""
+    with Nodes(context, 2) as nodes:
+        go = context.work / "go"
+        job = nodes.sh("node1", 1, f"echo ready; until [ -e {go} ]; do sleep 0.05; done; seq 5000; echo last; exit 7")
+        eventually(lambda: job.output.text == "ready\n", "the rank", 20)
+        link, far = served(nodes, 1), nodes.nodes[1]
+        proc.freeze(link)
+        go.touch()
+        # It buries its child when it runs again.
+        alive = lambda: [pid for pid in far.pids() if proc.alive(pid) and proc.uid(pid) == nodes.cluster.user.pw_uid]
+        eventually(lambda: not alive(), "the part to end", 20)
+        job.interrupt(signal.SIGUSR1)
+        eventually(lambda: unread(far), "the order to lie before it", 20)
+        os.kill(link, signal.SIGCONT)
+        ended(job, 7, "rank 0")
+        check(job.output.text.split() == ["ready", *(str(n) for n in range(1, 5001)), "last"], job.output.text[-200:])
+
+
+def connections(node):
+    """Those of the port of its daemon, or to another's: state (1 is established) and bytes that nobody has read."""
+    rows = [line.split() for line in node.run("/bin/cat", "/proc/net/tcp")[1].splitlines()[1:]]
+    return [(int(row[3], 16), int(row[4].split(":")[1], 16)) for row in rows if "2600" in (row[1][-4:], row[2][-4:])]
+
+
+def unread(node):
+    """Whether something lies before its daemon."""
+    return any(state == 1 and bytes for state, bytes in connections(node))
+
+
+@scenario("hosts-signal-at-start", cluster=True)
+def signal_at_start(context):
+    """A signal that ends the job before it has begun: 128 and the signal, one sentence, nothing is left; any other one changes nothing."""
+    with Nodes(context, 2) as nodes:
+        far = nodes.daemons[1].process.pid
+        for number in (signal.SIGCONT, signal.SIGUSR1, signal.SIGTERM):
+            proc.freeze(far)
+            job = nodes.sh("node1", 1, "echo begun")
+            eventually(lambda: any(state == 1 for state, _ in connections(nodes.nodes[0])), "the daemons to speak", 20)
+            job.interrupt(number)
+            if number == signal.SIGTERM:
+                ended(job, 143, "ftrun: SIGTERM came before the job had begun")
+            else:
+                # It is taken, and nothing comes of it.
+                eventually(lambda: not pending(job.launcher, number), "the signal to be read", 10)
+            os.kill(far, signal.SIGCONT)
+            if number != signal.SIGTERM:
+                ended(job, 0)
+                check((job.output.text, job.err) == ("begun\n", ""), f"{job.output.text}{job.err}")
+            for node in nodes.nodes:
+                nodes.empty(node)
+            eventually(lambda: not any(state == 1 for state, _ in connections(nodes.nodes[0])), "the end of the links", 20)
+
+
+def pending(pid, number):
+    """Whether a process has not read a signal yet that was sent to it."""
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in re.findall(r"^S(?:hd|ig)Pnd:\s+(\w+)$", status, re.M))
+
+
+@scenario("hosts-stands-still", cluster=True, timeout=120, each=[{"who": "daemon"}, {"who": "daemon-of-input"}, {"who": "part"}])
+def stands_still(context, who):
+    """Nobody waits for ever: a daemon that does not answer, whether something is to be told or not, and a part that does not say that it has ended, end ftrun with a sentence that says
+    so; nothing is left when they run again."""
+    with Nodes(context, 2) as nodes:
+        if who.startswith("daemon"):
+            feeder = subprocess.Popen(["cat", "/dev/zero"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            source = feeder.stdout if who == "daemon-of-input" else subprocess.DEVNULL
+            job = nodes.sh("node1", 1, "echo ready; cat >/dev/null; exec sleep 600", stdin=source)
+            feeder.stdout.close()
+            eventually(lambda: job.output.text == "ready\n", "the rank", 20)
+            near = served(nodes, 0)
+            proc.freeze(near)
+            ended(job, 1, "this node's ftd has not answered for 10 s: the job was ended on all nodes")
+            feeder.wait(10)
+            os.kill(near, signal.SIGCONT)
+        else:
+            go = context.work / "go"
+            script = f"echo ready; [ $FT_RANK = 0 ] && {{ until [ -e {go} ]; do sleep 0.05; done; exit 7; }}; sleep 600"
+            job = nodes.sh("node0,node1", 2, script, hurry=6)
+            eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+            part = nodes.nodes[1].named("ftrun")
+            proc.freeze(*part)
+            go.touch()
+            ended(job, 7, "node1 did not say in time that nothing is left of the job there")
+            for pid in part:
+                os.kill(pid, signal.SIGCONT)
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+@scenario("hosts-user-stops", cluster=True)
+def user_stops(context):
+    """Whatever a user stops on a node is the user's: the daemon there answers others, and starts their jobs."""
+    storm = ("import os, signal, time; end = time.monotonic() + 100\n"
+             "while time.monotonic() < end:\n try: os.kill(-1, signal.SIGSTOP)\n except ProcessLookupError: pass\n")
+    with Nodes(context, 2) as nodes:
+        # What it stops by this is all that is the user's on that node: ftrun stands on the other one.
+        stopper = nodes.nodes[1].start("/usr/bin/python3", "-c", storm, user=nodes.cluster.user)
+        jobs = []
+        for _ in range(4):
+            # More at a time are not one user's. What stops them has a moment of some microseconds for it with each.
+            jobs += (these := [nodes.sh("node1", 1, "true") for _ in range(15)])
+            deadline = time.monotonic() + 3
+            while any(job.process.poll() is None for job in these) and time.monotonic() < deadline:
+                status, out, err = nodes.daemons[1].status()
+                check(status == 0, f"the daemon stands still with what the user has stopped: {status} {out}{err}")
+            for job in these:
+                # Some were never stopped.
+                with contextlib.suppress(ProcessLookupError):
+                    job.interrupt(signal.SIGKILL)
+        stopper.kill()
+        for pid in nodes.nodes[1].pids():
+            if proc.uid(pid) == nodes.cluster.user.pw_uid:
+                os.kill(pid, signal.SIGKILL)
+        for job in jobs:
+            job.wait(20)
+
+
+WHO = [{"who": who} for who in ("ftrun", "launcher", "link", "far-link", "part", "network")]
+
+
+@scenario("hosts-deaths", cluster=True, each=WHO, timeout=90)
+def deaths(context, who):
+    """Whoever dies of ftrun, the processes that serve its connections and a part takes the job along on its node, in bounded time and with a sentence where anybody is left to
+    say it; so does a network that is cut."""
+    with Nodes(context, 2) as nodes:
+        # Daemons of the ranks, too.
+        job = nodes.sh("node1", 2, "setsid sleep 600 & echo ready; sleep 601")
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        eventually(lambda: nodes.of_job(nodes.nodes[1]).count("sleep") == 4, "the ranks' own processes", 20)
+        far = nodes.nodes[1]
+        match who:
+            case "ftrun":
+                os.kill(job.pid, signal.SIGKILL)
+                ended(job, -9)
+            case "launcher":
+                os.kill(job.launcher, signal.SIGKILL)
+                ended(job, 137, "the launcher of this job was killed by SIGKILL")
+            case "link":
+                os.kill(served(nodes, 0), signal.SIGKILL)
+                ended(job, 1, "this node's ftd is gone", "the job was ended on all nodes")
+            case "far-link":
+                os.kill(served(nodes, 1), signal.SIGKILL)
+                ended(job, 1, "node node1: the link to the part of the job there broke")
+            case "part":
+                (first,) = [pid for pid in far.named("ftrun") if proc.name(proc.stat(pid)[1]) != "ftrun"]
+                os.kill(first, signal.SIGKILL)
+                ended(job, 1, "node node1: the link to the part of the job there broke")
+            case "network":
+                far.cut("store")
+                ended(job, 1, "node node1: the link to the part of the job there broke", patience=60)
+        nodes.empty(far, 40 if who == "network" else 10)
+        nodes.empty(nodes.nodes[0])
+
+
+@scenario("hosts-refused", cluster=True)
+def refused(context):
+    """What keeps a job from starting is one sentence that names the node, and nothing is started anywhere: no daemon, an unknown node, too few
+    slots, no program, no directory, another build, root, no certificates."""
+    with Nodes(context, 2) as nodes:
+        def says(status, words, *arguments, **more):
+            got, out, err = nodes.short(*arguments, **more)
+            check(got == status and out == "" and words in err, f"{got}, '{out}', '{err}': not {status}, '{words}'")
+            check(err.startswith("ftrun: ") and err.count("\n") == 1, f"not one sentence: {err}")
+
+        says(1, "there is no node node7: no ftd has that name in etcd (/ftd/nodes/node7)", "node1,node7", 2, "true")
+        says(2, "-n 4 needs as many slots, and the nodes have 3 (node0:1,node1:2)", "node0:1,node1:2", 4, "true")
+        says(2, "--hosts: 'node0,,' is not a list of nodes", "node0,,", 4, "true")
+        own = context.work / "own"
+        own.write_text("#!/bin/sh\necho x\n")
+        # On the first node alone.
+        nodes.nodes[0].run("/bin/mkdir", "/run/deep")
+        nodes.nodes[0].run("/bin/cp", "/bin/true", "/run/deep/program")
+        says(127, "node node1: there is no program /run/deep/program", "node0,node1", 2, "/run/deep/program")
+        says(126, f"node node1: {own} is not executable", "node1", 2, own)
+        says(1, "node node1: --chdir: /run/deep: No such file", "node0,node1", 2, "true", options=["--chdir", "/run/deep"])
+        there = ["/bin/sh", "-c", f"cd /run/deep && exec {context.prefix}/bin/ftrun -n 2 --hosts node1 true"]
+        got = nodes.nodes[0].run(*there, user=nodes.cluster.user)
+        check(got == (1, "", "ftrun: node node1: the working directory: /run/deep: No such file or directory (os error 2)\n"), f"{got}")
+        many = context.work / "many"
+        many.write_text("".join(f"n{number}\n" for number in range(5000)))
+        ftrun = context.prefix / "bin" / "ftrun"
+        hostfile = [ftrun, "-n", "1", "--hostfile", many, "true"]
+        got = nodes.nodes[0].run(*hostfile, user=nodes.cluster.user)
+        check(got == (1, "", "ftrun: a job has at most 4096 nodes, and 5000 are named: give each more ranks\n"), f"{got}")
+        far = nodes.nodes[1]
+        far.run("/bin/sh", "-c", "echo maintenance until noon > /run/nologin")
+        says(1, "node node1: users are not let in there now (/run/nologin: maintenance until noon)", "node1", 2, "true")
+        far.run("/bin/rm", "/run/nologin")
+        # What a site's administrator says, on this node alone.
+        far.run("/bin/sh", "-c", "mkdir /run/pam && cp -r /etc/pam.d/. /run/pam && mount --bind /run/pam /etc/pam.d")
+        far.run("/bin/sh", "-c", "echo 'account required pam_deny.so' > /etc/pam.d/ftd")
+        says(1, "node node1: ftdtest may not start jobs there (/etc/pam.d/ftd: ", "node0,node1", 2, "true")
+        far.run("/bin/sh", "-c", "echo 'account required pam_permit.so' > /etc/pam.d/ftd")
+        check(nodes.short("node1", 1, "hostname") == (0, "node1\n", ""), "whom PAM lets in")
+        says(1, "no ftd answers on /no/such: No such file", "node1", 2, "true", env={"FT_DAEMON": "/no/such"})
+        status, out, err = nodes.nodes[0].run(ftrun, "-n", "1", "--hosts", "node1", "true")
+        check((status, out) == (1, "") and err == "ftrun: root may not start jobs here (jobs.root in ftd.toml)\n", f"{status} {out}{err}")
+        status, out, err = nodes.nodes[0].run(ftrun, "--part", "x", user=nodes.cluster.user)
+        check(status == 1 and "--part is for ftd alone" in err, f"{status} {out}{err}")
+        for node in nodes.nodes:
+            nodes.empty(node)
+    with Nodes(context, 2, peers=lambda node: "") as nodes:
+        status, out, err = nodes.short("node1", 1, "true")
+        words = "node node1 cannot be asked: this node's ftd has no certificates for that; set peers.ca-file"
+        check(status == 1 and out == "" and words in err, f"{status} {out}{err}")
+        # Nobody is to be asked.
+        status, out, err = nodes.short("node0", 2, "hostname")
+        check((status, out, err) == (0, "node0\nnode0\n", ""), f"{status} {out}{err}")
+
+
+def authority(directory, name):
+    """A CA; certificates of it are made by `certify`."""
+    directory.mkdir(exist_ok=True)
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    openssl(directory, f"req -x509 {key} -days 2 -subj /CN={name} -keyout {name}.key -out {name}.pem")
+
+
+def certify(directory, authority, name, alternative=None):
+    """A certificate for that name, as a server's and a client's."""
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
+    (directory / "extensions").write_text(f"subjectAltName=DNS:{alternative or name}\nextendedKeyUsage=serverAuth,clientAuth\n")
+    openssl(directory, f"req {key} -subj /CN={name} -keyout {name}.key -out {name}.csr")
+    openssl(directory, f"x509 -req -in {name}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -days 2 -extfile extensions -out {name}.pem")
+    (directory / f"{name}.key").chmod(0o600)
+
+
+def openssl(directory, words):
+    run = subprocess.run(["openssl", *words.split()], cwd=directory, capture_output=True, text=True)
+    check(run.returncode == 0, f"openssl {words}: {run.stderr}")
+
+
+@scenario("hosts-certificates", cluster=True)
+def certificates(context):
+    """Daemons speak with each other over TLS; a certificate of another CA, one for another name, and none at all are refused with a sentence at
+    both ends, and nothing is started; a renewed certificate counts from the next job on."""
+    pki = context.work / "pki"
+    authority(pki, "site")
+    authority(pki, "other")
+    for name in ("node0", "node1", "node2"):
+        certify(pki, "site", name)
+    paths = lambda name, ca="site": f'ca-file = "{pki}/{ca}.pem"\ncert-file = "{pki}/{name}.pem"\nkey-file = "{pki}/{name}.key"\n'
+    with Nodes(context, 3, peers=lambda node: paths(node.name)) as nodes:
+        def refuses(*words):
+            status, out, err = nodes.short("node1", 1, "hostname")
+            check((status, out) == (1, ""), f"{status} {out}{err}")
+            for word in ("ftrun: the ftd of node node1 cannot be reached (198.18.1.2:9728: ", *words):
+                check(word in err, f"'{word}' is not in '{err}'")
+
+        def works(host):
+            got = nodes.short(host, 1, "hostname")
+            check(got == (0, f"{host}\n", ""), f"{got}")
+
+        for host in ("node1", "node0", "node2"):
+            works(host)
+        certify(pki, "other", "node1")
+        refuses("invalid peer certificate: UnknownIssuer")
+        certify(pki, "site", "node1", alternative="node9")
+        refuses("certificate not valid for name")
+        certify(pki, "site", "node1")
+        works("node1")
+        # The one that dials.
+        certify(pki, "other", "node0")
+        refuses()
+        nodes.daemons[1].says("who dialled as another node's ftd was turned away", "invalid peer certificate")
+        dial = ("import socket; s = socket.create_connection(('198.18.1.2', 9728), 5); s.sendall(b'ftdwire\\n' + bytes(8)); print(len(s.recv(100)))")
+        nodes.nodes[2].run("/usr/bin/python3", "-c", dial)
+        nodes.daemons[1].says("who dialled as another node's ftd was turned away", times=2)
+        counted = lambda reason: nodes.daemons[1].number(f'ftd_peer_refused_total{{reason="{reason}"}}')
+        eventually(lambda: counted("certificate") >= 2, "them to be counted", 20)
+        # Who says nothing keeps nobody out.
+        certify(pki, "site", "node0")
+        crowd = ("import socket, sys, time; all = [socket.create_connection(('198.18.1.2', 9728), 5) for _ in range(1500)]; print('here', flush=True)\n"
+                 "time.sleep(60)")
+        silent = nodes.nodes[2].start("/usr/bin/python3", "-c", crowd, stdout=subprocess.PIPE, text=True)
+        check(silent.process.stdout.readline() == "here\n", "the silent")
+        works("node1")
+        eventually(lambda: counted("limit") >= 1000, "the silent to be counted", 20)
+        silent.kill()
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+@scenario("hosts-two-nodes", cluster=True, timeout=120)
+def two_nodes(context):
+    """One job on two nodes: the ranks fill the nodes in order; all that they say comes once; one status and one reason; signals reach all; the
+    death of ftrun ends it everywhere."""
+    with Nodes(context, 2) as nodes:
+        script = 'echo "$FT_RANK $(hostname) $FT_LOCAL_RANK $FT_SIZE"; [ $FT_RANK = 0 ] && cat; exit 0'
+        feeder = subprocess.Popen(["echo", "for rank 0"], stdout=subprocess.PIPE)
+        job = nodes.sh("node0:3,node1:2", 5, script, stdin=feeder.stdout)
+        ended(job, 0)
+        said = sorted(job.output.text.splitlines())
+        check(said == ["0 node0 0 5", "1 node0 1 5", "2 node0 2 5", "3 node1 0 5", "4 node1 1 5", "for rank 0"], f"{said}")
+        check(job.err == "", job.err)
+        for node in nodes.nodes:
+            nodes.empty(node)
+        job = nodes.sh("node0,node1", 4, "[ $FT_RANK = 3 ] && { sleep 0.3; exit 7; }; echo ready; sleep 600")
+        check(job.wait(30) == 7, f"{job.wait()}: {job.err}")
+        check(job.err.count("rank 3") == 1, f"not one reason: {job.err}")
+        job = nodes.sh("node0,node1", 4, "trap 'echo saved; exit 5' TERM; echo ready; while :; do sleep 0.05; done")
+        eventually(lambda: job.output.text.count("ready\n") == 4, "the ranks", 20)
+        job.interrupt(signal.SIGTERM)
+        ended(job, 5)
+        check(job.output.text.count("saved\n") == 4, job.output.text)
+        # What a job needs of a node is for the ranks there, not for all.
+        for daemon in nodes.daemons:
+            resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE, (200, 200))
+        job = nodes.sh("node0,node1", 20, "echo $FT_RANK")
+        ended(job, 0)
+        check(sorted(map(int, job.output.text.split())) == list(range(20)), job.output.text)
+        job = nodes.sh("node0,node1", 4, "setsid sleep 600 & echo ready; sleep 601")
+        eventually(lambda: job.output.text.count("ready\n") == 4, "the ranks", 20)
+        os.kill(job.pid, signal.SIGKILL)
+        ended(job, -9)
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+@scenario("hosts-mpi", cluster=True, timeout=120, each=[{"mpi": "openmpi4"}, {"mpi": "openmpi5"}, {"mpi": "mpich5"}])
+def mpi_over_nodes(context, mpi):
+    """An MPI program over two nodes computes what it does on one; with --ft=reinit it survives the death of a rank on the other node with its
+    state, and the block is printed once."""
+    mpi = context.mpi(mpi)
+    with Nodes(context, 2) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        check(len(alone.output.results) == 1, alone.output.text)
+        for ft in ("none", "reinit"):
+            job = context.ftrun(mpi, 4, program, ft=ft, options=["--hosts", "node0,node1"], on=nodes.nodes[0],
+                                gates=["app.compute:3"] if ft == "reinit" else [])
+            if ft == "reinit":
+                job.on = nodes.nodes[1]
+                victim = job.at_gate("app.compute", 3)
+                check(victim in nodes.nodes[1].pids(), "the rank is not on the node")
+                job.kill(victim)
+            job.expect(0, alone.output)
+            check(job.restored == ([5] if ft == "reinit" else []), f"restored {job.restored}: {job.err}")
+            check(job.err.count("ftd: recovery, epoch") == len(job.restored), job.err)
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+# With two cards of which one is the store's, Open MPI would use both, and a cut of one is not what these scenarios are about.
+ONE_CARD = {"OMPI_MCA_btl_tcp_if_include": "mpi", "FI_TCP_IFACE": "mpi"}
+
+
+@scenario("hosts-cancel-after-loss", cluster=True, timeout=90)
+def cancel_after_loss(context):
+    """A job that has survived the loss of a node and is cancelled then ends as cancelled, and not for the node."""
+    with Nodes(context, 3) as nodes:
+        job = nodes.sh("node0:1,node1:1,node2:1", 2, "echo ready; sleep 600", ft="reinit")
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        nodes.nodes[1].crash()
+        eventually(lambda: job.output.text.count("ready\n") == 4, "the ranks of the next world", 40)
+        job.interrupt(signal.SIGTERM)
+        ended(job, 143, "node node1: the link to the part of the job there broke")
+        for node in (nodes.nodes[0], nodes.nodes[2]):
+            nodes.empty(node)
+
+
+@scenario("hosts-one-network", cluster=True)
+def one_network(context):
+    """A cluster with one network, which is MPI's and the store's, has one address of each daemon for both."""
+    with Nodes(context, 2, network="mpi") as nodes:
+        check(nodes.short("node1", 1, "hostname") == (0, "node1\n", ""), "the other node")
+
+
+# The first of eight nodes and this one do not observe each other (ftd-core's ring).
+UNOBSERVED = 5
+
+
+@scenario("hosts-cut-link", cluster=True, timeout=180, each=[{"mpi": "openmpi5"}, {"mpi": "mpich5"}])
+def cut_link(context, mpi):
+    """The link between the agents of two nodes of eight is cut, of which neither observes the other, and a rank dies: the recovery, and all that
+    MPI_Init tells there, goes through other nodes, nobody is taken for dead, and the result is that of the undisturbed run."""
+    mpi = context.mpi(mpi)
+    with Nodes(context, 8) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 8, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        # MPI itself goes over the other network: what a cut of its own link does to it is not ftd's.
+        job = context.ftrun(mpi, 8, program, options=["--hosts", nodes.each_one()], on=nodes.nodes[0], gates=["app.compute:3"],
+                            env={name: "store" for name in (*ONE_CARD, "UCX_NET_DEVICES", "MPICH_NETWORK_IFACE")})
+        job.on = nodes.nodes[3]
+        victim = job.at_gate("app.compute", 3)
+        check(victim in nodes.nodes[3].pids(), "the rank is not on the node")
+        one, other = nodes.nodes[0], nodes.nodes[UNOBSERVED]
+        nodes.cluster.cut_link(one, other, "mpi")
+        pairs = {(a.number, b.number) for a in nodes.nodes for b in nodes.nodes if a is not b}
+        cut = {(one.number, other.number), (other.number, one.number)}
+        check(nodes.cluster.arrives("mpi", pairs - cut) == pairs - cut, "another link is cut than the one that was meant")
+        job.kill(victim)
+        job.expect(0, alone.output)
+        check(job.restored == [5] and "was silent" not in job.err, f"restored {job.restored}: {job.err}")
+        check(nodes.cluster.arrives("mpi", pairs - cut) == pairs - cut, "the link was not cut all the time")
+        for node in nodes.nodes:
+            nodes.empty(node)
