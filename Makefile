@@ -8,10 +8,14 @@ DESTDIR ?=
 CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 
-# Where scripts/install-deps.sh puts the MPIs that come as wheels.
+# Where scripts/install-deps.sh puts the MPIs, and the etcd, that come as wheels.
 mpis      := $(or $(FTD_TEST_PREFIX),/var/lib/ftd-test)
 release   := $(CARGO_TARGET_DIR)/release
 version   := $(shell sed -n '/workspace.package/,/^$$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
+# make, the shell lines below and pkg-config take a blank for the end of a name.
+ifneq ($(words $(PREFIX)) $(words $(DESTDIR)),$(if $(PREFIX),1,0) $(if $(DESTDIR),1,0))
+$(error PREFIX and DESTDIR may hold no blanks (now: '$(PREFIX)' '$(DESTDIR)'): name another directory)
+endif
 # Absolute: ftd-client.pc names it, and programs find the library by it.
 prefix    := $(abspath $(PREFIX))
 bindir     = $(DESTDIR)$(prefix)/bin
@@ -19,9 +23,11 @@ libdir     = $(DESTDIR)$(prefix)/lib
 libexecdir = $(DESTDIR)$(prefix)/libexec/ftd
 includedir = $(DESTDIR)$(prefix)/include
 mandir     = $(DESTDIR)$(prefix)/share/man
+unitdir    = $(DESTDIR)$(prefix)/lib/systemd/system
+sharedir   = $(DESTDIR)$(prefix)/share/ftd
 docdir     = $(DESTDIR)$(prefix)/share/doc/ftd
 
-.PHONY: build demo test check licences subjects specification documented rooms scenarios sim soak bench install clean
+.PHONY: build demo test check licences subjects specification documented rooms scenarios sim soak bench install uninstall clean
 
 build:
 	scripts/install-deps.sh build
@@ -36,8 +42,8 @@ demo:
 test:
 	scripts/install-deps.sh test
 	$(MAKE) --no-print-directory check
-	$(CARGO) build --release --workspace
-	FT_TEST_OMPI5=$(mpis)/openmpi5 FT_TEST_MPICH5=$(mpis)/mpich5 FT_TEST_IMPI=$(mpis)/impi $(CARGO) test --workspace
+	FT_TEST_OMPI5=$(mpis)/openmpi5 FT_TEST_MPICH5=$(mpis)/mpich5 FT_TEST_IMPI=$(mpis)/impi \
+		FT_TEST_ETCD35=$(mpis)/etcd35/bin/etcd CARGO="$(CARGO)" $(PYTHON) scripts/crates.py --release
 	$(MAKE) --no-print-directory scenarios
 
 check: licences subjects specification documented rooms
@@ -58,7 +64,7 @@ specification:
 documented:
 	$(PYTHON) scripts/documented.py
 
-# No files of ftd-core or ft-agent import each other in a circle, and their functions fit on a screen.
+# No files of ftd-core, ft-agent, ftd or ft-ship import each other in a circle, and their functions fit on a screen.
 rooms:
 	$(PYTHON) scripts/rooms.py
 
@@ -83,16 +89,17 @@ bench:
 
 # Installs what `make` built; builds nothing itself, so that it can run as root after an ordinary user's build.
 install:
-	@for file in ftrun ft-agent ft-shepherd ft-pmix libft_preload.so libftd_client.so libftd_client.a; do \
+	@for file in ftd ftrun ft-agent ft-shepherd ft-pmix ft-ship libft_preload.so libftd_client.so libftd_client.a; do \
 		if [ ! -e "$(release)/$$file" ]; then \
 			echo "make install: $(release)/$$file is not there: this installs what \`make\` has built, so run \`make\` first" >&2; \
 			exit 1; \
 		fi; \
 	done
-	install -d $(bindir) $(libdir)/pkgconfig $(libexecdir) $(includedir) $(mandir)/man1 $(mandir)/man3
+	install -d $(bindir) $(libdir)/pkgconfig $(libexecdir) $(includedir) $(mandir)/man1 $(mandir)/man3 $(mandir)/man5 $(mandir)/man8
+	install -d $(unitdir) $(sharedir)
 	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo $(docdir)/examples/walk
-	install -m 755 $(release)/ftrun $(bindir)/
-	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(libexecdir)/
+	install -m 755 $(release)/ftrun $(release)/ftd $(bindir)/
+	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(release)/ft-ship $(libexecdir)/
 	install -m 755 $(release)/libft_preload.so $(libexecdir)/
 	install -m 755 $(release)/libftd_client.so $(libdir)/libftd_client.so.0
 	strip --strip-unneeded $(libdir)/libftd_client.so.0
@@ -102,14 +109,24 @@ install:
 	install -m 644 ftd-client/include/ft.h $(includedir)/
 	install -m 644 ftd-client/fortran/ft.f90 $(includedir)/
 	sed -e 's|@PREFIX@|$(prefix)|' -e 's|@VERSION@|$(version)|' ftd-client/ftd-client.pc.in > $(libdir)/pkgconfig/ftd-client.pc
-	for page in docs/man/*.[13]; do \
+	for page in docs/man/*.[1358]; do \
 		if [ -e "$$page" ]; then install -m 644 "$$page" $(mandir)/man$${page##*.}/ || exit 1; fi; \
 	done
-	install -m 644 docs/guide.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(docdir)/
+	install -m 644 docs/guide.md docs/admin.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(docdir)/
+	sed -e 's|@BINDIR@|$(prefix)/bin|' deploy/systemd/ftd.service.in > $(unitdir)/ftd.service
+	chmod 644 $(unitdir)/ftd.service
+	install -m 644 deploy/ftd.toml $(sharedir)/
 	install -m 644 examples/README.md $(docdir)/examples/
 	install -m 644 examples/heat2d/heat2d.c examples/heat2d/heat2d.f90 $(docdir)/examples/heat2d/
 	install -m 644 examples/montecarlo/montecarlo.c $(docdir)/examples/montecarlo/
 	install -m 644 examples/walk/walk.py $(docdir)/examples/walk/
+
+# Takes away what `install` puts there, and the directories that are ftd's own. Jobs that run from there end with their next failure.
+uninstall:
+	rm -f $(bindir)/ftrun $(bindir)/ftd $(unitdir)/ftd.service $(libdir)/libftd_client.so.0 $(libdir)/libftd_client.so $(libdir)/libftd_client.a $(libdir)/pkgconfig/ftd-client.pc
+	rm -f $(includedir)/ft.h $(includedir)/ft.f90
+	for page in docs/man/*.[1358]; do rm -f $(mandir)/man$${page##*.}/$${page##*/}; done
+	rm -rf $(libexecdir) $(docdir) $(sharedir)
 
 clean:
 	$(CARGO) clean

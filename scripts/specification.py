@@ -10,6 +10,7 @@ noticed is tried out, with all of them, whenever this runs.
 
 import collections
 import fnmatch
+import functools
 import pathlib
 import re
 import subprocess
@@ -64,6 +65,7 @@ def skips(text):
     return re.findall(r"^\| `([^`]+)` \|", text.partition("## Skips that are allowed")[2], re.M)
 
 
+@functools.cache
 def meets(name, pattern):
     """Whether a row that says `pattern` means this scenario."""
     return name == pattern or name.startswith(f"{pattern}/") or fnmatch.fnmatch(name, pattern)
