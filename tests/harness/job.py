@@ -201,10 +201,12 @@ class Context:
         return left
 
     def is_of_nobody(self, line):
-        """An MPI makes some pages of System V memory while it is loaded and in MPI_Init. Where the scenario takes the preload away
-        nobody notes them, and a process that is ended at that moment leaves them (guide: what the preload does not see)."""
-        key, _, _, size, _, _, attached, *_ = line.split()
-        return self.name.startswith(UNSEEN) and (key, attached) == ("0", "0") and int(size) <= 1 << 16
+        """An MPI makes System V memory while it is loaded and in MPI_Init: some pages, and UCX pools of four megabytes. Where the
+        scenario takes the preload away nobody notes it, and a process that is ended at that moment leaves it (guide: what the
+        preload does not see)."""
+        key, _, _, size, creator, _, attached, *_ = line.split()
+        of_nobody = (key, attached) == ("0", "0") and not proc.alive(int(creator))
+        return self.name.startswith(UNSEEN) and of_nobody and int(size) <= 8 << 20
 
     def is_probe(self, path):
         """Likewise: Open MPI 4 tries out shared memory with a file that it removes at once."""
