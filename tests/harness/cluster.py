@@ -117,10 +117,9 @@ class Cluster:
         other.lose_no_more(one, network)
 
     def all_down(self, network):
-        """The switch of a network fails: every port."""
-        for node in self.machines:
-            if network in node.networks:
-                node.cut(network)
+        """The switch of a network fails: every port, at once."""
+        on = [node for node in self.machines if network in node.networks and node.init is not None]
+        _ip(*(line for node in on for line in node.cut_lines(network)))
 
     def arrives(self, network, expected, patience=5.0):
         """The pairs of nodes, by number, of which the first one's datagrams come to the second one: what is expected is waited for."""
@@ -323,8 +322,12 @@ class Node:
 
     def cut(self, network):
         """Nothing from it comes through, and nothing to it; its own card notices nothing."""
+        _ip(*self.cut_lines(network))
+
+    def cut_lines(self, network):
+        """What does that at the switch."""
         self._cut.add(network)
-        self._detach(network)
+        return [f"link set {self._port(network)} nomaster"]
 
     def heal(self, network):
         """It is in that network again."""
@@ -346,16 +349,26 @@ class Node:
         _ip(self._way_to(other, network), node=self)
 
     def cut_way(self, network, way):
-        """One direction of its network fails: what it sends (`out`), or what is sent to it (`in`)."""
-        for other in self.cluster.machines:
-            if other is not self and other.init is not None and network in other.networks:
-                (self.lose(other, network) if way == "out" else other.lose(self, network))
+        """One direction of its network fails, with all others at once: what it sends (`out`), or what is sent to it (`in`)."""
+        if way == "out":
+            _ip(*(self._way_to(other, network, NOWHERE) for other in self._others(network)), node=self)
+        else:
+            # What is sent to the address that its card had is nobody's.
+            self._has_card(network, f"06{self.card(network)[2:]}")
 
     def heal_way(self, network):
         """Both directions work."""
-        for other in self.cluster.machines:
-            if other is not self and other.init is not None and network in other.networks:
-                self.cluster.heal_link(self, other, network)
+        self._has_card(network, self.card(network))
+        for other in self._others(network):
+            if other.init is not None:
+                other.lose_no_more(self, network)
+
+    def _others(self, network):
+        return [other for other in self.cluster.machines if other is not self and network in other.networks]
+
+    def _has_card(self, network, address):
+        """Its card has that hardware address. With the old one the kernel forgets all others'."""
+        _ip(f"link set {network} address {address}", *(self._way_to(other, network) for other in self._others(network)), node=self)
 
     # --- what runs on it ------------------------------------------------------------------------------------------
 

@@ -145,19 +145,23 @@ class Context:
         self.jobs.append(job)
         return job
 
-    def reference(self, mpi, size, *command, env=None):
-        """The undisturbed result of a program, from the MPI's own launcher; computed once per run of the tests."""
+    def reference(self, mpi, size, *command, env=None, on=None):
+        """The undisturbed result of a program, from the MPI's own launcher; computed once per run of the tests. `on`: on this node."""
         key = re.sub(r"[^\w.-]", "_", "_".join([mpi.name, str(size), *command, *sorted(map(str, (env or {}).items()))]))
-        path = self.scratch / "build" / f"reference.{key[-150:]}"
+        path = self.scratch / "build" / f"reference.{'' if on is None else 'nodes.'}{key[-150:]}"
+        command, env = mpi.mpiexec(size, *command), self.env(mpi, env or {})
         with open(f"{path}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
-                run = subprocess.run(
-                    mpi.mpiexec(size, *command), env=self.env(mpi, env or {}), cwd=self.work, capture_output=True,
-                    text=True, timeout=60, stdin=subprocess.DEVNULL,
-                )
-                check(run.returncode == 0, f"the undisturbed run of {command} fails: {run.stderr}")
-                path.write_text(run.stdout)
+                if on is None:
+                    run = subprocess.run(
+                        command, env=env, cwd=self.work, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+                    )
+                    status, out, err = run.returncode, run.stdout, run.stderr
+                else:
+                    status, out, err = on.run(*command, user=on.cluster.user, env=env, cwd=self.work, patience=60)
+                check(status == 0, f"the undisturbed run of {command} fails: {err}")
+                path.write_text(out)
         return Output(path.read_text())
 
     # --- afterwards -----------------------------------------------------------------------------------------------
@@ -428,6 +432,11 @@ class Job:
     def go(self, name, rank="-"):
         """Lets whoever waits at the gate go on."""
         self.gate_dir.joinpath(f"{name}.{rank}.go").touch()
+
+    def close_gate(self, name, rank="-"):
+        """Whoever comes to the gate next stands there, as if nobody had been."""
+        for path in (self.gate_path(name, rank), self.gate_dir / f"{name}.{rank}.go"):
+            path.unlink(missing_ok=True)
 
     def kill(self, pid, what=""):
         """SIGKILL, and proof that the process runs no more."""

@@ -45,6 +45,7 @@ def matrix(path, soak):
     """Rows of matrix.toml: the full product, or a pairwise selection of it."""
     dimensions = tomllib.loads(path.read_text())
     impossible = dimensions.pop("impossible", [])
+    dimensions.pop("over-nodes")
 
     def allowed(row):
         return not any(all(row[key] in values for key, values in rule.items()) for rule in impossible)
@@ -52,10 +53,19 @@ def matrix(path, soak):
     return list(pairwise.full(dimensions, allowed)) if soak else pairwise.pairwise(dimensions, allowed)
 
 
+def over_nodes(path, soak):
+    """Pairs of a failure and an MPI, of jobs over several nodes: all of them, or those of `make test`."""
+    table = tomllib.loads(path.read_text())["over-nodes"]
+    impossible = [(pair["failure"], mpi) for pair in table.get("impossible", []) for mpi in pair["mpi"]]
+    pairs = [(failure, mpi) for failure, tested in table["failure"].items() for mpi in (table["mpi"] if soak else tested)]
+    return [{"failure": failure, "mpi": mpi} for failure, mpi in pairs if (failure, mpi) not in impossible]
+
+
 def load(here, soak):
     """All scenarios."""
     sys.modules["harness.registry"].soak = soak
     sys.modules["harness.registry"].rows = matrix(here / "matrix.toml", soak)
+    sys.modules["harness.registry"].pairs = over_nodes(here / "matrix.toml", soak)
     for path in sorted((here / "scenarios").glob("[a-z]*.py")):
         importlib.import_module(f"scenarios.{path.stem}")
     return _all

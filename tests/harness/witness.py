@@ -4,6 +4,7 @@ Nothing is sampled. A process that has been sent SIGKILL does not come back to i
 that does not count as running. Events that the kernel had to drop fail the test, and so does a process whose rank nobody knows."""
 
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -15,39 +16,66 @@ from . import proc
 from .job import Skipped, check
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
-# Per processor, in KiB. A busy second of 16 ranks is some 2 MB.
-BUFFER = 16384
+# Per processor, in KiB. A busy second of 16 ranks is some 2 MB, of such that yield while they wait ten times as much.
+BUFFER = 65536
 NO_TRACE = "the kernel does not trace what it runs"
 SIGKILL = 9
 CLONE_THREAD = 0x10000
-_LINE = re.compile(r"^.{16}-\d+\s+\[\d+\]\s+\S+\s+(\d+\.\d+): (\w+): (.*)$")
-_SWITCH = re.compile(r"prev_comm=(.*) prev_pid=(\d+) prev_prio=\d+ prev_state=\S+ ==> next_comm=(.*) next_pid=(\d+) next_prio")
-_THREAD = re.compile(r"pid=(\d+) comm=.* clone_flags=([0-9a-f]+) oom")
-_KILLED = re.compile(r"sig=9 errno=.* pid=(\d+) grp=")
+_EVENT = re.compile(
+    rb"^.{16}-\d+ +\[\d+\] \S+ +(\d+\.\d+): (?:"
+    rb"sched_switch: prev_comm=(.*?) prev_pid=(\d+) prev_prio=\d+ prev_state=\S+ ==> next_comm=(.*?) next_pid=(\d+) next_prio"
+    rb"|task_newtask: pid=(\d+) comm=.*? clone_flags=([0-9a-f]+) oom"
+    rb"|signal_generate: sig=9 errno=.*? pid=(\d+) grp="
+    rb"|task_rename: pid=(\d+) oldcomm=.*? newcomm=(.*?) oom)", re.M
+)
+
+_BIRTH = re.compile(rb" sched_process_exec: filename=.* pid=(\d+) old_pid=")
 
 
 class Process:
     """One process that has run the program, in seconds of the trace's clock."""
 
+    # What the processors tell comes in turns: an older word may come behind so many newer ones.
+    RECENT = 64
+
     def __init__(self, pid):
         self.pid = pid
         self.role = None
-        self.first = None
-        self.last = None
+        self.first = math.inf
         self.killed = None
-        # Its threads that are on a processor.
-        self.on = set()
+        # The latest words: when which of its threads was put on a processor, or taken from one. And what was said before: when the last
+        # word came, and whether a thread is on a processor by its own last one.
+        self._recent = []
+        self._last = 0.0
+        self._threads = {}
+
+    def ran(self, thread, at, on):
+        """A thread was put on a processor, or taken from one. What it does when it has been killed is the kernel's."""
+        self.first = min(self.first, at)
+        if self.killed is None or at < self.killed:
+            self._recent.append((at, thread, on))
+            if len(self._recent) > 2 * self.RECENT:
+                self._recent.sort()
+                self._last, self._threads = self._after(self._recent[: self.RECENT])
+                del self._recent[: self.RECENT]
+
+    def _after(self, words):
+        last, threads = self._last, dict(self._threads)
+        for at, thread, on in words:
+            last, threads[thread] = max(last, at), on
+        return last, threads
 
     @property
     def until(self):
         """When its program ran last."""
-        if self.killed is not None:
-            return min(self.last, self.killed) if not self.on else self.killed
-        return math.inf if self.on else self.last
+        end = math.inf if self.killed is None else self.killed
+        last, threads = self._after(sorted(word for word in self._recent if word[0] < end))
+        return end if any(threads.values()) else last
 
     def __repr__(self):
         world, rank = self.role or ("?", "?")
-        return f"process {self.pid}, rank {rank} of world {world}"
+        killed = "" if self.killed is None else f", killed at {self.killed:.6f}"
+        return f"process {self.pid}, rank {rank} of world {world} ({self.first:.6f} to {self.until:.6f}{killed})"
 
 
 class Witness:
@@ -56,72 +84,94 @@ class Witness:
     def __init__(self, beginning):
         # A process is called after its program, and the kernel cuts that.
         self.beginning = beginning[:15]
+        self._name = self.beginning.encode()
         self.place = TRACING / "instances" / f"ftd-test-{os.getpid()}"
+        # Whose a process is can be asked for only while it is there: who begins is told apart from the crowd of words.
+        self.births = TRACING / "instances" / f"ftd-test-{os.getpid()}-births"
         self.processes = {}
+        self._roles = {}
         self._threads = {}
-        self._reader = None
+        # Names that threads have given to themselves, and those threads.
+        self._names = set()
+        self._renamed = set()
+        self._readers = []
         self._over = threading.Event()
 
     def __enter__(self):
         if not TRACING.joinpath("events/sched/sched_switch").exists():
             raise Skipped(NO_TRACE)
-        self.place.mkdir()
         try:
-            self._set("trace_clock", "mono")
+            for place in (self.place, self.births):
+                place.mkdir()
+                self._set("trace_clock", "mono", place)
             self._set("buffer_size_kb", str(BUFFER))
-            for event, condition in (
-                ("sched/sched_switch", f'next_comm ~ "{self.beginning}*" || prev_comm ~ "{self.beginning}*"'),
+            self._begin(self.births, _BIRTH, self._born, (("sched/sched_process_exec", f'filename ~ "*/{self.beginning}*"'),))
+            self._begin(self.place, _EVENT, self._take, (
+                ("sched/sched_switch", self._switches()),
+                ("task/task_rename", f'oldcomm ~ "{self.beginning}*"'),
                 ("task/task_newtask", f'comm ~ "{self.beginning}*"'),
                 ("signal/signal_generate", f"sig == {SIGKILL}"),
-            ):
-                self._set(f"events/{event}/filter", condition)
-                self._set(f"events/{event}/enable", "1")
-            self._reader = threading.Thread(target=self._read)
-            self._reader.start()
+            ))
         except BaseException:
+            self._over.set()
             self._remove()
             raise
         return self
 
+    def _switches(self):
+        """Which switches are to be told."""
+        return " || ".join(f'{side}_comm ~ "{name}*"' for name in (self.beginning, *sorted(self._names)) for side in ("prev", "next"))
+
+    def _begin(self, place, words, take, events):
+        for event, condition in events:
+            self._set(f"events/{event}/filter", condition, place)
+            self._set(f"events/{event}/enable", "1", place)
+        self._readers.append(threading.Thread(target=self._read, args=(place, words, take)))
+        self._readers[-1].start()
+
     def __exit__(self, *_):
         self.stop()
 
-    def _set(self, file, text):
-        (self.place / file).write_text(text)
+    def _set(self, file, text, place=None):
+        ((place or self.place) / file).write_text(text)
 
     def stop(self):
         """Ends the watch; all that was seen is known."""
-        if self._reader is None:
+        if not self._readers:
             return
-        for event in ("sched/sched_switch", "task/task_newtask", "signal/signal_generate"):
-            self._set(f"events/{event}/enable", "0")
+        self._silence()
         self._over.set()
-        self._reader.join(30)
+        for reader in self._readers:
+            reader.join(60)
         lost = {}
         for path in sorted(self.place.glob("per_cpu/cpu*/stats")):
             stats = dict(line.split(": ") for line in path.read_text().splitlines())
             lost[path.parent.name] = sum(int(stats[key]) for key in ("overrun", "commit overrun", "dropped events"))
-        reader, self._reader = self._reader, None
+        late = any(reader.is_alive() for reader in self._readers)
+        self._readers = []
         self._remove()
-        check(not reader.is_alive(), "the trace does not end")
+        check(not late, "the trace does not end")
         check(not any(lost.values()), f"the kernel lost events of the trace: {lost}")
 
-    def _remove(self):
-        for event in ("sched", "task", "signal"):
+    def _silence(self):
+        for place, event in itertools.product((self.place, self.births), ("sched", "task", "signal")):
             with contextlib.suppress(OSError):
-                self._set(f"events/{event}/enable", "0")
+                self._set(f"events/{event}/enable", "0", place)
+
+    def _remove(self):
+        self._silence()
         # A reader that is still there holds it.
         deadline = time.monotonic() + 5
-        while self.place.exists():
-            with contextlib.suppress(OSError):
-                self.place.rmdir()
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.01)
+        for place in (self.place, self.births):
+            while place.exists() and time.monotonic() < deadline:
+                with contextlib.suppress(OSError):
+                    place.rmdir()
+                time.sleep(0.01)
 
-    def _read(self):
+    def _read(self, place, words, take):
         """The trace comes in order of time from each processor, and nearly so from all."""
-        pipe = os.open(self.place / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
+        pipe = os.open(place / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
         left = b""
         try:
             while True:
@@ -130,9 +180,9 @@ class Witness:
                     some = os.read(pipe, 1 << 20)
                 except BlockingIOError:
                     some = b""
-                *lines, left = (left + some).split(b"\n")
-                for line in lines:
-                    self._take(line.decode(errors="replace"))
+                whole, end, left = (left + some).rpartition(b"\n")
+                for word in words.finditer(whole + end):
+                    take(*word.groups())
                 if not some:
                     if over:
                         return
@@ -140,21 +190,35 @@ class Witness:
         finally:
             os.close(pipe)
 
-    def _take(self, line):
-        found = _LINE.match(line)
-        if not found:
-            return
-        at, event, rest = float(found[1]), found[2], found[3]
-        if event == "task_newtask" and (made := _THREAD.search(rest)) and int(made[2], 16) & CLONE_THREAD:
-            self._threads[int(made[1])] = None
-        elif event == "signal_generate" and (killed := _KILLED.search(rest)):
-            process = self.processes.get(int(killed[1]))
-            if process is not None and process.killed is None:
-                process.killed = at
-        elif event == "sched_switch" and (switch := _SWITCH.search(rest)):
-            for name, thread, on in ((switch[1], switch[2], False), (switch[3], switch[4], True)):
-                if name.startswith(self.beginning):
-                    self._ran(int(thread), at, on)
+    def _born(self, pid):
+        """A process has become the program."""
+        environment = proc.environ(int(pid))
+        if "FT_WORLD" in environment and "FT_RANK" in environment:
+            self._roles[int(pid)] = (int(environment["FT_WORLD"]), int(environment["FT_RANK"]))
+
+    def _take(self, at, before, old, after, new, made, flags, killed, renamed, name):
+        at = float(at)
+        if old is not None:
+            if before.startswith(self._name) or int(old) in self._renamed:
+                self._ran(int(old), at, False)
+            if after.startswith(self._name) or int(new) in self._renamed:
+                self._ran(int(new), at, True)
+        elif renamed is not None:
+            self._follow(int(renamed), name.decode(errors="replace"), at)
+        elif made is not None:
+            if int(flags, 16) & CLONE_THREAD:
+                self._threads[int(made)] = None
+        elif (process := self.processes.get(int(killed))) is not None and process.killed is None:
+            process.killed = at
+
+    def _follow(self, thread, name, at):
+        """A thread has another name from now on. (One that becomes another program is nobody's.)"""
+        self._ran(thread, at, False)
+        if thread in self._threads and re.fullmatch(r"[\w:.-]+", name):
+            self._renamed.add(thread)
+            if name not in self._names:
+                self._names.add(name)
+                self._set("events/sched/sched_switch/filter", self._switches())
 
     def _ran(self, thread, at, on):
         """It was put on a processor, or taken from one."""
@@ -165,30 +229,44 @@ class Witness:
             if pid is None:
                 return
             self._threads[thread] = pid
-        process = self.processes.setdefault(pid, Process(pid))
-        if process.role is None:
-            environment = proc.environ(pid)
-            if "FT_WORLD" in environment and "FT_RANK" in environment:
-                process.role = (int(environment["FT_WORLD"]), int(environment["FT_RANK"]))
-        (process.on.add if on else process.on.discard)(thread)
-        process.first = at if process.first is None else min(process.first, at)
-        process.last = at if process.last is None else max(process.last, at)
+        process = self.processes.get(pid)
+        if process is None:
+            process = self.processes[pid] = Process(pid)
+        process.ran(thread, at, on)
 
     # --- what is to be proved -------------------------------------------------------------------------------------
 
     def of(self, world):
         """rank -> its process in that world. A process that is not a rank's fails the test."""
+        return {process.role[1]: process for process in self._known() if process.role[0] == world}
+
+    def _known(self):
+        for pid, process in self.processes.items():
+            process.role = self._roles.get(pid)
         strangers = [process for process in self.processes.values() if process.role is None]
         check(not strangers, f"nobody knows which ranks these are: {strangers}")
-        return {process.role[1]: process for process in self.processes.values() if process.role[0] == world}
+        return self.processes.values()
 
-    def no_two_play_one_rank(self):
-        """No process of a world ran after one of a later world had begun to, as the same rank."""
-        worlds = sorted({process.role[0] for process in self.processes.values() if process.role})
-        for earlier, later in zip(worlds, worlds[1:]):
-            for rank, new in self.of(later).items():
-                old = self.of(earlier).get(rank)
-                check(old is None or old.until < new.first, f"{old} ran {old and old.until - new.first:.6f} s after the first moment of {new}")
+    def no_two_play_one_rank(self, but=(), until=0.0):
+        """No process of a world ran after one of a later world had begun to, as the same rank. Those of `but`, by pid, may until a moment."""
+        played = {}
+        for process in self._known():
+            played.setdefault(process.role[1], []).append(process)
+        for of_rank in played.values():
+            for old, new in itertools.permutations(of_rank, 2):
+                if old.role[0] < new.role[0]:
+                    allowed = max(new.first, until) if old.pid in but else new.first
+                    check(old.until < allowed, f"{old} ran {old.until - new.first:.6f} s after the first moment of {new}")
+
+    def none_ran(self, pids, until=0.0):
+        """Of these processes, of a node that was left out, none ran after the first one of a later world had begun to (or, if that is later,
+        after that moment)."""
+        for pid in pids:
+            process = self.processes.get(pid)
+            check(process is not None, f"process {pid} was never seen to run")
+            new = min((each for each in self._known() if each.role[0] > process.role[0]), key=lambda each: each.first)
+            late = process.until - max(new.first, until)
+            check(late < 0, f"{process}, of a node that was left out, ran {late:.6f} s after {new} had begun")
 
 
 def _process_of(thread):

@@ -1,6 +1,7 @@
 """The tests' own cluster: that what its verbs promise happens, to those they name and to nobody else."""
 
 import itertools
+import math
 import os
 import pathlib
 import shutil
@@ -199,7 +200,8 @@ def cluster_job(context, mpi):
 
 def watched(context, program):
     """A copy of a program under a name that no other scenario's has: the kernel knows processes by that."""
-    path = context.work / f"w{os.getpid()}"
+    # No other's begins with it.
+    path = context.work / f"w{os.getpid()}w"
     shutil.copy(program, path)
     return path
 
@@ -249,6 +251,7 @@ def witness_sees(context):
             with Witness(program.name) as seen:
                 old = play(1, text)
                 said(old)
+                number = old.pid
                 if ends == "killed":
                     old.kill()
                 new = play(2, "print('here', flush=True)")
@@ -257,9 +260,17 @@ def witness_sees(context):
                     old.kill()
                 old.process.wait()
                 new.process.wait()
-            try:
-                seen.no_two_play_one_rank()
-                told = False
-            except Failed:
-                told = True
+            told = fails(seen.no_two_play_one_rank)
             check(told == (ends == "late"), f"two that play one rank are {'seen' if told else 'not seen'}: {text}")
+            check(not fails(lambda: seen.no_two_play_one_rank({number}, math.inf)), "one that may run is not let")
+            told = fails(lambda: seen.none_ran([number]))
+            check(told == (ends == "late"), f"one of a node that was left out is {'seen' if told else 'not seen'} to run: {text}")
+
+
+def fails(claim):
+    """Whether something that is claimed does not hold."""
+    try:
+        claim()
+    except Failed:
+        return True
+    return False

@@ -1,5 +1,6 @@
 """Checkpoints in other nodes' memory: what a job over several nodes goes on from when nodes die."""
 
+from harness import registry
 from harness.job import check
 from harness.registry import scenario
 
@@ -21,7 +22,11 @@ FOUR = "node0:2,node1:2,node2:2,node3:2"
 COPIES = "from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies"
 
 
-@scenario("hosts-node-dies", cluster=True, timeout=120, each=[{"mpi": "openmpi5", "how": "crash"}, {"mpi": "mpich5", "how": "power_off"}])
+# With more nodes: `hosts-failure`.
+DEATHS = [{"mpi": "openmpi5", "how": "crash"}, {"mpi": "mpich5", "how": "power_off"}] if registry.soak else []
+
+
+@scenario("hosts-node-dies", cluster=True, timeout=120, each=DEATHS)
 def node_dies(context, mpi, how):
     """A node of three dies, by crash or without a word: its ranks run on the one that had none and kept copies of their checkpoints; all
     go on from the newest version of which all copies had come there, and the result is that of the undisturbed run."""
@@ -43,7 +48,7 @@ def node_dies(context, mpi, how):
             nodes.empty(node)
 
 
-TWO = [{"other": 2, "copies": "lost"}, {"other": 3, "copies": "kept"}]
+TWO = [{"other": 3, "copies": "kept"}, *([{"other": 2, "copies": "lost"}] if registry.soak else [])]
 
 
 @scenario("hosts-two-nodes-die", cluster=True, timeout=120, each=TWO)

@@ -1,0 +1,537 @@
+"""Failures of a job over six nodes or eight, each with every MPI: the result is that of the undisturbed run, and no two processes ever
+play one rank. Which of them run in `make test` says matrix.toml."""
+
+import contextlib
+import os
+import re
+import signal
+import time
+
+from harness import proc, registry
+from harness.cluster import NETWORKS
+from harness.job import check
+from harness.registry import scenario
+from harness.witness import Witness
+
+from .clusters import watched
+from .copies import kept, wait_kept
+from .hosts import ONE_CARD, UNOBSERVED, Nodes
+from .processes import eventually
+
+# The last node has room for the ranks of two others.
+ROOM = 4
+# The rank that stands behind its fourth checkpoint: of the second node of six.
+VICTIM = 2
+# heat2d's steps between two checkpoints, and the one behind which it stands.
+EVERY, NTH = 5, 4
+PLACE = EVERY * NTH
+STEPS = 40
+# For a node to be healed while the others compute.
+LONG = 120
+# T: so long nothing is heard of a node that is given up. Six nodes with their ranks share the processors with other scenarios here, and
+# what its agents do to be heard comes late; it is not what these scenarios are about.
+TIME_OUT = 1.5
+# Of it a node's lease has three quarters.
+LEASE = 0.75 * TIME_OUT
+
+# What the block says of a recovery's parts.
+TOOK = (r"took +[\d.]+ ms from the notice on: agreed [\d.]+, old ranks gone [\d.]+, released [\d.]+, past MPI_Init [\d.]+,"
+        r" state restored [\d.]+")
+
+# A rank that yields while it waits is put on a processor some hundred thousand times a second, and the witness has to see each.
+SPIN = {"OMPI_MCA_mpi_yield_when_idle": "0"}
+
+FAILURES = {}
+
+
+class Failure:
+    """How a failure comes about: a function over a `Trial`, and what that needs."""
+
+    def __init__(self, function, nodes, per_node, members, gates, steps, pause, env):
+        self.function = function
+        self.nodes, self.per_node, self.members = nodes, per_node, members
+        self.gates = [*gates, f"client.committed:{VICTIM}:{NTH}"]
+        self.steps, self.pause = steps, pause
+        self.env = env
+
+
+def failure(name, nodes=6, per_node=2, members=1, gates=(), steps=STEPS, pause=10, env=ONE_CARD):
+    """Registers a failure. `members`: of etcd. `steps` of heat2d, with so many milliseconds of pause after each."""
+
+    def register(function):
+        FAILURES[name] = Failure(function, nodes, per_node, members, gates, steps, pause, env)
+        return function
+
+    return register
+
+
+class Trial:
+    """The job under way, and what has been done to it."""
+
+    def __init__(self, context, nodes, mpi, failure):
+        self.context, self.nodes, self.mpi, self.failure = context, nodes, mpi, failure
+        self.size = failure.nodes * failure.per_node
+        self.job = None
+        # Nodes that are off, the ranks of those that were left out, and until when those may run whose machine had been suspended.
+        self.dead = []
+        self.left_out = []
+        self.until = 0.0
+
+    # --- before ---------------------------------------------------------------------------------------------------
+
+    def start(self, program):
+        """Starts the job."""
+        each = self.failure.per_node
+        hosts = [f"{node.name}:{each}" for node in self.nodes.nodes[:-1]] + [f"{self.nodes.nodes[-1].name}:{each + ROOM}"]
+        gates = [*self.failure.gates, *kept(NTH, range(self.size))]
+        options = ["--hosts", ",".join(hosts), "--ft-heartbeat", f"100ms,{TIME_OUT * 1000:.0f}ms"]
+        command = [program, *self.arguments, "-p", self.failure.pause]
+        self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=self.node(0), gates=gates,
+                                      env={**self.failure.env, **SPIN})
+
+    @property
+    def arguments(self):
+        """heat2d's, but for the pause, which changes no result."""
+        return ["-g", "48", "-s", str(self.failure.steps), "-c", str(EVERY)]
+
+    # --- who and where --------------------------------------------------------------------------------------------
+
+    def node(self, number):
+        """A node."""
+        return self.nodes.nodes[number]
+
+    def others(self, *numbers):
+        """All nodes but these."""
+        return [node for node in self.nodes.nodes if node.number not in numbers]
+
+    def ranks_on(self, node):
+        """The processes that play ranks there."""
+        return [pid for pid in node.pids() if "FT_RANK" in proc.environ(pid) and proc.name(pid).startswith(self.name)]
+
+    def one(self, node, name):
+        """The only process of that name there."""
+        found = node.named(name)
+        check(len(found) == 1, f"{len(found)} {name} on {node.name}")
+        return found[0]
+
+    def stands(self, copied=True):
+        """The victim, which stands behind its fourth checkpoint; with `copied` all ranks' copies of that are at their partners."""
+        node = self.node(VICTIM // self.failure.per_node)
+        self.job.on = node
+        pid = self.job.at_gate("client.committed", VICTIM)
+        check(pid in self.ranks_on(node), f"rank {VICTIM} is not on {node.name}")
+        if copied:
+            wait_kept(self.job, range(self.size))
+        return pid
+
+    def go(self):
+        """It goes on."""
+        self.job.go("client.committed", VICTIM)
+
+    # --- what is waited for ---------------------------------------------------------------------------------------
+
+    def passed(self, steps):
+        """So many more steps are made."""
+        done = len(self.job.output.steps)
+        eventually(lambda: len(self.job.output.steps) >= done + steps, f"{steps} steps more than {done}", 60)
+
+    def world(self, number, steps=1):
+        """World `number` computes."""
+        words = lambda: self.job.output.text.count("restarted from version") + self.job.output.text.count("step 1 hash") - 1
+        eventually(lambda: words() >= number - 1, f"world {number}", 60)
+        self.passed(steps)
+
+    # --- what fails -----------------------------------------------------------------------------------------------
+
+    def loses(self, number):
+        """The node will be left out of the job; its ranks are remembered."""
+        ranks = self.ranks_on(self.node(number))
+        self.left_out.append((self.node(number), ranks))
+        return self.node(number)
+
+    def off(self, number, how="crash"):
+        """A node crashes, or loses its power."""
+        node = self.loses(number)
+        self.dead.append(node)
+        print(f"  {time.monotonic() - self.job.started:7.3f} s: {how} of {node.name}", flush=True)
+        getattr(node, how)()
+
+# --- while it is so ------------------------------------------------------------------------------------------
+
+    def lasts(self, seconds, since):
+        """It stays as it is until so many seconds after a moment."""
+        time.sleep(max(0.0, since + seconds - time.monotonic()))
+
+    def cut_off(self, number, cut, heal):
+        """A node is cut off until the others compute without it, and healed: its old ranks are gone."""
+        self.stands()
+        node = self.loses(number)
+        cut(node)
+        self.world(2)
+        heal(node)
+        self.nodes.empty(node)
+        check(self.job.running(), f"the job was over before {node.name} was healed")
+        self.ends(PLACE, [number])
+
+    def again(self, gate, *more):
+        """A node crashes, and another one when somebody stands at a gate in the recovery from that."""
+        self.stands()
+        self.off(1)
+        self.then(gate, *more)
+
+    def then(self, gate, rank="-"):
+        """The fourth node crashes when somebody stands at that gate, who then goes on if they still can."""
+        eventually(self.job.gate_path(gate, rank).exists, f"somebody at {gate}", 30)
+        self.off(3)
+        self.job.go(gate, rank)
+        self.ends(PLACE, [1, 3])
+
+    # --- afterwards -----------------------------------------------------------------------------------------------
+
+    def ends(self, restored=PLACE, lost=(), patience=60.0):
+        """The job ends well: these nodes were given up, and in whatever recovery this version was restored, with `False` in none there was.
+        Of a recovery the block says how long its parts took; of one in which the next failure came, of those that had come about."""
+        self.job.expect(0, self.reference, patience)
+        found = set(self.job.restored)
+        check(found == (set() if restored is False else {restored}), f"restored {found}, not {restored}: {self.job.err}")
+        silent = re.findall(r"node (\w+) was silent for the heartbeat time-out", self.job.err)
+        check(sorted(silent) == [f"node{number}" for number in sorted(lost)], f"given up were {silent}, not {lost}: {self.job.err}")
+        took = re.findall(r"^ftd:   took .*$", self.job.err, re.M)
+        check(len(took) == self.job.err.count("ftd: recovery, epoch"), f"not every block says how long it took: {self.job.err}")
+        check(not took or re.search(TOOK, took[-1]), f"not all of its parts: {took[-1:]}")
+
+    def nothing_left(self):
+        """Nothing of the job is left on any node that is there."""
+        for node in self.nodes.nodes:
+            if node not in self.dead:
+                self.nodes.empty(node)
+
+    def witnessed(self, seen):
+        """What who sees all that runs has seen."""
+        for world in {1, *(world for world, _ in self.job.recoveries[-1:])}:
+            found = sorted(seen.of(world))
+            check(found == list(range(self.size)), f"of world {world} there ran the ranks {found}")
+        gone = {pid for _, ranks in self.left_out for pid in ranks}
+        seen.no_two_play_one_rank(gone if self.until else (), self.until)
+        for _, ranks in self.left_out:
+            seen.none_ran(ranks, self.until)
+
+
+@scenario("hosts-failure", cluster=True, timeout=180, each=registry.pairs)
+def hosts_failure(context, failure, mpi):
+    """heat2d over six nodes, two ranks on each, goes through a failure: every step's hash is that of the undisturbed run, and a witness outside
+    of ftd sees that no two processes play one rank, and that nothing of a node runs that was left out."""
+    failure, mpi = FAILURES[failure], context.mpi(mpi)
+    with Nodes(context, failure.nodes, members=failure.members) as nodes:
+        trial = Trial(context, nodes, mpi, failure)
+        heat2d = nodes.cluster.program(mpi, "heat2d.c")
+        program = watched(context, heat2d)
+        trial.name = program.name
+        # Neither the pause nor the number of ranks changes a hash.
+        trial.reference = context.reference(mpi, 2, heat2d, *trial.arguments, on=nodes.nodes[0])
+        with Witness(program.name) as seen:
+            trial.start(program)
+            failure.function(trial)
+            trial.nothing_left()
+        trial.witnessed(seen)
+
+
+# --- ranks and nodes ------------------------------------------------------------------------------------------------
+
+
+@failure("rank")
+def rank(it):
+    """One rank is killed."""
+    it.job.kill(it.stands())
+    it.ends()
+
+
+@failure("crash")
+def crash(it):
+    """A node crashes."""
+    it.stands()
+    it.off(1)
+    it.ends(PLACE, [1])
+
+
+@failure("power-off")
+def power_off(it):
+    """A node is gone without a word."""
+    it.stands()
+    it.off(1, "power_off")
+    it.ends(PLACE, [1])
+
+
+@failure("two-nodes-kept")
+def two_nodes_kept(it):
+    """Two nodes at once, of which neither has the other's copies."""
+    it.stands()
+    it.off(1)
+    it.off(3)
+    it.ends(PLACE, [1, 3])
+
+
+@failure("two-nodes-lost")
+def two_nodes_lost(it):
+    """A node and the one that has its copies: all begin from the beginning."""
+    it.stands()
+    it.off(1)
+    it.off(2)
+    it.ends(None, [1, 2])
+    check("restarted without a checkpoint: no complete one of the API is left" in it.job.err, it.job.err)
+
+
+# --- cuts -----------------------------------------------------------------------------------------------------------
+
+
+@failure("cut-mpi", steps=LONG)
+def cut_mpi(it):
+    """A node loses MPI's network."""
+    it.cut_off(1, lambda node: node.cut("mpi"), lambda node: node.heal("mpi"))
+
+
+@failure("cut-store")
+def cut_store(it):
+    """A node loses the store's network: nothing comes of it."""
+    it.stands()
+    it.node(1).cut("store")
+    it.go()
+    it.passed(10)
+    it.node(1).heal("store")
+    it.ends(False)
+
+
+@failure("cut-both", steps=LONG)
+def cut_both(it):
+    """A node loses both networks."""
+    it.cut_off(1, lambda node: [node.cut(network) for network in NETWORKS], lambda node: [node.heal(network) for network in NETWORKS])
+
+
+@failure("cut-out", steps=LONG)
+def cut_out(it):
+    """Nothing that a node sends in MPI's network arrives."""
+    it.cut_off(1, lambda node: node.cut_way("mpi", "out"), lambda node: node.heal_way("mpi"))
+
+
+@failure("cut-in", steps=LONG)
+def cut_in(it):
+    """Nothing arrives that is sent to a node in MPI's network."""
+    it.cut_off(1, lambda node: node.cut_way("mpi", "in"), lambda node: node.heal_way("mpi"))
+
+
+@failure("switch", pause=20)
+def switch(it):
+    """All links of MPI's network are down for three seconds and come back one by one: nobody is lost."""
+    it.stands()
+    since = time.monotonic()
+    it.nodes.cluster.all_down("mpi")
+    it.go()
+    it.lasts(3, since)
+    for node in it.nodes.nodes:
+        node.heal("mpi")
+    it.ends(False)
+
+
+# MPI itself goes over the other network: what a cut of its own link does to it is not ftd's.
+STORES_CARD = {name: "store" for name in (*ONE_CARD, "UCX_NET_DEVICES", "MPICH_NETWORK_IFACE")}
+
+
+@failure("unobserved", nodes=8, per_node=1, env=STORES_CARD)
+def unobserved(it):
+    """The link between two nodes of eight is cut, of which neither observes the other, while a recovery runs."""
+    victim = it.stands()
+    one, other = it.node(0), it.node(UNOBSERVED)
+    it.nodes.cluster.cut_link(one, other, "mpi")
+    pairs = {(a.number, b.number) for a in it.nodes.nodes for b in it.nodes.nodes if a is not b}
+    whole = pairs - {(one.number, other.number), (other.number, one.number)}
+    check(it.nodes.cluster.arrives("mpi", whole) == whole, "another link is cut than the one that was meant")
+    it.job.kill(victim)
+    it.ends()
+    check(it.nodes.cluster.arrives("mpi", whole) == whole, "the link was not cut all the time")
+
+
+# --- a second one in each phase of a recovery -----------------------------------------------------------------------
+
+
+@failure("again-noticed", gates=["agent.noticed"])
+def again_noticed(it):
+    """Another node crashes when the first one's death is known, and nothing is proposed."""
+    it.again("agent.noticed")
+
+
+@failure("again-agreed", gates=["agent.agreed"])
+def again_agreed(it):
+    """… when the next epoch is written, and nobody acts on it."""
+    it.again("agent.agreed")
+
+
+@failure("again-fetching", gates=[f"agent.fetches:{VICTIM}"])
+def again_fetching(it):
+    """… when a copy is about to be brought to where its rank will be."""
+    it.again("agent.fetches", VICTIM)
+
+
+@failure("again-released", gates=["agent.released:*:2"])
+def again_released(it):
+    """… in the first moment of the next world."""
+    it.again("agent.released")
+
+
+@failure("again-init", gates=["mpi.in-init:6"])
+def again_init(it):
+    """… when its rank is inside MPI_Init of the next world."""
+    it.job.on = it.node(3)
+    it.job.at_gate("mpi.in-init", 6)
+    it.job.go("mpi.in-init", 6)
+    it.stands()
+    it.job.close_gate("mpi.in-init", 6)
+    it.again("mpi.in-init", 6)
+
+
+@failure("again-restoring", gates=["client.restoring:6"])
+def again_restoring(it):
+    """… when its rank has half of its state back."""
+    it.again("client.restoring", 6)
+
+
+# --- ftd's own processes --------------------------------------------------------------------------------------------
+
+
+@failure("daemon-and-agent")
+def daemon_and_agent(it):
+    """All daemons are killed, and an agent."""
+    it.stands()
+    for daemon in it.nodes.daemons:
+        daemon.kill()
+    it.job.kill(it.one(it.node(1), "ft-agent"))
+    it.ends()
+
+
+@failure("agent-stalls")
+def agent_stalls(it):
+    """An agent stands still for 0.4 s: its node does, and is not left out."""
+    it.stands()
+    agent = it.one(it.node(1), "ft-agent")
+    since = time.monotonic()
+    proc.freeze(agent)
+    it.lasts(0.4, since)
+    os.kill(agent, signal.SIGCONT)
+    it.go()
+    it.ends(False)
+
+
+@failure("agent-stopped")
+def agent_stopped(it):
+    """An agent stands still for three seconds: its shepherds stop its ranks, and its node is left out."""
+    it.stands()
+    node = it.loses(1)
+    agent = it.one(node, "ft-agent")
+    since = time.monotonic()
+    proc.freeze(agent)
+    eventually(lambda: {proc.stat(pid)[0] for pid in it.ranks_on(node)} == {"T"}, "the ranks to stand still")
+    it.world(2)
+    it.lasts(3, since)
+    # Its launcher may have ended it.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(agent, signal.SIGCONT)
+    it.nodes.empty(node)
+    it.ends(PLACE, [1])
+
+
+@failure("shepherd-stopped")
+def shepherd_stopped(it):
+    """A node is cut off while a shepherd there stands still: none of its ranks runs on."""
+    shepherd = it.job.shepherd_of(it.stands())
+    proc.freeze(shepherd)
+    node = it.loses(1)
+    for network in NETWORKS:
+        node.cut(network)
+    it.world(2)
+    for network in NETWORKS:
+        node.heal(network)
+    # Its launcher continues it, too, before it ends it.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(shepherd, signal.SIGCONT)
+    it.nodes.empty(node)
+    it.ends(PLACE, [1])
+
+
+@failure("suspended")
+def suspended(it):
+    """A node is suspended for three seconds: it is left out, and does not go on for longer than until its lease's timers have run."""
+    it.stands()
+    node = it.loses(1)
+    since = time.monotonic()
+    node.pause()
+    it.world(2)
+    it.lasts(3, since)
+    node.resume()
+    it.until = time.monotonic() + LEASE
+    it.nodes.empty(node)
+    it.ends(PLACE, [1])
+
+
+# --- the store ------------------------------------------------------------------------------------------------------
+
+
+@failure("etcd-leader", members=3)
+def etcd_leader(it):
+    """etcd's leader is killed, and a rank."""
+    victim = it.stands()
+    it.nodes.store.kill(it.nodes.store.leader())
+    it.job.kill(victim)
+    it.ends()
+
+
+@failure("etcd-paused", members=3)
+def etcd_paused(it):
+    """All of etcd stands still for five seconds in which a rank is killed: the recovery waits for it."""
+    victim = it.stands()
+    since = time.monotonic()
+    for machine in it.nodes.store.machines:
+        machine.pause()
+    it.job.kill(victim)
+    it.lasts(5, since)
+    check(it.job.running() and not it.job.recoveries, f"an epoch without the store: {it.job.err}")
+    for machine in it.nodes.store.machines:
+        machine.resume()
+    it.ends()
+
+
+def without_store(it, meanwhile):
+    """All of etcd is killed, and started again 30 s later."""
+    store, since = it.nodes.store, time.monotonic()
+    for machine in store.machines:
+        store.kill(machine)
+    meanwhile()
+    it.lasts(30, since)
+    check(it.job.running() and not it.job.recoveries, f"an epoch without the store: {it.job.err}")
+    for machine in store.machines:
+        store.start(machine)
+
+
+@failure("etcd-gone", members=3, steps=300, pause=100)
+def etcd_gone(it):
+    """There is no etcd for 30 s: the job runs on."""
+    it.stands()
+
+    def meanwhile():
+        it.go()
+        it.passed(100)
+
+    without_store(it, meanwhile)
+    it.passed(5)
+    it.ends(False)
+
+
+@failure("etcd-gone-failing", members=3)
+def etcd_gone_failing(it):
+    """There is no etcd for 30 s, and a rank is killed: the recovery waits for it."""
+    victim = it.stands()
+    without_store(it, lambda: it.job.kill(victim))
+    it.ends()
+
+
+# Each is in matrix.toml, and nothing else is.
+_named = {pair["failure"] for pair in registry.pairs}
+check(_named <= FAILURES.keys() and (not registry.soak or _named == FAILURES.keys()), f"matrix.toml names {_named ^ FAILURES.keys()}")
