@@ -1,5 +1,6 @@
 """Whose a death is, what ends a job, what its block says: blame, history, blocks, versions that differ, jobs of one."""
 
+import os
 import pathlib
 import re
 import signal
@@ -362,7 +363,8 @@ def linked_statically(context, mpi):
 
 @scenario("jobs-of-one-linked-in")
 def jobs_of_one_linked_in(context):
-    """A program with its MPI linked in, with its symbols and without, to which a wrapper gives a cleared environment."""
+    """A program with its MPI linked in, with its symbols and without, to which a wrapper gives a cleared environment: ftd sees it and
+    says so, or its MPI, which nothing serves, fails at once, whatever the wrapper makes of that."""
     mpi = context.mpi("mpich4")
     program, stripped = linked_statically(context, mpi), context.work / "stripped"
     subprocess.run(["strip", "-o", stripped, program], check=True)
@@ -370,10 +372,14 @@ def jobs_of_one_linked_in(context):
         ("exec env -i", "", program, []), ("env -i", "; true", stripped, []), ("env -i", "; true", program, ["--ft-mpi=mpich"]),
         ('env -i LD_PRELOAD="$LD_PRELOAD"', "; true", program, []),
     ):
-        command = ["bash", "-c", f'{wrapper} "$0" slow{after}', file]
-        refused_as_job_of_one(context, mpi, command, f"{wrapper} {options}", options=options)
+        job = context.ftrun(mpi, 2, "bash", "-c", f'{wrapper} "$0" slow{after}', file, options=options)
+        status, what = job.wait(30), f"{wrapper}{after} {options}"
+        check(status is not None and (status != 0 or after), f"{what}: exit status {status}\n{job.output.text}{job.err}")
+        check(job.output.results == [] and job.restored == [], f"{what}: {job.output.text}{job.err}")
+        check("job of its own" in job.err or "Fatal error in" in job.err, f"{what}: no word about it: {job.err}")
     # Its shepherd's own child, and what is named to it.
-    refused_as_job_of_one(context, mpi, ["env", "-i", program, "slow"], "env -i")
+    job = context.ftrun(mpi, 2, "env", "-i", program, "slow")
+    check(job.wait(30) not in (0, None) and job.output.results == [], f"env -i: {job.output.text}{job.err}")
     sweep(context)
     for command in (["bash", "-c", '"$0" ok; exit $?', program], ["setsid", program, "ok"]):
         job = context.ftrun(mpi, 2, *command, options=["--ft-mpi=mpich"])
@@ -397,6 +403,42 @@ def jobs_of_one_bare(context, mpi):
         status = job.wait(30)
         check(status not in (0, None) and job.output.results == ["of ending"], f"{second}: {status} {job.output.text}{job.err}")
         check(re.search(r"^ftrun: rank \d cannot be started: process \d+ .*job of its own", job.err, re.M), job.err)
+    sweep(context)
+
+
+UNSEEN_SCRIPT = """
+: > ready.$FT_RANK
+until [ -e go ]; do sleep 0.02; done
+env -i %s "$0" ok
+true
+"""
+
+
+def wait_for_files(context, name):
+    deadline = time.monotonic() + 30
+    while not all((context.work / f"{name}.{rank}").exists() for rank in range(2)):
+        check(time.monotonic() < deadline, f"no files {name}.0 and {name}.1 within 30 s")
+        time.sleep(0.01)
+
+
+@scenario("jobs-of-one-unseen", each=[{"mpi": m} for m in ("openmpi4", "openmpi5", "mpich4", "mpich5", "impi")])
+def jobs_of_one_unseen(context, mpi):
+    """A program with a cleared environment that nobody looks at until it is over, for the agent stands still, and whose end a script
+    makes a good one: it starts no job of one, and the job ends with a sentence."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 2, "bash", "-c", UNSEEN_SCRIPT % kept(mpi), context.program(mpi, "ending.c"))
+    wait_for_files(context, "ready")
+    agent = job.one("ft-agent")
+    proc.freeze(agent)
+    try:
+        (context.work / "go").touch()
+        # Whoever has come to MPI_Init waits for the agent's word.
+        time.sleep(1)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    status = job.wait(30)
+    check(status not in (0, None) and job.output.results == [], f"{status}: {job.output.text}{job.err}")
+    check(re.search(r"^ftrun: rank \d cannot be started: process \d+ .*job of its own", job.err, re.M), job.err)
     sweep(context)
 
 

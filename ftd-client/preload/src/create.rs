@@ -5,7 +5,7 @@
 //! calls go straight to the native function: who calls is told by the return address.
 
 use crate::owner::{self, Owner};
-use crate::{link, mark, page, probe};
+use crate::{cleared, link, mark, page, probe};
 use ft_sys::gate;
 use ft_sys::identity::Identity;
 use ft_sys::made::{NotNoted, Notebook, Record, Segment};
@@ -44,6 +44,7 @@ macro_rules! natives {
                 $static.store(native as usize, Ordering::Release);
             )+
             notes();
+            cleared::prepare();
             probe::empty_weak_references();
         }
     };

@@ -12,6 +12,7 @@
 //! names are interposed.
 
 mod above;
+mod cleared;
 mod create;
 mod link;
 mod mark;
@@ -24,6 +25,7 @@ mod page;
 mod probe;
 mod stdout;
 
+pub use cleared::{execv, execve, execveat, execvp, execvpe, fexecve, posix_spawn, posix_spawnp};
 pub use create::{mkostemp, mkostemp64, mkstemp, mkstemp64, open, open64, openat, openat64, shm_open, shmget};
 pub use mark::{_Exit, _exit, exit, quick_exit};
 pub use mpi::{

@@ -22,6 +22,11 @@ pub(crate) fn is_owner() -> bool {
     owner != 0 && owner == pid()
 }
 
+/// Whether this process has joined the job, or an ancestor whose memory it has.
+pub(crate) fn has_joined() -> bool {
+    OWNER.load(Ordering::Acquire) != 0
+}
+
 /// Maps the page and locks the robust mutex in it, for the rest of this thread's life.
 pub(crate) fn adopt(fd: &OwnedFd) -> io::Result<()> {
     // SAFETY: fresh mapping of the received descriptor.

@@ -1,7 +1,7 @@
 //! Ranks that would be jobs of their own: an MPI was loaded into them without ftd's preload (`env -u LD_PRELOAD`, a wrapper
 //! that sets it anew, an empty environment), or past it, so that nobody tells this MPI what it belongs to, and it starts alone.
 //!
-//! What decides is the environment that a process was given: what every rank finds there ([`FORLORN`](loner::FORLORN)) lets no MPI start
+//! What decides is the environment that a process was given: what every rank finds there ([`ft_wire::forlorn`]) lets no MPI start
 //! alone, and with the preload in front of it, it will join. A process that was given both is served. One that was given less
 //! is alone as soon as it has an MPI and means to use it. It runs all the same where `--ft-mpi` has said which MPI it is, and
 //! the environment serves it from the start; but not where that was another MPI's. Processes that may not be looked at (file

@@ -23,6 +23,7 @@ pub mod client;
 pub mod cluster;
 pub mod control;
 pub mod copies;
+pub mod forlorn;
 mod frame;
 pub mod launcher;
 pub mod part;

@@ -1,16 +1,8 @@
 //! A rank that would be a job of its own, what keeps an MPI from starting one, and the words for it.
 
+use ft_wire::forlorn::FORLORN;
 use ft_wire::{Flavour, Rank};
 use std::path::Path;
-
-/// What every rank finds in its environment until it joins, and what the preload then replaces. An MPI to which nobody has
-/// told better does not start alone with it, but fails: MPICH and its family at a connection that is none, Open MPI 4 because
-/// it looks for a server, Open MPI 5 because a PMIx name space without a rank is no singleton.
-pub(super) const FORLORN: [(Flavour, (&str, &str)); 3] = [
-    (Flavour::Mpich, ("PMI_FD", "2147483647")),
-    (Flavour::OpenMpi, ("PMIX_NAMESPACE", "not-joined")),
-    (Flavour::OpenMpi, ft_wire::pmix::NOT_SINGLETON),
-];
 
 /// What keeps every MPI from starting alone but the family that is served from the start.
 pub fn forlorn(served: Option<Flavour>) -> impl Iterator<Item = (&'static str, &'static str)> {

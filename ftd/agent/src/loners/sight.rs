@@ -1,7 +1,8 @@
 //! What is seen of one process from outside: its environment, its memory map, its descriptors, its program's file.
 
-use super::loner::{FORLORN, Fault, Loner};
+use super::loner::{Fault, Loner};
 use super::program::Programs;
+use ft_wire::forlorn::{CLEARED, FORLORN};
 use ft_wire::{Flavour, Rank};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -68,10 +69,13 @@ fn read(pid: i32, file: &str) -> Option<Vec<u8>> {
 }
 
 /// Whether a process was given what keeps every MPI from starting alone. What a program has written over its environment (to
-/// show a title in `ps`) says nothing, and it counts as if it had been.
+/// show a title in `ps`) says nothing, and it counts as if it had been. What the preload has added to a cleared one keeps the
+/// MPI from starting, but is not what this process was given.
 fn is_guarded(environment: &[u8]) -> bool {
     let Some(variables) = variables(environment) else { return true };
-    FORLORN.iter().all(|(_, (name, _))| variables.contains(&name.as_bytes()))
+    let cleared = format!("{}={}", CLEARED.0, CLEARED.1);
+    let added = environment.split(|byte| *byte == 0).any(|entry| entry == cleared.as_bytes());
+    !added && FORLORN.iter().all(|(_, (name, _))| variables.contains(&name.as_bytes()))
 }
 
 /// Whether an environment has this variable.
@@ -152,6 +156,7 @@ mod tests {
             assert!(!is_guarded(whole.replace(name, "OTHER").as_bytes()), "{name}");
         }
         assert!(!is_guarded(b"") && !is_guarded(b"PATH=/bin\0X=\0"));
+        assert!(!is_guarded(whole.replace("NAMESPACE=x", "NAMESPACE=environment-cleared").as_bytes()));
         assert!(has(whole.as_bytes(), "A") && !has(whole.as_bytes(), "B") && !has(b"A", "A"));
         for overwritten in [&b"app: worker 3\0\0\0\0\0"[..], b"\0\0\0\0", b"A=1\0er\0", b"A=1"] {
             assert!(is_guarded(overwritten), "{overwritten:?} is no environment");

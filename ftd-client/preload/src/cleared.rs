@@ -1,0 +1,266 @@
+//! Programs that are started with a cleared environment (`env -i`), and so without this library: their MPI would start a job of
+//! its own, and a short one is over before the agent has looked. They are given, beside what they are to have, what keeps every
+//! MPI from starting alone, and this library, which ends the job with a sentence when they come to `MPI_Init`.
+//!
+//! This runs in children of `fork` and `vfork`: nothing is allocated, and no lock is taken. `execl` and its relatives, whose
+//! arguments are as many as the caller likes, are not among these functions, and are left to the agent.
+
+use crate::{page, probe};
+use ft_wire::forlorn::{CLEARED, FORLORN};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+type Strings = *const *const c_char;
+
+/// An environment with more variables than this is no cleared one.
+const MOST: usize = 1000;
+
+/// What is to be added: variables with their values. Only in a process whose own environment says that it has not joined; what a
+/// rank starts after it has joined is its own affair.
+static GUARDS: OnceLock<Guards> = OnceLock::new();
+
+struct Guards {
+    forlorn: [CString; FORLORN.len()],
+    preload: CString,
+}
+
+macro_rules! natives {
+    ($($static:ident $name:literal),+ $(,)?) => {
+        $(static $static: AtomicUsize = AtomicUsize::new(0);)+
+
+        /// While the library is loaded, before the program can have changed its environment.
+        pub(crate) fn prepare() {
+            $($static.store(probe::dlsym(libc::RTLD_NEXT, $name) as usize, Ordering::Release);)+
+            keep_guards();
+        }
+    };
+}
+
+natives!(
+    EXECV c"execv", EXECVE c"execve", EXECVP c"execvp", EXECVPE c"execvpe", EXECVEAT c"execveat", FEXECVE c"fexecve",
+    SPAWN c"posix_spawn", SPAWNP c"posix_spawnp",
+);
+
+fn keep_guards() {
+    let is_forlorn = |(name, value): (&str, &str)| std::env::var_os(name).is_some_and(|found| found == value);
+    let below_a_shepherd = std::env::var_os("FT_SOCKET").is_some_and(|socket| !socket.is_empty());
+    if !below_a_shepherd || !FORLORN.iter().any(|(_, variable)| is_forlorn(*variable)) {
+        return;
+    }
+    let forlorn = FORLORN.map(|(_, variable)| {
+        let (name, value) = if variable.0 == CLEARED.0 { CLEARED } else { variable };
+        CString::new(format!("{name}={value}")).unwrap_or_default()
+    });
+    let preload = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let preload = CString::new([&b"LD_PRELOAD="[..], preload.as_bytes()].concat()).unwrap_or_default();
+    let _ = GUARDS.set(Guards { forlorn, preload });
+}
+
+/// Runs this with an environment that lacks none of what keeps an MPI from starting alone: the given one, or a longer copy.
+///
+/// # Safety
+/// `environment` is null or an array of C strings that ends with a null pointer.
+unsafe fn guarded<R>(environment: Strings, run: impl FnOnce(Strings) -> R) -> R {
+    let Some(guards) = GUARDS.get().filter(|_| !page::has_joined()) else { return run(environment) };
+    // These, this library, and the null pointer.
+    let mut longer = [std::ptr::null(); MOST + FORLORN.len() + 2];
+    let mut count = 0;
+    while !environment.is_null() {
+        // SAFETY: not beyond the null pointer that ends it.
+        let variable = unsafe { *environment.add(count) };
+        if variable.is_null() {
+            break;
+        }
+        if count == MOST {
+            return run(environment);
+        }
+        longer[count] = variable;
+        count += 1;
+    }
+    let given = count;
+    // The library alone may have been taken away on purpose, from a tool: that is no cleared environment.
+    for guard in guards.forlorn.iter().chain([&guards.preload]) {
+        // SAFETY: the array's entries are C strings.
+        let has = longer[..given].iter().any(|variable| is_same(guard, unsafe { CStr::from_ptr(*variable) }));
+        if !has && (*guard != guards.preload || count > given) {
+            longer[count] = guard.as_ptr();
+            count += 1;
+        }
+    }
+    run(if count == given { environment } else { longer.as_ptr() })
+}
+
+/// Whether two assignments are of the same variable.
+fn is_same(one: &CStr, other: &CStr) -> bool {
+    let name = |assignment: &CStr| assignment.to_bytes().iter().position(|byte| *byte == b'=');
+    name(one).is_some_and(|end| other.to_bytes().get(..=end) == Some(&one.to_bytes()[..=end]))
+}
+
+fn own_environment() -> Strings {
+    unsafe extern "C" {
+        static environ: Strings;
+    }
+    // SAFETY: libc's variable; who changes it while another thread calls exec has that race without this library as well.
+    unsafe { environ }
+}
+
+/// Calls a native function, as what it is: libc's of this name, or another library's in its place. In a block that is unsafe.
+macro_rules! native {
+    ($static:ident($($argument:expr => $type:ty),+)) => {
+        match $static.load(Ordering::Acquire) {
+            0 => missing(),
+            native => std::mem::transmute::<usize, unsafe extern "C" fn($($type),+) -> c_int>(native)($($argument),+),
+        }
+    };
+}
+
+fn missing() -> c_int {
+    // SAFETY: the calling thread's own error number.
+    unsafe { *libc::__errno_location() = libc::ENOSYS };
+    -1
+}
+
+/// libc's `execv`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    let own = own_environment();
+    // SAFETY: the process's environment, and the caller's arguments.
+    unsafe {
+        guarded(own, |environment| match environment == own {
+            true => native!(EXECV(path => *const c_char, argv => Strings)),
+            false => native!(EXECVE(path => *const c_char, argv => Strings, environment => Strings)),
+        })
+    }
+}
+
+/// libc's `execve`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, environment: Strings) -> c_int {
+    // SAFETY: the caller's arguments, with an environment that is as good.
+    unsafe {
+        guarded(
+            environment,
+            |environment| native!(EXECVE(path => *const c_char, argv => Strings, environment => Strings)),
+        )
+    }
+}
+
+/// libc's `execvp`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: Strings) -> c_int {
+    let own = own_environment();
+    // SAFETY: the process's environment, and the caller's arguments.
+    unsafe {
+        guarded(own, |environment| match environment == own {
+            true => native!(EXECVP(file => *const c_char, argv => Strings)),
+            false => native!(EXECVPE(file => *const c_char, argv => Strings, environment => Strings)),
+        })
+    }
+}
+
+/// libc's `execvpe`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, environment: Strings) -> c_int {
+    // SAFETY: the caller's arguments, with an environment that is as good.
+    unsafe {
+        guarded(
+            environment,
+            |environment| native!(EXECVPE(file => *const c_char, argv => Strings, environment => Strings)),
+        )
+    }
+}
+
+/// libc's `execveat`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    argv: Strings,
+    environment: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments, with an environment that is as good.
+    unsafe {
+        guarded(
+            environment,
+            |environment| native!(EXECVEAT(directory => c_int, path => *const c_char, argv => Strings, environment => Strings, flags => c_int)),
+        )
+    }
+}
+
+/// libc's `fexecve`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(file: c_int, argv: Strings, environment: Strings) -> c_int {
+    // SAFETY: the caller's arguments, with an environment that is as good.
+    unsafe {
+        guarded(environment, |environment| native!(FEXECVE(file => c_int, argv => Strings, environment => Strings)))
+    }
+}
+
+/// libc's `posix_spawn`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut libc::pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the caller's arguments, with an environment that is as good.
+    unsafe {
+        guarded(environment, |environment| {
+            native!(SPAWN(
+                pid => *mut libc::pid_t, path => *const c_char, actions => *const c_void, attributes => *const c_void,
+                argv => Strings, environment => Strings
+            ))
+        })
+    }
+}
+
+/// libc's `posix_spawnp`.
+///
+/// # Safety
+/// As libc's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut libc::pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    argv: Strings,
+    environment: Strings,
+) -> c_int {
+    // SAFETY: the caller's arguments, with an environment that is as good.
+    unsafe {
+        guarded(environment, |environment| {
+            native!(SPAWNP(
+                pid => *mut libc::pid_t, file => *const c_char, actions => *const c_void, attributes => *const c_void,
+                argv => Strings, environment => Strings
+            ))
+        })
+    }
+}
