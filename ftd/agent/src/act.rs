@@ -49,7 +49,7 @@ pub fn launch(
         rooms.restart_files = RestartFiles::below(job_dir, &job_dir.join(files::NAME));
     }
     let notebooks = ft_sys::made::directory(job_dir, number);
-    if let Err(error) = std::fs::create_dir_all(&notebooks) {
+    if let Err(error) = ft_sys::job_dir::make_below(job_dir, &notebooks) {
         rooms.job.notice(format!(
             "what the ranks leave in shared memory cannot be noted in {}: {error}",
             notebooks.display()

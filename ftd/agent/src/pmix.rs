@@ -126,8 +126,9 @@ impl Pmix {
     fn start(&mut self, job: &Job) -> Result<PmixHost, HostError> {
         let id = self.next_host;
         self.next_host += 1;
-        let tmpdir = Path::new(&job.spec.job_dir).join("pmix").join(format!("{}-{id}", std::process::id()));
-        PmixHost::start(id, &job.spec.ft_pmix, self.libpmix.as_deref(), &tmpdir, self.news.clone())
+        let job_dir = Path::new(&job.spec.job_dir);
+        let tmpdir = job_dir.join("pmix").join(format!("{}-{id}", std::process::id()));
+        PmixHost::start(id, &job.spec.ft_pmix, self.libpmix.as_deref(), (job_dir, &tmpdir), self.news.clone())
     }
 
     /// None was started for the world: it is tried again, and after a while the job ends.

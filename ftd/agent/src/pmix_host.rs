@@ -70,7 +70,8 @@ pub struct PmixHost {
 }
 
 impl PmixHost {
-    /// Starts the program, on the library that is named or on its own; what it says leaves through `news`.
+    /// Starts the program, on the library that is named or on its own, with a directory for its session files below the job's; what
+    /// it says leaves through `news`.
     ///
     /// # Errors
     /// When the program cannot be started, or is of another build by now.
@@ -78,7 +79,7 @@ impl PmixHost {
         id: HostId,
         program: &Path,
         libpmix: Option<&Path>,
-        tmpdir: &Path,
+        (job_dir, tmpdir): (&Path, &Path),
         news: Outlet<News>,
     ) -> Result<PmixHost, HostError> {
         let start = |error| HostError::Start { program: program.to_path_buf(), error };
@@ -87,17 +88,17 @@ impl PmixHost {
             Err(BuildError::Unreadable { error, .. }) => return Err(start(error)),
             checked => checked?,
         }
-        Self::start_checked(id, program, libpmix, tmpdir, news).map_err(start)
+        Self::start_checked(id, program, libpmix, (job_dir, tmpdir), news).map_err(start)
     }
 
     fn start_checked(
         id: HostId,
         program: &Path,
         libpmix: Option<&Path>,
-        tmpdir: &Path,
+        (job_dir, tmpdir): (&Path, &Path),
         news: Outlet<News>,
     ) -> io::Result<PmixHost> {
-        std::fs::create_dir_all(tmpdir)?;
+        ft_sys::job_dir::make_below(job_dir, tmpdir)?;
         let (ours, theirs) = UnixStream::pair()?;
         // As standard input it reaches the child whatever its number is here.
         let child = Command::new(program)

@@ -300,6 +300,24 @@ impl Proven {
     }
 }
 
+/// Makes a directory below the job's, and what lies between, where it is not there. The job's own is not made: where it is gone
+/// the job is over, and nobody would remove it again.
+///
+/// # Errors
+/// The first directory that cannot be made.
+pub fn make_below(job_dir: &Path, path: &Path) -> io::Result<()> {
+    let below = path.strip_prefix(job_dir).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let mut made = job_dir.to_path_buf();
+    for name in below {
+        made.push(name);
+        match fs::create_dir(&made) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists || !made.is_dir() => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Removes a directory with all that is in it, also when a program has left directories there in which nobody may write. What
 /// a link there leads to, and what lies on another mount, is not in it: it stays, and so does what the mount stands in.
 ///
@@ -350,6 +368,20 @@ pub fn remove_abandoned(path: &Path, patience: Duration) {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+
+    #[test]
+    fn the_jobs_directory_is_not_made_anew() {
+        let outside = tempfile::tempdir().unwrap();
+        let job_dir = outside.path().join("job");
+        let error = make_below(&job_dir, &job_dir.join("pmix/w1")).unwrap_err();
+        assert_eq!((error.kind(), job_dir.exists()), (io::ErrorKind::NotFound, false));
+        fs::create_dir(&job_dir).unwrap();
+        make_below(&job_dir, &job_dir.join("pmix/w1")).unwrap();
+        make_below(&job_dir, &job_dir.join("pmix/w1")).unwrap();
+        assert!(job_dir.join("pmix/w1").is_dir());
+        fs::write(job_dir.join("file"), "x").unwrap();
+        assert!(make_below(&job_dir, &job_dir.join("file")).is_err() && make_below(&job_dir, outside.path()).is_err());
+    }
 
     /// A job's directory, whose launcher is dead.
     pub(crate) fn stated(path: &Path) {

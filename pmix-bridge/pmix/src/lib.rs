@@ -224,8 +224,13 @@ impl Server {
     }
 }
 
+/// Not its parents: where these are missing the job is over, and nobody would remove them again.
 fn make_folder(path: &Path) -> Result<(), PmixError> {
     use std::os::unix::fs::DirBuilderExt;
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    made.map_err(|error| PmixError::Folder { path: path.to_path_buf(), error })
+    match std::fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists || !path.is_dir() => {
+            Err(PmixError::Folder { path: path.to_path_buf(), error })
+        }
+        _ => Ok(()),
+    }
 }

@@ -57,6 +57,27 @@ fn a_senseless_world_is_refused_with_a_sentence() {
     assert!(wait_end(&mut host.process).success());
 }
 
+/// The job's directory may have been removed meanwhile, with all that was to be removed.
+#[test]
+fn a_world_of_a_job_that_is_over_makes_no_directories() {
+    let (folder, mut host) = host();
+    let gone = folder.path().join("job");
+    host.send(&ToPmix::Register(WorldInfo {
+        nspace: "x".to_string(),
+        world_size: 1,
+        nodes: vec![("node".to_string(), vec![0])],
+        me: 0,
+        tmpdir: gone.join("w1"),
+        incarnation: 0,
+        argv0: Vec::new(),
+        cwd: Vec::new(),
+    }));
+    let Some(ToAgent::Failed { reason }) = host.receive(LIMIT) else { panic!("no refusal") };
+    assert!(reason.contains("job/w1") && !gone.exists(), "{reason}");
+    host.hang_up();
+    assert!(wait_end(&mut host.process).success());
+}
+
 #[test]
 fn answers_that_nobody_waits_for_do_no_harm() {
     let (folder, mut host) = host();
