@@ -5,16 +5,19 @@ use crate::process::Condition;
 use crate::timescale::scaled;
 use std::time::{Duration, Instant};
 
-/// How often helpers are asked.
+/// How often it is looked whether helpers have answered.
 const PERIOD: Duration = Duration::from_secs(1);
-/// So many questions without an answer make a helper a silent one.
+/// One that has answered is asked again after so many looks more: sixteen that are asked every second would take a thousandth of a
+/// processor for ever.
+const RESTS: u32 = 2;
+/// So many looks after its question one that has not answered is a silent one.
 const MOST_UNANSWERED: u32 = 5;
 /// A running helper that has not answered for so long is to be replaced.
 pub const OVERDUE: Duration = Duration::from_secs(PERIOD.as_secs() * MOST_UNANSWERED as u64 + PATIENCE.as_secs());
 /// A silent helper that is neither traced nor stopped has so long to answer after all.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The beat of the questions.
+/// The beat of the looks.
 #[derive(Debug)]
 pub struct Beat {
     last: Instant,
@@ -26,12 +29,12 @@ impl Beat {
         Beat { last: now }
     }
 
-    /// When the next question is due.
+    /// When the next look is due.
     pub fn next(&self) -> Instant {
         self.last + scaled(PERIOD)
     }
 
-    /// A question is due now. Whether it is in time: when this process itself did not run, because it was stopped or the
+    /// A look is due now. Whether it is in time: when this process itself did not run, because it was stopped or the
     /// machine slept, nobody owes it an answer.
     pub fn beat(&mut self, now: Instant) -> bool {
         // On a busy machine it takes as long to run again however short the period of a test is.
@@ -58,6 +61,8 @@ pub enum Treatment {
 #[derive(Debug, Default)]
 pub struct Pulse {
     asked: bool,
+    /// Looks until it is asked again.
+    rests: u32,
     unanswered: u32,
     silent: Option<Instant>,
     traced: bool,
@@ -68,11 +73,15 @@ pub struct Pulse {
 impl Pulse {
     /// An answer has come.
     pub fn answered(&mut self) {
-        *self = Pulse { ended: self.ended, ..Pulse::default() };
+        *self = Pulse { ended: self.ended, rests: RESTS, ..Pulse::default() };
     }
 
-    /// The next question is due; whether it is to be sent. One that is not answered yet stays asked.
+    /// A look is due; whether a question is to be sent. One that is not answered yet stays asked.
     pub fn ask(&mut self, in_time: bool, now: Instant) -> bool {
+        if !self.asked && self.rests > 0 {
+            self.rests -= 1;
+            return false;
+        }
         if !in_time {
             (self.unanswered, self.silent) = (0, None);
         } else if self.asked {
@@ -156,7 +165,9 @@ mod tests {
         let mut pulse = silent(now);
         pulse.answered();
         assert_eq!(pulse.treat(RUNS, at(90)), Treatment::Leave);
-        assert!(pulse.ask(true, at(90)));
+        assert_eq!([90, 91, 92].map(|s| pulse.ask(true, at(s))), [false, false, true]);
+        assert!((0..4).all(|_| !pulse.ask(true, now) && !pulse.is_silent()));
+        assert!(!pulse.ask(true, at(97)) && pulse.is_silent());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Asks the agent and the shepherds every second whether they are there, and gets them going again, or replaces them.
+//! Asks the agent and the shepherds again and again whether they are there, and gets them going again, or replaces them.
 
 use super::Launcher;
 use crate::keepers::Keepers;
