@@ -171,8 +171,13 @@ def take_machine():
     return lock
 
 
+# So many scenarios more than `--jobs` run at a time while they leave half of the processors idle.
+MORE = 3
 # So many scenarios may have met Open MPI's own crash.
 MOST_AGAIN = 2
+# Of a whole run, so many scenarios that have failed are run again, so many times each, with nothing beside them. Who passes them all
+# is told as shaky in the closing lines, and does not make the run a failed one.
+MOST_SHAKY, ALONE = 2, 5
 
 
 def crashed_by_itself(log):
@@ -230,6 +235,104 @@ class Running:
         return "HANG", seconds
 
 
+class Processors:
+    """How much of the machine was idle of late."""
+
+    SPAN = 0.5
+
+    def __init__(self):
+        self.at, self.times, self.idle = time.monotonic(), self.read(), 0.0
+
+    @staticmethod
+    def read():
+        with open("/proc/stat") as file:
+            times = [int(word) for word in file.readline().split()[1:9]]
+        return sum(times), times[3] + times[4]
+
+    def are_idle(self):
+        """Whether half of it was."""
+        if time.monotonic() - self.at >= self.SPAN:
+            now = self.read()
+            self.idle = (now[1] - self.times[1]) / max(1, now[0] - self.times[0])
+            self.at, self.times = time.monotonic(), now
+        return self.idle > 0.5
+
+
+class Crowd:
+    """Runs scenarios, several at a time, and keeps what became of them."""
+
+    def __init__(self, options, scratch, prefix, user, jobs):
+        self.options, self.scratch, self.prefix, self.user, self.jobs = options, scratch, prefix, user, jobs
+        self.todo, self.running, self.failures = [], [], []
+        self.processors, self.started = Processors(), 0.0
+        self.counts, self.again = {"ok": 0, "FAIL": 0, "HANG": 0, "skip": 0}, 0
+
+    def run(self, todo):
+        """All of these (scenario, label)."""
+        # Long ones first: they do not then stand alone at the end.
+        self.todo = sorted(todo, key=lambda entry: -entry[0].timeout)
+        try:
+            while self.todo or self.running:
+                self.start()
+                for entry in list(self.running):
+                    ended = entry.poll()
+                    if ended is not None:
+                        self.ended(entry, *ended)
+                time.sleep(0.01)
+        finally:
+            for entry in self.running:
+                proc.kill_tree(entry.pid, also_root=True)
+
+    def start(self):
+        # Most of a scenario's time is waiting: three keep two cores busy, and where they do not there is room for more, one after
+        # the other. Those that ask for the whole machine have it.
+        takes = lambda scenario: 1 if scenario.weight == 1 else self.jobs + MORE
+        busy = sum(takes(r.scenario) for r in self.running)
+        more = self.jobs > 1 and self.processors.are_idle() and time.monotonic() - self.started > Processors.SPAN
+        room = min(self.jobs + MORE, max(self.jobs, len(self.running) + 1)) if more else self.jobs
+        for entry in list(self.todo):
+            scenario, label = entry
+            if self.running and busy + takes(scenario) > room:
+                break
+            machine = take_machine() if scenario.public else None
+            if scenario.public and machine is None:
+                continue
+            self.todo.remove(entry)
+            self.running.append(Running(scenario, label, self.scratch, self.prefix, self.user, machine))
+            busy, self.started = busy + takes(scenario), time.monotonic()
+
+    def ended(self, entry, verdict, seconds):
+        self.running.remove(entry)
+        if entry.machine is not None:
+            entry.machine.close()
+        log = entry.log_path.read_text(errors="replace") if verdict in ("FAIL", "HANG") else ""
+        if verdict == "FAIL" and not entry.label.endswith(AGAIN) and self.again < MOST_AGAIN and crashed_by_itself(log):
+            self.again += 1
+            print(f"     {entry.label}: Open MPI 4.1.4 crashed by itself ({seconds:.1f} s)", flush=True)
+            print("    " + log.replace("\n", "\n    "), flush=True)
+            self.todo.insert(0, (entry.scenario, entry.label + AGAIN))
+            return
+        self.counts[verdict] += 1
+        print(f"{verdict:4} {entry.label} ({seconds:.1f} s)", flush=True)
+        if log:
+            self.failures.append((verdict, entry.label, log, entry.scenario))
+            print("    " + log.replace("\n", "\n    "), flush=True)
+        elif verdict == "skip":
+            print("    " + entry.last_words(), flush=True)
+        elif not self.options.keep:
+            # Three members of etcd alone make room for 200 MB.
+            shutil.rmtree(job.place_of(self.scratch, entry.label), ignore_errors=True)
+
+
+def fail_alone(crowd):
+    """Which of the failed scenarios fail again with nothing beside them, and which do not (`ALONE`)."""
+    alone = Crowd(crowd.options, crowd.scratch, crowd.prefix, crowd.user, 1)
+    print("=== what failed, once more and alone ===", flush=True)
+    alone.run([(scenario, f"{label}.alone{n}") for _, label, _, scenario in crowd.failures for n in range(1, ALONE + 1)])
+    broken = {scenario for *_, scenario in alone.failures}
+    return [f for f in crowd.failures if f[3] in broken], [f for f in crowd.failures if f[3] not in broken]
+
+
 def main():
     options = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -250,67 +353,33 @@ def main():
         for path in [scratch, *(scratch / d for d in ("build", "run"))]:
             os.chown(path, user.pw_uid, user.pw_gid)
     print("=== scenarios ===", flush=True)
-    # Long ones first: they do not then stand alone at the end.
-    todo = sorted((s for s in scenarios), key=lambda s: -s.timeout)
-    todo = [(s, s.name if options.repeat == 1 else f"{s.name}#{n}") for s in todo for n in range(options.repeat)]
-    running, counts, failures, again = [], {"ok": 0, "FAIL": 0, "HANG": 0, "skip": 0}, [], 0
+    crowd, shaky = Crowd(options, scratch, prefix, user, options.jobs), []
+    failed = []
     try:
-        while todo or running:
-            # Most of a scenario's time is waiting: three keep two cores busy. Those that ask for the whole machine have it.
-            takes = lambda scenario: 1 if scenario.weight == 1 else options.jobs
-            busy = sum(takes(r.scenario) for r in running)
-            for entry in list(todo):
-                scenario, label = entry
-                if running and busy + takes(scenario) > options.jobs:
-                    break
-                machine = take_machine() if scenario.public else None
-                if scenario.public and machine is None:
-                    continue
-                todo.remove(entry)
-                running.append(Running(scenario, label, scratch, prefix, user, machine))
-                busy += takes(scenario)
-            for entry in list(running):
-                ended = entry.poll()
-                if ended is None:
-                    continue
-                running.remove(entry)
-                if entry.machine is not None:
-                    entry.machine.close()
-                verdict, seconds = ended
-                if verdict == "FAIL" and not entry.label.endswith(AGAIN) and again < MOST_AGAIN:
-                    log = entry.log_path.read_text(errors="replace")
-                    if crashed_by_itself(log):
-                        again += 1
-                        print(f"     {entry.label}: Open MPI 4.1.4 crashed by itself ({seconds:.1f} s)", flush=True)
-                        print("    " + log.replace("\n", "\n    "), flush=True)
-                        todo.insert(0, (entry.scenario, entry.label + AGAIN))
-                        continue
-                counts[verdict] += 1
-                print(f"{verdict:4} {entry.label} ({seconds:.1f} s)", flush=True)
-                if verdict in ("FAIL", "HANG"):
-                    log = entry.log_path.read_text(errors="replace")
-                    failures.append((verdict, entry.label, log))
-                    print("    " + log.replace("\n", "\n    "), flush=True)
-                elif verdict == "skip":
-                    print("    " + entry.last_words(), flush=True)
-                elif not options.keep:
-                    # Three members of etcd alone make room for 200 MB.
-                    shutil.rmtree(job.place_of(scratch, entry.label), ignore_errors=True)
-            time.sleep(0.01)
+        crowd.run([(s, s.name if options.repeat == 1 else f"{s.name}#{n}") for s in scenarios for n in range(options.repeat)])
+        failed = crowd.failures
+        if not options.patterns and options.repeat == 1 and 0 < len(failed) <= MOST_SHAKY:
+            failed, shaky = fail_alone(crowd)
     finally:
-        for entry in running:
-            proc.kill_tree(entry.pid, also_root=True)
-        if failures or options.keep:
+        if crowd.failures or options.keep:
             print(f"scratch directory kept: {scratch}")
         else:
             shutil.rmtree(scratch, ignore_errors=True)
-    # Nothing stands below this: of a long log only the end may be seen.
-    for line in summary.what_failed(failures) if failures else []:
-        print(line)
+    closing_lines(crowd, failed, shaky)
+    return 1 if failed else 0
+
+
+def closing_lines(crowd, failed, shaky):
+    """Nothing stands below this: of a long log only the end may be seen."""
+    if crowd.failures:
+        print("\n".join(summary.what_failed([failure[:3] for failure in failed + shaky])))
+    for _, label, *_ in shaky:
+        print(f"SHAKY {label}: failed beside others, and {ALONE} times not alone; that is a defect, of ftd or of the test: find it")
+    counts, failures = crowd.counts, len(failed)
     skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
-    twice = f", {again} run again after Open MPI's own crash" if again else ""
-    print(f"{counts['ok']} passed, {counts['FAIL'] + counts['HANG']} failed{skipped}{twice}")
-    return 1 if failures else 0
+    twice = f", {crowd.again} run again after Open MPI's own crash" if crowd.again else ""
+    once = f", {len(shaky)} shaky" if shaky else ""
+    print(f"{counts['ok']} passed, {failures} failed{once}{skipped}{twice}")
 
 
 if __name__ == "__main__":

@@ -23,17 +23,21 @@ class Scenario:
 
 
 _all = []
+# Whether it is `make soak` that runs.
+soak = False
 
 
-def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False, as_root=None, cluster=False):
-    """Registers a function. `each` is a list of parameter dicts: one scenario per entry, named after its values. `weight` 2
+def scenario(name, timeout=60, weight=1, each=None, memory_mb=None, public=False, as_root=None, cluster=False, spread=False):
+    """Registers a function. `each` is a list of parameter dicts: one scenario per entry, named after its values; with `spread`,
+    `make test` runs as few of them as hold each value of each parameter, and `make soak` all. `weight` 2
     asks for the whole machine; `memory_mb` for a memory cgroup with that limit around everything the scenario starts.
     `public`: nothing private: the machine's own /dev/shm and System V segments, as a user's job has them; one at a time.
     `as_root`: what only root can prepare (harness/root.py). `cluster`: it makes nodes (harness/cluster.py), and runs as root, in a
     network name space of its own."""
 
     def register(function):
-        for parameters in [{}] if each is None else each:
+        rows = [{}] if each is None else each
+        for parameters in pairwise.every_value(rows) if spread and not soak else rows:
             suffix = "".join(f"/{value}" for value in parameters.values())
             _all.append(Scenario(f"{name}{suffix}", function, timeout, weight, parameters, memory_mb, public, as_root, cluster))
         return function
@@ -63,9 +67,9 @@ def over_nodes(path, soak):
 
 def load(here, soak):
     """All scenarios."""
-    sys.modules["harness.registry"].soak = soak
-    sys.modules["harness.registry"].rows = matrix(here / "matrix.toml", soak)
-    sys.modules["harness.registry"].pairs = over_nodes(here / "matrix.toml", soak)
+    this = sys.modules["harness.registry"]
+    this.soak, this.rows = soak, matrix(here / "matrix.toml", soak)
+    this.pairs = over_nodes(here / "matrix.toml", soak)
     for path in sorted((here / "scenarios").glob("[a-z]*.py")):
         importlib.import_module(f"scenarios.{path.stem}")
     return _all

@@ -157,7 +157,8 @@ def stopped_goes_on(context):
     job = context.ftrun(mpi, 2, "bash", "-c", wrapper, "bash", *command, gates=gates, env={"HERE": context.work})
     rank = job.at_gate("client.copied", 1)
     shepherd, script = job.shepherd_of(rank), proc.stat(rank)[1]
-    filters = [pid for pid in proc.descendants(shepherd) if proc.stat(pid)[1] == script and pid != rank]
+    # A `sleep` of its loop may be over by now.
+    filters = [pid for pid in proc.descendants(shepherd) if (proc.stat(pid) or (None, 0))[1] == script and pid != rank]
     # The rank's parent does not wait for it before its shepherd has seen how it ended.
     proc.freeze(script)
     job.kill(rank)
