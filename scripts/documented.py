@@ -66,6 +66,7 @@ NUMBERS = [
     (GUIDE, "one of more than # a second later", [f"{CLI}/held.rs SMALL"]),
     (GUIDE, "open for writing is tried again for #.", [BUSY]),
     (GUIDE, "open for writing for #.", [BUSY]),
+    (GUIDE, "One that has not answered within # is left alone", [OVERDUE[0]]),
     (GUIDE, "otherwise it has # more and is then ended", [HELPER]),
     (GUIDE, "lost one within #, or, before the first epoch, within #", [f"{POLICY} slot_timeout", f"{POLICY} start_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{POLICY} stop_timeout"]),
