@@ -140,7 +140,7 @@ impl Shepherd {
     fn hear(&mut self) {
         let mut said = [0; 64];
         while let Ok(count @ 1..) = self.lifeline.read(&mut said) {
-            self.pulse.answered();
+            self.pulse.one_of_many_answered();
             self.dialled |= said[..count].contains(&Lifeline::DIALS);
             self.lost_output |= said[..count].contains(&Lifeline::LOST);
         }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked whether helpers have answered.
 const PERIOD: Duration = Duration::from_secs(1);
-/// One that has answered is asked again after so many looks more: sixteen that are asked every second would take a thousandth of a
-/// processor for ever.
+/// One of many, when it has answered, is asked again after so many looks more: sixteen that are asked every second would take a
+/// thousandth of a processor for ever.
 const RESTS: u32 = 2;
 /// So many looks after its question one that has not answered is a silent one.
 const MOST_UNANSWERED: u32 = 5;
@@ -73,7 +73,13 @@ pub struct Pulse {
 impl Pulse {
     /// An answer has come.
     pub fn answered(&mut self) {
-        *self = Pulse { ended: self.ended, rests: RESTS, ..Pulse::default() };
+        *self = Pulse { ended: self.ended, ..Pulse::default() };
+    }
+
+    /// An answer has come of one of many.
+    pub fn one_of_many_answered(&mut self) {
+        self.answered();
+        self.rests = RESTS;
     }
 
     /// A look is due; whether a question is to be sent. One that is not answered yet stays asked.
@@ -165,6 +171,8 @@ mod tests {
         let mut pulse = silent(now);
         pulse.answered();
         assert_eq!(pulse.treat(RUNS, at(90)), Treatment::Leave);
+        assert!(pulse.ask(true, at(90)));
+        pulse.one_of_many_answered();
         assert_eq!([90, 91, 92].map(|s| pulse.ask(true, at(s))), [false, false, true]);
         assert!((0..4).all(|_| !pulse.ask(true, now) && !pulse.is_silent()));
         assert!(!pulse.ask(true, at(97)) && pulse.is_silent());
