@@ -2,6 +2,7 @@
 
 use crate::swap::{Expected, MAX_KEYS};
 use crate::{LeaseId, Versioned};
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -97,7 +98,7 @@ pub enum StoreError {
 }
 
 /// A demand of a compare-and-swap that is not met.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unmet {
     /// Of which key.
     pub key: String,
@@ -124,7 +125,7 @@ impl fmt::Display for Unmet {
 }
 
 /// What came of asking one member.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
     /// Who was asked.
     pub endpoint: String,

@@ -2,7 +2,7 @@
 //! never by a lock.
 //!
 //! [`Store`] is what every store does. [`Embedded`] is one machine's: a file, no server. [`Etcd`] is a cluster's. One suite of tests
-//! holds both to it (`tests/conformance`). [`Follow`] watches keys and reads them again now and then, [`Keeper`] keeps a lease.
+//! holds all to it (`tests/conformance`). [`Through`] is somebody else's, who is asked to ask it: a job's agent asks `ftd`. [`Follow`] watches keys and reads them again now and then, [`Keeper`] keeps a lease.
 
 pub mod codec;
 mod embedded;
@@ -12,6 +12,7 @@ mod follow;
 mod keeper;
 mod store;
 mod swap;
+pub mod through;
 
 pub use codec::{CodecError, decode_record, encode_record};
 pub use embedded::{Embedded, EmbeddedWatch};
@@ -21,3 +22,4 @@ pub use follow::Follow;
 pub use keeper::{Held, Keeper};
 pub use store::{Change, Lease, LeaseId, Read, Scope, Store, Versioned, Watch, WatchEnd};
 pub use swap::{Expected, MAX_KEYS, Swap, Write};
+pub use through::Through;

@@ -2,12 +2,13 @@
 
 use crate::error::StoreError;
 use crate::swap::Swap;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 /// A value and the revision at which it was written.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Versioned {
     /// Of the store when the key was written last; never 0.
     pub revision: u64,
@@ -25,7 +26,7 @@ pub struct Read<T> {
 }
 
 /// Which keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scope {
     /// This one.
     Key(String),
@@ -60,7 +61,7 @@ impl fmt::Display for Scope {
 }
 
 /// What became of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// Which.
     pub key: String,
@@ -71,7 +72,7 @@ pub struct Change {
 }
 
 /// A lease's name in the store. It can be stored, and adopted by who comes after.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LeaseId(pub i64);
 
 impl fmt::Display for LeaseId {
@@ -82,7 +83,7 @@ impl fmt::Display for LeaseId {
 }
 
 /// A lease that is held.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// Its name.
     pub id: LeaseId,

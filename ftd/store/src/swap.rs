@@ -2,12 +2,13 @@
 
 use crate::error::{StoreError, Unmet};
 use crate::{LeaseId, Versioned};
+use serde::{Deserialize, Serialize};
 
 /// So many keys may be compared, and so many written, at a time: etcd's default (`--max-txn-ops`).
 pub const MAX_KEYS: usize = 128;
 
 /// What a compare-and-swap demands of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Expected {
     /// The key is not there.
     Absent,
@@ -35,7 +36,7 @@ impl Expected {
 }
 
 /// What becomes of a key.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Write {
     /// It has this value, as long as this lease is held.
     Put {
@@ -49,7 +50,7 @@ pub enum Write {
 }
 
 /// A compare-and-swap over several keys: all is written at one revision if all that is demanded holds, else nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Swap {
     demands: Vec<(String, Expected)>,
     writes: Vec<(String, Write)>,

@@ -9,6 +9,7 @@ mod deaf;
 mod faults;
 mod proxy;
 mod suite;
+mod through;
 
 use cluster::{Cluster, LONG, Release, put};
 use ft_store::{Embedded, Store};
@@ -85,5 +86,6 @@ of_both_releases! {
     a_stale_watch_is_noticed: faults::a_stale_watch_is_noticed;
     a_lease_outlives_a_call_without_an_answer: faults::a_lease_outlives_a_call_without_an_answer;
     certificates_are_checked_both_ways: access::certificates_are_checked_both_ways;
+    a_store_through_somebody_holds_the_suite: through::holds_the_suite;
     passwords_and_roles_are_checked: access::passwords_and_roles_are_checked;
 }

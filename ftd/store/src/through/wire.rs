@@ -1,0 +1,333 @@
+//! What is said between who asks for a store and who has it: frames of [`ft_wire`], whose bodies are these.
+
+use crate::error::{Trouble, Unmet};
+use crate::store::{Change, Lease, LeaseId, Read, Scope, Store, Versioned};
+use crate::{StoreError, Swap};
+use ft_wire::{FRAME_HEADER, FrameError, Role};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Of all that is said here. A daemon may be newer than an agent whose job it finds: any change of these messages increases it.
+pub const VERSION: u32 = 1;
+/// The longest that may be asked: etcd takes 1.5 MiB in a request.
+pub const MOST_ASKED: usize = 4 << 20;
+
+/// Who asks, at first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`] of who asks.
+    pub version: u32,
+    /// For which job.
+    pub job: String,
+}
+
+/// The answer to that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Welcome {
+    /// It may ask.
+    Served,
+    /// It may not, and why. The connection ends.
+    Refused(String),
+}
+
+/// Agent → ftd, after that.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ToFtd {
+    /// Something is to be answered.
+    Question {
+        /// For the answer; no two on a connection have the same.
+        number: u64,
+        /// In this time.
+        within: Duration,
+        /// What.
+        question: Question,
+    },
+    /// Keys are to be watched.
+    Watch {
+        /// As with a question.
+        number: u64,
+        /// Which.
+        scope: Scope,
+        /// From this revision on.
+        from: u64,
+    },
+    /// And are not any more.
+    Unwatch {
+        /// As it was begun.
+        number: u64,
+    },
+}
+
+/// Ftd → agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromFtd {
+    /// To a question.
+    Answer {
+        /// Its number.
+        number: u64,
+        /// What became of it.
+        answer: Answer,
+    },
+    /// A watch says this.
+    Changed {
+        /// Its number.
+        number: u64,
+        /// What.
+        changes: Vec<Change>,
+    },
+    /// A watch says nothing more.
+    Ended {
+        /// Its number.
+        number: u64,
+        /// Why.
+        end: End,
+    },
+}
+
+/// Why a watch says nothing more.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum End {
+    /// What happened from the first revision to the second is not known any more.
+    Compacted(u64, u64),
+    /// It may not be watched.
+    Failed(Failure),
+}
+
+/// What a store may be asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Question {
+    /// [`Store::read`].
+    Read(Scope),
+    /// [`Store::compare_and_swap`].
+    Swap(Swap),
+    /// [`Store::grant`].
+    Grant(Duration),
+    /// [`Store::keep_alive`].
+    KeepAlive(LeaseId),
+    /// [`Store::adopt`].
+    Adopt(LeaseId),
+    /// [`Store::revoke`].
+    Revoke(LeaseId),
+}
+
+impl Question {
+    /// Whether it may be asked again when nothing is known of the first time.
+    pub fn is_harmless(&self) -> bool {
+        matches!(self, Question::Read(_) | Question::KeepAlive(_) | Question::Adopt(_) | Question::Revoke(_))
+    }
+
+    /// Asks a store that.
+    pub async fn put_to(self, store: &impl Store, within: Duration) -> Answer {
+        let answer = match self {
+            Question::Read(scope) => {
+                store.read(&scope, within).await.map(|Read { at, found }| Answer::Found { at, found })
+            }
+            Question::Swap(swap) => store.compare_and_swap(swap, within).await.map(Answer::Written),
+            Question::Grant(ttl) => store.grant(ttl, within).await.map(Answer::Lease),
+            Question::KeepAlive(lease) => store.keep_alive(lease, within).await.map(|()| Answer::Done),
+            Question::Adopt(lease) => store.adopt(lease, within).await.map(Answer::Lease),
+            Question::Revoke(lease) => store.revoke(lease, within).await.map(|()| Answer::Done),
+        };
+        answer.unwrap_or_else(|error| Answer::Failed(error.into()))
+    }
+
+    /// Nobody has said what became of it, and it was sent.
+    pub fn unanswered(&self, endpoint: &str, reason: &str, within: Duration) -> Failure {
+        let (endpoint, reason) = (endpoint.to_string(), reason.to_string());
+        match self {
+            Question::Swap(_) => Failure::Unknown { endpoint, within, reason },
+            _ => Failure::Unanswered(vec![Trouble { endpoint, reason, lasting: false }]),
+        }
+    }
+}
+
+/// What became of a question.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// What was read, and the store's revision then.
+    Found {
+        /// The revision.
+        at: u64,
+        /// What was there.
+        found: BTreeMap<String, Versioned>,
+    },
+    /// It was written, at this revision.
+    Written(u64),
+    /// The lease is held.
+    Lease(Lease),
+    /// It is so.
+    Done,
+    /// It was not done, or nobody knows.
+    Failed(Failure),
+}
+
+/// [`StoreError`], as far as it concerns somebody else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Failure {
+    /// [`StoreError::Lost`].
+    Lost(Vec<Unmet>),
+    /// [`StoreError::Unknown`].
+    Unknown {
+        /// Who was asked.
+        endpoint: String,
+        /// How long the answer was waited for.
+        within: Duration,
+        /// What came instead.
+        reason: String,
+    },
+    /// [`StoreError::Unanswered`]: nothing was written.
+    Unanswered(Vec<Trouble>),
+    /// [`StoreError::Refused`]: nothing was written.
+    Refused(Vec<Trouble>),
+    /// [`StoreError::NoLease`].
+    NoLease(LeaseId),
+}
+
+impl Failure {
+    /// Somebody does not do it, and this is why.
+    pub fn refused(endpoint: &str, reason: String) -> Failure {
+        Failure::Refused(vec![Trouble { endpoint: endpoint.into(), reason, lasting: true }])
+    }
+
+    /// Whether somebody else may be asked the same: it was certainly not done, and not for what the store has said of it.
+    pub fn leaves_it_open(&self) -> bool {
+        matches!(self, Failure::Unanswered(_) | Failure::Refused(_))
+    }
+
+    /// The error of who asked `what`, a compare-and-swap on `key` if it was one.
+    pub fn into_error(self, what: String, key: &str, waited: Duration) -> StoreError {
+        match self {
+            Failure::Lost(unmet) => StoreError::Lost { unmet },
+            Failure::Unknown { endpoint, within, reason } => {
+                StoreError::Unknown { key: key.into(), endpoint, within, reason }
+            }
+            Failure::Unanswered(tried) => StoreError::Unanswered { what, within: waited, tried },
+            Failure::Refused(by) => StoreError::Refused { what, by },
+            Failure::NoLease(lease) => StoreError::NoLease(lease),
+        }
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        match error {
+            StoreError::Lost { unmet } => Failure::Lost(unmet),
+            StoreError::Unknown { endpoint, within, reason, .. } => Failure::Unknown { endpoint, within, reason },
+            StoreError::Unanswered { tried, .. } => Failure::Unanswered(tried),
+            StoreError::Refused { by, .. } => Failure::Refused(by),
+            StoreError::NoLease(lease) => Failure::NoLease(lease),
+            // None of these is of a write that may have been done.
+            other => Failure::refused("ftd", other.to_string()),
+        }
+    }
+}
+
+/// Why a connection ends.
+#[derive(Debug, thiserror::Error)]
+pub enum Broken {
+    /// The other end is gone.
+    #[error("the connection was closed")]
+    Closed,
+    /// It sends what is no message.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// It is somebody else.
+    #[error("{0:?} has no business here")]
+    Role(Role),
+    /// It speaks another language.
+    #[error(
+        "it speaks version {theirs} of what is said about the store, and this side version {VERSION}: end its job, which began with \
+             another release of ftd, and start it again"
+    )]
+    Version {
+        /// Its [`VERSION`].
+        theirs: u32,
+    },
+    /// This side may not ask.
+    #[error("{0}")]
+    Refused(String),
+    /// It says or reads nothing.
+    #[error("nothing went through for {} s", .0.as_secs())]
+    Idle(Duration),
+    /// The connection failed.
+    #[error("{0}")]
+    Io(io::Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Broken {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Broken::Closed,
+            _ => Broken::Io(error),
+        }
+    }
+}
+
+/// The next message, of at most so many bytes.
+pub async fn receive<M: DeserializeOwned>(
+    stream: &mut (impl AsyncRead + Unpin + ?Sized),
+    most: usize,
+) -> Result<M, Broken> {
+    let mut header = [0; FRAME_HEADER];
+    stream.read_exact(&mut header).await?;
+    let bytes = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    if bytes > most {
+        return Err(FrameError::TooLong { bytes, most }.into());
+    }
+    let mut body = vec![0; bytes];
+    stream.read_exact(&mut body).await?;
+    Ok(ft_wire::decode(&body)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Expected, LeaseId};
+
+    /// A release that says the same with other bytes, or other things with the same, has another version.
+    #[test]
+    fn the_bytes_of_this_version_stay_as_they_are() {
+        let swap = Swap::on("k", Expected::Revision(3)).and_on("n", Expected::Present).put("k", vec![9]).delete("d");
+        let swap = swap.put_leased("l", Vec::new(), LeaseId(1));
+        let question = |question| ToFtd::Question { number: 1, within: Duration::from_millis(1500), question };
+        let asked = [
+            question(Question::Read(Scope::Prefix("p".into()))),
+            question(Question::Swap(swap)),
+            ToFtd::Watch { number: 2, scope: Scope::Key("k".into()), from: 7 },
+            ToFtd::Unwatch { number: 2 },
+        ];
+        let versioned = Versioned { revision: 5, value: vec![1] };
+        let unmet = Unmet { key: "k".into(), expected: Expected::Absent, found: Some(versioned.clone()) };
+        let trouble = Trouble { endpoint: "e".into(), reason: "r".into(), lasting: true };
+        let answer = |answer| FromFtd::Answer { number: 1, answer };
+        let second = Duration::from_secs(1);
+        let said = [
+            answer(Answer::Found { at: 5, found: BTreeMap::from([("k".to_string(), versioned)]) }),
+            answer(Answer::Written(6)),
+            answer(Answer::Failed(Failure::Lost(vec![unmet]))),
+            answer(Answer::Failed(Failure::Unknown { endpoint: "e".into(), within: second, reason: "r".into() })),
+            answer(Answer::Failed(Failure::Unanswered(vec![trouble.clone()]))),
+            answer(Answer::Failed(Failure::Refused(vec![trouble]))),
+            FromFtd::Changed { number: 2, changes: vec![Change { key: "k".into(), revision: 8, value: None }] },
+            FromFtd::Ended { number: 2, end: End::Compacted(1, 2) },
+        ];
+        let hello = Hello { version: VERSION, job: "j".into() };
+        let mut bytes = ft_wire::encode(&hello, 0).unwrap();
+        asked.iter().for_each(|word| bytes.extend(ft_wire::encode(word, 0).unwrap()));
+        said.iter().for_each(|word| bytes.extend(ft_wire::encode(word, 0).unwrap()));
+        bytes.extend(ft_wire::encode(&Welcome::Refused("w".into()), 0).unwrap());
+        let hexadecimal: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!((VERSION, hexadecimal.as_str()), (1, OF_VERSION_1));
+    }
+
+    const OF_VERSION_1: &str = concat!(
+        "030000000000000001016a0c0000000000000000010180cab5ee0100010170210000000000000000010180cab5ee01010201",
+        "6b0103016e0203016b00010900016401016c000001020600000000000000010200016b07020000000000000002020a000000",
+        "000000000001000501016b0501010400000000000000000101060c000000000000000001040001016b00010501010a000000",
+        "00000000000104010165010001720a00000000000000000104020101650172010a0000000000000000010403010165017201",
+        "0700000000000000010201016b0800050000000000000002020001020300000000000000010177",
+    );
+}
