@@ -9,7 +9,7 @@ use crate::wish::Wish;
 use ft_peer::beats::Identity;
 use ft_peer::post::{Post, Sendings};
 use ft_peer::{Peers, Secret};
-use ft_wire::between::{Fence, Leaver, Protocol, Word, puts_from_bytes};
+use ft_wire::between::{Fence, Leaver, Protocol, StoreWord, Word, puts_from_bytes};
 use ft_wire::cluster::Cluster;
 use ft_wire::copies::CopyWord;
 use ft_wire::pmix::Proc;
@@ -25,6 +25,10 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_secs(1);
 /// News of the network that may wait for the driver.
 const NEWS: usize = 64;
+/// What is about the store is about no world, and no world's end is its.
+const NO_WORLD: WorldNumber = WorldNumber::MAX;
+/// So much of that may be on its way to a node; who hears so little is not asked more.
+const OF_STORE: usize = 8;
 
 /// What is heard from behind.
 #[derive(Debug)]
@@ -89,6 +93,8 @@ pub enum Arrived {
     },
     /// A node says something of a copy of a checkpoint.
     Copy(NodeId, CopyWord),
+    /// A node wants something to be asked of the store, or answers.
+    Store(NodeId, StoreWord),
     /// A world cannot go on.
     Stuck {
         /// Which.
@@ -142,7 +148,7 @@ pub struct Written {
 impl Written {
     fn word(world: WorldNumber, to: NodeId, word: &Word) -> Written {
         // Who waits for a copy has a patience of its own.
-        let awaited = !matches!(word, Word::Left { .. } | Word::Copy(_));
+        let awaited = !matches!(word, Word::Left { .. } | Word::Copy(_) | Word::Store(_));
         Written { world, to: vec![to], body: word.to_bytes(), awaited, fenced: None }
     }
 
@@ -398,6 +404,9 @@ impl Between {
         let said = match said {
             // Nodes that have no rank of the world say and hear it as well.
             Ok(Word::Copy(word)) => return vec![Arrived::Copy(from, word)],
+            Ok(Word::Store(word)) => return vec![Arrived::Store(from, word)],
+            // Who asked it asks somebody else.
+            _ if world == NO_WORLD => return Vec::new(),
             said => said,
         };
         let newest = self.world.as_ref().map_or(0, |(number, _)| *number);
@@ -428,7 +437,7 @@ impl Between {
                 arrived.extend(self.tell_of_leavers());
                 arrived
             }
-            Word::Copy(_) => Vec::new(),
+            Word::Copy(_) | Word::Store(_) => Vec::new(),
         }
     }
 
@@ -457,9 +466,23 @@ impl Between {
         let bytes = match &word {
             Word::Up { parts, .. } | Word::Down { parts, .. } => bytes_of(parts),
             Word::ModexData { data, .. } => data.len(),
+            Word::Store(StoreWord::Ask { question: bytes, .. } | StoreWord::Answer { answer: bytes, .. }) => {
+                bytes.len()
+            }
             Word::Modex { .. } | Word::Left { .. } | Word::Copy(_) => 0,
         };
         self.write(bytes, move || Written::word(world, to, &word))
+    }
+
+    /// Says something about the store. Gives it back when it is certainly not said: to one that has left, or does not hear.
+    ///
+    /// # Errors
+    /// The word.
+    pub fn say_of_store(&mut self, to: NodeId, word: StoreWord) -> Result<Vec<Arrived>, StoreWord> {
+        if self.nodes.has_left(to) || self.post.waiting(to, NO_WORLD) >= OF_STORE {
+            return Err(word);
+        }
+        Ok(self.tell(NO_WORLD, to, Word::Store(word)))
     }
 
     /// What is long is written elsewhere.

@@ -17,6 +17,7 @@ use crate::pmix_host;
 use crate::rooms::Rooms;
 use crate::timer::Timer;
 use crate::unheard::Ears;
+use crate::ways::Ways;
 use ft_store::Embedded;
 use ft_sys::litter::End;
 use ft_wire::Slot;
@@ -96,9 +97,13 @@ impl Driver {
         let me = NodeId(spec.cluster.as_ref().map_or(0, |cluster| cluster.me));
         let core = Agent::new(me, config).incarnation(incarnation).succeeding(before);
         let Handed { store, notices, sockets } = handed;
-        let epochs = match &spec.cluster {
-            None => Epochs::own(Embedded::open(std::fs::File::from(store))?),
-            Some(cluster) => Epochs::shared(cluster, outlet(inputs, Input::Store))?,
+        let ways = spec.cluster.as_ref().map(|cluster| {
+            let socket = (cluster.store.socket.clone(), spec.job.as_str());
+            Ways::new(socket, (me, nodes), incarnation, outlet(inputs, Input::Ways))
+        });
+        let epochs = match (&spec.cluster, &ways) {
+            (Some(cluster), Some(ways)) => Epochs::shared(ways.clone(), cluster, outlet(inputs, Input::Store)),
+            _ => Epochs::own(Embedded::open(std::fs::File::from(store))?),
         };
         let between = match (&spec.cluster, sockets) {
             (Some(cluster), Some(sockets)) => {
@@ -111,7 +116,7 @@ impl Driver {
             me,
             hosts: hosts(&spec),
             core,
-            rooms: Rooms::new(spec, notices, launcher, between, nodes, (inputs, ears))?,
+            rooms: Rooms::new(spec, notices, launcher, (between, ways), nodes, (inputs, ears))?,
             epochs,
             adopted: EpochId(0),
             timer: Timer::new(outlet(inputs, |()| Input::Timer), time),
@@ -178,6 +183,7 @@ impl Driver {
         let Some(record) = self.core.record().filter(|record| record.epoch != self.adopted) else { return };
         self.adopted = record.epoch;
         self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
+        self.rooms.ways.iter().for_each(|ways| ways.adopt(&record.nodes));
     }
 
     fn take(&mut self, input: Input) {
@@ -225,6 +231,7 @@ impl Driver {
             }
             Input::Store(news) => self.epochs.take(job, news),
             Input::Between(news) => hear::nodes::take(rooms, news),
+            Input::Ways(news) => hear::nodes::say_of_store(rooms, news),
             Input::Timer => job.report(Event::Timer),
         }
     }

@@ -1,12 +1,14 @@
-//! The job's record in the store: one machine's own, which never waits, or etcd, whose answers come as news.
+//! The job's record in the store: one machine's own, which never waits, or etcd, whose answers come as news: the agent is a user's, and asks
+//! it through `ftd`.
 
 use crate::job::Job;
 use crate::outlet::Outlet;
+use crate::ways::Ways;
 use ft_store::{
-    Change, Embedded, Etcd, EtcdOptions, Expected, Follow, Login, MAX_KEYS, Scope, Store, StoreError, Swap, Tls, Unmet,
-    decode_record, encode_record,
+    Change, Embedded, Expected, Follow, MAX_KEYS, Scope, Store, StoreError, Swap, Through, Unmet, decode_record,
+    encode_record,
 };
-use ft_wire::cluster::{Cluster, StoreAddress};
+use ft_wire::cluster::Cluster;
 use ftd_core::{EpochRecord, Event, NodeId, Revision};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +17,6 @@ use std::time::Duration;
 const KEY: &str = "epoch";
 /// The embedded store does not wait.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// A member of etcd that does not answer for so long is left for the next one: a recovery waits for that.
-const ATTEMPT: Duration = Duration::from_secs(1);
 /// So long etcd has for an answer; then it is asked anew.
 const WITHIN: Duration = Duration::from_secs(3);
 /// Watches are backed by a read (DESIGN §10).
@@ -43,7 +43,7 @@ pub enum Epochs {
 /// The record in etcd.
 #[derive(Debug)]
 pub struct Shared {
-    store: Etcd,
+    store: Through<Ways>,
     key: String,
     /// The keys that are there as long as the nodes' daemons hold their leases.
     leases: Vec<Option<String>>,
@@ -57,15 +57,12 @@ impl Epochs {
     }
 
     /// On several. What etcd says leaves through `news`; how the record changes is told from now on.
-    ///
-    /// # Errors
-    /// When etcd cannot be reached as it is described.
-    pub fn shared(cluster: &Cluster, news: Outlet<News>) -> Result<Epochs, StoreError> {
-        let store = Etcd::new(&options(&cluster.store))?;
+    pub fn shared(ways: Ways, cluster: &Cluster, news: Outlet<News>) -> Epochs {
+        let store = Through(ways);
         let key = format!("{}{KEY}", cluster.store.prefix);
         let leases = cluster.nodes.iter().map(|node| node.lease.clone()).collect();
         tokio::spawn(follow(store.clone(), key.clone(), news.clone()));
-        Ok(Epochs::Shared(Shared { store, key, leases, news }))
+        Epochs::Shared(Shared { store, key, leases, news })
     }
 
     /// Says when what is kept there does not outlive this agent.
@@ -138,18 +135,8 @@ impl Shared {
     }
 }
 
-fn options(store: &StoreAddress) -> EtcdOptions {
-    let tls = store.tls.as_ref().map(|tls| Tls {
-        ca: tls.ca.clone(),
-        identity: tls.identity.as_ref().map(|own| (own.certificate.clone(), own.key.clone())),
-        name: tls.name.clone(),
-    });
-    let login = store.login.as_ref().map(|(user, password)| Login { user: user.clone(), password: password.0.clone() });
-    EtcdOptions { endpoints: store.endpoints.clone(), tls, login, attempt: ATTEMPT }
-}
-
 /// Tells how the record changes, for ever.
-async fn follow(store: Etcd, key: String, news: Outlet<News>) {
+async fn follow(store: Through<Ways>, key: String, news: Outlet<News>) {
     let mut follow = Follow::new(store, Scope::Key(key), READ_AGAIN, WITHIN);
     loop {
         let changes = match follow.next().await {

@@ -9,6 +9,7 @@ use crate::outlet::Outlet;
 use crate::pmi;
 use crate::pmix_host;
 use crate::watcher::Dying;
+use crate::ways;
 use crate::worlds::Gone;
 use ft_sys::peer::Peer;
 use ft_wire::{client, launcher, rank, shepherd};
@@ -51,6 +52,8 @@ pub enum Input {
     Store(epochs::News),
     /// Of other nodes.
     Between(between::News),
+    /// Of the ways to the store.
+    Ways(ways::News),
     /// A timer that ftd-core asked for.
     Timer,
     /// What a peer said, with the room that it takes in the queue until it has been dealt with.

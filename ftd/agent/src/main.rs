@@ -53,6 +53,7 @@ mod unheard;
 mod versions;
 mod wait;
 mod watcher;
+mod ways;
 mod wish;
 mod world;
 mod worlds;

@@ -17,6 +17,7 @@ use crate::restart_files::RestartFiles;
 use crate::shepherds::Shepherds;
 use crate::unheard::Ears;
 use crate::watcher::Watcher;
+use crate::ways::Ways;
 use crate::wish::Wish;
 use crate::worlds::Worlds;
 use ft_wire::between::Leaver;
@@ -51,6 +52,8 @@ pub struct Rooms {
     pub job: Job,
     /// The other nodes, where there are any.
     pub between: Option<Between>,
+    /// The store's ways, where there are any.
+    pub ways: Option<Ways>,
     /// Connections.
     pub door: Door,
     /// Shepherds and slots.
@@ -86,7 +89,7 @@ impl Rooms {
         spec: JobSpec,
         notices: OwnedFd,
         launcher: Link,
-        between: Option<Between>,
+        (between, ways): (Option<Between>, Option<Ways>),
         nodes: usize,
         (inputs, ears): (&UnboundedSender<Input>, &Ears),
     ) -> Result<Rooms, AgentError> {
@@ -96,6 +99,7 @@ impl Rooms {
         let job = Job::new(spec, launcher);
         Ok(Rooms {
             between,
+            ways,
             door: Door::default(),
             shepherds: Shepherds::default(),
             lease: Lease::new(nodes).map_err(AgentError::Io)?,

@@ -94,7 +94,10 @@ fn attempt() -> Result<i32, PartError> {
     let port = sockets.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok()).map_or(0, |address| address.port());
     let host = ft_sys::process::host_name()?;
     tell(&mut link, FromPart::Prepared { port, host })?;
-    let ToPart::Go { cluster } = link.receive(Some(OTHERS))?.0 else { return Err(PartError::Unexpected) };
+    let ToPart::Go { mut cluster } = link.receive(Some(OTHERS))?.0 else { return Err(PartError::Unexpected) };
+    if let Some(cluster) = &mut cluster {
+        cluster.store.socket = begin.store.clone();
+    }
     let Ready { options, mut spec, helpers, held, soft } = ready;
     spec.cluster = cluster.as_deref().cloned();
     let part = Part { link, writer: writer.try_clone()?, open: true, begin: *begin, sockets, cluster };
@@ -256,6 +259,7 @@ fn slot_after(cluster: &Cluster, slot: Slot) -> Slot {
 mod tests {
     use super::*;
     use ft_wire::cluster::{ClusterNode, Hidden, StoreAddress};
+    use std::path::PathBuf;
 
     #[test]
     fn no_two_nodes_give_the_same_slot() {
@@ -270,7 +274,7 @@ mod tests {
             domain: String::new(),
             lease: None,
         };
-        let store = StoreAddress { endpoints: Vec::new(), tls: None, login: None, prefix: String::new() };
+        let store = StoreAddress { socket: PathBuf::new(), prefix: String::new() };
         let nodes = vec![node(0, 2), node(2, 1), node(3, 4)];
         let of = |me| Cluster {
             me,

@@ -8,7 +8,7 @@ use crate::metrics::MetricsError;
 use crate::node::{Memory, Node, NodeError, Record};
 use crate::socket::{Socket, SocketError};
 use crate::state::State;
-use crate::{control, metrics, peers, service};
+use crate::{agents, control, metrics, peers, service};
 use ft_store::{Etcd, StoreError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -48,6 +48,9 @@ pub enum DaemonError {
     /// As above.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Agents cannot be served.
+    #[error(transparent)]
+    Agents(#[from] agents::ListenError),
     /// It cannot be this node.
     #[error(transparent)]
     Node(#[from] NodeError),
@@ -81,6 +84,7 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     let state = Arc::new(State::new(config));
     let etcd = etcd(&state)?;
     peers::listen(&state).await?;
+    let _agents = agents::listen(&state)?;
     tokio::spawn(control::serve(listener, state.clone()));
     let node = node(&state, etcd)?;
     service::ready();

@@ -7,16 +7,17 @@ use crate::frames::{self, Broken, Stream, within};
 use crate::node::Record;
 use crate::orders::Orders;
 use crate::state::State;
-use crate::{link, parts, peers};
-use ft_store::{Etcd, EtcdOptions};
+use crate::{agents, link, parts, peers};
+use ft_store::Etcd;
 use ft_wire::MESSAGES;
-use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress, StoreTls};
+use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
 use ft_wire::part::{
     FromJobs, FromPart, Host, Image, MAX_IMAGE, MAX_LAUNCH, MAX_SAID, MOST_NODES, Request, Share, Start, ToJobs, ToPart,
 };
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -120,7 +121,6 @@ impl Jobs {
         }
         let user = parts::name_of(uid).await?;
         let several = request.hosts.len() > 1;
-        let store = if several { Some(store(&config)?) } else { None };
         let job = format!("ftrun-{}-{}", config.node(), hexadecimal(&random::<8>()?));
         let mut places = Vec::new();
         for host in &request.hosts {
@@ -149,7 +149,7 @@ impl Jobs {
         }
         ready.sort_by_key(|(me, _)| *me);
         let ready: Vec<Prepared> = ready.into_iter().map(|(_, part)| part).collect();
-        let cluster = store.map(|store| cluster(&job, &places, &ready, &request, store, &config)).transpose()?;
+        let cluster = several.then(|| cluster(&job, &places, &ready, &request, &config)).transpose()?;
         let mut streams = Vec::new();
         for (me, mut part) in ready.into_iter().enumerate() {
             let cluster = cluster.clone().map(|cluster| Box::new(Cluster { me: me as u32, ..cluster }));
@@ -257,24 +257,11 @@ fn address(place: &Place) -> Result<SocketAddr, String> {
     })
 }
 
-/// etcd, for the agents of a job. They are a user's: what etcd asks only root for, they do not get.
-fn store(config: &Config) -> Result<StoreAddress, String> {
-    let EtcdOptions { endpoints, tls, login, .. } = config.etcd()?;
-    if login.is_some() || tls.as_ref().is_some_and(|tls| tls.identity.is_some()) {
-        return Err("jobs over several nodes need, in this release, an etcd that asks for no password and no client certificate: \
-                    their agents ask it themselves, and ftd gives its own credentials to no user"
-            .into());
-    }
-    let tls = tls.map(|tls| StoreTls { ca: tls.ca, identity: None, name: tls.name });
-    Ok(StoreAddress { endpoints, tls, login: None, prefix: String::new() })
-}
-
 fn cluster(
     job: &str,
     places: &[Place],
     ready: &[Prepared],
     request: &Request,
-    store: StoreAddress,
     config: &Config,
 ) -> Result<Cluster, String> {
     let mut first_slot = 0;
@@ -293,7 +280,8 @@ fn cluster(
         me: 0,
         nodes,
         secret: Hidden(random()?),
-        store: StoreAddress { prefix: format!("{}/jobs/{job}/", config.prefix()), ..store },
+        // Where it is asked each node's own ftd says.
+        store: StoreAddress { socket: PathBuf::new(), prefix: agents::keys_of(config, job) },
         heartbeat_ms: request.heartbeat_ms.unwrap_or(timeout),
         wait_ms: 0,
         path_ms: u64::try_from(config.path_timeout().as_millis()).unwrap_or(u64::MAX),

@@ -5,8 +5,8 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why the lock is not had.
@@ -40,7 +40,7 @@ impl std::fmt::Display for Process {
 /// A lock that this process holds until it ends.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
 }
 
 impl Lock {
@@ -64,18 +64,41 @@ impl Lock {
             // Somebody may have taken the file away meanwhile: then this lock keeps nobody out.
             let (mine, there) = (file.metadata().map_err(failed)?, std::fs::symlink_metadata(path));
             if there.is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())) {
-                return Ok(Lock { _file: file });
+                return Ok(Lock { file });
             }
         }
     }
 }
 
+impl Lock {
+    /// Writes this into the file, for who looks.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn note(&self, text: &str) -> io::Result<()> {
+        self.file.set_len(0)?;
+        self.file.write_all_at(text.as_bytes(), 0)
+    }
+}
+
+/// What the file says, if somebody else holds its lock.
+pub fn noted(path: &Path) -> Option<String> {
+    let mut file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
+    let mut text = String::new();
+    (is_held(&file)? && file.read_to_string(&mut text).is_ok()).then_some(text)
+}
+
 /// Whether somebody else holds the lock of a file.
 pub fn is_taken(path: &Path) -> bool {
     let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).open(path);
+    file.ok().and_then(|file| is_held(&file)).unwrap_or(false)
+}
+
+/// Whether somebody else holds the lock of this file, if that can be known.
+fn is_held(file: &File) -> Option<bool> {
     let mut asked = record();
-    let looked = |file: File| fcntl(&file, FcntlArg::F_GETLK(&mut asked)).is_ok();
-    file.is_ok_and(looked) && asked.l_type != libc::F_UNLCK as i16
+    fcntl(file, FcntlArg::F_GETLK(&mut asked)).ok()?;
+    Some(asked.l_type != libc::F_UNLCK as i16)
 }
 
 fn record() -> libc::flock {

@@ -1,5 +1,6 @@
 //! `ftd`: the node's daemon. One per node, root's, started by systemd.
 
+mod agents;
 mod birth;
 mod config;
 mod control;

@@ -30,6 +30,8 @@ const ACCEPTED: &str = "ftd_control_connections_total";
 const REFUSED: &str = "ftd_control_refused_total";
 const PEERS_ACCEPTED: &str = "ftd_peer_connections_total";
 const PEERS_REFUSED: &str = "ftd_peer_refused_total";
+const STORE_ASKED: &str = "ftd_store_questions_total";
+const STORE_REFUSED: &str = "ftd_store_refused_total";
 const RELOADS: &str = "ftd_reloads_total";
 const ETCD_UP: &str = "ftd_etcd_up";
 const ETCD_REQUESTS: &str = "ftd_etcd_requests_total";
@@ -82,6 +84,37 @@ impl Refusal {
             Refusal::Malformed => "malformed",
             Refusal::Idle => "idle",
             Refusal::Certificate => "certificate",
+        }
+    }
+}
+
+/// Why somebody is not served who asks the store as a job's agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unserved {
+    /// For another reason.
+    Dialled(Refusal),
+    /// There is no such job of that user's here.
+    Job,
+    /// A key that is not the job's.
+    Key,
+}
+
+impl Unserved {
+    /// All that there are.
+    const ALL: [Unserved; 6] = [
+        Unserved::Dialled(Refusal::Limit),
+        Unserved::Dialled(Refusal::Version),
+        Unserved::Dialled(Refusal::Malformed),
+        Unserved::Dialled(Refusal::Idle),
+        Unserved::Job,
+        Unserved::Key,
+    ];
+
+    fn label(self) -> &'static str {
+        match self {
+            Unserved::Dialled(refusal) => refusal.label(),
+            Unserved::Job => "job",
+            Unserved::Key => "key",
         }
     }
 }
@@ -166,6 +199,12 @@ pub fn begin() -> Result<PrometheusHandle, MetricsError> {
     for refusal in Refusal::LOCAL.into_iter().chain([Refusal::Certificate]) {
         counter!(PEERS_REFUSED, "reason" => refusal.label()).increment(0);
     }
+    describe_counter!(STORE_ASKED, "What jobs' agents have asked etcd through this daemon.");
+    counter!(STORE_ASKED).increment(0);
+    describe_counter!(STORE_REFUSED, "What was asked in a job's name and not answered, by reason.");
+    for why in Unserved::ALL {
+        counter!(STORE_REFUSED, "reason" => why.label()).increment(0);
+    }
     describe_counter!(RELOADS, "Reloads of the configuration, by result.");
     for result in ["done", "refused"] {
         counter!(RELOADS, "result" => result).increment(0);
@@ -242,6 +281,16 @@ pub fn peer_accepted() {
 /// Who dialled as another node's daemon is not.
 pub fn peer_refused(refusal: Refusal) {
     counter!(PEERS_REFUSED, "reason" => refusal.label()).increment(1);
+}
+
+/// A job's agent asks the store something.
+pub fn store_asked() {
+    counter!(STORE_ASKED).increment(1);
+}
+
+/// Somebody who asks the store as a job's agent is not served.
+pub fn store_refused(why: Unserved) {
+    counter!(STORE_REFUSED, "reason" => why.label()).increment(1);
 }
 
 /// The configuration was read again.

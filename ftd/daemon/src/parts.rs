@@ -1,5 +1,6 @@
 //! The launcher's part on this node: `ftrun`, started as the job's user with that user's environment, and a link to it.
 
+use crate::agents;
 use crate::birth::{self, Birth};
 use crate::frames::{self, within};
 use crate::state::State;
@@ -50,11 +51,12 @@ pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<Un
     let pid = birth::start(&birth, theirs.as_fd()).map_err(failed)?;
     drop((theirs, birth));
     tracing::info!(job, pid, uid, from, "a job begins here");
-    state.job_begins(&job);
+    state.job_begins(&job, uid);
     tokio::spawn(bury(pid, job, state.clone()));
     let Image { words, cwd, umask, limits, .. } = image;
     let begin = Begin {
         node: config.node().into(),
+        store: agents::socket(&config.socket()),
         share,
         words: words.clone(),
         cwd: cwd.clone(),

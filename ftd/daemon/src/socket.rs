@@ -95,7 +95,7 @@ impl Drop for Socket {
 }
 
 /// The path with another ending behind it.
-fn beside(path: &Path, ending: &str) -> PathBuf {
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_os_string();
     name.push(".");
     name.push(ending);

@@ -161,14 +161,16 @@ impl State {
         }
     }
 
-    /// A job has a part here.
-    pub fn job_begins(&self, job: &str) {
+    /// A job of this user's has a part here,
+    /// whose agent may ask for its keys in etcd as long as it is there.
+    pub fn job_begins(&self, job: &str, uid: u32) {
         let mut now = self.now();
         let marks = marks(&now.config);
         let lock = make_directory(&marks).map_err(|error| error.to_string());
         let lock = lock.and_then(|()| Lock::take(&marks.join(job)).map_err(|error| error.to_string()));
+        let lock = lock.and_then(|lock| lock.note(&uid.to_string()).map(|()| lock).map_err(|error| error.to_string()));
         if let Err(error) = &lock {
-            tracing::warn!(job, error, "the job will not be in the status");
+            tracing::warn!(job, error, "the job will not be in the status, and its agent not be let in");
         }
         now.jobs.push((job.into(), lock.ok()));
     }
@@ -203,6 +205,13 @@ fn marks(config: &Config) -> PathBuf {
 
 fn make_directory(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
+}
+
+/// The user of a job that has a part here.
+pub fn user_of(config: &Config, job: &str) -> Option<u32> {
+    let letters = job.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+    let name = Some(job).filter(|job| letters && !job.is_empty() && !job.starts_with('.'))?;
+    lock::noted(&marks(config).join(name))?.parse().ok()
 }
 
 /// The jobs whose files are locked.

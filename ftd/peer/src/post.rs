@@ -189,6 +189,12 @@ impl Post {
         self.lines.get(&node).is_some_and(|line| !line.parcels.is_empty())
     }
 
+    /// How many parcels about that world to this node were not noted.
+    pub fn waiting(&self, node: NodeId, world: u64) -> usize {
+        let of = |line: &Line| line.parcels.iter().filter(|parcel| parcel.world == world).count();
+        self.lines.get(&node).map_or(0, of)
+    }
+
     /// There is a new connection with this node: sends all again that was not noted, straight.
     pub fn again(&mut self, to: NodeId) -> Sendings {
         let Some(line) = self.lines.get_mut(&to) else { return Vec::new() };

@@ -82,6 +82,29 @@ pub enum Word {
     },
     /// About a copy of a checkpoint. Nodes without ranks of the world say and hear it as well.
     Copy(CopyWord),
+    /// About the store, and no world: nodes that reach it through their `ftd` ask it for others.
+    Store(StoreWord),
+}
+
+/// What one agent asks another to ask the store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StoreWord {
+    /// Is to be asked.
+    Ask {
+        /// For the answer.
+        token: u64,
+        /// How long it may take, in milliseconds.
+        within_ms: u64,
+        /// A frame with the question, as the daemon is asked it.
+        question: Vec<u8>,
+    },
+    /// Answer to [`Ask`](Self::Ask).
+    Answer {
+        /// As it was asked.
+        token: u64,
+        /// A frame with the answer.
+        answer: Vec<u8>,
+    },
 }
 
 impl Word {

@@ -72,40 +72,14 @@ impl ClusterNode {
     }
 }
 
-/// etcd, and where the job's keys are in it.
+/// Who is asked for the store, and where the job's keys are in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoreAddress {
-    /// Its members: `https://host:2379`, or `http://` without TLS.
-    pub endpoints: Vec<String>,
-    /// For `https`.
-    pub tls: Option<StoreTls>,
-    /// User and password, if etcd asks for them.
-    pub login: Option<(String, Hidden<String>)>,
+    /// The socket of this node's `ftd` for the agents of jobs.
+    #[serde(with = "path")]
+    pub socket: PathBuf,
     /// Beginning of the names of the job's keys, with the slash at its end.
     pub prefix: String,
-}
-
-/// Certificates, as PEM files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreTls {
-    /// Who has signed etcd's certificate.
-    #[serde(with = "path")]
-    pub ca: PathBuf,
-    /// Certificate and key for who asks, if etcd wants them.
-    pub identity: Option<StoreIdentity>,
-    /// The name that etcd's certificate has, if it is not the endpoint's.
-    pub name: Option<String>,
-}
-
-/// Who asks etcd, as PEM files.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StoreIdentity {
-    /// Its certificate.
-    #[serde(with = "path")]
-    pub certificate: PathBuf,
-    /// Its key.
-    #[serde(with = "path")]
-    pub key: PathBuf,
 }
 
 #[cfg(test)]

@@ -178,6 +178,9 @@ pub struct Share {
 pub struct Begin {
     /// The node's name.
     pub node: String,
+    /// Where its agent asks this daemon for the store.
+    #[serde(with = "path")]
+    pub store: PathBuf,
     /// Its share.
     pub share: Share,
     /// The command line, as in [`Image`].

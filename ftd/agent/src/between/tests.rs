@@ -8,6 +8,7 @@ use ft_wire::Rank;
 use ft_wire::cluster::{ClusterNode, Hidden, StoreAddress};
 use ftd_core::record::Strategy;
 use ftd_core::{EpochId, FailureSet, Micros, Mode, Placement, Slots, Terms, WorldId};
+use std::path::PathBuf;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 const PATH_MS: u64 = 60_000;
@@ -36,7 +37,7 @@ fn cluster(nodes: u32) -> Cluster {
         me: nodes - 1,
         nodes: (0..nodes).map(node).collect(),
         secret: Hidden([7; 32]),
-        store: StoreAddress { endpoints: Vec::new(), tls: None, login: None, prefix: String::new() },
+        store: StoreAddress { socket: PathBuf::new(), prefix: String::new() },
         heartbeat_ms: 500,
         wait_ms: 0,
         path_ms: PATH_MS,

@@ -2,6 +2,7 @@
 
 use crate::between::{Arrived, Given, News};
 use crate::rooms::{Leaves, Rooms};
+use crate::ways;
 use ft_wire::World as WorldNumber;
 use ft_wire::between::Leaver;
 use ft_wire::pmix::ERR_NOT_FOUND;
@@ -11,6 +12,15 @@ use ftd_core::Event;
 pub fn take(rooms: &mut Rooms, news: News) {
     let arrived = rooms.between.as_mut().map(|between| between.take(news)).unwrap_or_default();
     arrived.into_iter().for_each(|arrived| deliver(rooms, arrived));
+}
+
+/// Something about the store is to be said to them.
+pub fn say_of_store(rooms: &mut Rooms, ways::News { to, word }: ways::News) {
+    let Some(between) = &mut rooms.between else { return };
+    match between.say_of_store(to, word) {
+        Ok(arrived) => arrived.into_iter().for_each(|arrived| deliver(rooms, arrived)),
+        Err(word) => rooms.ways.iter().for_each(|ways| ways.unsaid(&word)),
+    }
 }
 
 /// What the rooms want of other nodes is said to those.
@@ -49,6 +59,11 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
         Arrived::Copy(from, word) => {
             rooms.checkpoints.hear(job, from, word);
             rooms.copies_have_come();
+        }
+        Arrived::Store(from, word) => {
+            if let Some(ways) = &rooms.ways {
+                ways.hear(from, word);
+            }
         }
         Arrived::Stuck { world, reason } => {
             let process = worlds.running(world).and_then(|world| world.first());
