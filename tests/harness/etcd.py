@@ -11,12 +11,15 @@ CLIENTS, PEERS = 2379, 2380
 
 
 class Etcd:
-    """etcd on the further machines of a cluster, which were named after [`NAMES`]. `binary` is the one to start."""
+    """etcd on the further machines of a cluster, which were named after [`NAMES`]. `binary` is the one to start; `access`, as etcdctl's
+    options, lets who asks for clients' certificates, or with [`protect`](Self.protect) for a password, know the harness."""
 
-    def __init__(self, cluster, binary="etcd", options=()):
+    def __init__(self, cluster, binary="etcd", options=(), scheme="http", access=()):
         self.cluster = cluster
         self.binary = binary
         self.options = options
+        self.scheme = scheme
+        self.access = [*access]
         self.machines = [machine for machine in cluster.extra if machine.name in NAMES]
         self.members = {}
         self.environment = cluster.context.env(None, {"ETCDCTL_API": "3"})
@@ -26,7 +29,16 @@ class Etcd:
 
     def url(self, machine, port=CLIENTS):
         """Where a member listens."""
-        return f"http://{machine.address('store')}:{port}"
+        scheme = "http" if port == PEERS else self.scheme
+        return f"{scheme}://{machine.address('store')}:{port}"
+
+    def protect(self, user, password, prefix):
+        """From now on it asks for passwords; that user has the keys below the prefix."""
+        for words in ("user add root:top", "user grant-role root root", f"role add {user}", f"role grant-permission {user} --prefix readwrite {prefix}",
+                      f"user add {user}:{password}", f"user grant-role {user} {user}", "auth enable"):
+            status, out, err = self.ctl(*words.split())
+            check(status == 0, f"etcdctl {words}: {out}{err}")
+        self.access += ["--user", "root:top"]
 
     @property
     def endpoints(self):
@@ -38,7 +50,7 @@ class Etcd:
         log = open(machine.directory / "etcd.log", "ab")
         self.members[machine.name] = machine.start(
             self.binary, "--name", machine.name, "--data-dir", "/var/lib/ftd/etcd", *self.options,
-            "--listen-client-urls", f"{self.url(machine)},http://127.0.0.1:{CLIENTS}", "--advertise-client-urls", self.url(machine),
+            "--listen-client-urls", f"{self.url(machine)},{self.scheme}://127.0.0.1:{CLIENTS}", "--advertise-client-urls", self.url(machine),
             "--listen-peer-urls", self.url(machine, PEERS), "--initial-advertise-peer-urls", self.url(machine, PEERS),
             "--initial-cluster", ",".join(f"{each.name}={self.url(each, PEERS)}" for each in self.machines),
             stdout=log, stderr=subprocess.STDOUT,
@@ -55,7 +67,7 @@ class Etcd:
         """`etcdctl` on one of the machines: status, what it printed, what it complained of. It gives up after a second: what a leader was
         asked in its last moments is answered by nobody."""
         machine = on or next(machine for machine in self.machines if machine.name in self.members)
-        return machine.run("etcdctl", f"--endpoints={','.join(self.endpoints)}", "--command-timeout=1s", *words, env=self.environment, patience=patience)
+        return machine.run("etcdctl", f"--endpoints={','.join(self.endpoints)}", "--command-timeout=1s", *self.access, *words, env=self.environment, patience=patience)
 
     def get(self, *words, patience=30.0):
         """What `etcdctl get` prints, asked until it answers: no answer says nothing of a key."""
@@ -75,7 +87,7 @@ class Etcd:
         """Waits until a member has this itself, whatever the others have."""
         deadline, words = time.monotonic() + patience, ["get", key, "--print-value-only", "--consistency=s"]
         while True:
-            said = machine.run("etcdctl", f"--endpoints={self.url(machine)}", "--command-timeout=1s", *words, env=self.environment)
+            said = machine.run("etcdctl", f"--endpoints={self.url(machine)}", "--command-timeout=1s", *self.access, *words, env=self.environment)
             if said[:2] == (0, f"{value}\n"):
                 return
             check(time.monotonic() < deadline, f"{machine.name} has no {key} that is {value}; etcdctl said {said}")
@@ -94,7 +106,7 @@ class Etcd:
             if machine.name not in self.members:
                 continue
             status, out, _ = machine.run(
-                "etcdctl", f"--endpoints={self.url(machine)}", "--command-timeout=1s", "endpoint", "status", "-w", "json", env=self.environment
+                "etcdctl", f"--endpoints={self.url(machine)}", "--command-timeout=1s", *self.access, "endpoint", "status", "-w", "json", env=self.environment
             )
             if status == 0:
                 told = json.loads(out)[0]["Status"]

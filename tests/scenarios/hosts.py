@@ -24,8 +24,10 @@ INSECURE = "insecure = true\n"
 class Nodes:
     """A cluster with etcd and a daemon on each node, from which the ordinary user starts jobs."""
 
-    def __init__(self, context, size, peers=None, jobs="", env=None, network="store", members=1):
+    def __init__(self, context, size, peers=None, jobs="", env=None, network="store", members=1, store=None, etcd_keys=""):
         self.context = context
+        self.make_store = store or etcd.Etcd
+        self.etcd_keys = etcd_keys
         self.env = env
         self.cluster = Cluster(context, size, extra=etcd.NAMES[:members])
         self.peers = peers or (lambda node: INSECURE)
@@ -35,7 +37,7 @@ class Nodes:
     def __enter__(self):
         self.cluster.__enter__()
         try:
-            self.store = etcd.Etcd(self.cluster)
+            self.store = self.make_store(self.cluster)
             self.nodes = self.cluster.nodes
             self.daemons = [self.daemon(node).start() for node in self.nodes]
             for node in self.nodes:
@@ -47,7 +49,7 @@ class Nodes:
 
     def daemon(self, node):
         more = f'store = "{node.address(self.network)}:9728"\n{self.peers(node)}{self.jobs}'
-        return NodeDaemon(node, self.store, lease="10s", more=more, env=self.env)
+        return NodeDaemon(node, self.store, lease="10s", more=more, env=self.env, etcd=self.etcd_keys)
 
     def __exit__(self, *_):
         self.cluster.close()
