@@ -82,7 +82,8 @@ pub enum Unrecoverable {
     /// Not enough slots are left.
     #[error(
         "the job cannot continue, because {missing} of its {world_size} ranks cannot be placed: {failures}, and no free \
-         slot is left for {missing} of them"
+         slot is left for {missing} of them{}",
+        if *waited == Micros(0) { String::new() } else { format!("; no node came within {waited} (--ft-wait)") }
     )]
     NoSlot {
         /// Ranks without a slot.
@@ -91,6 +92,8 @@ pub enum Unrecoverable {
         world_size: u32,
         /// What failed.
         failures: FailureSet,
+        /// So long another node was waited for.
+        waited: Micros,
     },
     /// The job has fewer slots than ranks from the start.
     #[error("the job cannot start, because it has {slots} slots for {world_size} ranks")]
@@ -473,7 +476,7 @@ fn place(
     }
     if missing > 0 {
         let failures = failures.clone();
-        return Err(Unrecoverable::NoSlot { missing, world_size: record.world_size, failures });
+        return Err(Unrecoverable::NoSlot { missing, world_size: record.world_size, failures, waited: Micros(0) });
     }
     next.placement = record.placement.moved(&moved);
     moved.values().for_each(|slot| next.slots.set(*slot, SlotState::Active));

@@ -1,7 +1,7 @@
 //! What people are told. Structured here; the launcher's block and the log lines are made from it.
 
 use crate::failure::FailureSet;
-use crate::ids::{EpochId, Micros, Process, Rank, SlotId, Version, WorldId};
+use crate::ids::{EpochId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::inventory::Choice;
 use crate::placement::Placement;
 
@@ -33,6 +33,17 @@ pub struct Episode {
     pub placement: Placement,
 }
 
+/// Ranks that go on on another node than they were on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// Which.
+    pub ranks: Vec<Rank>,
+    /// Where they were when the first failure came.
+    pub from: NodeId,
+    /// Where they are now.
+    pub to: NodeId,
+}
+
 /// A recovery that is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
@@ -48,7 +59,7 @@ pub struct Recovery {
     /// inventories are not in.
     pub restored: Option<Choice>,
     /// Ranks that are on another node than when the first failure came: what they take back was a copy there.
-    pub moved: Vec<Rank>,
+    pub moved: Vec<Move>,
     /// When each step was reached.
     pub times: PhaseTimes,
     /// The new ranks could not be started: the job ends.
@@ -112,10 +123,12 @@ pub enum Notice {
         /// The lost slot.
         lost: SlotId,
     },
-    /// So many ranks have no slot: another node is waited for.
+    /// So many ranks have no slot: a node is waited for.
     WaitingForNode {
         /// How many.
         missing: u32,
+        /// For how long.
+        patience: Micros,
     },
     /// The old world's output was not read in time; the new one is started all the same.
     DrainTimedOut(WorldId),

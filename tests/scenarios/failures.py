@@ -75,6 +75,8 @@ class Trial:
         # Nodes that are off, the ranks of those that were left out, and until when those may run whose machine had been suspended.
         self.dead = []
         self.left_out = []
+        # By the name of the node: what was there of the job when it was lost.
+        self.there = {}
         self.until = 0.0
 
     # --- before ---------------------------------------------------------------------------------------------------
@@ -145,9 +147,16 @@ class Trial:
 
     def loses(self, number):
         """The node will be left out of the job; its ranks are remembered."""
-        ranks = self.ranks_on(self.node(number))
-        self.left_out.append((self.node(number), ranks))
-        return self.node(number)
+        node = self.node(number)
+        self.left_out.append((node, self.ranks_on(node)))
+        user = self.nodes.cluster.user.pw_uid
+        self.there[node.name] = [pid for pid in node.pids() if proc.uid(pid) == user]
+        return node
+
+    def gone(self, node):
+        """Nothing runs any more that was there of the job when the node was lost. A new part of it may, for the node is a spare one now."""
+        left = lambda: [proc.name(pid) for pid in self.there[node.name] if proc.alive(pid)]
+        eventually(lambda: not left(), f"the end of what ran on {node.name}", 10)
 
     def off(self, number, how="crash"):
         """A node crashes, or loses its power."""
@@ -169,7 +178,7 @@ class Trial:
         cut(node)
         self.world(2)
         heal(node)
-        self.nodes.empty(node)
+        self.gone(node)
         check(self.job.running(), f"the job was over before {node.name} was healed")
         self.ends(PLACE, [number])
 
@@ -434,7 +443,7 @@ def agent_stopped(it):
     # Its launcher may have ended it.
     with contextlib.suppress(ProcessLookupError):
         os.kill(agent, signal.SIGCONT)
-    it.nodes.empty(node)
+    it.gone(node)
     it.ends(PLACE, [1])
 
 
@@ -452,7 +461,7 @@ def shepherd_stopped(it):
     # Its launcher continues it, too, before it ends it.
     with contextlib.suppress(ProcessLookupError):
         os.kill(shepherd, signal.SIGCONT)
-    it.nodes.empty(node)
+    it.gone(node)
     it.ends(PLACE, [1])
 
 
@@ -467,7 +476,7 @@ def suspended(it):
     it.lasts(3, since)
     node.resume()
     it.until = time.monotonic() + LEASE
-    it.nodes.empty(node)
+    it.gone(node)
     it.ends(PLACE, [1])
 
 

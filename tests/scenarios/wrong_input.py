@@ -361,7 +361,7 @@ def ranks_option(context):
         check("--n" not in context.jobs[-1].err, context.jobs[-1].err)
 
 
-EMPTY = ["--ft", "--ft-max-failures", "--ft-on-abort", "--ft-grace", "--ft-mpi", "--ft-standby", "--ft-spares", "--ft-degree",
+EMPTY = ["--ft", "--ft-max-failures", "--ft-on-abort", "--ft-grace", "--ft-mpi", "--ft-standby", "--ft-spares", "--ft-wait", "--ft-degree",
          "--ft-flush", "--ft-heartbeat", "--chdir", "--wdir", "-n", "-x"]
 
 

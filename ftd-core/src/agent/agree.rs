@@ -250,10 +250,11 @@ impl Agent {
             Err(_) if self.await_causes(&failures) => {}
             // It dies with the accusation: when somebody else's write comes first, all is looked at anew.
             Err(error) if accuses => {
+                let error = self.having_waited(error);
                 let outcome = Outcome::failed(error.status(), error.to_string());
                 self.write(plan::last_record(record, outcome));
             }
-            Err(error) => self.conclude_now(&error, record),
+            Err(error) => self.conclude_now(&self.having_waited(error), record),
         }
     }
 

@@ -4,13 +4,15 @@ use super::block::blame;
 use super::{Agent, Local, Stage};
 use crate::blame::Phase;
 use crate::breach::Breach;
-use crate::ids::{Micros, NodeId, Rank, SlotId};
+use crate::ids::{Micros, NodeId, Rank};
 use crate::message::PeerMessage;
-use crate::report::{Recovery, Report};
+use crate::placement::Placement;
+use crate::record::EpochRecord;
+use crate::report::{Move, Recovery, Report};
 use crate::ring;
 use crate::tree::{Direction, Sending};
 use crate::word::{Decree, NodeWord};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Agent {
     /// What this node has to say in the epoch.
@@ -199,12 +201,7 @@ impl Agent {
         let record = self.record.as_ref()?;
         let progress = self.telling.progress.take_if(|progress| !progress.episodes.is_empty())?;
         let blame = blame(&progress.episodes, &self.config.policy);
-        let before = progress.episodes.first().map(|episode| &episode.placement);
-        let moves = |(rank, slot): &(Rank, SlotId)| {
-            let node = before.and_then(|before| before.slot(*rank)).and_then(|slot| record.slots.node(slot));
-            node != record.slots.node(*slot)
-        };
-        let moved = record.placement.iter().filter(moves).map(|(rank, _)| rank).collect();
+        let moved = progress.episodes.first().map(|episode| moves(record, &episode.placement)).unwrap_or_default();
         let recovery = Recovery {
             epoch: record.epoch,
             world: record.world,
@@ -225,4 +222,16 @@ impl Agent {
         // One agent speaks for all.
         (record.members().next() == Some(self.me)).then_some(recovery)
     }
+}
+
+/// Who is on another node than they were.
+fn moves(record: &EpochRecord, before: &Placement) -> Vec<Move> {
+    let mut moved: BTreeMap<(NodeId, NodeId), Vec<Rank>> = BTreeMap::new();
+    for (rank, slot) in record.placement.iter() {
+        let from = before.slot(rank).and_then(|slot| record.slots.node(slot));
+        if let Some((from, to)) = from.zip(record.slots.node(slot)).filter(|(from, to)| from != to) {
+            moved.entry((from, to)).or_default().push(rank);
+        }
+    }
+    moved.into_iter().map(|((from, to), ranks)| Move { ranks, from, to }).collect()
 }

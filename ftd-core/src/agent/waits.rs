@@ -48,12 +48,24 @@ impl Agent {
         if self.config.nodes.len() < 2 {
             return false;
         }
-        if self.run.short.is_none() {
-            self.report(Report::Notice(Notice::WaitingForNode { missing }));
+        let patience = self.config.policy.node_timeout;
+        if self.run.short.is_none() && patience > Micros(0) {
+            self.report(Report::Notice(Notice::WaitingForNode { missing, patience }));
         }
         let since = self.run.short.as_ref().map_or(self.now, |short| short.since);
         self.run.short = Some(Short { since, failures: failures.clone(), offered: Offered::by(cluster) });
         self.now < self.awaits_until(since)
+    }
+
+    /// How long was waited in vain, in the error that ends the job.
+    pub(super) fn having_waited(&self, error: Unrecoverable) -> Unrecoverable {
+        match error {
+            Unrecoverable::NoSlot { missing, world_size, failures, .. } if self.config.nodes.len() > 1 => {
+                let waited = self.config.policy.node_timeout;
+                Unrecoverable::NoSlot { missing, world_size, failures, waited }
+            }
+            error => error,
+        }
     }
 
     /// Likewise before the first record, when a node of the job has not been heard of.

@@ -16,7 +16,7 @@ use ft_wire::pmix::Proc;
 use ft_wire::{FrameError, World as WorldNumber};
 use ftd_core::{EpochRecord, Members, NodeId, PeerMessage, ring};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{TcpListener, UdpSocket};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -259,7 +259,7 @@ impl Between {
                 forward.send(News::Peer(news));
             }
         });
-        let members = Members::of((0..cluster.nodes.len() as u32).map(NodeId));
+        let members = Members::of((0..cluster.first).map(NodeId));
         Ok(Between {
             peers,
             post: Post::new(incarnation),
@@ -286,6 +286,11 @@ impl Between {
         self.look = Duration::from_micros(record.terms.timeout.0);
         let sendings = self.post.forget_before(record.world.0);
         self.put(sendings);
+    }
+
+    /// A node comes into the job, or wants to: it is reached there.
+    pub fn know(&self, node: NodeId, address: SocketAddr) {
+        self.peers.know(node, address);
     }
 
     /// ftd-core says this.

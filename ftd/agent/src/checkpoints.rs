@@ -228,6 +228,13 @@ impl Checkpoints {
         self.arenas.freeze(epoch, self.alone);
     }
 
+    /// A node comes into the job, behind those that there are; it is in this failure domain.
+    pub fn add_node(&mut self, domain: String) {
+        if let Some(partners) = &mut self.partners {
+            partners.add_node(domain);
+        }
+    }
+
     fn verified(&mut self, job: &mut Job, epoch: Epoch, verified: Verified) {
         for sentence in &verified.damaged {
             job.notice(format!("a checkpoint is damaged and not used: {sentence}"));

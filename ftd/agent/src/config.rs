@@ -17,7 +17,7 @@ pub fn job_config(spec: &JobSpec) -> Result<JobConfig, ModeError> {
     let ordinary = Policy::default();
     let (nodes, terms) = match &spec.cluster {
         None => (1, ordinary.clone()),
-        Some(cluster) => (cluster.nodes.len(), terms(cluster)),
+        Some(cluster) => (cluster.first as usize, terms(cluster)),
     };
     let policy = Policy {
         max_failures: spec.max_failures,

@@ -21,7 +21,8 @@ use crate::ways::Ways;
 use ft_store::Embedded;
 use ft_sys::litter::End;
 use ft_wire::Slot;
-use ft_wire::launcher::{Before, JobSpec, ToLauncher};
+use ft_wire::cluster::ClusterNode;
+use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ftd_core::agent::Stage;
 use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Predecessor, Process, SlotId, WorldId};
 use std::os::fd::OwnedFd;
@@ -196,7 +197,10 @@ impl Driver {
         match input {
             Input::Metered(..) | Input::LauncherClosed => {}
             Input::Trouble(connection, sentence) => door.trouble(job, connection, &sentence),
-            Input::Launcher(message) => hear::launcher::take(rooms, *message),
+            Input::Launcher(message) => match *message {
+                ToAgent::Joins(node) => self.joins(*node),
+                message => hear::launcher::take(rooms, message),
+            },
             Input::Opened(connection, link, peer) => hear::diallers::opened(rooms, connection, link, peer),
             Input::Shepherd(connection, message, fds) => hear::shepherds::take(rooms, connection, message, fds),
             Input::Rank(connection, message) => hear::ranks::take(rooms, connection, message),
@@ -234,6 +238,16 @@ impl Driver {
             Input::Ways(news) => hear::nodes::say_of_store(rooms, news),
             Input::Timer => job.report(Event::Timer),
         }
+    }
+
+    /// A node comes into the job, behind those that there are: all that speak of nodes by their numbers are to know it.
+    fn joins(&mut self, node: ClusterNode) {
+        let number = NodeId(self.hosts.len() as u32);
+        self.hosts.push(node.host.clone());
+        self.epochs.add(node.lease.clone());
+        self.rooms.between.iter().for_each(|between| between.know(number, node.socket()));
+        self.rooms.checkpoints.add_node(node.domain.clone());
+        self.rooms.job.add(node);
     }
 
     /// Starts a world's processes: the record that it stands in is the newest.

@@ -65,6 +65,13 @@ impl Epochs {
         Epochs::Shared(Shared { store, key, leases, news })
     }
 
+    /// A node comes into the job, behind those that there are: this key is there as long as its daemon holds its lease.
+    pub fn add(&mut self, lease: Option<String>) {
+        if let Epochs::Shared(shared) = self {
+            shared.leases.push(lease);
+        }
+    }
+
     /// Says when what is kept there does not outlive this agent.
     pub fn warn(&self, job: &Job) {
         if let Epochs::Own(store) = self

@@ -4,6 +4,7 @@ use crate::link::Link;
 use crate::names::Names;
 use crate::wish::Wish;
 use ft_sys::job_time;
+use ft_wire::cluster::ClusterNode;
 use ft_wire::launcher::{JobSpec, ToLauncher};
 use ft_wire::{Epoch, Rank, World};
 use ftd_core::{Event, Micros};
@@ -119,6 +120,12 @@ impl Job {
             None => self.spec.world_size,
             Some(cluster) => cluster.own().map_or(0, |node| node.slots.min(self.spec.world_size)),
         }
+    }
+
+    /// A node comes into the job, behind those that there are.
+    pub fn add(&mut self, node: ClusterNode) {
+        self.names.add(node.name.clone());
+        self.spec.cluster.iter_mut().for_each(|cluster| cluster.nodes.push(node.clone()));
     }
 
     /// Tells the launcher.

@@ -16,6 +16,11 @@ impl Names {
         Names(cluster.into_iter().flat_map(|cluster| &cluster.nodes).map(|node| node.name.clone()).collect())
     }
 
+    /// One more.
+    pub fn add(&mut self, name: String) {
+        self.0.push(name);
+    }
+
     /// The sentence, with the nodes' names in the place of their numbers.
     pub fn said(&self, sentence: &str) -> String {
         let mut said = String::with_capacity(sentence.len());

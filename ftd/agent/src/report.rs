@@ -1,6 +1,7 @@
 //! What people read about a recovery: one block on the job's stderr.
 
 use crate::restart_files::RestartFiles;
+use ftd_core::report::Move;
 use ftd_core::{EpochId, Micros, Notice, Rank, Recovery, Report};
 use std::fmt::Write;
 
@@ -79,9 +80,10 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here) -> Text {
                 tracing::info!(slot = lost.0, "waiting for a slot in place of a lost one");
                 Text::Silent
             }
-            Notice::WaitingForNode { missing } => {
-                Text::Notice(format!("{missing} ranks have no slot: waiting for another node"))
-            }
+            Notice::WaitingForNode { missing, patience } => Text::Notice(format!(
+                "{missing} {} no slot: waiting up to {patience} for a node (--ft-wait)",
+                if *missing == 1 { "rank has" } else { "ranks have" }
+            )),
             Notice::DrainTimedOut(world) => {
                 tracing::warn!(world = world.0, "the old output was not read in time");
                 Text::Silent
@@ -95,6 +97,9 @@ fn block(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
     let mut out = format!("ftd: recovery, epoch {}, world {}\n", recovery.epoch.0, recovery.world.0);
     for (i, sentence) in recovery.blame.iter().enumerate() {
         let _ = writeln!(out, "ftd:   {:<9} {sentence}", if i == 0 { "failed" } else { "" });
+    }
+    for Move { ranks, from, to } in &recovery.moved {
+        let _ = writeln!(out, "ftd:   moved     {} from {from} to {to}", named(ranks));
     }
     out.push_str(&restored(recovery, files, here));
     let times = &recovery.times;
@@ -157,7 +162,9 @@ fn restored(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
         let _ = match stamp {
             Some(stamp) if recovery.taken => {
                 let (version, memory) = (stamp.version.0, here.memory());
-                let copies = match recovery.moved.as_slice() {
+                let mut moved: Vec<Rank> = recovery.moved.iter().flat_map(|each| each.ranks.iter().copied()).collect();
+                moved.sort_unstable();
+                let copies = match moved.as_slice() {
                     [] => String::new(),
                     moved => format!(", that of {} from partners' copies", named(moved)),
                 };
@@ -203,7 +210,7 @@ fn milliseconds(from: Micros, to: Micros) -> String {
 mod tests {
     use super::*;
     use ftd_core::inventory::Stamp;
-    use ftd_core::{GroupId, Version, WorldId};
+    use ftd_core::{GroupId, NodeId, Version, WorldId};
 
     fn said(stamp: Option<Stamp>, taken: bool, files: RestartFiles) -> String {
         said_of(stamp, taken, files, false)
@@ -263,12 +270,16 @@ mod tests {
     #[test]
     fn the_block_says_whose_state_was_a_copy() {
         let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
-        let moved = vec![Rank(2), Rank(3)];
+        let one = |rank, to| Move { ranks: vec![Rank(rank)], from: NodeId(1), to: NodeId(to) };
+        let moved = vec![one(3, 0), one(2, 2)];
         let recovery = Recovery { moved, taken: true, restored: Some([(GroupId(0), stamp)].into()), ..nothing() };
         assert_eq!(
             restored(&recovery, RestartFiles::Found(0), &Here::Named("node0".into())),
             "ftd:   restored  version 7 from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies\n"
         );
+        let said = block(&recovery, RestartFiles::Found(0), &Here::Named("node0".into()));
+        let lines = "\nftd:   moved     rank 3 from node 1 to node 0\nftd:   moved     rank 2 from node 1 to node 2\nftd:   restored";
+        assert!(said.contains(lines), "{said}");
     }
 
     #[test]

@@ -122,6 +122,12 @@ struct Node {
     notices: BTreeMap<String, usize>,
 }
 
+impl Node {
+    fn new(name: String) -> Node {
+        Node { name, over: false, notices: BTreeMap::new() }
+    }
+}
+
 /// The job, as it is seen from here.
 struct Above<'a> {
     options: &'a Options,
@@ -233,7 +239,10 @@ fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), Cluster
         messages: ft_wire::MESSAGES,
         ranks: options.ranks,
         heartbeat_ms: options.heartbeat.map(|(_, timeout)| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
-        hosts: hosts.share(options.ranks)?,
+        hosts: hosts.share(options.ranks, options.spares)?,
+        spares: options.spares,
+        survives: options.mode != Mode::None,
+        wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
     };
     let fits = |length: Result<Vec<u8>, _>, most| length.is_ok_and(|frame| frame.len() + 64 <= most);
     if !fits(ft_wire::encode(&request, 0), MAX_LAUNCH) {
@@ -479,12 +488,12 @@ impl Above<'_> {
                 if self.options.verbose {
                     self.output.say(&format!("ftrun: job {job} on {}", nodes.join(", ")));
                 }
-                let node = |name| Node { name, over: false, notices: BTreeMap::new() };
-                self.nodes = nodes.into_iter().map(node).collect();
+                self.nodes = nodes.into_iter().map(Node::new).collect();
                 if job_time::is_stopped() {
                     self.tell(None, Order::Signal(libc::SIGTSTP));
                 }
             }
+            FromJobs::Joined { node, name } => self.joined(node, name),
             FromJobs::Said { node, word } => self.part_says(node, word),
             FromJobs::Lost { node, why } => {
                 let Some(name) = self.end_of(node) else { return Ok(()) };
@@ -492,6 +501,18 @@ impl Above<'_> {
             }
         }
         Ok(())
+    }
+
+    /// A node has come back. What all were told before it hears now.
+    fn joined(&mut self, node: u32, name: String) {
+        self.output.say(&format!("ftrun: node {name} has a part of the job again, as a spare node"));
+        self.nodes.push(Node::new(name));
+        if job_time::is_stopped() {
+            self.tell(Some(node), Order::Signal(libc::SIGTSTP));
+        }
+        if let Some(Cancelled { signal, .. }) = self.cancelled {
+            self.tell(Some(node), Order::Cancel(signal));
+        }
     }
 
     /// Nothing more comes from a node; its name, if that is news.

@@ -45,8 +45,9 @@ pub enum HostsError {
     Nobody(PathBuf),
     /// The ranks do not fit.
     #[error(
-        "-n {ranks} needs as many slots, and the nodes have {slots} ({}): give them more (name:slots), or name more nodes",
-        say(hosts)
+        "-n {ranks} needs as many slots, and the nodes have {slots} ({}{}): give them more (name:slots), or name more nodes",
+        say(hosts),
+        beside(*spares)
     )]
     TooFew {
         /// Number of ranks.
@@ -55,7 +56,23 @@ pub enum HostsError {
         slots: u64,
         /// The nodes.
         hosts: Vec<Host>,
+        /// How many further nodes are spare.
+        spares: u32,
     },
+    /// There is no node for the ranks.
+    #[error(
+        "--ft-spares={spares}: of the nodes ({nodes}) one at least has to hold ranks: name more, or fewer spare ones"
+    )]
+    AllSpare {
+        /// How many are to be spare.
+        spares: u32,
+        /// The nodes.
+        nodes: String,
+    },
+}
+
+fn beside(spares: u32) -> String {
+    if spares == 0 { String::new() } else { format!(", beside {spares} spare (--ft-spares)") }
 }
 
 fn say(hosts: &[Host]) -> String {
@@ -74,15 +91,21 @@ impl Hosts {
     }
 
     /// The nodes with their slots, for a job of so many ranks. What the user does not say is shared out: the ranks that the others
-    /// leave, in blocks, and to each node one slot at least.
+    /// leave, in blocks, and to each node one slot at least. The last ones are spare: those take nothing of that, and have as many slots as
+    /// the node with the most, so that they can stand in for each.
     ///
     /// # Errors
     /// One sentence.
-    pub fn share(&self, ranks: u32) -> Result<Vec<Host>, HostsError> {
-        let named = match self {
+    pub fn share(&self, ranks: u32, spares: u32) -> Result<Vec<Host>, HostsError> {
+        let mut named = match self {
             Hosts::List(named) => merged(named.clone()),
             Hosts::File(path) => merged(read(path)?),
         };
+        let names = || named.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
+        let Some(first_spare @ 1..) = named.len().checked_sub(spares as usize) else {
+            return Err(HostsError::AllSpare { spares, nodes: names() });
+        };
+        let spare = named.split_off(first_spare);
         let said: u64 = named.iter().filter_map(|node| node.slots).map(u64::from).sum();
         let open = named.iter().filter(|node| node.slots.is_none()).count() as u64;
         let left = u64::from(ranks).saturating_sub(said);
@@ -95,9 +118,14 @@ impl Hosts {
             });
             Host { name, slots }
         });
-        let hosts: Vec<Host> = shared.collect();
+        let mut hosts: Vec<Host> = shared.collect();
         let slots = hosts.iter().map(|host| u64::from(host.slots)).sum();
-        if slots < u64::from(ranks) { Err(HostsError::TooFew { ranks, slots, hosts }) } else { Ok(hosts) }
+        if slots < u64::from(ranks) {
+            return Err(HostsError::TooFew { ranks, slots, hosts, spares });
+        }
+        let most = hosts.iter().map(|host| host.slots).max().unwrap_or(1);
+        hosts.extend(spare.into_iter().map(|Named { name, slots }| Host { name, slots: slots.unwrap_or(most) }));
+        Ok(hosts)
     }
 }
 
@@ -147,7 +175,11 @@ mod tests {
     use super::*;
 
     fn shared(list: &str, ranks: u32) -> String {
-        Hosts::list(list).unwrap().share(ranks).map_or_else(|error| error.to_string(), |hosts| say(&hosts))
+        shared_beside(list, ranks, 0)
+    }
+
+    fn shared_beside(list: &str, ranks: u32, spares: u32) -> String {
+        Hosts::list(list).unwrap().share(ranks, spares).map_or_else(|error| error.to_string(), |hosts| say(&hosts))
     }
 
     #[test]
@@ -162,6 +194,22 @@ mod tests {
     }
 
     #[test]
+    fn the_last_ones_are_spare_and_stand_in_for_the_largest() {
+        assert_eq!(shared_beside("a,b,c", 4, 1), "a:2,b:2,c:2");
+        assert_eq!(shared_beside("a,b,c,d", 3, 2), "a:2,b:1,c:2,d:2");
+        assert_eq!(shared_beside("a:4,b:2,c:1", 6, 1), "a:4,b:2,c:1");
+        let sentence = shared_beside("a:2,b:2,c:4", 5, 1);
+        assert!(sentence.contains("the nodes have 4 (a:2,b:2, beside 1 spare (--ft-spares))"), "{sentence}");
+        for spares in [2, 3, u32::MAX] {
+            let sentence = shared_beside("a,b", 2, spares);
+            assert!(
+                sentence.starts_with(&format!("--ft-spares={spares}: of the nodes (a, b) one at least")),
+                "{sentence}"
+            );
+        }
+    }
+
+    #[test]
     fn what_is_no_list_is_none() {
         for text in ["", "a,,b", "a:0", "a:x", "a:", "a b", "/etc", "a:70000"] {
             assert_eq!(Hosts::list(text), None, "{text}");
@@ -173,11 +221,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hosts");
         std::fs::write(&path, "# mine\na slots=2\n\n  b   # the other\na slots=1\n").unwrap();
-        assert_eq!(say(&Hosts::File(path.clone()).share(5).unwrap()), "a:3,b:2");
+        assert_eq!(say(&Hosts::File(path.clone()).share(5, 0).unwrap()), "a:3,b:2");
         std::fs::write(&path, "a\nb slot=2\n").unwrap();
-        let sentence = Hosts::File(path.clone()).share(2).unwrap_err().to_string();
+        let sentence = Hosts::File(path.clone()).share(2, 0).unwrap_err().to_string();
         assert!(sentence.contains("line 2: 'b slot=2' is not a node's name"), "{sentence}");
         std::fs::write(&path, "\n").unwrap();
-        assert!(Hosts::File(path).share(2).unwrap_err().to_string().ends_with("names no node"));
+        assert!(Hosts::File(path).share(2, 0).unwrap_err().to_string().ends_with("names no node"));
     }
 }

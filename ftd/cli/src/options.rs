@@ -53,6 +53,16 @@ pub enum OptionError {
         /// What there is.
         instead: &'static str,
     },
+    /// A value that is of no use here.
+    #[error("{option}={value}: {why}")]
+    Useless {
+        /// The option, or the variable that was read in its place.
+        option: &'static str,
+        /// What was asked for.
+        value: String,
+        /// Why.
+        why: &'static str,
+    },
     /// A value that means nothing.
     #[error("{option}: '{value}' is not {expected}{}", near(near_value(value, expected)))]
     Value {
@@ -90,6 +100,10 @@ pub struct Options {
     pub directory: Option<PathBuf>,
     /// `--hosts` or `--hostfile`: the nodes of a job over several machines.
     pub hosts: Option<Hosts>,
+    /// `--ft-spares`: so many of the nodes are spare.
+    pub spares: u32,
+    /// `--ft-wait`: so long the job waits for a node.
+    pub wait: Duration,
     /// `--ft-heartbeat`: period and time-out.
     pub heartbeat: Option<(Duration, Duration)>,
     /// `-x`, in order: variable and, if given, its value.
@@ -189,7 +203,7 @@ struct Arguments {
     )]
     standby: String,
 
-    /// Spare nodes; on one machine there are none [default: 0]
+    /// So many of the nodes of --hosts, the last ones, hold no rank before another node is lost [default: 0]
     #[arg(
         long = "ft-spares",
         value_name = "NODES",
@@ -198,6 +212,11 @@ struct Arguments {
         allow_hyphen_values = true
     )]
     spares: Option<String>,
+
+    /// So long a job over several nodes that has lost one, and has no free slots for its ranks, waits for a node, as a time like that
+    /// of --ft-grace; then it ends [default: 0]
+    #[arg(long = "ft-wait", value_name = "TIME", env = "FT_WAIT", hide_env_values = true, allow_hyphen_values = true)]
+    wait: Option<String>,
 
     /// Share of the ranks that have a replica, for the mode `replicate`, which is not built yet [default: none has]
     #[arg(
@@ -268,7 +287,7 @@ pub fn command() -> clap::Command {
 }
 
 /// clap's name of an option, the option, and the variable that is read in its place.
-const VARIABLES: [(&str, &str, &str); 10] = [
+const VARIABLES: [(&str, &str, &str); 11] = [
     ("mode", "--ft", "FT_MODE"),
     ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
     ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
@@ -276,6 +295,7 @@ const VARIABLES: [(&str, &str, &str); 10] = [
     ("mpi", "--ft-mpi", "FT_MPI"),
     ("standby", "--ft-standby", "FT_STANDBY"),
     ("spares", "--ft-spares", "FT_SPARES"),
+    ("wait", "--ft-wait", "FT_WAIT"),
     ("degree", "--ft-degree", "FT_DEGREE"),
     ("flush", "--ft-flush", "FT_FLUSH"),
     ("heartbeat", "--ft-heartbeat", "FT_HEARTBEAT"),
@@ -292,7 +312,7 @@ impl Blamed<'_> {
 }
 
 /// The variables of the options.
-pub fn variables() -> [&'static str; 10] {
+pub fn variables() -> [&'static str; 11] {
     VARIABLES.map(|(.., variable)| variable)
 }
 
@@ -394,7 +414,7 @@ const LONG: [&str; 13] = [
     "-help",
 ];
 /// Options with one value.
-const WITH_VALUE: [&str; 20] = [
+const WITH_VALUE: [&str; 21] = [
     "-H",
     "--host",
     "--hosts",
@@ -411,6 +431,7 @@ const WITH_VALUE: [&str; 20] = [
     "--ft-mpi",
     "--ft-standby",
     "--ft-spares",
+    "--ft-wait",
     "--ft-degree",
     "--ft-flush",
     "--ft-heartbeat",
@@ -495,7 +516,8 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
     };
     let max_failures = given(arguments.max_failures)
         .map_or(Ok(MAX_FAILURES), |text| positive(blamed.name("max_failures"), &text, "a number from 1 on"))?;
-    let grace = given(arguments.grace).map_or(Ok(GRACE), |text| grace(blamed.name("grace"), &text))?;
+    let grace = given(arguments.grace).map_or(Ok(GRACE), |text| time(blamed.name("grace"), &text))?;
+    let wait = given(arguments.wait).map_or(Ok(Duration::ZERO), |text| time(blamed.name("wait"), &text))?;
     let recover_aborts = match arguments.on_abort.as_str() {
         "end" | "" => false,
         "recover" => true,
@@ -507,16 +529,13 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         "mpich" => "mpich",
         _ => return Err(value(blamed.name("mpi"), arguments.mpi, "auto, openmpi or mpich")),
     };
-    refuse_unbuilt(blamed, &arguments.standby, arguments.spares, arguments.degree, arguments.flush)?;
+    refuse_unbuilt(blamed, &arguments.standby, arguments.degree, arguments.flush)?;
     let heartbeat = given(arguments.heartbeat).map(|text| heartbeat(blamed.name("heartbeat"), &text)).transpose()?;
-    let list = |text: String| {
-        let expected = "a list of nodes such as a,b or a:4,b:4, each perhaps with its number of slots";
-        Hosts::list(&text).ok_or_else(|| value("--hosts", text, expected))
-    };
     let hosts = match arguments.hostfile {
         Some(path) => Some(Hosts::File(path)),
         None => arguments.hosts.map(list).transpose()?,
     };
+    let spares = spares(blamed, arguments.spares, hosts.is_some(), mode)?;
     let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     for parameter in arguments.mca.chunks_exact(2) {
         if parameter[0].is_empty() {
@@ -540,6 +559,8 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         verbose: arguments.verbose,
         directory: arguments.directory,
         hosts,
+        spares,
+        wait,
         heartbeat,
         variables,
         command: arguments.command,
@@ -591,7 +612,6 @@ fn positive(option: &'static str, text: &str, expected: &'static str) -> Result<
 fn refuse_unbuilt(
     blamed: &Blamed<'_>,
     standby: &str,
-    spares: Option<String>,
     degree: Option<String>,
     flush: Option<String>,
 ) -> Result<(), OptionError> {
@@ -602,19 +622,6 @@ fn refuse_unbuilt(
             return unbuilt(blamed.name("standby"), standby.into(), "this release has --ft-standby=none");
         }
         _ => return Err(value(blamed.name("standby"), standby.into(), "none, exec or init")),
-    }
-    if let Some(text) = given(spares) {
-        match text.parse::<u32>() {
-            Ok(0) => {}
-            Ok(_) => {
-                return unbuilt(
-                    blamed.name("spares"),
-                    text,
-                    "this release runs on one machine, which has no spare nodes",
-                );
-            }
-            Err(_) => return Err(value(blamed.name("spares"), text, "a number of nodes")),
-        }
     }
     if let Some(text) = given(degree) {
         match text.trim_end_matches('%').parse::<u32>() {
@@ -628,8 +635,30 @@ fn refuse_unbuilt(
     }
 }
 
+/// The nodes, in the command line.
+fn list(text: String) -> Result<Hosts, OptionError> {
+    let expected = "a list of nodes such as a,b or a:4,b:4, each perhaps with its number of slots";
+    Hosts::list(&text).ok_or_else(|| value("--hosts", text, expected))
+}
+
+/// How many nodes are spare.
+fn spares(blamed: &Blamed<'_>, text: Option<String>, hosts: bool, mode: Mode) -> Result<u32, OptionError> {
+    let Some(text) = given(text) else { return Ok(0) };
+    let option = blamed.name("spares");
+    let useless = |why| Err(OptionError::Useless { option, value: text.clone(), why });
+    match text.parse() {
+        Ok(0) => Ok(0),
+        Ok(_) if !hosts => {
+            useless("one machine has no spare nodes; --hosts names the nodes of a job, the spare ones last")
+        }
+        Ok(_) if mode == Mode::None => useless("--ft=none recovers nothing, and needs no spare nodes (--ft=reinit)"),
+        Ok(spares) => Ok(spares),
+        Err(_) => Err(value(option, text, "a number of nodes")),
+    }
+}
+
 /// A time of up to a day.
-fn grace(option: &'static str, text: &str) -> Result<Duration, OptionError> {
+fn time(option: &'static str, text: &str) -> Result<Duration, OptionError> {
     let wrong = || value(option, text.to_string(), "a time of up to a day, for example 10, 500ms or 2m");
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -779,7 +808,8 @@ mod tests {
             ("-n 2 --ft=replicate app", "'replicate' is not built yet"),
             ("-n 2 --ft=ulfm app", "'ulfm' is not built yet"),
             ("-n 2 --ft-standby=init app", "--ft-standby=init is not built yet"),
-            ("-n 2 --ft-spares=1 app", "--ft-spares=1 is not built yet"),
+            ("-n 2 --ft-spares=1 app", "--ft-spares=1: one machine has no spare nodes; --hosts names"),
+            ("-n 2 --hosts a,b --ft-spares=1 app", "--ft-spares=1: --ft=none recovers nothing"),
             ("-n 2 --ft-degree=50 app", "--ft-degree=50 is not built yet"),
             ("-n 2 --ft-flush=/scratch app", "--ft-flush=/scratch is not built yet"),
         ] {
@@ -838,7 +868,6 @@ mod tests {
             ("-n 2 --ft-grace=25h app", "a day"),
             ("-n 2 --ft-mpi=lam app", "'lam'"),
             ("-n 2 --ft-standby=sit app", "'sit'"),
-            ("-n 2 --ft-spares=few app", "'few'"),
             ("-n 2 --ft-degree=101 app", "'101'"),
             ("-n 2 --ft-heartbeat=100 app", "'100'"),
             ("-n 2 --ft-heartbeat=100,200 app", "three periods"),
@@ -848,6 +877,20 @@ mod tests {
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
         }
+    }
+
+    #[test]
+    fn spare_nodes_are_a_number_and_a_wait_is_a_time() {
+        for (line, word) in [
+            ("-n 2 --ft-spares=few app", "'few'"),
+            ("-n 2 --ft-spares=-1 app", "'-1'"),
+            ("-n 2 --ft-wait=noon app", "'noon'"),
+            ("-n 2 --ft-wait=25h app", "a day"),
+        ] {
+            assert!(refused(line).contains(word), "{line}: {}", refused(line));
+        }
+        let options = run("-n 2 --ft=reinit --hosts a,b,c --ft-spares 1 --ft-wait 2m app");
+        assert_eq!((options.spares, options.wait), (1, Duration::from_secs(120)));
     }
 
     #[test]

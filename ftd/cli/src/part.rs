@@ -207,7 +207,7 @@ impl Part {
 
     /// The slot that follows this one.
     pub fn slot_after(&self, slot: Slot) -> Slot {
-        self.cluster.as_ref().map_or(slot + 1, |cluster| slot_after(cluster, slot))
+        self.cluster.as_ref().map_or(slot + 1, |cluster| cluster.slot_after(slot))
     }
 
     /// Where the agents of other nodes reach this node's.
@@ -244,56 +244,9 @@ impl AsFd for Part {
     }
 }
 
-/// The slot that follows this one on its node: no two nodes ever give the same number.
-fn slot_after(cluster: &Cluster, slot: Slot) -> Slot {
-    let Some(node) = cluster.own() else { return slot + 1 };
-    let total: u32 = cluster.nodes.iter().map(|node| node.slots).sum();
-    match slot + 1 {
-        next if next < node.first_slot + node.slots => next,
-        _ if slot < total => total + cluster.me,
-        _ => slot + cluster.nodes.len() as u32,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ft_wire::cluster::{ClusterNode, Hidden, StoreAddress};
-    use std::path::PathBuf;
-
-    #[test]
-    fn no_two_nodes_give_the_same_slot() {
-        let node = |first_slot, slots| ClusterNode {
-            name: String::new(),
-            host: String::new(),
-            address: IpAddr::from([127, 0, 0, 1]),
-            port: 1,
-            slots,
-            first_slot,
-            spare: false,
-            domain: String::new(),
-            lease: None,
-        };
-        let store = StoreAddress { socket: PathBuf::new(), prefix: String::new() };
-        let nodes = vec![node(0, 2), node(2, 1), node(3, 4)];
-        let of = |me| Cluster {
-            me,
-            nodes: nodes.clone(),
-            secret: Hidden([0; 32]),
-            store: store.clone(),
-            heartbeat_ms: 1,
-            wait_ms: 0,
-            path_ms: 1,
-        };
-        let given = |me: u32, count| {
-            let cluster = of(me);
-            let first = nodes[me as usize].first_slot;
-            std::iter::successors(Some(first), |slot| Some(slot_after(&cluster, *slot))).take(count).collect::<Vec<_>>()
-        };
-        assert_eq!(given(0, 4), [0, 1, 7, 10]);
-        assert_eq!(given(1, 4), [2, 8, 11, 14]);
-        assert_eq!(given(2, 6), [3, 4, 5, 6, 9, 12]);
-    }
 
     #[test]
     fn a_port_is_free_for_both() {

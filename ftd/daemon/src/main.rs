@@ -2,6 +2,7 @@
 
 mod agents;
 mod birth;
+mod comebacks;
 mod config;
 mod control;
 mod daemon;
@@ -12,11 +13,14 @@ mod jobs;
 mod link;
 mod lock;
 mod log;
+mod members;
 mod metrics;
 mod node;
 mod orders;
 mod parts;
 mod peers;
+mod places;
+mod relay;
 mod service;
 mod session;
 mod socket;

@@ -16,13 +16,20 @@ impl<T> fmt::Debug for Hidden<T> {
     }
 }
 
+/// Slots of nodes that come into a job after its beginning are numbered from here on …
+const LATE_SLOTS: Slot = 1 << 30;
+/// … and this is room for one of them.
+const LATE_ROOM: Slot = 1 << 18;
+
 /// The nodes of a job, and what its agents have in common. The same for every agent of the job but for `me`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cluster {
     /// This node, in `nodes`.
     pub me: u32,
-    /// All nodes that the job begins with; a node's number is its place here. Spare ones come last.
+    /// All nodes of the job; a node's number is its place here. Of those that it begins with spare ones come last.
     pub nodes: Vec<ClusterNode>,
+    /// It begins with so many of them; those behind came later.
+    pub first: u32,
     /// What only the agents of this job know.
     pub secret: Hidden<[u8; 32]>,
     /// Where the job's record is.
@@ -40,12 +47,28 @@ impl Cluster {
     pub fn own(&self) -> Option<&ClusterNode> {
         self.nodes.get(self.me as usize)
     }
+
+    /// The first slot of a node that comes later, by its number: each of them has a range of its own, where no other node's are.
+    pub fn late_slot(&self, number: u32) -> Slot {
+        LATE_SLOTS.saturating_add(number.saturating_sub(self.first).saturating_mul(LATE_ROOM))
+    }
+
+    /// The slot that follows this one on this node: no two nodes ever give the same number.
+    pub fn slot_after(&self, slot: Slot) -> Slot {
+        let Some(node) = self.own().filter(|_| self.me < self.first) else { return slot + 1 };
+        let total: u32 = self.nodes.iter().take(self.first as usize).map(|node| node.slots).sum();
+        match slot + 1 {
+            next if next < node.first_slot + node.slots => next,
+            _ if slot < total => total + self.me,
+            _ => slot + self.first,
+        }
+    }
 }
 
 /// A node of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterNode {
-    /// What people call it; no two of a job have the same.
+    /// What people call it; no two that a job begins with have the same.
     pub name: String,
     /// What the machine calls itself, and MPI libraries it.
     pub host: String,
@@ -85,6 +108,44 @@ pub struct StoreAddress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_nodes_give_the_same_slot() {
+        let node = |first_slot, slots| ClusterNode {
+            name: String::new(),
+            host: String::new(),
+            address: IpAddr::from([127, 0, 0, 1]),
+            port: 1,
+            slots,
+            first_slot,
+            spare: false,
+            domain: String::new(),
+            lease: None,
+        };
+        let store = StoreAddress { socket: PathBuf::new(), prefix: String::new() };
+        let late = [3, 4].map(|number| node(LATE_SLOTS + (number - 3) * LATE_ROOM, 2));
+        let nodes = [vec![node(0, 2), node(2, 1), node(3, 4)], late.to_vec()].concat();
+        let of = |me| Cluster {
+            me,
+            nodes: nodes.clone(),
+            first: 3,
+            secret: Hidden([0; 32]),
+            store: store.clone(),
+            heartbeat_ms: 1,
+            wait_ms: 0,
+            path_ms: 1,
+        };
+        let given = |me: u32, count| {
+            let cluster = of(me);
+            let first = nodes[me as usize].first_slot;
+            std::iter::successors(Some(first), |slot| Some(cluster.slot_after(*slot))).take(count).collect::<Vec<_>>()
+        };
+        assert_eq!(given(0, 4), [0, 1, 7, 10]);
+        assert_eq!(given(1, 4), [2, 8, 11, 14]);
+        assert_eq!(given(2, 6), [3, 4, 5, 6, 9, 12]);
+        assert_eq!((of(0).late_slot(3), of(0).late_slot(4)), (nodes[3].first_slot, nodes[4].first_slot));
+        assert_eq!(given(4, 3), [0, 1, 2].map(|nth| nodes[4].first_slot + nth));
+    }
 
     #[test]
     fn what_is_hidden_is_not_written_down() {

@@ -1,7 +1,7 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ClusterNode};
 use crate::{Epoch, Flavour, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -105,6 +105,8 @@ pub enum ToAgent {
         /// Its shepherd's process id.
         pid: i32,
     },
+    /// A node comes into the job, behind those that there are.
+    Joins(Box<ClusterNode>),
     /// Forward this signal to every rank.
     Signal(i32),
     /// End the job: the ranks hear the signal and have `grace_ms` to end; in a recovery, at once.

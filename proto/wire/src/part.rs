@@ -1,7 +1,7 @@
 //! A job over several nodes: `ftrun` → its node's daemon → the daemons of the job's nodes → the launcher's part on each of them, and
 //! back. The daemons start the parts and pass on what both ends say.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, ClusterNode};
 use crate::{Epoch, Slot, path};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -33,6 +33,12 @@ pub struct Request {
     pub heartbeat_ms: Option<u64>,
     /// Nodes by name with their slots, in the order of the ranks.
     pub hosts: Vec<Host>,
+    /// So many of them, the last ones, are spare.
+    pub spares: u32,
+    /// The job survives the loss of a node, which may come back.
+    pub survives: bool,
+    /// So many milliseconds the job waits for a node when its ranks have no slots.
+    pub wait_ms: u64,
 }
 
 /// A node that the user names.
@@ -104,6 +110,13 @@ pub enum FromJobs {
         job: String,
         /// Names of the nodes, by number.
         nodes: Vec<String>,
+    },
+    /// A node has come back, and a part was started there, as the next node of the job.
+    Joined {
+        /// Its number.
+        node: u32,
+        /// Its name.
+        name: String,
     },
     /// A part says this.
     Said {
@@ -223,6 +236,8 @@ pub enum Order {
     InputEnd,
     /// This epoch's block is printed: what was held back for it is not any longer.
     Announced(Epoch),
+    /// A node comes into the job, behind those that there are.
+    Joins(Box<ClusterNode>),
 }
 
 /// Part → launcher; the first word is for the daemon that asked.

@@ -36,6 +36,7 @@ fn cluster(nodes: u32) -> Cluster {
     Cluster {
         me: nodes - 1,
         nodes: (0..nodes).map(node).collect(),
+        first: nodes,
         secret: Hidden([7; 32]),
         store: StoreAddress { socket: PathBuf::new(), prefix: String::new() },
         heartbeat_ms: 500,

@@ -13,6 +13,8 @@ pub fn take(rooms: &mut Rooms, message: ToAgent) {
     let Rooms { job, .. } = rooms;
     match message {
         ToAgent::Job { .. } => tracing::warn!("the launcher described the job twice"),
+        // More than the rooms hear of it.
+        ToAgent::Joins(_) => {}
         ToAgent::SlotGone { slot } => {
             if let Some(connection) = rooms.shepherds.gone(slot) {
                 rooms.door.left(connection);

@@ -97,6 +97,11 @@ impl Partners {
         })
     }
 
+    /// A node comes into the job, behind those that there are.
+    pub fn add_node(&mut self, domain: String) {
+        self.domains.push(domain);
+    }
+
     /// The newest epoch that is known.
     pub(super) fn epoch(&self) -> Epoch {
         self.record.as_ref().map_or(0, |record| record.epoch.0)

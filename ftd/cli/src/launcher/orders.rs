@@ -39,6 +39,11 @@ impl Launcher {
             Order::Cancel(signal) if self.ending.is_none() => self.cancel(signal, job_time::now()),
             Order::Kill(sentence) if self.ending.is_none() => self.give_up(1, &sentence),
             Order::Cancel(_) | Order::Kill(_) => {}
+            Order::Joins(node) => {
+                // The next agent hears of it with the job.
+                self.spec.cluster.iter_mut().for_each(|cluster| cluster.nodes.push((*node).clone()));
+                self.tell(&ToAgent::Joins(node));
+            }
             Order::Input(bytes) => {
                 self.input.feed(Some(&bytes));
                 self.tell_input_grew();

@@ -1,0 +1,130 @@
+//! The nodes of a job: where they are, and having a part of the job made ready on one.
+
+use crate::etcd::Asked;
+use crate::frames::{self, Stream, within};
+use crate::node::Record;
+use crate::state::State;
+use crate::{parts, peers};
+use ft_store::Etcd;
+use ft_wire::part::{FromPart, Host, MAX_SAID, Start};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A part has so long to make itself ready.
+const READY: Duration = Duration::from_secs(30);
+
+/// Where nodes are looked up.
+#[derive(Clone)]
+pub struct Places {
+    state: Arc<State>,
+    etcd: Asked<Etcd>,
+}
+
+/// A node of a job.
+pub struct Place {
+    /// As the user names it.
+    pub host: Host,
+    /// As it says itself.
+    pub record: Record,
+}
+
+/// A part that waits for the others.
+pub struct Prepared {
+    /// The link to it.
+    pub stream: Box<dyn Stream>,
+    /// Where its agent will be reached.
+    pub port: u16,
+    /// What the machine calls itself.
+    pub host: String,
+}
+
+/// There is no job.
+pub struct Refusal {
+    /// The exit status that says so.
+    pub status: u8,
+    /// Why.
+    pub sentence: String,
+}
+
+impl From<String> for Refusal {
+    fn from(sentence: String) -> Refusal {
+        Refusal { status: 1, sentence }
+    }
+}
+
+impl Places {
+    /// In etcd.
+    pub fn new(state: Arc<State>, etcd: Asked<Etcd>) -> Places {
+        Places { state, etcd }
+    }
+
+    /// What this daemon is.
+    pub fn state(&self) -> &Arc<State> {
+        &self.state
+    }
+
+    /// What a node says of itself.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub async fn find(&self, name: &str) -> Result<Record, String> {
+        let config = self.state.config();
+        if name == config.node() {
+            return Ok(Record::of(&config, ""));
+        }
+        let key = format!("{}/nodes/{name}", config.prefix());
+        match self.etcd.get(&key).await {
+            Ok(read) => match read.found.as_ref().map(|found| Record::decode(&found.value)) {
+                Some(Some(record)) => Ok(record),
+                Some(None) => {
+                    Err(format!("node {name}: its ftd is of a later release: install the same one everywhere"))
+                }
+                None => Err(format!(
+                    "there is no node {name}: no ftd has that name in etcd ({key}); `ftd status` on the node says which it has"
+                )),
+            },
+            Err(error) => Err(format!("node {name} cannot be looked up: {error}")),
+        }
+    }
+}
+
+/// Has one part made ready.
+///
+/// # Errors
+/// One sentence, and the status that it means.
+pub async fn prepare(
+    start: Start,
+    image: Arc<peers::Sent>,
+    record: Record,
+    state: Arc<State>,
+) -> Result<Prepared, Refusal> {
+    let config = state.config();
+    let node = start.to.clone();
+    let mut stream: Box<dyn Stream> = if node == config.node() {
+        Box::new(parts::start(start, image.whole(), &state).await?)
+    } else {
+        let told = [&record.store, &record.mpi];
+        let addresses: Vec<SocketAddr> = told.into_iter().filter_map(|address| address.parse().ok()).collect();
+        peers::ask(&addresses, start, &image, &config).await?
+    };
+    match within(READY, frames::receive(&mut stream, MAX_SAID)).await {
+        Ok(FromPart::Prepared { port, host }) => Ok(Prepared { stream, port, host }),
+        Ok(FromPart::Refused { status, sentence }) => {
+            let sentence = if sentence.starts_with("node ") { sentence } else { format!("node {node}: {sentence}") };
+            Err(Refusal { status, sentence })
+        }
+        Ok(_) => Err(format!("node {node}: ftrun says something else there than that it is ready").into()),
+        Err(error) => Err(format!("node {node}: {error}").into()),
+    }
+}
+
+/// Where the node is in the network that MPI uses.
+///
+/// # Errors
+/// One sentence.
+pub fn address(name: &str, record: &Record) -> Result<SocketAddr, String> {
+    record.mpi.parse().map_err(|_| {
+        format!("node {name} does not say where it is in the network that MPI uses: set peers.mpi in its ftd.toml")
+    })
+}
