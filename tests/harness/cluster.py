@@ -251,9 +251,10 @@ class Node:
             (descriptor,) = socket.recv_fds(here, 1, 1)[1]
         return socket.socket(fileno=descriptor)
 
-    def crash(self):
-        """All its processes are killed in the same instant, and the kernel lives to close their connections."""
-        self._kill()
+    def crash(self, meanwhile=lambda: None):
+        """All its processes are killed in the same instant, and the kernel lives to close their connections. `meanwhile`: what is done
+        before anybody waits for their end."""
+        self._kill(meanwhile)
 
     def power_off(self):
         """It is gone without a word to anybody."""
@@ -261,10 +262,11 @@ class Node:
             self.cut(network)
         self._kill()
 
-    def _kill(self):
+    def _kill(self, meanwhile=lambda: None):
         check(self.init is not None, f"{self.name} is off")
         ran = self.pids()
         (self.group / "cgroup.kill").write_text("1")
+        meanwhile()
         self._empty(ran)
         self.init = None
         # They would keep its network alive.
