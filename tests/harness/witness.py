@@ -21,6 +21,8 @@ BUFFER = 65536
 NO_TRACE = "the kernel does not trace what it runs"
 SIGKILL = 9
 CLONE_THREAD = 0x10000
+# The kernel wakes who is killed before it tells of the signal, and another processor may have them by then: some microseconds.
+WOKEN = 0.001
 _EVENT = re.compile(
     rb"^.{16}-\d+ +\[\d+\] \S+ +(\d+\.\d+): (?:"
     rb"sched_switch: prev_comm=(.*?) prev_pid=(\d+) prev_prio=\d+ prev_state=\S+ ==> next_comm=(.*?) next_pid=(\d+) next_prio"
@@ -69,13 +71,54 @@ class Process:
     def until(self):
         """When its program ran last."""
         end = math.inf if self.killed is None else self.killed
-        last, threads = self._after(sorted(word for word in self._recent if word[0] < end))
+        own = (word for word in self._recent if word[0] < end and not (word[2] and word[0] > end - WOKEN))
+        last, threads = self._after(sorted(own))
         return end if any(threads.values()) else last
 
     def __repr__(self):
         world, rank = self.role or ("?", "?")
         killed = "" if self.killed is None else f", killed at {self.killed:.6f}"
         return f"process {self.pid}, rank {rank} of world {world} ({self.first:.6f} to {self.until:.6f}{killed})"
+
+
+class Midwife:
+    """Asks those who become the program for their rank, at once: it is a process of its own, which nothing holds up."""
+
+    def __init__(self, births):
+        self._told, tell = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os.close(self._told)
+                proc.die_with_parent()
+                os.setpriority(os.PRIO_PROCESS, 0, -20)
+                self._ask(os.open(births / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK), tell)
+            finally:
+                os._exit(1)
+        os.close(tell)
+
+    @staticmethod
+    def _ask(pipe, tell):
+        while True:
+            try:
+                words = os.read(pipe, 1 << 16)
+            except BlockingIOError:
+                words = b""
+            for word in _BIRTH.finditer(words):
+                of = proc.environ(int(word[1]))
+                if "FT_WORLD" in of and "FT_RANK" in of:
+                    os.write(tell, f"{int(word[1])} {of['FT_WORLD']} {of['FT_RANK']}\n".encode())
+            if not words:
+                time.sleep(0.0005)
+
+    def end(self):
+        """Who is whom: pid -> (world, rank)."""
+        # Those who began last have been asked by now, or are gone.
+        time.sleep(0.05)
+        os.kill(self._pid, SIGKILL)
+        os.waitpid(self._pid, 0)
+        with os.fdopen(self._told) as told:
+            return {pid: (world, rank) for pid, world, rank in (map(int, line.split()) for line in told)}
 
 
 class Witness:
@@ -94,7 +137,8 @@ class Witness:
         # Names that threads have given to themselves, and those threads.
         self._names = set()
         self._renamed = set()
-        self._readers = []
+        self._reader = None
+        self._midwife = None
         self._over = threading.Event()
 
     def __enter__(self):
@@ -105,15 +149,20 @@ class Witness:
                 place.mkdir()
                 self._set("trace_clock", "mono", place)
             self._set("buffer_size_kb", str(BUFFER))
-            self._begin(self.births, _BIRTH, self._born, (("sched/sched_process_exec", f'filename ~ "*/{self.beginning}*"'),))
-            self._begin(self.place, _EVENT, self._take, (
+            self._listen(self.births, (("sched/sched_process_exec", f'filename ~ "*/{self.beginning}*"'),))
+            self._midwife = Midwife(self.births)
+            self._listen(self.place, (
                 ("sched/sched_switch", self._switches()),
                 ("task/task_rename", f'oldcomm ~ "{self.beginning}*"'),
                 ("task/task_newtask", f'comm ~ "{self.beginning}*"'),
                 ("signal/signal_generate", f"sig == {SIGKILL}"),
             ))
+            self._reader = threading.Thread(target=self._read)
+            self._reader.start()
         except BaseException:
             self._over.set()
+            if self._midwife is not None:
+                self._midwife.end()
             self._remove()
             raise
         return self
@@ -122,12 +171,10 @@ class Witness:
         """Which switches are to be told."""
         return " || ".join(f'{side}_comm ~ "{name}*"' for name in (self.beginning, *sorted(self._names)) for side in ("prev", "next"))
 
-    def _begin(self, place, words, take, events):
+    def _listen(self, place, events):
         for event, condition in events:
             self._set(f"events/{event}/filter", condition, place)
             self._set(f"events/{event}/enable", "1", place)
-        self._readers.append(threading.Thread(target=self._read, args=(place, words, take)))
-        self._readers[-1].start()
 
     def __exit__(self, *_):
         self.stop()
@@ -137,18 +184,17 @@ class Witness:
 
     def stop(self):
         """Ends the watch; all that was seen is known."""
-        if not self._readers:
+        if self._reader is None:
             return
         self._silence()
         self._over.set()
-        for reader in self._readers:
-            reader.join(60)
+        self._reader.join(60)
+        self._roles = self._midwife.end()
         lost = {}
         for path in sorted(self.place.glob("per_cpu/cpu*/stats")):
             stats = dict(line.split(": ") for line in path.read_text().splitlines())
             lost[path.parent.name] = sum(int(stats[key]) for key in ("overrun", "commit overrun", "dropped events"))
-        late = any(reader.is_alive() for reader in self._readers)
-        self._readers = []
+        late, self._reader = self._reader.is_alive(), None
         self._remove()
         check(not late, "the trace does not end")
         check(not any(lost.values()), f"the kernel lost events of the trace: {lost}")
@@ -168,10 +214,10 @@ class Witness:
                     place.rmdir()
                 time.sleep(0.01)
 
-    def _read(self, place, words, take):
+    def _read(self):
         """The trace comes in order of time from each processor, and nearly so from all."""
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -20)
-        pipe = os.open(place / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
+        pipe = os.open(self.place / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK)
         left = b""
         try:
             while True:
@@ -181,20 +227,14 @@ class Witness:
                 except BlockingIOError:
                     some = b""
                 whole, end, left = (left + some).rpartition(b"\n")
-                for word in words.finditer(whole + end):
-                    take(*word.groups())
+                for word in _EVENT.finditer(whole + end):
+                    self._take(*word.groups())
                 if not some:
                     if over:
                         return
                     time.sleep(0.002)
         finally:
             os.close(pipe)
-
-    def _born(self, pid):
-        """A process has become the program."""
-        environment = proc.environ(int(pid))
-        if "FT_WORLD" in environment and "FT_RANK" in environment:
-            self._roles[int(pid)] = (int(environment["FT_WORLD"]), int(environment["FT_RANK"]))
 
     def _take(self, at, before, old, after, new, made, flags, killed, renamed, name):
         at = float(at)
