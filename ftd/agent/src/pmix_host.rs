@@ -133,7 +133,7 @@ impl PmixHost {
 
     /// It has said something.
     pub fn answered(&mut self) {
-        self.pulse.answered();
+        self.pulse.one_of_many_answered();
     }
 
     /// Asks it whether it is there, gets one that does not answer going again, or kills it: its end is reported as any
