@@ -1,6 +1,7 @@
-//! Whom a node observes, and when it gives a silent one up: that is decided here, and nowhere else.
+//! When a node gives up a silent one that it observes: that is decided here, and nowhere else. (Whom it
+//! observes, [`ring`](crate::ring) says.)
 //!
-//! T and P themselves stand in the record ([`Terms`]).
+//! T and P themselves stand in the record ([`Terms`]); `policy.rs` has what they are by default.
 
 use super::lease::LEASE;
 use crate::breach::Breach;

@@ -231,8 +231,10 @@ fn many(chosen: &[&Profile], options: &Options) -> ExitCode {
             let kind = sentence.split(": ").next().unwrap_or_default();
             kinds.entry(kind).or_insert((0, *seed, sentence)).0 += 1;
         }
+        let breach = options.breach.map(|breach| format!(" --breach {breach}")).unwrap_or_default();
         for (count, seed, sentence) in kinds.values() {
-            say(&format!("    broken {count} ×, first: ft-sim --profile {} --seed {seed}: {sentence}", profile.name));
+            let again = format!("ft-sim --profile {} --seed {seed}{breach}", profile.name);
+            say(&format!("    broken {count} ×, first: {again}: {sentence}"));
         }
         if let Some((seed, _)) = tally.failed.first() {
             red = true;
