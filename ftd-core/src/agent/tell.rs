@@ -200,9 +200,13 @@ impl Agent {
     pub(super) fn recovery(&mut self, complete: bool) -> Option<Recovery> {
         let record = self.record.as_ref()?;
         let progress = self.telling.progress.take_if(|progress| !progress.episodes.is_empty())?;
+        // One agent speaks for all, and looks at all ranks for it.
+        if record.members().next() != Some(self.me) {
+            return None;
+        }
         let blame = blame(&progress.episodes, &self.config.policy);
         let moved = progress.episodes.first().map(|episode| moves(record, &episode.placement)).unwrap_or_default();
-        let recovery = Recovery {
+        Some(Recovery {
             epoch: record.epoch,
             world: record.world,
             episodes: progress.episodes,
@@ -218,9 +222,7 @@ impl Agent {
             before_init: self.before_init(),
             without_state: self.without_state(),
             complete,
-        };
-        // One agent speaks for all.
-        (record.members().next() == Some(self.me)).then_some(recovery)
+        })
     }
 }
 
