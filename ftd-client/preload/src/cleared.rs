@@ -26,22 +26,49 @@ struct Guards {
     preload: CString,
 }
 
-macro_rules! natives {
-    ($($static:ident $name:literal),+ $(,)?) => {
-        $(static $static: AtomicUsize = AtomicUsize::new(0);)+
-
-        /// While the library is loaded, before the program can have changed its environment.
-        pub(crate) fn prepare() {
-            $($static.store(probe::dlsym(libc::RTLD_NEXT, $name) as usize, Ordering::Release);)+
-            keep_guards();
-        }
-    };
+/// Where a function lies that this library stands in front of.
+struct Native {
+    name: &'static CStr,
+    at: AtomicUsize,
 }
 
-natives!(
-    EXECV c"execv", EXECVE c"execve", EXECVP c"execvp", EXECVPE c"execvpe", EXECVEAT c"execveat", FEXECVE c"fexecve",
-    SPAWN c"posix_spawn", SPAWNP c"posix_spawnp",
-);
+impl Native {
+    const fn new(name: &'static CStr) -> Native {
+        Native { name, at: AtomicUsize::new(0) }
+    }
+
+    fn look(&self) -> usize {
+        let found = probe::dlsym(libc::RTLD_NEXT, self.name) as usize;
+        self.at.store(found, Ordering::Release);
+        found
+    }
+
+    /// 0 where there is none. Libraries that are initialized before this one may start programs, too.
+    fn get(&self) -> usize {
+        match self.at.load(Ordering::Acquire) {
+            0 => self.look(),
+            known => known,
+        }
+    }
+}
+
+static EXECV: Native = Native::new(c"execv");
+static EXECVE: Native = Native::new(c"execve");
+static EXECVP: Native = Native::new(c"execvp");
+static EXECVPE: Native = Native::new(c"execvpe");
+static EXECVEAT: Native = Native::new(c"execveat");
+static FEXECVE: Native = Native::new(c"fexecve");
+static SPAWN: Native = Native::new(c"posix_spawn");
+static SPAWNP: Native = Native::new(c"posix_spawnp");
+
+/// While the library is loaded, before the program can have changed its environment; later on, any moment may be a bad one for the
+/// dynamic linker.
+pub(crate) fn prepare() {
+    for native in [&EXECV, &EXECVE, &EXECVP, &EXECVPE, &EXECVEAT, &FEXECVE, &SPAWN, &SPAWNP] {
+        native.look();
+    }
+    keep_guards();
+}
 
 fn keep_guards() {
     let is_forlorn = |(name, value): (&str, &str)| std::env::var_os(name).is_some_and(|found| found == value);
@@ -109,7 +136,7 @@ fn own_environment() -> Strings {
 /// Calls a native function, as what it is: libc's of this name, or another library's in its place. In a block that is unsafe.
 macro_rules! native {
     ($static:ident($($argument:expr => $type:ty),+)) => {
-        match $static.load(Ordering::Acquire) {
+        match $static.get() {
             0 => missing(),
             native => std::mem::transmute::<usize, unsafe extern "C" fn($($type),+) -> c_int>(native)($($argument),+),
         }

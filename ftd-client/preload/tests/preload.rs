@@ -353,6 +353,18 @@ fn a_cleared_environment_is_given_back_what_keeps_an_mpi_from_starting_alone() {
     assert!(lines.contains("\nPMI_FD=2147483647\n") && lines.contains("PMIX_NAMESPACE=not-joined\n"), "{lines}");
 }
 
+/// Libraries of a program are initialized before the preload, which does not need them.
+#[test]
+fn a_library_that_starts_a_program_while_it_is_loaded_can_do_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join("libearly.so");
+    compile(Path::new("cc"), "early.c", &["-shared", "-fPIC"], &library);
+    let path = library.to_str().unwrap();
+    let program = compile(Path::new("cc"), "starts.c", &["-Wl,--no-as-needed", path], &directory.path().join("starts"));
+    let output = Agent::new(None).run(&program, &["none"], &[]);
+    assert_eq!((text(&output.stdout), output.status.code()), ("started early\n".into(), Some(1)), "{output:?}");
+}
+
 #[test]
 fn gates_stop_a_rank_at_their_place() {
     let directory = tempfile::tempdir().unwrap();
