@@ -245,6 +245,93 @@ def daemon_dies(context):
             nodes.empty(node)
 
 
+def nices(pid, named=None):
+    """The nice values of a process's threads, or of those of a name."""
+    found = set()
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        name, fields = (task / "comm").read_text().strip(), (task / "stat").read_text().rpartition(") ")[2].split()
+        if named in (None, name):
+            found.add(int(fields[16]))
+    return found
+
+
+def have_nice(nodes, raised, users, ranks):
+    """On each of these nodes what the agent and the shepherds do at once has one nice value, and all of the ranks' another one."""
+    for node in nodes:
+        own = [pid for name in ("ft-agent", "ft-shepherd") for pid in node.named(name)]
+        check(len(own) >= 2, f"{node.name} has neither agent nor shepherd")
+        for pid in own:
+            found = nices(pid, proc.name(pid))
+            check(found == {raised}, f"{proc.name(pid)} on {node.name} has the nice value {found}, not {raised}")
+        (agent,) = node.named("ft-agent")
+        behind = nices(agent, "commits") | nices(agent, "tokio-rt-worker") | nices(agent, "tokio-runtime-w")
+        check(behind <= {users}, f"what the agent on {node.name} does behind the ranks has the nice value {behind}, not {users}")
+        others = [pid for pid in node.pids() if "FT_RANK" in proc.environ(pid)] + node.named("ft-pmix") + node.named("ft-ship")
+        check(len(others) >= ranks, f"{node.name} has no ranks")
+        for pid in others:
+            check(nices(pid) == {users}, f"{proc.name(pid)} on {node.name} has the nice values {nices(pid)}, not {users}")
+
+
+@scenario("hosts-priority", cluster=True, timeout=120)
+def priority(context):
+    """Agents and shepherds of a job over several nodes have a priority above its ranks', also those that take the place of dead ones; the
+    ranks, their descendants, ft-pmix and ft-ship have the priority that ftrun was started with, and cannot have more. So it is configured,
+    and a reload changes it; a daemon that may not give it says so, and the job runs. On one machine nobody's is changed."""
+    mpi = context.mpi("openmpi5")
+    with Nodes(context, 2) as nodes:
+        # A rank that is a shell, and what it starts.
+        script = "(nice; renice -n -1 -p $$ 2>&1; ulimit -Se) > said.$FT_RANK; sleep 1000 & wait"
+        job = context.start(["/bin/bash", "-c", f"renice -n 5 -p $$ > nice; exec ftrun -n 2 --hosts node0:1,node1:1 --ft=reinit /bin/bash -c '{script}'"], on=nodes.nodes[0])
+        ready = lambda: all(len(node.named("sleep")) == 1 for node in nodes.nodes)
+        eventually(ready, "the ranks", 20)
+        have_nice(nodes.nodes, -10, 5, 2)
+        for rank in range(2):
+            said = (context.work / f"said.{rank}").read_text().split("\n")
+            check(said[0] == "5" and "denied" in said[1] and said[2] == "0", f"rank {rank} says {said}")
+        (victim,) = nodes.nodes[1].named("ft-agent")
+        job.kill(victim)
+        eventually(lambda: nodes.nodes[1].named("ft-agent") not in ([], [victim]) and ready(), "another agent", 20)
+        job.wait_err("ftd: recovery, epoch", 1)
+        have_nice(nodes.nodes, -10, 5, 2)
+        job.interrupt(signal.SIGTERM)
+        job.wait()
+        # An MPI program with checkpoints.
+        program = nodes.cluster.program(mpi, "places.c")
+        gates = ["app.compute:3", *[f"agent.kept:{rank}:1:mark" for rank in range(4)]]
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=gates)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        eventually(lambda: all(node.named("ft-ship") and node.named("ft-pmix") for node in nodes.nodes), "ft-ship", 20)
+        have_nice(nodes.nodes, -10, 0, 4)
+        job.go("app.compute", 3)
+        job.expect(0)
+        # Without, by a reload; and with a daemon that may not.
+        one = nodes.daemons[1]
+        one.file.write_text(one.file.read_text() + "[jobs]\nagent-nice = 0\n")
+        one.process.kill(signal.SIGHUP)
+        one.says("jobs.agent-nice")
+        job = nodes.sh("node1", 1, "sleep 1000")
+        eventually(lambda: nodes.nodes[1].named("sleep"), "the rank", 20)
+        have_nice([nodes.nodes[1]], 0, 0, 1)
+        job.interrupt(signal.SIGTERM)
+        job.wait()
+        nodes.daemons[0].kill()
+        nodes.daemons[0].by = ["/bin/sh", "-c", 'renice -n 0 -p $$ > /dev/null; exec setpriv --bounding-set=-sys_nice "$@"', "-"]
+        nodes.daemons[0].start()
+        job = nodes.sh("node0", 1, "sleep 1000")
+        eventually(lambda: nodes.nodes[0].named("sleep"), "the rank", 20)
+        have_nice([nodes.nodes[0]], 0, 0, 1)
+        check(nodes.daemons[0].said().count("the job's agent has no priority above its ranks") == 1, nodes.daemons[0].said())
+        job.interrupt(signal.SIGTERM)
+        job.wait()
+        # On one machine.
+        job = context.start(["/bin/bash", "-c", "renice -n 5 -p $$ > nice; exec ftrun -n 1 /bin/sh -c 'sleep 1000 & wait'"], on=nodes.nodes[0])
+        eventually(lambda: nodes.nodes[0].named("sleep"), "the rank", 20)
+        have_nice([nodes.nodes[0]], 5, 5, 1)
+        job.interrupt(signal.SIGTERM)
+        job.wait()
+
+
 @scenario("hosts-slow-reader", cluster=True, timeout=120)
 def slow_reader(context):
     """A reader of ftrun's output that stands still for longer than any network does holds the job up, and does no more; a network that is cut

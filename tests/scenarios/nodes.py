@@ -22,6 +22,8 @@ class NodeDaemon:
     def __init__(self, node, store=None, lease="2s", more="", name=None, env=None, etcd=""):
         self.env = env
         self.node = node
+        # What it is started by.
+        self.by = []
         self.program = node.cluster.context.prefix / "bin" / "ftd"
         self.file = node.directory / "ftd.toml"
         self.log = node.directory / "ftd.log"
@@ -35,7 +37,7 @@ class NodeDaemon:
 
     def begin(self):
         with open(self.log, "ab") as log:
-            self.process = self.node.start(self.program, "--config", self.file, stderr=log, env=self.env)
+            self.process = self.node.start(*self.by, self.program, "--config", self.file, stderr=log, env=self.env)
         return self
 
     def start(self):

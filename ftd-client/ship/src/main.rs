@@ -24,6 +24,7 @@ static BUILD: fn() = ft_sys::build::keep;
 
 fn main() -> std::process::ExitCode {
     ft_sys::process::die_of_faults();
+    ft_sys::priority::put_back_as_told();
     ft_ship::set_environment();
     match run() {
         Ok(()) => std::process::ExitCode::SUCCESS,

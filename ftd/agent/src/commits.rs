@@ -72,6 +72,7 @@ impl Commits {
 }
 
 fn watch(shared: &Shared, hashed: &Outlet<Hashed>, pool: &tokio::runtime::Handle) {
+    ft_sys::priority::put_back();
     let _behind = Behind::begin();
     // The newest commit of each rank whose checksum is made or on its way.
     let mut newest: BTreeMap<Rank, u64> = BTreeMap::new();

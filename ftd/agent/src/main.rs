@@ -35,6 +35,7 @@ mod link;
 mod lone;
 mod loners;
 mod names;
+mod ordinary;
 mod orphan;
 mod outlet;
 mod partners;
@@ -89,7 +90,7 @@ fn main() -> ExitCode {
         .with_ansi(false)
         .log_internal_errors(false)
         .init();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return fail(&AgentError::Io(error)),
     };
@@ -101,6 +102,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
+}
+
+/// One thread that hears, answers and decides. Others work behind it, for long at times: they take no ranks' processors.
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(ft_sys::priority::put_back).build()
 }
 
 /// What `FT_LOG` says, or errors only. ft-pmix reads the same variable and leaves the complaint to the agent.
@@ -144,6 +150,7 @@ async fn work() -> Result<(), AgentError> {
         _ => return Err(AgentError::WrongFirst),
     };
     ft_sys::gate::reach("agent.described", None);
+    spec.nice.into_iter().for_each(ft_sys::priority::raised_from);
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
     orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;
     let ears = unheard::Ears::default();

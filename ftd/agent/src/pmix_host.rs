@@ -2,6 +2,7 @@
 
 use crate::aside;
 use crate::link::{Incoming, Link};
+use crate::ordinary::ordinary;
 use crate::outlet::Outlet;
 use ft_sys::build_check::BuildError;
 use ft_sys::process::condition;
@@ -101,7 +102,7 @@ impl PmixHost {
         ft_sys::job_dir::make_below(job_dir, tmpdir)?;
         let (ours, theirs) = UnixStream::pair()?;
         // As standard input it reaches the child whatever its number is here.
-        let child = Command::new(program)
+        let child = ordinary(Command::new(program))
             .env("FT_PMIX_FD", "0")
             .env("FT_PMIX_TMPDIR", tmpdir)
             // Of one name it takes the place of the one that the program asks for.

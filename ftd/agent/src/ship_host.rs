@@ -1,6 +1,7 @@
 //! The disposable `ft-ship` process of this node: started, spoken to, and killed at the job's end.
 
 use crate::link::{Incoming, Link};
+use crate::ordinary::ordinary;
 use crate::outlet::Outlet;
 use ft_sys::process::condition;
 use ft_sys::pulse::{Pulse, Treatment};
@@ -58,7 +59,7 @@ impl ShipHost {
         let failed = |error: std::io::Error| format!("{} cannot be started: {error}", program.display());
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         // As standard input it reaches the child whatever its number is here.
-        let child = Command::new(program)
+        let child = ordinary(Command::new(program))
             .env("FT_SHIP_FD", "0")
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .stdout(Stdio::null())

@@ -233,6 +233,7 @@ fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), Cluster
         env: join(std::env::vars_os().map(variable)),
         cwd: std::env::current_dir().map_err(here)?,
         umask: mask.bits(),
+        nice: ft_sys::priority::own(),
         limits: LIMITS.map(|resource| getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)),
     };
     let request = Request {

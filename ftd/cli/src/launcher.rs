@@ -435,6 +435,7 @@ impl Launcher {
             self.soft.files.to_string().into(),
             self.soft.tasks.to_string().into(),
         ];
+        arguments.extend(self.spec.nice.iter().flat_map(|nice| ["--nice".into(), nice.to_string().into()]));
         descriptors.extend(self.held.descriptors());
         arguments.extend(self.held.arguments().map(OsString::from));
         if let Some((fd, option, offset)) = self.input.for_shepherd() {

@@ -203,6 +203,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         ft_ship: helpers.ship.clone(),
         linked_in,
         expect_pmix,
+        nice: None,
         cluster: None,
     };
     Ok((spec, held))

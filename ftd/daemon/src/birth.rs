@@ -33,6 +33,8 @@ pub struct Birth {
     pub user: String,
     /// Who it is to be; who this daemon is, without.
     pub credentials: Option<Credentials>,
+    /// With which nice value.
+    pub nice: i32,
     /// The environment: `NAME=value`, each with a zero behind it.
     pub env: Vec<u8>,
 }
@@ -84,7 +86,7 @@ fn attempt(link: &OwnedFd, memory: OwnedFd) -> Result<std::convert::Infallible, 
     {
         return Err(why);
     }
-    become_user(birth.credentials.as_ref()).map_err(failed("ftrun cannot be the user's"))?;
+    become_user(birth.credentials.as_ref(), birth.nice).map_err(failed("ftrun cannot be the user's"))?;
     let argv = ["ftrun", PART, &birth.job];
     execute(&birth.program, &argv, &birth.env, (link.as_fd(), PART_FD)).map_err(failed("ftrun cannot be started"))
 }

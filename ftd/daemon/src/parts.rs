@@ -18,6 +18,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// A part that has been started says soon that it is one, and who may have one there may be asked for elsewhere.
 const BORN: Duration = Duration::from_secs(20);
+/// The nice value of the lowest priority. The highest that a rank has is the ordinary one, whatever the user may have elsewhere.
+const LOWEST: i32 = 19;
 
 /// Starts the part of a job on this node. Returns the link to it, on which its own words come next.
 ///
@@ -47,13 +49,14 @@ pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<Un
     let mut link = UnixStream::from_std(mine).map_err(failed)?;
     let Start { share, from, uid, user, .. } = start;
     let job = share.job.clone();
-    let birth = Birth { program, job: job.clone(), user, credentials, env: image.env.clone() };
+    let nice = config.agent_nice();
+    let birth = Birth { program, job: job.clone(), user, credentials, nice, env: image.env.clone() };
     let pid = birth::start(&birth, theirs.as_fd()).map_err(failed)?;
     drop((theirs, birth));
     tracing::info!(job, pid, uid, from, "a job begins here");
     state.job_begins(&job, uid);
     tokio::spawn(bury(pid, job, state.clone()));
-    let Image { words, cwd, umask, limits, .. } = image;
+    let Image { words, cwd, umask, limits, nice, .. } = image;
     let begin = Begin {
         node: config.node().into(),
         store: agents::socket(&config.socket()),
@@ -62,6 +65,7 @@ pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<Un
         cwd: cwd.clone(),
         umask: *umask,
         limits: *limits,
+        nice: (*nice).clamp(0, LOWEST),
     };
     let begin = async {
         frames::greet(&mut link).await?;

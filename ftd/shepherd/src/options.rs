@@ -37,6 +37,8 @@ pub struct Options {
     pub pipes: Option<UnixStream>,
     /// The user's soft limits of open files and of processes; ftd's own may be higher.
     pub soft_limits: Option<(u64, u64)>,
+    /// The nice value of the user's own processes, where this one's is a higher priority.
+    pub nice: Option<i32>,
 }
 
 impl Options {
@@ -46,7 +48,7 @@ impl Options {
     /// One sentence.
     pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, String> {
         let (mut slot, mut socket, mut lifeline, mut stdin) = (None, None, None, Stdin::Null);
-        let (mut held, mut pipes, mut soft_limits) = (None, None, None);
+        let (mut held, mut pipes, mut soft_limits, mut nice) = (None, None, None, None);
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy().into_owned();
             let mut value = || arguments.next().ok_or(format!("{name} needs a value; ft-shepherd is started by ftrun"));
@@ -58,6 +60,7 @@ impl Options {
                 "--stdin-spool" => stdin = Stdin::Spool(descriptor(&name, value()?)?),
                 "--stdin-file" => stdin = Stdin::File(descriptor(&name, value()?)?, number(&name, value()?)?),
                 "--soft-limits" => soft_limits = Some((number(&name, value()?)?, number(&name, value()?)?)),
+                "--nice" => nice = Some(number(&name, value()?)?),
                 "--held" => {
                     let (program, directory) = (descriptor(&name, value()?)?, descriptor(&name, value()?)?);
                     let content = descriptor(&name, value()?)?;
@@ -81,6 +84,7 @@ impl Options {
             stdin,
             pipes,
             soft_limits,
+            nice,
         })
     }
 }

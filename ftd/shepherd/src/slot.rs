@@ -106,6 +106,7 @@ pub struct Slot {
     prints: Prints,
     held: Option<Held>,
     soft_limits: Option<(u64, u64)>,
+    nice: Option<i32>,
     waiting: Option<Waiting>,
     child: Option<Child>,
     joined: Option<Joined>,
@@ -173,6 +174,7 @@ impl Slot {
             prints: Prints::default(),
             held: options.held.take(),
             soft_limits: options.soft_limits,
+            nice: options.nice,
             waiting: None,
             child: None,
             joined: None,
@@ -473,6 +475,7 @@ impl Slot {
             output,
             group: group.as_ref().map(AsFd::as_fd),
             soft_limits: self.soft_limits,
+            nice: self.nice,
             extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
             directory: self.held.as_ref().map(|held| held.directory(directory)).and_then(&mut by),
             image: match &self.held {

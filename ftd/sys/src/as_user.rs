@@ -27,13 +27,20 @@ pub struct Credentials {
 }
 
 /// Makes this process, which has one thread and a session of its own, that user's; without one it stays who it is. Ranks are killed before
-/// daemons where memory runs out, and may not change that: what root sets is the least that others can set.
+/// daemons where memory runs out, and may not change that: what root sets is the least that others can set. Its [priority](crate::priority)
+/// is one that the user may not be able to have: it is to be put back for whatever is the user's.
 ///
 /// # Errors
 /// What the system said to one of the steps.
-pub fn become_user(who: Option<&Credentials>) -> io::Result<()> {
+pub fn become_user(who: Option<&Credentials>, nice: i32) -> io::Result<()> {
     crate::spawn::default_signals();
     crate::slice::restore();
+    if let Err(error) = crate::priority::set(nice)
+        && who.is_some()
+    {
+        let what = "the job's agent has no priority above its ranks, and may be late where they take all processors";
+        crate::log::say(format_args!("ftd: {what}: nice {nice}: {error} (jobs.agent-nice in ftd.toml; CAP_SYS_NICE)"));
+    }
     // Where it cannot be set it was not set for the daemon either.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     umask(Mode::from_bits_truncate(0o022));
@@ -89,7 +96,8 @@ mod tests {
         let pid = unsafe { libc::fork() };
         if pid == 0 {
             let argv = ["sh", "-c", script];
-            let _ = become_user(None).and_then(|()| execute(Path::new("/bin/sh"), &argv, env, (write.as_fd(), 5)));
+            let _ = become_user(None, crate::priority::own())
+                .and_then(|()| execute(Path::new("/bin/sh"), &argv, env, (write.as_fd(), 5)));
             // SAFETY: as above.
             unsafe { libc::_exit(1) };
         }

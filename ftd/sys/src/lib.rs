@@ -31,6 +31,7 @@ pub mod open_files;
 pub mod patience;
 pub mod peer;
 pub mod post_mortem;
+pub mod priority;
 pub mod proc;
 pub mod process;
 pub mod pulse;

@@ -24,6 +24,8 @@ pub struct Spawn<'a> {
     pub extra: Option<(BorrowedFd<'a>, RawFd)>,
     /// Soft limits of open files and of processes; those of this process without.
     pub soft_limits: Option<(u64, u64)>,
+    /// Its nice value; that of this process without.
+    pub nice: Option<i32>,
     /// The program, where it is not to be looked up by its path. No script: that needs a name.
     pub image: Option<BorrowedFd<'a>>,
     /// The working directory, where it is not to be looked up by its path.
@@ -90,6 +92,7 @@ impl Spawn<'_> {
             output: self.output.as_ref().map(|(out, err)| (out.as_raw_fd(), err.as_raw_fd())),
             extra: self.extra.map(|(fd, number)| (fd.as_raw_fd(), number)),
             soft_limits: self.soft_limits,
+            nice: self.nice,
             image: self.image.map(|fd| fd.as_raw_fd()),
             directory: self.directory.map(|fd| fd.as_raw_fd()),
             // SAFETY: takes nothing.
@@ -145,6 +148,7 @@ struct Image<'a> {
     output: Option<(RawFd, RawFd)>,
     extra: Option<(RawFd, RawFd)>,
     soft_limits: Option<(u64, u64)>,
+    nice: Option<i32>,
     image: Option<RawFd>,
     directory: Option<RawFd>,
     parent: i32,
@@ -163,6 +167,10 @@ impl Image<'_> {
             }
             libc::setpgid(0, 0);
             crate::slice::restore();
+            if let Some(nice) = self.nice {
+                // It is refused only where nobody could raise this process, and then there is nothing to put back.
+                let _ = crate::priority::set(nice);
+            }
             default_signals();
             let entered = match self.directory {
                 Some(fd) => libc::fchdir(fd),

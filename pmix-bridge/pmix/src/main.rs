@@ -78,6 +78,7 @@ static BUILD: fn() = ft_sys::build::keep;
 
 fn main() {
     ft_sys::process::die_of_faults();
+    ft_sys::priority::put_back_as_told();
     // Without it, jobs only start more slowly.
     let _ = ft_sys::process::make_room_for_descriptors(DESCRIPTORS);
     tracing_subscriber::fmt()

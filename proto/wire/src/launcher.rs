@@ -46,6 +46,8 @@ pub struct JobSpec {
     pub ft_ship: PathBuf,
     /// A guess from the program file: its MPI speaks PMIx, so an `ft-pmix` is worth starting at once.
     pub expect_pmix: bool,
+    /// The nice value of the user's own processes, where the agent's is a higher priority.
+    pub nice: Option<i32>,
     /// The nodes of a job over several; nothing on one machine.
     pub cluster: Option<Cluster>,
 }

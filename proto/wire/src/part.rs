@@ -64,6 +64,8 @@ pub struct Image {
     pub umask: u32,
     /// Its soft limits, in an order of its own.
     pub limits: [u64; LIMITS],
+    /// Its nice value.
+    pub nice: i32,
 }
 
 /// Words that contain no zero, as one piece.
@@ -205,6 +207,8 @@ pub struct Begin {
     pub umask: u32,
     /// The soft limits.
     pub limits: [u64; LIMITS],
+    /// The nice value of the ranks; the part's own may be a higher priority.
+    pub nice: i32,
 }
 
 /// Daemon → part.

@@ -358,6 +358,14 @@ impl Config {
         matches!(self.values.get(key), Some((Value::Switch(true), _)))
     }
 
+    /// The nice value of jobs' agents.
+    pub fn agent_nice(&self) -> i32 {
+        match self.values.get("jobs.agent-nice") {
+            Some((Value::Nice(nice), _)) => *nice,
+            _ => 0,
+        }
+    }
+
     fn address(&self, key: &str) -> Option<SocketAddr> {
         match self.values.get(key) {
             Some((Value::Address(address), _)) => Some(*address),

@@ -62,6 +62,7 @@ fn range(form: &Form) -> Option<String> {
     match form {
         Form::Time(range) => Some(format!("From {} to {}", Said(*range.start()), Said(*range.end()))),
         Form::Count(range) => Some(format!("From {} to {}", range.start(), range.end())),
+        Form::Nice(range) => Some(format!("From {} to {}", range.start(), range.end())),
         _ => None,
     }
 }
@@ -129,6 +130,8 @@ fn keys_that_do_not_fit_each_other_are_mistakes() {
             "[jobs]\nheartbeat-timeout = \"1\"\nheartbeat-period = \"20s\"",
             "line 2: jobs.heartbeat-timeout: \"1\" is no time",
         ),
+        ("[jobs]\nagent-nice = 5", "line 2: jobs.agent-nice: 5 is not a number from -20 to 0"),
+        ("[jobs]\nagent-nice = \"-5\"", "line 2: jobs.agent-nice: \"-5\" is not a number from -20 to 0"),
         ("[node]\nname = 7", "line 2: node.name: 7 is no text in quotation marks"),
     ];
     for (text, expected) in cases {

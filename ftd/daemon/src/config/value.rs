@@ -3,6 +3,7 @@
 use super::keys::{Form, Key};
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
@@ -26,6 +27,8 @@ pub enum Value {
     Time(Duration),
     /// A number.
     Count(u64),
+    /// A nice value.
+    Nice(i32),
     /// Yes or no.
     Switch(bool),
 }
@@ -39,17 +42,8 @@ impl Value {
         match (&key.form, value) {
             (Form::Switch, DeValue::Boolean(given)) => Ok(Value::Switch(*given)),
             (Form::Switch, other) => Err(format!("{} is no true and no false", shown(other))),
-            (Form::Count(allowed), DeValue::Integer(given)) => {
-                let number = i128::from_str_radix(&given.as_str().replace('_', ""), given.radix()).ok();
-                let number =
-                    number.and_then(|number| u64::try_from(number).ok()).filter(|number| allowed.contains(number));
-                let wrong =
-                    || format!("{} is not a number from {} to {}", given.as_str(), allowed.start(), allowed.end());
-                number.map(Value::Count).ok_or_else(wrong)
-            }
-            (Form::Count(allowed), other) => {
-                Err(format!("{} is not a number from {} to {}", shown(other), allowed.start(), allowed.end()))
-            }
+            (Form::Count(allowed), given) => number(given, allowed).map(Value::Count),
+            (Form::Nice(allowed), given) => number(given, allowed).map(Value::Nice),
             (Form::Endpoints, DeValue::Array(given)) => {
                 let words = given.iter().map(|one| match one.get_ref() {
                     DeValue::String(text) => endpoint(text),
@@ -71,6 +65,18 @@ impl Value {
             (_, other) => Err(format!("{} is no text in quotation marks", shown(other))),
         }
     }
+}
+
+fn number<T: TryFrom<i128> + PartialOrd + fmt::Display>(
+    value: &DeValue<'_>,
+    allowed: &RangeInclusive<T>,
+) -> Result<T, String> {
+    let given = match value {
+        DeValue::Integer(given) => i128::from_str_radix(&given.as_str().replace('_', ""), given.radix()).ok(),
+        _ => None,
+    };
+    let number = given.and_then(|number| T::try_from(number).ok()).filter(|number| allowed.contains(number));
+    number.ok_or_else(|| format!("{} is not a number from {} to {}", shown(value), allowed.start(), allowed.end()))
 }
 
 /// A value as a person would name it.
