@@ -91,6 +91,14 @@ pub async fn receive<M: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin + ?Sized),
     most: usize,
 ) -> Result<M, Broken> {
+    Ok(ft_wire::decode(&body(stream, most).await?)?)
+}
+
+/// What the next message is made of, whatever it says.
+///
+/// # Errors
+/// [`Broken`].
+pub async fn body(stream: &mut (impl AsyncRead + Unpin + ?Sized), most: usize) -> Result<Vec<u8>, Broken> {
     let mut header = [0; FRAME_HEADER];
     stream.read_exact(&mut header).await?;
     let bytes = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -99,5 +107,5 @@ pub async fn receive<M: DeserializeOwned>(
     }
     let mut body = vec![0; bytes];
     stream.read_exact(&mut body).await?;
-    Ok(ft_wire::decode(&body)?)
+    Ok(body)
 }

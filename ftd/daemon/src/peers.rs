@@ -148,10 +148,10 @@ async fn first_words(stream: &mut Box<dyn Stream>) -> Result<(Start, Image), Bro
     frames::greet(stream).await?;
     frames::greeted(stream, Role::Daemon).await?;
     let ToPeer::Start(start) = frames::receive(stream, MAX_LAUNCH).await?;
-    // One of another build means something else by what follows, and is told so.
+    let image = frames::body(stream, MAX_IMAGE).await?;
+    // One of another build means something else by that, and is told so.
     let other = start.messages != ft_wire::MESSAGES;
-    let image = if other { Image::default() } else { frames::receive(stream, MAX_IMAGE).await? };
-    Ok((*start, image))
+    Ok((*start, if other { Image::default() } else { ft_wire::decode(&image)? }))
 }
 
 /// Starts the part; from then on the two ends speak with each other.

@@ -1,0 +1,89 @@
+"""What jobs over several nodes meet that is not as it should be: daemons of other versions."""
+
+import re
+import struct
+import subprocess
+
+from harness.job import check
+from harness.peer import VERSION
+from harness.registry import scenario
+
+from .hosts import Nodes
+from .node_daemon import preamble
+from .processes import eventually
+
+# A daemon of another release: says its version to whoever dials, and what it has heard.
+OTHER_RELEASE = """
+import socket, struct, sys
+heard = socket.create_server((sys.argv[1], 9728))
+print("here", flush=True)
+while True:
+    one, _ = heard.accept()
+    one.settimeout(5)
+    one.sendall(b"ftdwire\\n" + struct.pack("<II", int(sys.argv[2]), 6))
+    try:
+        print(one.recv(1 << 16)[:12].hex(), flush=True)
+    except OSError:
+        print("nothing", flush=True)
+    one.close()
+"""
+
+
+def other_build(path, into):
+    """An `ftd` for which each message is another build's: its number of all messages is another one."""
+    words = subprocess.run(["strings", path], capture_output=True, text=True, check=True).stdout
+    number = int(re.search(r"\(messages ([0-9a-f]{8})\)", words)[1], 16)
+    data = path.read_bytes()
+    old, new = struct.pack("<I", number), struct.pack("<I", number ^ 1)
+    check(data.count(old) >= 2, f"{path} has the number {number:08x} nowhere")
+    into.mkdir()
+    (into / "ftd").write_bytes(data.replace(old, new))
+    (into / "ftd").chmod(0o755)
+
+
+@scenario("hosts-versions", cluster=True, timeout=90)
+def versions(context):
+    """Daemons of two releases in one cluster: who asks for a job on a node of the other one reads a sentence with both versions and what to
+    do, whoever of the two asks; it is counted and logged, nothing is started, and the nodes of one release go on as they were. Two builds
+    of one release whose messages differ say so as well."""
+    with Nodes(context, 3) as nodes:
+        one, other, third = nodes.nodes
+
+        def says(hosts, *words, on=0):
+            status, out, err = nodes.short(hosts, 2, "true", on=on)
+            check((status, out) == (1, "") and err.count("\n") == 1, f"{status} {out}{err}")
+            for word in words:
+                check(word in err, f"'{word}' is not in '{err}'")
+
+        def works(host, on):
+            got = nodes.short(host, 1, "hostname", on=on)
+            check(got == (0, f"{host}\n", ""), f"{got}")
+
+        # It keeps its place in etcd for a while.
+        daemon = nodes.daemons[1]
+        daemon.kill()
+        fake = other.start("/usr/bin/python3", "-c", OTHER_RELEASE, other.address("store"), VERSION + 1, stdout=subprocess.PIPE, text=True)
+        check(fake.process.stdout.readline() == "here\n", "the other release does not listen")
+        says("node0:1,node1:1", "node node1", f"speaks protocol version {VERSION + 1}, this side speaks {VERSION}", "install the same ftd release everywhere")
+        said = fake.process.stdout.readline().strip()
+        check(said == preamble()[:12].hex(), f"the other release has heard {said}")
+        fake.kill()
+        # The other way round: it dials.
+        dial = (f"import socket; s = socket.create_connection(('{one.address('store')}', 9728), 5); s.sendall({preamble(VERSION + 1, 6)!r});"
+                "s.settimeout(10); print(s.recv(100)[:12].hex(), len(s.recv(100)))")
+        got = other.run("/usr/bin/python3", "-c", dial)
+        check(got[1].split() == [preamble()[:12].hex(), "0"], f"{got}")
+        nodes.daemons[0].says("who dialled as another node's ftd was turned away", f"version {VERSION + 1}, this side speaks {VERSION}")
+        counted = lambda number, reason: nodes.daemons[number].number(f'ftd_peer_refused_total{{reason="{reason}"}}')
+        eventually(lambda: counted(0, "version") == 1, "it to be counted", 20)
+        # Another build of this release.
+        other_build(daemon.program, context.work / "other")
+        daemon.program = context.work / "other" / "ftd"
+        daemon.start()
+        words = "its ftd is of another build than"
+        says("node0:1,node1:1", f"node node1: {words} node0's, and would misread it: install the same release everywhere")
+        says("node0:1,node1:1", "this node's ftd is of another build than ftrun", on=1)
+        works("node2", 0)
+        works("node0", 2)
+        for node in nodes.nodes:
+            nodes.empty(node)
