@@ -1,16 +1,73 @@
-"""What jobs over several nodes meet that is not as it should be: daemons of other versions."""
+"""What jobs over several nodes meet that is not as it should be: clocks that jump, daemons of other versions."""
 
 import re
 import struct
 import subprocess
+import time
 
 from harness.job import check
 from harness.peer import VERSION
 from harness.registry import scenario
 
-from .hosts import Nodes
+from .hosts import ONE_CARD, Nodes
 from .node_daemon import preamble
+from .nodes import key_of
 from .processes import eventually
+
+HOUR, DECADE = 3600, 10 * 365 * 86400
+
+
+def preloaded(context, name):
+    """A library of tests/programs that can be preloaded."""
+    library, source = (context.work / name).with_suffix(".so"), next((context.scratch / "src").rglob(name))
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source], check=True)
+    return library
+
+
+@scenario("hosts-clock-jumps", cluster=True, timeout=120)
+def clock_jumps(context):
+    """The wall clocks of nodes jump by an hour and by ten years, to and fro, for all of ftd and for the ranks, while the job computes and while it
+    recovers: no node is given up, none loses its place in etcd, a rank that dies costs one recovery, and the result is that of the
+    undisturbed run."""
+    mpi = context.mpi("mpich5")
+    preload = {"LD_PRELOAD": preloaded(context, "otherclock.c"), "OTHER_CLOCK": "/tmp/clock"}
+    with Nodes(context, 3, env=context.env(None, preload)) as nodes:
+        first, far, other = nodes.nodes
+
+        def jump(node, seconds):
+            node.run("/bin/sh", "-c", f"echo {seconds} > /tmp/clock.new && mv /tmp/clock.new /tmp/clock")
+
+        def off(node):
+            # By a process of the job's user, with what the job's processes have.
+            said = node.run("/bin/date", "+%s", user=nodes.cluster.user, env=context.env(None, preload))[1]
+            return int(said) - int(time.time())
+
+        leases = [key_of(nodes.store, node.name) for node in nodes.nodes]
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 6, program, ft="none", on=first)
+        alone.expect(0)
+        job = context.ftrun(mpi, 6, program, options=["--hosts", "node0,node1,node2"], on=first, gates=["app.compute:3"],
+                            env={**ONE_CARD, **preload})
+        job.on = far
+        victim = job.at_gate("app.compute", 3)
+        check(all("otherclock" in open(f"/proc/{pid}/maps").read() for node in nodes.nodes for name in ("ft-agent", "ft-shepherd", "ftd")
+                  for pid in node.named(name)), "not all of ftd has the clock that jumps")
+        for _ in range(3):
+            for one, two in ((HOUR, -HOUR), (-DECADE, DECADE), (0, 0)):
+                jump(far, one)
+                jump(other, two)
+                check(abs(off(far) - one) < 5 and abs(off(other) - two) < 5, "the clocks did not jump")
+                time.sleep(0.3)
+        job.kill(victim)
+        for seconds in (HOUR, -DECADE, DECADE, -HOUR, 0) * 4:
+            jump(far, seconds)
+            jump(first, -seconds)
+        job.expect(0, alone.output)
+        check(len(job.recoveries) == 1 and "was silent" not in job.err, f"{job.recoveries}: {job.err}")
+        for node, daemon, lease in zip(nodes.nodes, nodes.daemons, leases):
+            nodes.empty(node)
+            check(key_of(nodes.store, node.name) == lease and daemon.number("ftd_node_lease_losses_total") == 0, f"{node.name} lost its place")
+
 
 # A daemon of another release: says its version to whoever dials, and what it has heard.
 OTHER_RELEASE = """
