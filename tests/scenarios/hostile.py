@@ -1,4 +1,4 @@
-"""What jobs over several nodes meet that is not as it should be: clocks that jump, daemons of other versions."""
+"""What jobs over several nodes meet that is not as it should be: clocks that jump, daemons of other versions, packet filters."""
 
 import re
 import struct
@@ -9,7 +9,7 @@ from harness.job import check
 from harness.peer import VERSION
 from harness.registry import scenario
 
-from .hosts import ONE_CARD, Nodes
+from .hosts import ONE_CARD, Nodes, ended
 from .node_daemon import preamble
 from .nodes import key_of
 from .processes import eventually
@@ -144,3 +144,28 @@ def versions(context):
         works("node0", 2)
         for node in nodes.nodes:
             nodes.empty(node)
+
+
+@scenario("hosts-no-datagrams", cluster=True, timeout=90, each=[{"size": 2}, {"size": 4}])
+def no_datagrams(context, size):
+    """A packet filter lets TCP through from one node, or from two, and heartbeats not: the job does not begin, and one sentence names who is
+    not heard by whom, and what keeps it back; nothing of the program has run. Without the filter the same job runs."""
+    library = preloaded(context, "nodatagrams.c")
+    with Nodes(context, size) as nodes:
+        ran = context.work / "ran"
+        hosts = ",".join(f"{node.name}:2" for node in nodes.nodes)
+        for behind in ([1], [0, 1], []):
+            for number in behind:
+                nodes.nodes[number].run("/usr/bin/touch", "/tmp/filter")
+            job = nodes.sh(hosts, size, f"touch {ran}", ft="reinit", env={"LD_PRELOAD": library})
+            if behind:
+                ended(job, 1, " though TCP does: does a packet filter between the nodes keep UDP back? They have whatever port is free (here ")
+                found = re.search(r"no heartbeat \(UDP\) of node node(\d) comes to node node(\d), though", job.err)
+                check(found and int(found[1]) in behind and found[1] != found[2], job.err)
+                check(not ran.exists() and "was left out" not in job.err and not job.recoveries, f"the job has begun: {job.err}")
+            else:
+                ended(job, 0)
+                check(ran.exists() and job.err == "", job.err)
+            for node in nodes.nodes:
+                nodes.empty(node)
+                node.run("/bin/rm", "-f", "/tmp/filter")

@@ -293,6 +293,16 @@ impl Between {
         self.peers.know(node, address);
     }
 
+    /// Where this node's heartbeats come.
+    pub fn port(&self) -> u16 {
+        self.peers.address().port()
+    }
+
+    /// What went through between the agents, and what was refused, for the log.
+    pub fn log(&self) {
+        tracing::info!(counters = ?self.peers.counters(), "what the agents of the job have told each other");
+    }
+
     /// ftd-core says this.
     pub fn say(&self, to: NodeId, message: &PeerMessage) {
         if let Err(error) = self.peers.send(to, message) {

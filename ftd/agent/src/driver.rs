@@ -7,6 +7,7 @@ use crate::between::Between;
 use crate::config;
 use crate::epochs::Epochs;
 use crate::error::AgentError;
+use crate::filtered::Filtered;
 use crate::hear;
 use crate::input::{Input, outlet};
 use crate::job::Time;
@@ -24,10 +25,10 @@ use ft_wire::Slot;
 use ft_wire::cluster::ClusterNode;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ftd_core::agent::Stage;
-use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Predecessor, Process, SlotId, WorldId};
+use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Predecessor, Process, SlotId, WorldId, ring};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 /// What the launcher hands over, and keeps for the next agent.
@@ -69,6 +70,7 @@ pub struct Driver {
     epochs: Epochs,
     /// Of the record that the other nodes are known by.
     adopted: EpochId,
+    filtered: Filtered,
     timer: Timer,
     time: Time,
     ended: Option<Ended>,
@@ -91,6 +93,7 @@ impl Driver {
             reported: EpochId(before.reported),
             speaks_mpi: before.mpi,
         });
+        let filtered = Filtered::new(before.is_none());
         let config = config::job_config(&spec)?;
         let nodes = config.nodes.len() as usize;
         let time = Time::of(nodes);
@@ -120,6 +123,7 @@ impl Driver {
             rooms: Rooms::new(spec, notices, launcher, (between, ways), nodes, (inputs, ears))?,
             epochs,
             adopted: EpochId(0),
+            filtered,
             timer: Timer::new(outlet(inputs, |()| Input::Timer), time),
             time,
             ended: None,
@@ -140,6 +144,7 @@ impl Driver {
                 return act::clean_up_after_launcher(&mut self.rooms).await;
             }
             self.take(input);
+            self.look_for_filter();
             self.settle().await;
         }
         if let Some(Ended { status, reason, left_out }) = self.ended.take() {
@@ -149,6 +154,7 @@ impl Driver {
                 None => End::Killed,
             };
             act::clean_up(&mut self.rooms, end).await;
+            self.rooms.between.iter().for_each(Between::log);
             self.rooms.job.ended(status, reason, left_out);
             let closed = async { while !matches!(inputs.recv().await, None | Some(Input::LauncherClosed)) {} };
             let _ = tokio::time::timeout(Duration::from_secs(5), closed).await;
@@ -159,6 +165,9 @@ impl Driver {
     async fn settle(&mut self) {
         while let Some(event) = self.next_event() {
             tracing::debug!(?event, "event");
+            if let Event::Message { from, message } = &event {
+                self.filtered.hears(*from, message, Instant::now());
+            }
             let effects = self.core.step(self.time.now(), event);
             self.rooms.job.over = self.core.stage() == Stage::Ending;
             self.rooms.job.refused = self.core.refuses();
@@ -185,6 +194,24 @@ impl Driver {
         self.adopted = record.epoch;
         self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
         self.rooms.ways.iter().for_each(|ways| ways.adopt(&record.nodes));
+    }
+
+    /// Before the first world is released: whether a packet filter keeps heartbeats back. Then the job does not begin.
+    fn look_for_filter(&mut self) {
+        let Some(record) = self.core.record().filter(|record| record.epoch == EpochId(1)) else { return };
+        let observed = ring::observed(&record.nodes, self.me, record.terms.observers as usize);
+        let Some(node) = self.filtered.found(&observed, record.terms.timeout, Instant::now()) else { return };
+        let Rooms { job, worlds, between, .. } = &mut self.rooms;
+        let process = worlds.newest().and_then(|world| worlds.running(world)).and_then(|world| world.first());
+        let port = between.as_ref().map_or(0, Between::port);
+        let reason = format!(
+            "no heartbeat (UDP) of {node} comes to {}, though TCP does: does a packet filter between the nodes keep UDP back? They have \
+             whatever port is free (here {port}; net.ipv4.ip_local_port_range)",
+            self.me
+        );
+        process.into_iter().for_each(|process| {
+            job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
+        });
     }
 
     fn take(&mut self, input: Input) {
@@ -276,7 +303,10 @@ impl Driver {
             },
             Effect::WakeAt(at) => self.timer.wake_at(at),
             Effect::Launch { world, epoch, processes, parked } => self.launch(world, epoch, processes, parked),
-            Effect::Release(world) => act::release(rooms, world.0),
+            Effect::Release(world) => {
+                self.filtered.over();
+                act::release(rooms, world.0);
+            }
             Effect::StopWorld(world) => act::stop_world(rooms, world.0),
             Effect::Pause => rooms.lease.stop(&rooms.shepherds),
             Effect::Continue => rooms.lease.go_on(),

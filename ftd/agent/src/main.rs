@@ -21,6 +21,7 @@ mod epochs;
 mod error;
 mod fences;
 mod files;
+mod filtered;
 #[cfg(test)]
 mod forks;
 mod full_places;
