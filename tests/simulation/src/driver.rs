@@ -270,7 +270,7 @@ impl World {
         }
         let Some(agent) = machine.agent.as_mut() else { return };
         if self.history.wanted() && !is_chatter(&event) {
-            self.history.note(self.now, || format!("n{node} <- {}", short(&format!("{event:?}"))));
+            self.history.note(self.now, || format!("n{node} <- {event:?}"));
         }
         if let Some(meter) = &mut self.meter {
             meter.hears(node, now, &event);
@@ -305,7 +305,7 @@ impl World {
     #[allow(clippy::too_many_lines, reason = "a table: one entry for each effect")]
     fn effect(&mut self, node: usize, effect: Effect) {
         if self.history.wanted() && !matches!(effect, Effect::WakeAt(_) | Effect::Send { .. } | Effect::ReadStore) {
-            self.history.note(self.now, || format!("n{node} -> {}", short(&format!("{effect:?}"))));
+            self.history.note(self.now, || format!("n{node} -> {effect:?}"));
         }
         let incarnation = self.machines[node].incarnation;
         match effect {
@@ -520,12 +520,4 @@ fn is_chatter(event: &Event) -> bool {
         )
     };
     matches!(event, Event::Message { message, .. } if word(message)) || *event == Event::Timer
-}
-
-/// Records are long; their beginning says enough.
-fn short(line: &str) -> String {
-    match line.char_indices().nth(160) {
-        Some((at, _)) => format!("{}…", &line[..at]),
-        None => line.to_string(),
-    }
 }

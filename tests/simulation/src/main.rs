@@ -47,8 +47,9 @@ struct Options {
     breaches: bool,
 }
 
-/// So many lines of the history of a seed that nobody asked for.
+/// So many lines of the history of a seed that nobody asked for, and so much of each: records are long.
 const LAST: usize = 40;
+const WIDTH: usize = 180;
 
 fn profile(name: &str) -> Result<&'static Profile, String> {
     profiles::named(name).ok_or_else(|| "no such profile; --list names them".to_string())
@@ -74,7 +75,10 @@ fn main() -> ExitCode {
     }
     if let Some(path) = &options.scenario {
         return match scenario::run(path, true) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(verdict) => {
+                say(&verdict);
+                ExitCode::SUCCESS
+            }
             Err(error) => {
                 say(&error);
                 ExitCode::FAILURE
@@ -132,11 +136,22 @@ fn one(profile: &Profile, seed: u64, options: &Options) -> ExitCode {
     let failed = ft_simulation::run(&drawn, false).result.is_err();
     let shown = if failed && !options.whole { shrink::shortest(&drawn) } else { drawn };
     let run = ft_simulation::run(&shown, true);
-    let from = if options.seed.is_some() { 0 } else { run.history.len().saturating_sub(LAST) };
-    run.history[from..].iter().for_each(|line| say(line));
+    if options.seed.is_some() {
+        run.history.iter().for_each(|line| say(line));
+    } else {
+        let last = &run.history[run.history.len().saturating_sub(LAST)..];
+        last.iter().for_each(|line| say(&beginning(line)));
+    }
     say(&shrink::describe(&shown));
     say(&told(profile, seed, &run));
     if run.result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn beginning(line: &str) -> String {
+    match line.char_indices().nth(WIDTH) {
+        Some((at, _)) => format!("{}…", &line[..at]),
+        None => line.to_string(),
+    }
 }
 
 fn told(profile: &Profile, seed: u64, run: &Run) -> String {

@@ -296,11 +296,11 @@ fn store(words: &[&str]) -> Result<Fault, String> {
     Ok(Fault::Store { trouble, span })
 }
 
-/// Runs the scenario of this file; with its history on stdout if `traced`.
+/// Runs the scenario of this file, and says how it went; with its history on stdout if `traced`.
 ///
 /// # Errors
 /// The line that did not go as written, and why; that a scenario passes which is known to fail.
-pub fn run(path: &Path, traced: bool) -> Result<(), String> {
+pub fn run(path: &Path, traced: bool) -> Result<String, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let setup = Setup { steps: 1000, pace: MS, ..Setup::default() };
     let mut scenario = Scenario { setup, world: None, traced, end: None, known: None };
@@ -312,11 +312,19 @@ pub fn run(path: &Path, traced: bool) -> Result<(), String> {
         }
     }
     match (result, scenario.known) {
-        (Err(error), Some(known)) if error.contains(&known) => Ok(()),
+        (Err(error), Some(known)) if error.contains(&known) => Ok(format!("{name} fails, as it says: {error}")),
         (Err(error), Some(known)) => Err(format!("{name}: it fails as expected, but not with '{known}': {error}")),
         (Err(error), None) => Err(format!("{name}:{error}")),
         (Ok(()), Some(known)) => Err(format!("{name}: it no longer fails ('{known}'): remove its first line")),
-        (Ok(()), None) => Ok(()),
+        (Ok(()), None) => Ok(format!("{name} goes as written; {}", told(scenario.end.as_ref()))),
+    }
+}
+
+fn told(end: Option<&(i32, String)>) -> String {
+    match end {
+        None => "the job goes on".to_string(),
+        Some((status, reason)) if reason.is_empty() => format!("the job ended with {status}"),
+        Some((status, reason)) => format!("the job ended with {status}: {reason}"),
     }
 }
 

@@ -22,6 +22,28 @@ fn unknown_names_are_refused() -> Result<()> {
     Ok(())
 }
 
+fn says(options: &[&str]) -> Result<String> {
+    Ok(String::from_utf8_lossy(&ft_sim(options)?.stdout).into_owned())
+}
+
+#[test]
+fn a_seed_that_is_asked_for_is_told_whole() -> Result<()> {
+    let whole = says(&["--profile", "left-out", "--seed", "0"])?;
+    assert!(!whole.contains('…') && whole.lines().any(|line| line.contains("-> Cas") && line.len() > 200), "{whole}");
+    let broken = ["--profile", "left-out", "--seeds", "1", "--breach", "LongLease"];
+    assert!(says(&broken)?.contains('…'));
+    Ok(())
+}
+
+#[test]
+fn a_scenario_that_goes_as_written_says_so() -> Result<()> {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios/node_death.txt");
+    let said = says(&["--scenario", file])?;
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("node_death.txt goes as written; the job ended with 0"), "{last}");
+    Ok(())
+}
+
 #[test]
 fn a_breach_is_seen_and_a_rule_that_is_kept_is_not() -> Result<()> {
     let options = ["--profile", "left-out", "--seeds", "3"];
