@@ -4,6 +4,8 @@
 //! Everything here is pure: no I/O, no clock, no threads, no randomness. Time is an argument in microseconds. The real
 //! agent (`ft-agent`) is a driver around [`Agent::step`], and so is the simulation in `tests/`; both drive the same code.
 //!
+//! `DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.
+//!
 //! | module | concept |
 //! | --- | --- |
 //! | [`ids`] | names: ranks, worlds, epochs, slots, nodes, processes |

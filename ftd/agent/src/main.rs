@@ -3,6 +3,8 @@
 //! It is started by the launcher, never by hand: `FT_LAUNCHER_FD` names its end of the launcher link, `FT_LISTEN_FD` the
 //! listening socket that shepherds and ranks dial; the launcher made both, so that dials during an agent's death wait for
 //! the next agent instead of failing.
+//!
+//! `DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.
 
 mod accept;
 mod act;

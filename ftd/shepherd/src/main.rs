@@ -1,5 +1,7 @@
 //! `ft-shepherd`: one per slot. Starts, watches, signals and kills the processes of its slot, and keeps duplicates of
 //! arenas so that an agent's death loses no checkpoint. Single-threaded and tiny: it must never die of the application.
+//!
+//! `DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.
 
 mod feeder;
 mod held;

@@ -3,6 +3,8 @@
 //!
 //! [`Store`] is what every store does. [`Embedded`] is one machine's: a file, no server. [`Etcd`] is a cluster's. One suite of tests
 //! holds all to it (`tests/conformance`). [`Through`] is somebody else's, who is asked to ask it: a job's agent asks `ftd`. [`Follow`] watches keys and reads them again now and then, [`Keeper`] keeps a lease.
+//!
+//! `DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.
 
 pub mod codec;
 mod embedded;

@@ -1,4 +1,6 @@
 //! The system calls that ftd's processes need, behind safe functions. Small enough to live inside a rank.
+//!
+//! `DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.
 
 pub mod account;
 pub mod as_user;

@@ -1,5 +1,5 @@
 //! The messages that ftd's local processes exchange over unix stream sockets. No I/O and no runtime live here: this crate
-//! only turns messages into bytes and back.
+//! only turns messages into bytes and back. (`DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.)
 //!
 //! Every connection starts with a [`Preamble`] from each side; then come frames: 4 bytes body length (little endian),
 //! 1 byte number of file descriptors that travel with the frame (`SCM_RIGHTS`), 3 bytes zero, and the body (postcard).
