@@ -63,10 +63,16 @@ rules! {
     /// Neither that nor a question for the record is answered with it.
     BehindUntold,
     // ---- what counts: time-outs
+    /// An observer proposes a node's death after half of T.
+    SilentSooner,
+    /// Of several silent nodes it proposes one after the other.
+    SilentApart,
     /// Whoever is newly observed may be accused at once.
     NewlyObservedAtOnce,
     /// Who came into the job with this epoch accuses nodes that it has never heard.
     JoinerAccuses,
+    /// Never, however long it has not heard them.
+    JoinerNever,
     /// Who adopts an epoch keeps its record to itself.
     RecordKept,
     /// Who did not run blames others for what it did not hear.
@@ -80,8 +86,10 @@ rules! {
     PatienceAnew,
     /// Two have patience, too.
     TwoWait,
-    /// Who was alone gives nobody a new time-out.
+    /// Who was cut off gives nobody a new time-out.
     NothingAnew,
+    /// Who was cut off for less than makes it alone gives nobody a new time-out.
+    AnewWhenAlone,
     // ---- what counts: accusations
     /// An accusation counts on a newer revision than its own.
     AccusationLives,
@@ -154,6 +162,8 @@ rules! {
     ComputingIsProgress,
     /// Nothing is.
     NothingIsProgress,
+    /// The death of another rank than the last one's begins the count anew.
+    CountedPerRank,
     /// Ranks that die because the job is told to end are recovered from.
     CancelledRecovers,
     /// They are killed at once.

@@ -10,16 +10,21 @@
 //! - `fence/watch.rs`: an observer may propose the node's death T after the last heartbeat that counted: later than that lease
 //!   ends, since it got that heartbeat after it was sent. A heartbeat that says "I do not hear you" (a cut of one direction), or
 //!   of an older epoch, does not count as heard and is not acknowledged. *Alone* is who has had no acknowledgement from anybody
-//!   for ¾ T: a switch restarts, or it is this node's own link. It accuses nobody for P, and gives everybody a new time-out when
-//!   it is back.
+//!   for ¾ T: a switch restarts, or it is this node's own link. It accuses nobody for P. Who has had none for ½ T gives everybody
+//!   4 T when it is back: links return one by one.
 //! - `fence/accusations.rs`: an accusation is made on a revision of the record and dies with it. It is handed to the lowest member
 //!   that its author does not accuse, which writes all that reach it within a heartbeat period; so a rack is one epoch, and of
 //!   two islands one wins. Its author writes it itself when nothing has come of it. One that was handed over, or whose write is
 //!   under way, may still be written: until the revision moves its author acknowledges none of the accused. It moves it, when
 //!   they are heard again, by writing the record unchanged.
 //!
+//! A node that comes in accuses whom it has heard in the epoch; whom it has not heard it has not acknowledged either, so that one has no
+//! lease, and P is time enough. What the agent does with all this, and when one without a lease kills its ranks, stands in
+//! `agent/silence.rs`.
+//!
 //! Every quantity of this argument is a constant of its file, with the sentence of DESIGN §5 that it serves, and has a test that is
 //! called after that sentence (`tests/fence_sentences.rs`). `reference/fence_model.py` beside the design is a model of these rules.
+//! (CONTRIBUTING.md says where the design is.)
 
 mod accusations;
 mod lease;
@@ -209,6 +214,9 @@ impl Fence {
         let mut accused = self.watches.accused(self.link(), now);
         if self.breach == Breach::OthersAccused {
             accused.extend(self.heartbeats.unheard(now));
+        }
+        if self.breach == Breach::SilentApart {
+            accused = accused.into_iter().take(1).collect();
         }
         accused
     }

@@ -304,18 +304,18 @@ fn alone_is_who_has_been_acknowledged_by_no_observer_for_three_quarters_of_t() {
 #[test]
 fn alone_is_nobody_sooner_after_the_adoption_of_the_epoch() {
     // It has known the record for long, as one that wants to come in, when the epoch with which it comes begins at 50: it is not
-    // alone before 425.
+    // cut off before 300.
     let mut node = Node::usual();
     node.goes_on(&[], at(0), at(50));
     let with_it = EpochRecord { joined: [NodeId(0)].into(), ..next(&record(5, 3)) };
     node.fence.adopt(&with_it, Revision(2), at(50));
-    for time in (50..400).step_by(50) {
+    node.fence.heartbeat(node.observed[0], FIRST.next(), false, at(50));
+    for time in (50..300).step_by(50) {
         node.fence.ran(at(time));
     }
-    node.fence.ran(before(at(425)));
-    node.fence.heartbeat(node.observed[0], FIRST.next(), false, at(50));
-    node.is_acknowledged(FIRST.next(), before(at(425)));
-    for time in (425..550).step_by(25) {
+    node.fence.ran(before(at(300)));
+    node.is_acknowledged(FIRST.next(), before(at(300)));
+    for time in (300..550).step_by(25) {
         node.fence.ran(at(time));
         node.is_acknowledged(FIRST.next(), at(time));
     }
@@ -381,6 +381,35 @@ fn after_being_alone_it_gives_everyone_it_observes_four_t_anew() {
     node.goes_on(&[], at(1000), at(3050));
     // Acknowledged at 1000, it knows at its next step.
     assert!(node.gives_up(node.observed[0], at(1050 + 2000)));
+}
+
+#[test]
+fn who_has_been_acknowledged_by_nobody_for_half_of_t_has_been_cut_off_and_does_so_too() {
+    // The first link is back at `back`; it had been acknowledged last at 0, and heard everybody then.
+    let given_up = |back: Micros, at_last: Micros| {
+        let mut node = Node::usual();
+        node.goes_on(&node.observed.clone(), at(0), at(50));
+        (50..250).step_by(50).for_each(|time| node.fence.ran(at(time)));
+        node.fence.ran(back);
+        for time in (250..2400).step_by(50).map(at).filter(|time| *time < at_last) {
+            node.is_acknowledged(FIRST, time);
+            node.fence.ran(time);
+        }
+        node.gives_up(node.observed[0], at_last)
+    };
+    let not_cut_off = |at_last: Micros| {
+        let mut node = Node::usual();
+        node.goes_on(&node.observed.clone(), at(0), at(50));
+        (50..250).step_by(50).for_each(|time| node.fence.ran(at(time)));
+        node.fence.ran(before(at(250)));
+        node.is_acknowledged(FIRST, before(at(250)));
+        node.goes_on(&[], at(250), at_last);
+        node.gives_up(node.observed[0], at_last)
+    };
+    assert!(not_cut_off(at(500)), "of one that was not, T is the whole time-out");
+    assert!(!given_up(at(250), at(500)));
+    // It knows at its next step that it is acknowledged again.
+    assert!(given_up(at(250), at(250 + 2000)));
 }
 
 // ---- who writes that down

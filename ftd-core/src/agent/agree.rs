@@ -2,8 +2,8 @@
 
 use super::{Agent, Effect, Predecessor, Run, Stage};
 use crate::breach::Breach;
-use crate::failure::{Cause, Subject};
-use crate::ids::{GroupId, NodeId, Process, Revision, Version};
+use crate::failure::{Cause, Failure, FailureSet, Subject};
+use crate::ids::{GroupId, NodeId, Process, Rank, Revision, Version};
 use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::policy::Terms;
@@ -237,7 +237,7 @@ impl Agent {
             at: self.noticed(),
             restored: self.taken_back(),
         };
-        let cluster = self.as_progress(cluster);
+        let cluster = self.as_progress(cluster, record, &failures);
         if self.waits_still(&failures, &cluster) || (!accuses && self.await_own_slots(record, &failures, &cluster)) {
             return;
         }
@@ -269,8 +269,19 @@ impl Agent {
     }
 
     /// What a breach takes for progress.
-    fn as_progress(&self, known: Cluster) -> Cluster {
+    fn as_progress(&self, known: Cluster, record: &EpochRecord, failures: &FailureSet) -> Cluster {
         match self.config.breach {
+            Breach::CountedPerRank => {
+                let ranks = |set: &FailureSet| -> BTreeSet<Rank> {
+                    let of = |failure: &Failure| match failure.subject {
+                        Subject::Process(process) => Some(process.rank),
+                        _ => None,
+                    };
+                    set.failures().iter().filter_map(of).collect()
+                };
+                let another = ranks(failures).is_disjoint(&ranks(&record.failures));
+                Cluster { checkpointed: known.checkpointed | another, ..known }
+            }
             Breach::NeverGivesUp => Cluster { checkpointed: true, ..known },
             Breach::ComputingIsProgress => Cluster { checkpointed: known.checkpointed | known.computed, ..known },
             Breach::NothingIsProgress => {

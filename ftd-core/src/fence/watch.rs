@@ -25,6 +25,11 @@ const WITHOUT_PATIENCE: u32 = 2;
 /// Of T. "After being alone it gives everyone it observes 4 T anew": links and ports return one by one.
 const ANEW: Share = Share::times(4);
 
+/// Of T. Who has been acknowledged by nobody for so long has been cut off, and gives the others those 4 T, alone or not: "a disturbance
+/// under ½ T costs a stall and no node" when it is one node's, and what is longer and everybody's has to be known from that. (With ¾ T a
+/// switch whose first ports return after 0.6 T has made nobody alone, and the nodes behind the last ones would be given up.)
+const CUT_OFF: Share = Share::quarters(2);
+
 /// Of P. "Who joined in this epoch accuses only whom it has heard in it", for so long: it may be its own link that is not there
 /// yet. But the others who observe that node may be dead or have joined as well, and nobody would ever give it up.
 const OF_A_JOINER: Share = Share::times(1);
@@ -32,6 +37,9 @@ const OF_A_JOINER: Share = Share::times(1);
 /// "So that an observer's T never ends before the lease": it heard that heartbeat after it was sent. And who is alone, and may be
 /// patient, has no lease that runs meanwhile.
 const _: () = assert!(LEASE.is_shorter_than(SILENT) && !ALONE.is_shorter_than(LEASE));
+
+/// Whoever is alone has been cut off.
+const _: () = assert!(!ALONE.is_shorter_than(CUT_OFF));
 
 /// What an observer knows of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,8 +73,8 @@ pub(super) struct Watches {
     joined: bool,
     /// When it came, or nothing if it was there from the first epoch that it knows.
     came: Micros,
-    was_alone: bool,
-    /// Who was alone lets nobody's time-out begin before this, in whatever epoch: others may still be cut off.
+    was_cut_off: bool,
+    /// Who was cut off lets nobody's time-out begin before this, in whatever epoch: others may still be cut off.
     anew: Micros,
     last_ran: Micros,
 }
@@ -81,7 +89,7 @@ impl Watches {
             members: 0,
             joined: false,
             came: Micros(0),
-            was_alone: false,
+            was_cut_off: false,
             anew: Micros(0),
             last_ran: Micros(0),
         }
@@ -122,9 +130,9 @@ impl Watches {
             self.give_anew(now);
         }
         if self.is_cut_off(link, now) {
-            self.was_alone = true;
-        } else if self.was_alone {
-            self.was_alone = false;
+            self.was_cut_off = true;
+        } else if self.was_cut_off {
+            self.was_cut_off = false;
             if self.has_patience() && self.breach != Breach::NothingAnew {
                 // One of them is theirs anyway.
                 self.anew = now.after(ANEW.less(SILENT).of(self.terms.timeout));
@@ -141,7 +149,8 @@ impl Watches {
     /// others as everybody does.
     fn is_cut_off(&self, link: Link, now: Micros) -> bool {
         let came = if self.breach == Breach::AloneBefore { Micros(0) } else { self.came };
-        link.observed && now.since(link.acknowledged.max(came)) >= ALONE.of(self.terms.timeout)
+        let share = if self.breach == Breach::AnewWhenAlone { ALONE } else { CUT_OFF };
+        link.observed && now.since(link.acknowledged.max(came)) >= share.of(self.terms.timeout)
     }
 
     fn is_alone(&self, link: Link, now: Micros) -> bool {
@@ -155,7 +164,11 @@ impl Watches {
 
     fn time_out_of(&self, watch: &Watch) -> Micros {
         let hears = watch.heard || !self.joined || self.breach == Breach::JoinerAccuses;
-        let silent = SILENT.of(self.terms.timeout);
+        if !hears && self.breach == Breach::JoinerNever {
+            return Micros(u64::MAX);
+        }
+        let silent = if self.breach == Breach::SilentSooner { Share::quarters(2) } else { SILENT };
+        let silent = silent.of(self.terms.timeout);
         if hears { silent } else { silent.max(OF_A_JOINER.of(self.terms.patience)) }
     }
 

@@ -449,7 +449,9 @@ impl World {
             self.ranks.furthest = (world, step);
             self.last_sign = self.now;
         }
-        if self.crashing.contains(&rank) && step % self.setup.every == self.setup.every / 2 {
+        let its_turn = self.crash_in_turn && world.0 % u64::from(self.setup.ranks) == u64::from(rank.0);
+        let crashes = its_turn || self.crashing.contains(&rank);
+        if crashes && step % self.setup.every == self.setup.every / 2 {
             return self.die(id, Exit::Signal(11), false);
         }
         self.tell_neighbours(id);

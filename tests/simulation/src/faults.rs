@@ -21,6 +21,8 @@ pub enum Fault {
     Crashes {
         rank: u32,
     },
+    /// From now on a rank dies by itself in every world, before a newer checkpoint: each time another one.
+    CrashInTurn,
     ExitRank {
         rank: u32,
         code: i32,
@@ -146,162 +148,9 @@ impl Fault {
         }
         self
     }
-
-    /// The nodes that an epoch may leave out because of it (invariant 7): none for what is under ½ T, or cuts everybody
-    /// from everybody for less than P, or is the store's.
-    pub fn harms(&self, setup: &Setup) -> Set {
-        let short = setup.short();
-        match *self {
-            Fault::KillNodes(nodes) => nodes,
-            Fault::Reboot { node, .. } | Fault::Replace { node, .. } => Set::one(node),
-            // Its start costs a few milliseconds.
-            Fault::KillAgent { node, back_after } if back_after + 10_000 >= short => Set::one(node),
-            Fault::Suspend { node, span } | Fault::Stall { node, span } if span >= short => Set::one(node),
-            Fault::Net { barrier, span } => barrier_harms(barrier, span, setup),
-            _ => Set::Some(0),
-        }
-    }
-
-    /// Whose heartbeats, or what they are sent, it may stop.
-    fn concerns(&self) -> Set {
-        match *self {
-            Fault::Stall { node, .. } | Fault::Suspend { node, .. } | Fault::KillAgent { node, .. } => Set::one(node),
-            Fault::Net { barrier: Barrier::Cut { from: Set::Some(from), to: Set::Some(to) }, .. } => {
-                Set::Some(from | to)
-            }
-            Fault::Net { barrier: Barrier::Frames { to }, .. } => to,
-            _ => Set::All,
-        }
-    }
-
-    /// Whether heartbeats stop for a moment.
-    fn disturbs(&self) -> bool {
-        matches!(self, Fault::Suspend { .. } | Fault::Stall { .. } | Fault::Net { .. } | Fault::KillAgent { .. })
-    }
-}
-
-fn barrier_harms(barrier: Barrier, span: u64, setup: &Setup) -> Set {
-    let short = setup.short();
-    match barrier {
-        Barrier::Late { by, .. } if by < setup.timeout() / 4 => Set::Some(0),
-        Barrier::Slow { up_to, .. } if up_to < setup.timeout() / 4 => Set::Some(0),
-        Barrier::Ports { spread, .. } | Barrier::Links { spread, .. } => {
-            if is_common(span, spread, setup) {
-                Set::Some(0)
-            } else {
-                Set::All
-            }
-        }
-        _ if span < short => Set::Some(0),
-        Barrier::Cut { from: Set::Some(from), to: Set::Some(to) } => Set::Some(from | to),
-        // Whom nobody hears, or who hears nobody, is alone.
-        Barrier::Cut { from: one @ Set::Some(_), to: Set::All } | Barrier::Cut { from: Set::All, to: one }
-            if setup.nodes > 2 && one.len(setup.nodes as usize) == 1 =>
-        {
-            one
-        }
-        Barrier::Frames { to: Set::Some(to) } => Set::Some(to),
-        // Who of two sides goes on is not said before.
-        _ => Set::All,
-    }
-}
-
-/// After so long of it everybody is alone for certain: ¾ T after an acknowledgement that was on its way when it began.
-pub fn alone_after(setup: &Setup) -> u64 {
-    setup.timeout() / 4 * 3 + setup.policy.heartbeat_period.0 / 2
-}
-
-/// What is over so soon, with a heartbeat that is lost besides, is over before anybody may be accused.
-pub fn soon(setup: &Setup) -> u64 {
-    setup.timeout() - 2 * setup.policy.heartbeat_period.0
-}
-
-/// How much later than the first the last port may return after everybody was cut off from everybody for `span`, for that to cost
-/// nobody. Whoever has been alone gives all others 4 T. A cut that does not make everybody alone is, once the first ports are
-/// back, one of the others alone, for as long as it has lasted for them: of those DESIGN promises nothing beyond ½ T.
-pub fn longest_spread(span: u64, setup: &Setup) -> u64 {
-    if span >= alone_after(setup) {
-        4 * setup.timeout() - 2 * setup.policy.heartbeat_period.0
-    } else {
-        soon(setup).saturating_sub(span)
-    }
-}
-
-/// Whether a switch that restarts for so long, and whose ports return within `spread` after it, costs nobody.
-fn is_common(span: u64, spread: u64, setup: &Setup) -> bool {
-    // The patience of two is T.
-    let many = setup.nodes > 2 && span + spread < setup.patience;
-    span + spread <= soon(setup) || (many && (spread == 0 || spread <= longest_spread(span, setup)))
-}
-
-/// Disturbances one upon the other: each costs nobody, but together they may be one that is longer. Then it may cost those
-/// whom more than one of them concerns. A switch that restarts while an agent stands still for a moment is none of that:
-/// nobody would hear it anyway, and those who have been alone wait for it.
-fn crowd_harms(crowd: &[&Planned], setup: &Setup) -> Set {
-    let (Some(first), Some(end)) = (crowd.first(), crowd.iter().map(|planned| planned.ends()).max()) else {
-        return Set::Some(0);
-    };
-    if crowd.len() < 2 || end - first.at <= soon(setup) {
-        return Set::Some(0);
-    }
-    let common = |planned: &&&Planned| match planned.fault {
-        Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, span } => {
-            let left = longest_spread(span, setup).saturating_sub(setup.timeout() / 2);
-            span >= alone_after(setup) && spread <= left && is_common(span, spread, setup)
-        }
-        _ => false,
-    };
-    let stands_still = |planned: &&&Planned| matches!(planned.fault, Fault::Stall { .. });
-    if crowd.len() == 2 && crowd.iter().any(|planned| common(&planned)) && crowd.iter().any(|one| stands_still(&one)) {
-        return Set::Some(0);
-    }
-    let (mut once, mut twice) = (0, 0);
-    for planned in crowd {
-        let Set::Some(concerned) = planned.fault.concerns() else { return Set::All };
-        (once, twice) = (once | concerned, twice | (once & concerned));
-    }
-    Set::Some(twice)
-}
-
-/// The nodes that may have been left out up to this time, of a job that began then: nobody can tell that it is alone before.
-pub fn harmed(setup: &Setup, until: u64, began: u64) -> Set {
-    let begun = || setup.faults.iter().filter(|planned| planned.at <= until);
-    if setup.weather.drop > 20 {
-        return Set::All;
-    }
-    let mut passing: Vec<&Planned> = begun().filter(|planned| planned.fault.disturbs()).collect();
-    passing.sort_unstable_by_key(|planned| planned.at);
-    let mut crowds: Vec<Vec<&Planned>> = Vec::new();
-    for planned in passing {
-        // A heartbeat between them parts them, also if one is lost.
-        let near = |other: &&Planned| planned.at < other.ends() + 3 * setup.policy.heartbeat_period.0;
-        match crowds.last_mut().filter(|crowd| crowd.iter().any(near)) {
-            Some(crowd) => crowd.push(planned),
-            None => crowds.push(vec![planned]),
-        }
-    }
-    let each = begun().map(|planned| match planned.fault {
-        Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, span }
-            if planned.at < began + setup.policy.heartbeat_period.0 && span + spread > soon(setup) =>
-        {
-            Set::All
-        }
-        fault => fault.harms(setup),
-    });
-    let together = crowds.iter().map(|crowd| crowd_harms(crowd, setup));
-    each.chain(together).fold(Set::Some(0), |all, more| match (all, more) {
-        (Set::Some(some), Set::Some(more)) => Set::Some(some | more),
-        _ => Set::All,
-    })
 }
 
 impl Setup {
-    /// What lasts less costs nobody: half a time-out; less a heartbeat where one may be lost besides.
-    fn short(&self) -> u64 {
-        let lost = if self.weather.drop > 0 { self.policy.heartbeat_period.0 } else { 0 };
-        self.timeout() / 2 - lost
-    }
-
     /// When the last fault is over.
     pub fn quiet_from(&self) -> u64 {
         self.faults.iter().map(Planned::ends).max().unwrap_or(0)
@@ -330,6 +179,7 @@ impl World {
             Fault::Crashes { rank } => {
                 self.crashing.insert(Rank(rank));
             }
+            Fault::CrashInTurn => self.crash_in_turn = true,
             Fault::Absent { rank, within } => _ = self.absent.insert(Rank(rank), within),
             Fault::ExitRank { rank, code: 0 } => self.wish(rank, OwnEnd::NoFinalize),
             Fault::ExitRank { rank, code } => self.wish(rank, OwnEnd::ExitCode(code)),

@@ -6,7 +6,6 @@ use crate::computing::Computing;
 use crate::faults;
 use crate::fetches::Fetching;
 use crate::levels::Levels;
-use crate::net::Set;
 use crate::setup::Setup;
 use crate::world::World;
 use ftd_core::holdings::Copies;
@@ -256,9 +255,8 @@ impl World {
         }
         self.check_pace(before, record);
         let left = before.into_iter().flat_map(EpochRecord::members).filter(|node| !record.is_member(*node));
-        let harmed = self.harmed();
         for node in left {
-            if !harmed.has(self.machines[node.0 as usize].place) {
+            if !self.may_be_out(node.0 as usize) {
                 let epoch = record.epoch;
                 let sentence = format!("n{by} leaves n{} out in {epoch}, which nothing had happened to", node.0);
                 self.violated(Violation::LeftOut(sentence));
@@ -266,11 +264,6 @@ impl World {
                 self.violated(Violation::LeftOut(format!("n{by} leaves n{} out in {}", node.0, record.epoch)));
             }
         }
-    }
-
-    /// The nodes that may have been left out by now.
-    pub fn harmed(&self) -> Set {
-        faults::harmed(&self.setup, self.now, self.checks.levels.first().min(self.now))
     }
 
     fn one_record_per_epoch(&self, before: Option<&EpochRecord>, record: &EpochRecord) -> Result<(), Violation> {

@@ -1,6 +1,8 @@
 //! The agents of a job, as shipped (`ftd_core::Agent`), in a simulated cluster that does its worst: one thread, one queue,
 //! one seed. Every invariant of the design is checked after every step.
 //!
+//! `DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.
+//!
 //! | module | concept |
 //! | --- | --- |
 //! | `rng`, `queue` | all randomness; all that is to come |
@@ -14,6 +16,7 @@
 //! | `arenas`, `checkpoints` | copies in memory; how they are made, shipped, frozen and given up |
 //! | `fetches` | how they are brought from where the core says |
 //! | `faults` | what can happen |
+//! | `harm` | whom that may cost the job, and until when |
 //! | `profiles`, `rules` | named mixes of faults, drawn from a seed; those that are there for one rule |
 //! | `invariants`, `promises` | what must hold; what one run promises besides |
 //! | `placed` | invariant 3: where ranks may be |
@@ -34,6 +37,7 @@ mod computing;
 mod driver;
 mod faults;
 mod fetches;
+mod harm;
 mod history;
 mod invariants;
 mod levels;

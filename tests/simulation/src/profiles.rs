@@ -1,7 +1,8 @@
 //! Named mixes of faults; each draws a schedule from a seed.
 
 use crate::driver::{observed_by_joiner, observers};
-use crate::faults::{FOREVER, Fault, Planned, alone_after, longest_spread, soon};
+use crate::faults::{FOREVER, Fault, Planned};
+use crate::harm::{cut_off_after, longest_spread, soon};
 use crate::net::{Barrier, Set, Weather};
 use crate::rng::Rng;
 use crate::rules;
@@ -51,6 +52,16 @@ pub static ALL: &[Profile] = &[
         name: "everybody-cut",
         about: "a switch restarts: everybody is cut off from everybody; ports and links return one by one",
         draw: everybody_cut,
+    },
+    Profile {
+        name: "short-cut",
+        about: "everybody is cut off for a moment, an epoch begins when the first links are back, and the others are back late",
+        draw: rules::short_cut,
+    },
+    Profile {
+        name: "after-islands",
+        about: "the network falls apart, and a while after it is well again a switch restarts",
+        draw: rules::after_islands,
     },
     Profile {
         name: "short",
@@ -132,6 +143,11 @@ pub static ALL: &[Profile] = &[
         draw: deaf_joiner,
     },
     Profile {
+        name: "deaf-for-good",
+        about: "a node that comes in never hears the one that it alone observes",
+        draw: rules::deaf_for_good,
+    },
+    Profile {
         name: "dead-joiner",
         about: "a new machine dies before it is in the job, and a node after it; another machine comes",
         draw: dead_joiner,
@@ -180,6 +196,11 @@ pub static ALL: &[Profile] = &[
         draw: rules::crash_loop,
     },
     Profile {
+        name: "turns",
+        about: "ranks die by themselves in turn, one in every world, before a newer checkpoint",
+        draw: rules::turns,
+    },
+    Profile {
         name: "progress",
         about: "a rank dies more often than it may, and there is a newer checkpoint each time",
         draw: rules::progress,
@@ -191,6 +212,7 @@ pub static ALL: &[Profile] = &[
         draw: rules::new_observer,
     },
     Profile { name: "at-once", about: "several nodes die at once, whose observers live", draw: rules::at_once },
+    Profile { name: "between", about: "nodes that stand side by side in the ring die at once", draw: rules::between },
     Profile {
         name: "frozen",
         about: "the shepherds of a node stand still while it is cut off from everything",
@@ -449,8 +471,8 @@ fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
     }
     let stalls = rng.chance(400).then(|| setup.timeout() / 2 - 10 * MS);
     let (span, spread) = common_cut(rng, setup, stalls.unwrap_or(0));
-    // Where it makes nobody alone they are one disturbance.
-    let stalls = stalls.filter(|stalls| span >= alone_after(setup) || span + spread + stalls <= soon(setup));
+    // Where it cuts off nobody they are one disturbance.
+    let stalls = stalls.filter(|stalls| span >= cut_off_after(setup) || span + spread + stalls <= soon(setup));
     let draw = rng.draw();
     let barrier = if rng.chance(500) { Barrier::Ports { spread, draw } } else { Barrier::Links { spread, draw } };
     let at = 400 * MS + sometime(rng);
@@ -487,12 +509,14 @@ fn everybody_cut(rng: &mut Rng, setup: &mut Setup) {
 /// How long everybody is cut off from everybody, and how much later the last port or link returns, or what stands still so long.
 fn common_cut(rng: &mut Rng, setup: &Setup, stalls: u64) -> (u64, u64) {
     let (timeout, most) = (setup.timeout(), setup.patience - SECOND);
-    let span = match rng.range(0, 9) {
-        0..=2 => rng.range(100 * MS, timeout),
-        3..=6 => rng.range(100 * MS, 3 * timeout),
-        _ => rng.range(100 * MS, most),
+    let (span, within) = match rng.range(0, 9) {
+        0..=1 => (rng.range(100 * MS, timeout), most),
+        // As short as it may be for the last ports to return long after the first.
+        2..=3 => (cut_off_after(setup) + rng.range(0, timeout / 4), most),
+        4..=6 => (rng.range(100 * MS, 3 * timeout), most),
+        _ => (rng.range(100 * MS, most), most),
     };
-    let spread = longest_spread(span, setup).saturating_sub(stalls);
+    let spread = longest_spread(span, setup).saturating_sub(stalls).min(within);
     let spread = if rng.chance(300) { 0 } else { rng.range(0, spread) };
     (span, spread.min(most - span))
 }

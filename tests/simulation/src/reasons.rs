@@ -82,7 +82,7 @@ impl World {
         let Some(machine) = self.machines.get(node.0 as usize) else { return false };
         let here = |fault: &Fault| matches!(fault, Fault::KillServer { node } if *node == machine.place);
         match cause {
-            Cause::NodeSilent => self.harmed().has(machine.place),
+            Cause::NodeSilent => self.may_be_out(node.0 as usize),
             Cause::AgentLost => machine.incarnation > 0,
             Cause::WorldServerLost => happened(&self.setup, self.now).any(|planned| here(&planned.fault)),
             // It had no lease for so long: its own link was cut, or its observers died.

@@ -2,6 +2,7 @@
 
 use crate::driver::{observed_by_joiner, observers};
 use crate::faults::{FOREVER, Fault};
+use crate::harm::{aftermath, cut_off_after, longest_spread};
 use crate::net::{Barrier, Set, Weather};
 use crate::profiles::{cluster, kill_rank, net, node, plan, sometime, usual};
 use crate::rng::Rng;
@@ -80,6 +81,16 @@ pub fn crash_loop(rng: &mut Rng, setup: &mut Setup) {
     setup.promises = Promises { nobody_out: true, ..Promises::default() };
 }
 
+/// It is the program that dies, whichever of its ranks does.
+pub fn turns(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.temper = Temper::Hangs;
+    setup.policy.max_failures = rng.range(2, 5) as u32;
+    let at = sometime(rng);
+    plan(setup, at, Fault::CrashInTurn);
+    setup.promises = Promises { nobody_out: true, ..Promises::default() };
+}
+
 pub fn progress(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
     setup.policy.max_failures = 2;
@@ -146,6 +157,70 @@ pub fn at_once(rng: &mut Rng, setup: &mut Setup) {
     plan(setup, at, Fault::KillNodes(Set::of(doomed)));
     // Their heartbeats stop within a period of one another: at its edge that makes two.
     setup.promises = Promises { ends_well: true, epochs: Some(3), ..Promises::default() };
+}
+
+/// Three that stand side by side in the ring die: the first of them has one observer that lives, and that sees all three.
+pub fn between(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(8, 10);
+    cluster(rng, setup, nodes);
+    setup.weather.drop = 0;
+    setup.policy.observers = 3;
+    setup.ranks = (nodes as u32 - 3) * setup.slots;
+    setup.groups = 1;
+    let first = node(rng, setup);
+    let doomed = Set::of([first].into_iter().chain(observers(setup, first).into_iter().take(2)));
+    let at = sometime(rng);
+    plan(setup, at, Fault::KillNodes(doomed));
+    // Their heartbeats stop within a period of one another: at its edge that makes two.
+    let prompt = Some(3 * setup.timeout());
+    setup.promises = Promises { ends_well: true, epochs: Some(3), prompt, ..Promises::default() };
+}
+
+/// Before a joiner has heard anybody, the one that it alone observes dies, or never was there: with an observer each, nobody else would
+/// give it up.
+pub fn deaf_for_good(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(3, 6);
+    cluster(rng, setup, nodes);
+    setup.weather.drop = 0;
+    setup.policy.observers = 1;
+    let joiner = nodes as usize;
+    let at = sometime(rng);
+    plan(setup, at, Fault::Join);
+    let comes = at + rng.range(300, 700) * MS;
+    let dies = kill_rank(rng, setup);
+    plan(setup, comes, dies);
+    for unheard in observed_by_joiner(setup, joiner) {
+        plan(setup, at, net(Barrier::Cut { from: Set::one(unheard), to: Set::one(joiner) }, FOREVER));
+    }
+    setup.promises = Promises { ends_well: true, ..Promises::default() };
+}
+
+/// Everybody is cut off for so short that nobody is alone when the first links are back, of which an epoch makes use at once that begins
+/// then: its heartbeats go out at that moment. The last links are back long after that.
+pub fn short_cut(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(5, 8);
+    cluster(rng, setup, nodes);
+    setup.weather.drop = 0;
+    setup.policy.observers = 3;
+    let (at, span) = (400 * MS + sometime(rng), cut_off_after(setup) + rng.range(0, 30) * MS);
+    let spread = rng.range(600 * MS, longest_spread(span, setup));
+    plan(setup, at, net(Barrier::Links { spread, draw: rng.draw() }, span));
+    let dies = kill_rank(rng, setup);
+    plan(setup, at + span + rng.range(0, 50) * MS, dies);
+    setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
+}
+
+/// What the islands have cost is over when the switch restarts: that costs nobody.
+pub fn after_islands(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(4, 7);
+    cluster(rng, setup, nodes);
+    setup.weather.drop = 0;
+    setup.pace *= 3;
+    let (away, at, span) = (node(rng, setup), rng.range(150, 400) * MS, rng.range(600, 1000) * MS);
+    plan(setup, at, net(Barrier::Island(Set::one(away)), span));
+    let restarts = at + span + aftermath(setup) + rng.range(100, 400) * MS;
+    plan(setup, restarts, net(Barrier::Links { spread: 0, draw: rng.draw() }, rng.range(700, 1500) * MS));
+    setup.promises = Promises { ends_well: true, ..Promises::default() };
 }
 
 pub fn frozen(rng: &mut Rng, setup: &mut Setup) {

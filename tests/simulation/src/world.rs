@@ -208,6 +208,8 @@ pub struct World {
     pub absent: BTreeMap<Rank, bool>,
     /// Ranks that die by themselves in every world.
     pub crashing: BTreeSet<Rank>,
+    /// One rank of each world does, one after the other.
+    pub crash_in_turn: bool,
     /// The last sign that the job gets on, or that something happens to it.
     pub last_sign: u64,
     pub last_fault: u64,
@@ -240,6 +242,7 @@ impl World {
             cancelled: None,
             absent: BTreeMap::new(),
             crashing: BTreeSet::new(),
+            crash_in_turn: false,
             last_sign: 0,
             last_fault: 0,
             meter: None,
