@@ -3,10 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+use ftd_core::agent::Stage;
 use ftd_core::breach::Breach;
 use ftd_core::fence::{Beat, Fence, Lease, Reply};
 use ftd_core::plan::first_record;
-use ftd_core::{EpochId, EpochRecord, Members, Micros, Mode, NodeId, Revision, SlotId, Terms, ring};
+use ftd_core::word::Decree;
+use ftd_core::{
+    Agent, Effect, EpochId, EpochRecord, Event, JobConfig, Members, Micros, Mode, NodeId, PeerMessage, Policy,
+    Revision, SlotId, Terms, ring,
+};
 use std::collections::BTreeSet;
 
 const FIRST: EpochId = EpochId(1);
@@ -32,9 +37,13 @@ fn terms(observers: u32) -> Terms {
 }
 
 fn record(nodes: u32, observers: u32) -> EpochRecord {
+    of_ranks(1, nodes, observers)
+}
+
+fn of_ranks(ranks: u32, nodes: u32, observers: u32) -> EpochRecord {
     let ids: Vec<NodeId> = (0..nodes).map(NodeId).collect();
     let slots = ids.iter().map(|node| (SlotId(node.0), *node)).collect();
-    first_record(Mode::Reinit, terms(observers), 1, &ids, &slots, Micros(0)).unwrap()
+    first_record(Mode::Reinit, terms(observers), ranks, &ids, &slots, Micros(0)).unwrap()
 }
 
 /// The epoch after it, of the same members.
@@ -555,4 +564,87 @@ fn a_node_that_nobody_observes_computes_for_ever() {
     let out = EpochRecord { nodes: Members::of([NodeId(1)]), ..next(&record(2, 3)) };
     fence.adopt(&out, Revision(2), at(0));
     assert_eq!(fence.lease(), Lease::None, "left out");
+}
+
+// ---- who has neither a lease nor the record
+
+/// The agent of one of five nodes, whose ranks compute when its observers have acknowledged its first heartbeat, and never again; nor does
+/// the store answer.
+struct Blind {
+    agent: Agent,
+    now: Micros,
+    wakes: Option<Micros>,
+}
+
+impl Blind {
+    const ME: NodeId = NodeId(1);
+    const PARENT: NodeId = NodeId(0);
+
+    fn step(&mut self, event: Event) -> Vec<Effect> {
+        let effects = self.agent.step(self.now, event);
+        let mut wakes =
+            effects.iter().filter_map(|effect| if let Effect::WakeAt(at) = effect { Some(*at) } else { None });
+        self.wakes = wakes.next_back().or(self.wakes);
+        effects
+    }
+
+    fn hears(&mut self, message: PeerMessage) -> Vec<Effect> {
+        self.step(Event::Message { from: Self::PARENT, message })
+    }
+
+    /// Since it was acknowledged last: a lease that ends ¾ T later.
+    fn begin() -> Blind {
+        let record = std::sync::Arc::new(of_ranks(5, 5, 3));
+        let config =
+            JobConfig { nodes: record.nodes.clone(), ..JobConfig::single_node(5, Mode::Reinit, Policy::default()) };
+        let mut blind = Blind { agent: Agent::new(Self::ME, config), now: BEGIN, wakes: None };
+        let slot = SlotId(Self::ME.0);
+        blind.step(Event::Start { slots: vec![slot] });
+        blind.step(Event::SlotUp(slot));
+        blind.step(Event::StoreRead { revision: Revision(0), record: None });
+        let epoch = record.epoch;
+        let beats = blind.hears(PeerMessage::Record { revision: Revision(1), record });
+        for effect in beats {
+            if let Effect::Send { to, message: PeerMessage::Heartbeat { beat, epoch, .. } } = effect {
+                let message = PeerMessage::Acknowledge { beat, epoch, still: false };
+                blind.step(Event::Message { from: to, message });
+            }
+        }
+        let decree = Box::new(Decree { release: true, ..Decree::default() });
+        blind.hears(PeerMessage::Down { epoch, number: 1, decree });
+        assert_eq!(blind.agent.stage(), Stage::Computing);
+        blind
+    }
+
+    /// When it wants this first.
+    fn first(&mut self, wanted: impl Fn(&Effect) -> bool) -> Micros {
+        while self.now < at(120_000) {
+            self.now = self.wakes.take().unwrap().max(Micros(self.now.0 + EPSILON));
+            let effects = self.step(Event::Timer);
+            if effects.iter().any(&wanted) {
+                return self.now;
+            }
+            if effects.iter().any(|effect| matches!(effect, Effect::ReadStore | Effect::Cas { .. })) {
+                self.step(Event::StoreUnavailable);
+            }
+        }
+        self.now
+    }
+}
+
+#[test]
+fn one_that_has_had_no_lease_and_could_not_read_the_record_for_a_minute_kills_its_ranks() {
+    let mut blind = Blind::begin();
+    let (lease, minute) = (ms(375), ms(60_000));
+    assert_eq!(blind.agent.lease().until, BEGIN.after(lease));
+    assert_eq!(blind.first(|effect| matches!(effect, Effect::Pause)), BEGIN.after(lease));
+    let killed = BEGIN.after(lease).after(minute);
+    assert_eq!(blind.agent.lease().kill, killed, "its shepherds do it, should this agent not");
+    assert_eq!(blind.first(|effect| matches!(effect, Effect::StopWorld(_))), killed);
+}
+
+#[test]
+fn and_looks_at_the_record_after_a_quarter_of_that() {
+    let mut blind = Blind::begin();
+    assert_eq!(blind.first(|effect| matches!(effect, Effect::ReadStore)), at(375 + 15_000));
 }
