@@ -71,6 +71,24 @@ impl WorldId {
     }
 }
 
+/// From here on slots are numbered that nodes have beyond their own (`--ft-oversubscribe`): no launcher gives such a number by itself …
+const BEYOND: u32 = 1 << 31;
+/// … and this is room for one node.
+const BEYOND_ROOM: u32 = 1 << 18;
+
+impl SlotId {
+    /// The `nth` slot that a node has beyond its own, if numbers are left: who plans a record names it, and its node makes it.
+    pub fn beyond(node: NodeId, nth: u32) -> Option<SlotId> {
+        let first = node.0.checked_mul(BEYOND_ROOM)?.checked_add(BEYOND)?;
+        first.checked_add(nth).filter(|_| nth < BEYOND_ROOM).map(SlotId)
+    }
+
+    /// Whether it is one of those.
+    pub fn is_beyond(self) -> bool {
+        self.0 >= BEYOND
+    }
+}
+
 /// Time in microseconds on one agent's own clock (`CLOCK_BOOTTIME` in the real agent). Readings of two agents are never
 /// compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

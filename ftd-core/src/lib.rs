@@ -16,6 +16,7 @@
 //! | [`failure`] | what died, where, why: [`FailureSet`] |
 //! | [`policy`] | what the user chose, and every time-out |
 //! | [`plan`](mod@plan) | the next record from the last one and the failures |
+//! | [`crowd`] | slots beyond those of a node's own |
 //! | [`inventory`] | frozen checkpoints and the version to restore |
 //! | [`partners`](mod@partners) | who keeps copies of a node's checkpoints |
 //! | [`holdings`] | what of the inventories goes up the tree, and what is restored |
@@ -36,6 +37,7 @@
 pub mod agent;
 pub mod blame;
 pub mod breach;
+pub mod crowd;
 pub mod due;
 pub mod failure;
 pub mod fence;

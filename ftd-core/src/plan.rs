@@ -4,6 +4,7 @@
 //! Of a world in which some ranks had ended cleanly before another died, *all* ranks run again in the next world: the
 //! ended ones took part in communication that will be repeated. (When all have ended cleanly, the job is complete.)
 
+use crate::crowd::Crowd;
 use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject, signal_name};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::members::Members;
@@ -257,7 +258,7 @@ pub fn plan(
     crash_loop(&next, &failures, policy)?;
     remove_lost(&mut next, &failures);
     add_new(&mut next, cluster);
-    place(&mut next, record, &failures, &cluster.unfit)?;
+    place(&mut next, record, &failures, &cluster.unfit, policy)?;
     next.failures = failures;
     next.check()?;
     debug_assert!(next.epoch > record.epoch && next.world > record.world, "epochs and worlds only grow");
@@ -438,12 +439,13 @@ fn add_new(next: &mut EpochRecord, cluster: &Cluster) {
 
 /// Ranks whose slot is gone move; all others stay. A rank goes to a free slot of its own node if there is one. The ranks
 /// of one lost node go together to the node with the fewest free slots that holds them all, else to wherever there is
-/// room, lowest node and slot first.
+/// room, lowest node and slot first. What is left of them is spread over slots beyond those, where that was asked for.
 fn place(
     next: &mut EpochRecord,
     record: &EpochRecord,
     failures: &FailureSet,
     unfit: &BTreeSet<NodeId>,
+    policy: &Policy,
 ) -> Result<(), Unrecoverable> {
     let homeless = homeless(next, record);
     if homeless.is_empty() {
@@ -457,14 +459,14 @@ fn place(
         free.entry(entry.node).or_default().insert(entry.slot);
     }
     let mut moved: BTreeMap<Rank, SlotId> = BTreeMap::new();
-    let mut missing = 0;
+    let mut missing = Vec::new();
     for (node, ranks) in homeless {
         let holds_all = free.iter().filter(|(_, free)| free.len() >= ranks.len());
         let room = holds_all.min_by_key(|(other, free)| (**other != node, free.len(), **other)).map(|(node, _)| *node);
         for rank in ranks {
             let preferred = [Some(node), room].into_iter().flatten().find(|node| free.contains_key(node));
             let Some(target) = preferred.or_else(|| free.keys().next().copied()) else {
-                missing += 1;
+                missing.push((node, rank));
                 continue;
             };
             let slots = free.entry(target).or_default();
@@ -474,12 +476,22 @@ fn place(
             }
         }
     }
-    if missing > 0 {
-        let failures = failures.clone();
+    moved.values().for_each(|slot| next.slots.set(*slot, SlotState::Active));
+    // A slot whose shepherd died can be had anew on its own node.
+    if policy.oversubscribe && !missing.is_empty() && missing.iter().all(|(node, _)| !next.is_member(*node)) {
+        let mut crowd = Crowd::of(&next.slots, |node| next.is_member(node) && !unfit.contains(&node));
+        missing.retain(|(_, rank)| {
+            let Some(more) = crowd.grow() else { return true };
+            next.slots.insert(more);
+            moved.insert(*rank, more.slot);
+            false
+        });
+    }
+    if !missing.is_empty() {
+        let (missing, failures) = (missing.len() as u32, failures.clone());
         return Err(Unrecoverable::NoSlot { missing, world_size: record.world_size, failures, waited: Micros(0) });
     }
     next.placement = record.placement.moved(&moved);
-    moved.values().for_each(|slot| next.slots.set(*slot, SlotState::Active));
     Ok(())
 }
 

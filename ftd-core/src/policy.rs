@@ -84,6 +84,8 @@ pub struct Policy {
     pub max_vain: u32,
     /// `--ft-on-abort=recover`: an abort or own error of the program is recovered from like a failure.
     pub recover_aborts: bool,
+    /// `--ft-oversubscribe`: the ranks of a lost node for which no slot is free get some that other nodes have beyond their own.
+    pub oversubscribe: bool,
     /// `--ft-grace`: so long after a signal that ends the job its ranks may still run; 0 ends them at once.
     pub grace: Micros,
     /// Failures that arrive this close together go into one record.
@@ -152,6 +154,7 @@ impl Default for Policy {
             max_failures: 5,
             max_vain: 32,
             recover_aborts: false,
+            oversubscribe: false,
             grace: Micros::from_secs(10),
             batch_window: Micros::from_millis(1),
             progress_after: Micros::from_secs(30),

@@ -42,6 +42,8 @@ pub struct Move {
     pub from: NodeId,
     /// Where they are now.
     pub to: NodeId,
+    /// On slots beyond those that the node has of its own.
+    pub beyond: bool,
 }
 
 /// A recovery that is over.

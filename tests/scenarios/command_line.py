@@ -241,6 +241,7 @@ VARIABLES = {
     "FT_STANDBY": (harmless("FT_STANDBY", "none"), ["sit", "init"]),
     "FT_SPARES": (harmless("FT_SPARES", "0"), ["few", "1"]),
     "FT_WAIT": (harmless("FT_WAIT", "2m"), ["noon", "25h"]),
+    "FT_OVERSUBSCRIBE": (harmless("FT_OVERSUBSCRIBE", "yes"), ["maybe", "2"]),
     "FT_DEGREE": (harmless("FT_DEGREE", ""), ["101", "50"]),
     "FT_FLUSH": (harmless("FT_FLUSH", ""), ["/scratch"]),
     "FT_HEARTBEAT": (harmless("FT_HEARTBEAT", "100ms,1s"), ["100", "100,200", "1,200"]),
@@ -266,7 +267,7 @@ def variable(context, name):
         check("--ft" not in said or name == "FT_STANDBY", f"an option that nobody typed is blamed: {said}")
     options = {"FT_MODE": "--ft=none", "FT_MAX_FAILURES": "--ft-max-failures=3", "FT_ON_ABORT": "--ft-on-abort=end",
                "FT_GRACE": "--ft-grace=10", "FT_MPI": "--ft-mpi=auto", "FT_STANDBY": "--ft-standby=none", "FT_SPARES": "--ft-spares=0",
-               "FT_WAIT": "--ft-wait=0",
+               "FT_WAIT": "--ft-wait=0", "FT_OVERSUBSCRIBE": "--ft-oversubscribe=no",
                "FT_HEARTBEAT": "--ft-heartbeat=100,500"}
     if name in options:
         job = context.start([context.prefix / "bin/ftrun", "-n", "1", options[name], "true"], env={name: os.fsdecode(wrong[0])})

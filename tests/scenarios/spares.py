@@ -1,4 +1,5 @@
-"""Where the ranks of a lost node go on: on a spare node (`--ft-spares`), or, when there is no room, nowhere or after a while (`--ft-wait`)."""
+"""Where the ranks of a lost node go on: on a spare node (`--ft-spares`), or, when there is no room, beyond the slots of the others
+(`--ft-oversubscribe`), nowhere, or after a while (`--ft-wait`)."""
 
 import pathlib
 
@@ -39,6 +40,32 @@ def spare_node(context):
             nodes.empty(node)
         status, out, err = nodes.short("node0,node2", 2, "true", options=["--ft=reinit", "--ft-spares=2"])
         check((status, out) == (2, "") and err.startswith("ftrun: --ft-spares=2: of the nodes (node0, node2) one at least"), f"{status} {err}")
+
+
+@scenario("hosts-oversubscribe", cluster=True, timeout=120)
+def oversubscribe(context):
+    """A node of three crashes, and no slot is free: its ranks go on beyond the slots of the other two, one on each, from its copies, and the
+    result is that of the undisturbed run."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 6, program, options=["--hosts", "node0:2,node1:2,node2:2", "--ft-oversubscribe", "--ft-wait", "60"],
+                            on=nodes.nodes[0], gates=["app.compute:3", *kept(1, range(6))], env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        check(job.at_gate("app.compute", 3) in nodes.nodes[1].pids(), "the rank is not on the node")
+        wait_kept(job, range(6))
+        nodes.nodes[1].crash()
+        left = (nodes.nodes[0], nodes.nodes[2])
+        job.expect(0, alone.output)
+        check(len(job.restored) == 1 and job.restored[0] and COPIES in job.err, f"restored {job.restored}: {job.err}")
+        for rank, node in ((2, 0), (3, 2)):
+            moved = f"ftd:   moved     rank {rank} from node node1 to node node{node}, beyond its slots (--ft-oversubscribe)\n"
+            check(job.err.count(moved) == 1, job.err)
+        check("waiting up to" not in job.err, job.err)
+        for node in left:
+            nodes.empty(node)
 
 
 @scenario("hosts-no-room", cluster=True, timeout=60, each=[{"wait": "0"}, {"wait": "1500ms"}])

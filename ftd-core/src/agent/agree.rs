@@ -172,6 +172,7 @@ impl Agent {
         }
         self.stop_worlds(Some(record.world));
         self.enter(Stage::Emptying);
+        self.make_slots(&record);
         self.renew_batch(&record);
     }
 

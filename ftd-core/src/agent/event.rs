@@ -61,7 +61,7 @@ pub enum Event {
         /// The slots.
         slots: Vec<SlotId>,
     },
-    /// Answer to [`Effect::NeedSlot`]: this slot exists now. Its `SlotUp` follows, or came before.
+    /// Answer to [`Effect::NeedSlot`] and [`Effect::MakeSlot`]: this slot exists now. Its `SlotUp` follows, or came before.
     SlotAdded(SlotId),
     /// A slot's shepherd dialled in, and nothing runs below it.
     SlotUp(SlotId),
@@ -381,6 +381,8 @@ pub enum Effect {
     },
     /// Start another slot on this node. Answered by `SlotAdded`, and `SlotUp` once its shepherd has dialled in.
     NeedSlot,
+    /// Start this slot on this node, beyond its own. Answered likewise.
+    MakeSlot(SlotId),
     /// Tell people.
     Report(Report),
     /// The job is over on this node; nothing of it runs here any more. Last effect.

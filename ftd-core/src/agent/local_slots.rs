@@ -51,9 +51,15 @@ impl LocalSlots {
         self.since = now;
     }
 
+    /// One that the record names is to be made.
+    pub fn expect(&mut self, slot: SlotId) {
+        self.known.entry(slot).or_default();
+    }
+
     /// One that was asked for exists.
     pub fn added(&mut self, slot: SlotId) {
-        self.asked = self.asked.saturating_sub(1);
+        // Those beyond the node's own are asked for by name.
+        self.asked = self.asked.saturating_sub(u32::from(!slot.is_beyond()));
         if !self.lost.contains(&slot) {
             self.known.entry(slot).or_default();
         }

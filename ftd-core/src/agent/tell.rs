@@ -228,12 +228,12 @@ impl Agent {
 
 /// Who is on another node than they were.
 fn moves(record: &EpochRecord, before: &Placement) -> Vec<Move> {
-    let mut moved: BTreeMap<(NodeId, NodeId), Vec<Rank>> = BTreeMap::new();
+    let mut moved: BTreeMap<(NodeId, NodeId, bool), Vec<Rank>> = BTreeMap::new();
     for (rank, slot) in record.placement.iter() {
         let from = before.slot(rank).and_then(|slot| record.slots.node(slot));
         if let Some((from, to)) = from.zip(record.slots.node(slot)).filter(|(from, to)| from != to) {
-            moved.entry((from, to)).or_default().push(rank);
+            moved.entry((from, to, slot.is_beyond())).or_default().push(rank);
         }
     }
-    moved.into_iter().map(|((from, to), ranks)| Move { ranks, from, to }).collect()
+    moved.into_iter().map(|((from, to, beyond), ranks)| Move { ranks, from, to, beyond }).collect()
 }

@@ -17,6 +17,18 @@ impl Agent {
         self.emit(Effect::NeedSlot);
     }
 
+    /// Slots of this node beyond its own that the record names, and that do not exist yet.
+    pub(super) fn make_slots(&mut self, record: &EpochRecord) {
+        let used = |entry: &SlotEntry| entry.state != SlotState::Lost && entry.slot.is_beyond();
+        let new = |slot: &SlotId| !self.slots.exists(*slot) && !self.slots.is_lost(*slot);
+        let mine = record.slots.of_node(self.me).filter(used).map(|entry| entry.slot);
+        let new: Vec<SlotId> = mine.filter(new).collect();
+        for slot in new {
+            self.slots.expect(slot);
+            self.emit(Effect::MakeSlot(slot));
+        }
+    }
+
     /// Whether what cannot be placed is what could not be placed before.
     pub(super) fn waits_still(&self, failures: &FailureSet, cluster: &Cluster) -> bool {
         let same = |short: &&Short| short.failures == *failures && short.offered == Offered::by(cluster);

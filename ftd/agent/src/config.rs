@@ -48,6 +48,7 @@ fn terms(cluster: &Cluster) -> Policy {
         heartbeat_period: Micros(timeout.0 / PERIODS),
         patience: hurried(ordinary.patience),
         node_timeout: Micros::from_millis(cluster.wait_ms),
+        oversubscribe: cluster.oversubscribe,
         ..ordinary
     }
 }

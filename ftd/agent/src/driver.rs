@@ -331,6 +331,7 @@ impl Driver {
             Effect::Proceed { process, .. } => act::proceed(rooms, process),
             Effect::Signal { signal } => act::signal_ranks(rooms, signal),
             Effect::NeedSlot => rooms.job.tell(&ToLauncher::NeedSlot),
+            Effect::MakeSlot(slot) => rooms.job.tell(&ToLauncher::MakeSlot { slot: slot.0 }),
             Effect::Report(report) => act::tell(rooms, &report),
             Effect::End { status, reason, left_out } => {
                 let (status, reason) = rooms.worlds.unless_late(status, reason);

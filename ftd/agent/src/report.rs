@@ -98,8 +98,9 @@ fn block(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
     for (i, sentence) in recovery.blame.iter().enumerate() {
         let _ = writeln!(out, "ftd:   {:<9} {sentence}", if i == 0 { "failed" } else { "" });
     }
-    for Move { ranks, from, to } in &recovery.moved {
-        let _ = writeln!(out, "ftd:   moved     {} from {from} to {to}", named(ranks));
+    for Move { ranks, from, to, beyond } in &recovery.moved {
+        let beyond = if *beyond { ", beyond its slots (--ft-oversubscribe)" } else { "" };
+        let _ = writeln!(out, "ftd:   moved     {} from {from} to {to}{beyond}", named(ranks));
     }
     out.push_str(&restored(recovery, files, here));
     let times = &recovery.times;
@@ -270,15 +271,15 @@ mod tests {
     #[test]
     fn the_block_says_whose_state_was_a_copy() {
         let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
-        let one = |rank, to| Move { ranks: vec![Rank(rank)], from: NodeId(1), to: NodeId(to) };
-        let moved = vec![one(3, 0), one(2, 2)];
+        let one = |rank, to, beyond| Move { ranks: vec![Rank(rank)], from: NodeId(1), to: NodeId(to), beyond };
+        let moved = vec![one(3, 0, false), one(2, 2, true)];
         let recovery = Recovery { moved, taken: true, restored: Some([(GroupId(0), stamp)].into()), ..nothing() };
         assert_eq!(
             restored(&recovery, RestartFiles::Found(0), &Here::Named("node0".into())),
             "ftd:   restored  version 7 from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies\n"
         );
         let said = block(&recovery, RestartFiles::Found(0), &Here::Named("node0".into()));
-        let lines = "\nftd:   moved     rank 3 from node 1 to node 0\nftd:   moved     rank 2 from node 1 to node 2\nftd:   restored";
+        let lines = "\nftd:   moved     rank 3 from node 1 to node 0\nftd:   moved     rank 2 from node 1 to node 2, beyond its slots (--ft-oversubscribe)\nftd:   restored";
         assert!(said.contains(lines), "{said}");
     }
 

@@ -244,6 +244,7 @@ fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), Cluster
         spares: options.spares,
         survives: options.mode != Mode::None,
         wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
+        oversubscribe: options.oversubscribe,
     };
     let fits = |length: Result<Vec<u8>, _>, most| length.is_ok_and(|frame| frame.len() + 64 <= most);
     if !fits(ft_wire::encode(&request, 0), MAX_LAUNCH) {

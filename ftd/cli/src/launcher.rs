@@ -331,13 +331,15 @@ impl Launcher {
 
     fn start_all(&mut self) -> Result<(), LaunchError> {
         // From here on somebody removes the directory, even if this process is killed at any moment.
-        self.start_shepherd()?;
+        let first = self.own_slot();
+        self.start_shepherd(first)?;
         self.directory.make()?;
         self.listener = Some(self.directory.listen()?);
         // Then the agent: it makes itself ready while the others are started.
         self.start_agent()?;
         for _ in 1..self.own_slots() {
-            self.start_shepherd()?;
+            let slot = self.own_slot();
+            self.start_shepherd(slot)?;
         }
         // Nothing is started twice without.
         if self.options.mode != Mode::None {
@@ -414,8 +416,13 @@ impl Launcher {
         }
     }
 
-    fn start_shepherd(&mut self) -> Result<Slot, LaunchError> {
-        let slot = self.next_slot;
+    /// The next slot of this node's own.
+    fn own_slot(&mut self) -> Slot {
+        let next = self.part.as_ref().map_or(self.next_slot + 1, |part| part.slot_after(self.next_slot));
+        std::mem::replace(&mut self.next_slot, next)
+    }
+
+    fn start_shepherd(&mut self, slot: Slot) -> Result<(), LaunchError> {
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
         mine.set_nonblocking(true).map_err(system("no socket pair"))?;
         let (pipes, pipes_end) = UnixStream::pair().map_err(system("no socket pair"))?;
@@ -459,9 +466,8 @@ impl Launcher {
         let shepherd =
             Shepherd { pid, lifeline: mine, pulse, pipes, rank: None, dialled: false, lost_output: false, unborn };
         self.shepherds.insert(slot, shepherd);
-        self.next_slot = self.part.as_ref().map_or(slot + 1, |part| part.slot_after(slot));
         self.verbose(|| format!("slot {slot}: shepherd {pid}"));
-        Ok(slot)
+        Ok(())
     }
 
     /// Runs the job to its end and returns the exit status.
@@ -668,13 +674,11 @@ impl Launcher {
 
     fn agent_says(&mut self, message: ToLauncher) {
         match message {
-            ToLauncher::NeedSlot => match self.start_shepherd() {
-                Ok(slot) => {
-                    let pid = self.shepherds.get(&slot).map_or(0, |shepherd| shepherd.pid);
-                    self.tell(&ToAgent::SlotAdded { slot, pid });
-                }
-                Err(error) => self.give_up(1, &error.to_string()),
-            },
+            ToLauncher::NeedSlot => {
+                let slot = self.own_slot();
+                self.add_slot(slot);
+            }
+            ToLauncher::MakeSlot { slot } => self.add_slot(slot),
             ToLauncher::Drain { world } => {
                 let now = job_time::now();
                 self.take_pipes(now);
@@ -691,6 +695,16 @@ impl Launcher {
             ToLauncher::Complete { version } => self.got_on(version),
             ToLauncher::Notice(text) => self.output.notice(&text),
             ToLauncher::End { status, reason, left_out } => self.end(status, reason, left_out),
+        }
+    }
+
+    fn add_slot(&mut self, slot: Slot) {
+        match self.start_shepherd(slot) {
+            Ok(()) => {
+                let pid = self.shepherds.get(&slot).map_or(0, |shepherd| shepherd.pid);
+                self.tell(&ToAgent::SlotAdded { slot, pid });
+            }
+            Err(error) => self.give_up(1, &error.to_string()),
         }
     }
 

@@ -104,6 +104,8 @@ pub struct Options {
     pub spares: u32,
     /// `--ft-wait`: so long the job waits for a node.
     pub wait: Duration,
+    /// `--ft-oversubscribe`: ranks of a lost node share the slots of others.
+    pub oversubscribe: bool,
     /// `--ft-heartbeat`: period and time-out.
     pub heartbeat: Option<(Duration, Duration)>,
     /// `-x`, in order: variable and, if given, its value.
@@ -218,6 +220,19 @@ struct Arguments {
     #[arg(long = "ft-wait", value_name = "TIME", env = "FT_WAIT", hide_env_values = true, allow_hyphen_values = true)]
     wait: Option<String>,
 
+    /// The ranks of a lost node for which no slot is free go on beyond the slots of the nodes that are left, as evenly as may be: `yes`
+    /// (also without a value) or `no`. On one machine there are no others [default: no]
+    #[arg(
+        long = "ft-oversubscribe",
+        value_name = "yes|no",
+        env = "FT_OVERSUBSCRIBE",
+        hide_env_values = true,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes"
+    )]
+    crowd: Option<String>,
+
     /// Share of the ranks that have a replica, for the mode `replicate`, which is not built yet [default: none has]
     #[arg(
         long = "ft-degree",
@@ -287,7 +302,7 @@ pub fn command() -> clap::Command {
 }
 
 /// clap's name of an option, the option, and the variable that is read in its place.
-const VARIABLES: [(&str, &str, &str); 11] = [
+const VARIABLES: [(&str, &str, &str); 12] = [
     ("mode", "--ft", "FT_MODE"),
     ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
     ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
@@ -296,6 +311,7 @@ const VARIABLES: [(&str, &str, &str); 11] = [
     ("standby", "--ft-standby", "FT_STANDBY"),
     ("spares", "--ft-spares", "FT_SPARES"),
     ("wait", "--ft-wait", "FT_WAIT"),
+    ("crowd", "--ft-oversubscribe", "FT_OVERSUBSCRIBE"),
     ("degree", "--ft-degree", "FT_DEGREE"),
     ("flush", "--ft-flush", "FT_FLUSH"),
     ("heartbeat", "--ft-heartbeat", "FT_HEARTBEAT"),
@@ -312,7 +328,7 @@ impl Blamed<'_> {
 }
 
 /// The variables of the options.
-pub fn variables() -> [&'static str; 11] {
+pub fn variables() -> [&'static str; 12] {
     VARIABLES.map(|(.., variable)| variable)
 }
 
@@ -518,6 +534,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         .map_or(Ok(MAX_FAILURES), |text| positive(blamed.name("max_failures"), &text, "a number from 1 on"))?;
     let grace = given(arguments.grace).map_or(Ok(GRACE), |text| time(blamed.name("grace"), &text))?;
     let wait = given(arguments.wait).map_or(Ok(Duration::ZERO), |text| time(blamed.name("wait"), &text))?;
+    let oversubscribe = given(arguments.crowd).map_or(Ok(false), |text| yes(blamed.name("crowd"), text))?;
     let recover_aborts = match arguments.on_abort.as_str() {
         "end" | "" => false,
         "recover" => true,
@@ -561,6 +578,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         hosts,
         spares,
         wait,
+        oversubscribe,
         heartbeat,
         variables,
         command: arguments.command,
@@ -654,6 +672,14 @@ fn spares(blamed: &Blamed<'_>, text: Option<String>, hosts: bool, mode: Mode) ->
         Ok(_) if mode == Mode::None => useless("--ft=none recovers nothing, and needs no spare nodes (--ft=reinit)"),
         Ok(spares) => Ok(spares),
         Err(_) => Err(value(option, text, "a number of nodes")),
+    }
+}
+
+fn yes(option: &'static str, text: String) -> Result<bool, OptionError> {
+    match text.as_str() {
+        "yes" | "1" => Ok(true),
+        "no" | "0" => Ok(false),
+        _ => Err(value(option, text, "yes or no")),
     }
 }
 
@@ -889,6 +915,11 @@ mod tests {
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
         }
+        assert!(refused("-n 2 --ft-oversubscribe=maybe app").contains("'maybe' is not yes or no"));
+        for (option, says) in [("", false), ("--ft-oversubscribe", true), ("--ft-oversubscribe=no", false)] {
+            let options = run(&format!("-n 2 --hosts a,b {option} app"));
+            assert_eq!((options.oversubscribe, options.command), (says, vec!["app".into()]));
+        }
         let options = run("-n 2 --ft=reinit --hosts a,b,c --ft-spares 1 --ft-wait 2m app");
         assert_eq!((options.spares, options.wait), (1, Duration::from_secs(120)));
     }
@@ -938,6 +969,8 @@ mod tests {
                     // `-n=3` is a number, as `-n3` is.
                     "--np" | "-n" => lines = vec![vec!["ftrun", &option, "", "app"], vec!["ftrun", &joined, "app"]],
                     "-x" => {}
+                    // What stands behind it is the program.
+                    "--ft-oversubscribe" => lines[0] = vec!["ftrun", "-n", "1", &joined, "app"],
                     _ => lines.push(vec!["ftrun", "-n", "1", &joined, "app"]),
                 }
                 for line in lines {

@@ -216,6 +216,7 @@ fn cluster(
         store: StoreAddress { socket: PathBuf::new(), prefix: agents::keys_of(config, job) },
         heartbeat_ms: request.heartbeat_ms.unwrap_or(timeout),
         wait_ms: request.wait_ms,
+        oversubscribe: request.oversubscribe,
         path_ms: u64::try_from(config.path_timeout().as_millis()).unwrap_or(u64::MAX),
     })
 }
@@ -245,6 +246,7 @@ mod tests {
             spares: 0,
             survives: true,
             wait_ms: 0,
+            oversubscribe: false,
         };
         let said = |ranks, hosts: Vec<Host>| {
             let request = Request { hosts, ranks, ..any() };

@@ -18,7 +18,7 @@ impl<T> fmt::Debug for Hidden<T> {
 
 /// Slots of nodes that come into a job after its beginning are numbered from here on …
 const LATE_SLOTS: Slot = 1 << 30;
-/// … and this is room for one of them.
+/// … and this is room for one of them. (From 1 << 31 on ftd-core gives the numbers of slots that nodes have beyond these.)
 const LATE_ROOM: Slot = 1 << 18;
 
 /// The nodes of a job, and what its agents have in common. The same for every agent of the job but for `me`.
@@ -38,6 +38,8 @@ pub struct Cluster {
     pub heartbeat_ms: u64,
     /// `--ft-wait`: milliseconds for which a job that has not slots enough waits for another node.
     pub wait_ms: u64,
+    /// `--ft-oversubscribe`: the ranks of a lost node for which no slot is free go on beyond the slots of others.
+    pub oversubscribe: bool,
     /// Milliseconds for which what the ranks of one node wait for from another may come by no way, before the job ends.
     pub path_ms: u64,
 }
@@ -133,6 +135,7 @@ mod tests {
             store: store.clone(),
             heartbeat_ms: 1,
             wait_ms: 0,
+            oversubscribe: false,
             path_ms: 1,
         };
         let given = |me: u32, count| {

@@ -100,7 +100,7 @@ pub enum ToAgent {
         /// The lost slot.
         slot: Slot,
     },
-    /// A shepherd was started on [`ToLauncher::NeedSlot`]; it will dial in.
+    /// A shepherd was started on [`ToLauncher::NeedSlot`] or [`ToLauncher::MakeSlot`]; it will dial in.
     SlotAdded {
         /// The new slot.
         slot: Slot,
@@ -135,6 +135,11 @@ pub enum ToAgent {
 pub enum ToLauncher {
     /// The agent cannot go on with `slot`'s loss: start a replacement.
     NeedSlot,
+    /// The job's ranks need this slot, beyond those that the node has of its own.
+    MakeSlot {
+        /// Its number, which nobody else gives.
+        slot: Slot,
+    },
     /// All processes of `world` are gone: read what they left in the pipes, then answer [`ToAgent::Drained`] and hold
     /// back what comes after until [`ToLauncher::Recovered`].
     Drain {

@@ -39,6 +39,8 @@ pub struct Request {
     pub survives: bool,
     /// So many milliseconds the job waits for a node when its ranks have no slots.
     pub wait_ms: u64,
+    /// They have some beyond those of the nodes that are left.
+    pub oversubscribe: bool,
 }
 
 /// A node that the user names.

@@ -167,7 +167,7 @@ impl World {
             Act::Inventory { node, incarnation, epoch } if self.is(node, incarnation) => {
                 self.take_inventory(node, epoch);
             }
-            Act::NewSlot { node, incarnation } if self.is(node, incarnation) => self.new_slot(node),
+            Act::NewSlot { node, incarnation, named } if self.is(node, incarnation) => self.new_slot(node, named),
             _ => {}
         }
     }
@@ -234,9 +234,9 @@ impl World {
         }
     }
 
-    fn new_slot(&mut self, node: usize) {
-        let slot = SlotId(self.next_slot);
-        self.next_slot += 1;
+    fn new_slot(&mut self, node: usize, named: Option<SlotId>) {
+        let slot = named.unwrap_or(SlotId(self.next_slot));
+        self.next_slot += u32::from(named.is_none());
         self.machines[node].slots.insert(slot);
         self.local(node, Event::SlotAdded(slot));
         self.local(node, Event::SlotUp(slot));
@@ -348,7 +348,11 @@ impl World {
             Effect::Signal { signal } => self.signal(node, signal),
             Effect::NeedSlot => {
                 let delay = self.rng.range(500, 10_000);
-                self.push(delay, Act::NewSlot { node, incarnation });
+                self.push(delay, Act::NewSlot { node, incarnation, named: None });
+            }
+            Effect::MakeSlot(slot) => {
+                let delay = self.rng.range(500, 10_000);
+                self.push(delay, Act::NewSlot { node, incarnation, named: Some(slot) });
             }
             Effect::Report(Report::RecoveryDone(done)) => self.checks.reports.push(*done),
             Effect::Report(_) => {}

@@ -41,6 +41,11 @@ pub static ALL: &[Profile] = &[
     Profile { name: "crash", about: "ranks, agents, servers, shepherds and single nodes die", draw: crash },
     Profile { name: "due", about: "ranks ask whether a checkpoint is due, while others die", draw: due },
     Profile { name: "nodes", about: "one or two nodes die", draw: nodes },
+    Profile {
+        name: "oversubscribed",
+        about: "nodes die that have no spare: their ranks go on beyond the slots of the others",
+        draw: oversubscribed,
+    },
     Profile { name: "rack", about: "a node dies with all its observers, or a whole rack", draw: rack },
     Profile { name: "islands", about: "the application's network falls apart", draw: islands },
     Profile {
@@ -409,6 +414,23 @@ fn nodes(rng: &mut Rng, setup: &mut Setup) {
         plan(setup, at, Fault::KillNodes(Set::one(dies)));
         at = next(rng, at);
     }
+}
+
+fn oversubscribed(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.ranks = setup.nodes * setup.slots;
+    setup.policy.oversubscribe = true;
+    setup.renewable = true;
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, u64::from(setup.nodes) - 2) {
+        let dies = node(rng, setup);
+        plan(setup, at, Fault::KillNodes(Set::one(dies)));
+        at = next(rng, at);
+    }
+    if rng.chance(300) {
+        plan(setup, at, Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 200) * MS });
+    }
+    setup.promises = Promises { ends_well: true, ..Promises::default() };
 }
 
 fn rack(rng: &mut Rng, setup: &mut Setup) {

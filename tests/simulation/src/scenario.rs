@@ -8,7 +8,7 @@
 //! | `children N` `observers N` `max-failures N` `mode M` `patience T` `timeout of N T` | the policy; one agent's own |
 //! | `steps N` `every N` `never-checkpoints` `shipping T` | the program; a copy takes up to T to a partner |
 //! | `partners N` `fetching T` `sending T` | so many keep copies of a node; one is asked for so long; it takes up to T |
-//! | `renewable` `recover-aborts` `nervous` `stale watches` `deadline T` | lost slots are replaced; survivors abort by themselves |
+//! | `oversubscribe` `renewable` `recover-aborts` `nervous` `stale watches` `deadline T` | lost slots are replaced; survivors abort by themselves |
 //! | `progress-after T`, `store-timeout T` | what counts as progress; how long the store may be away |
 //! | `start`, `settle` | until all ranks compute in the newest epoch |
 //! | `run T`, `finish` | lets time pass (`5ms`, `2s`); until the job is over |
@@ -187,6 +187,7 @@ impl Scenario {
             ["progress-after", t] => setup.policy.progress_after = Micros(span(t)?),
             ["store-timeout", t] => setup.policy.store_timeout = Micros(span(t)?),
             ["renewable"] => setup.renewable = true,
+            ["oversubscribe"] => setup.policy.oversubscribe = true,
             ["recover-aborts"] => setup.policy.recover_aborts = true,
             ["nervous"] => setup.temper = Temper::Aborts,
             ["stale", "watches"] => setup.stale_watch = true,

@@ -111,6 +111,7 @@ pub enum Act {
     NewSlot {
         node: usize,
         incarnation: u64,
+        named: Option<SlotId>,
     },
     SlotGone {
         node: usize,

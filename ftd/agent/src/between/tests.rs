@@ -41,6 +41,7 @@ fn cluster(nodes: u32) -> Cluster {
         store: StoreAddress { socket: PathBuf::new(), prefix: String::new() },
         heartbeat_ms: 500,
         wait_ms: 0,
+        oversubscribe: false,
         path_ms: PATH_MS,
     }
 }
