@@ -165,6 +165,38 @@ def stdin(context):
         check(0 < int(job.output.text) < 200 << 10, job.output.text)
 
 
+@scenario("hosts-stdin-moves", cluster=True, timeout=90, each=[{"how": "pipe"}, {"how": "file"}])
+def stdin_moves(context, how):
+    """The node of rank 0 crashes when that has read a part of its input: it reads all of it on another node, which is not ftrun's, from the first byte
+    on, what was sent before and what comes after."""
+    with Nodes(context, 3) as nodes:
+        first, data = 3 << 20, os.urandom(1 << 20) * 5
+        path, go = context.work / "data", context.work / "go"
+        path.write_bytes(data)
+        script = (f'[ $FT_RANK = 0 ] || {{ until [ -e {go} ]; do sleep 0.05; done; exit 0; }}; hostname; head -c {first} | md5sum;'
+                  f' [ $(hostname) = node2 ] || until [ -e {go} ]; do sleep 0.05; done; md5sum')
+        read, write = os.pipe()
+        with open(path, "rb") as file, os.fdopen(write, "wb") as feed:
+            job = nodes.sh("node1:1,node2:2", 2, script, ft="reinit", stdin=file if how == "file" else read)
+            os.close(read)
+            if how == "pipe":
+                feed.write(data[:first])
+                feed.flush()
+            begun = f"node1\n{hashlib.md5(data[:first]).hexdigest()}  -\n"
+            eventually(lambda: job.output.text == begun, "rank 0 to have read the first part", 30)
+            nodes.nodes[1].crash()
+            if how == "pipe":
+                eventually(lambda: "node2\n" in job.output.text, "rank 0 on the other node", 30)
+                feed.write(data[first:])
+        eventually(lambda: job.output.text.count("  -\n") == 3, "rank 0 to have read all", 40)
+        go.touch()
+        ended(job, 0)
+        check(job.output.text == begun + begun.replace("node1", "node2") + f"{hashlib.md5(data[first:]).hexdigest()}  -\n", job.output.text)
+        check("moved     rank 0 from node node1 to node node2\n" in job.err, job.err)
+        for node in (nodes.nodes[0], nodes.nodes[2]):
+            nodes.empty(node)
+
+
 @scenario("hosts-signals", cluster=True)
 def signals(context):
     """Signals to ftrun reach the ranks on another node: what ends the job gives them their time, a second one ends it at once; the job

@@ -55,6 +55,7 @@ pub fn launch(
             notebooks.display()
         ));
     }
+    rooms.job.tell(&ToLauncher::Input { here: processes.iter().any(|(process, _)| process.rank.0 == 0) });
     let starts = starts(rooms, World::new(number, epoch, layout), processes);
     nodes::begin(rooms, number);
     if parked {

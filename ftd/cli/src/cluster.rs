@@ -8,7 +8,7 @@ use crate::options::Options;
 use crate::output::{AGENT, Output};
 use crate::part::LIMITS;
 use crate::signals::{Meaning, Signals};
-use crate::stdin::Relay;
+use crate::stdin::{Piece, Relay};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::job_time;
 use ft_sys::timescale::scaled;
@@ -199,7 +199,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
         front: Front::default(),
         looked: Instant::now(),
         output,
-        input: Relay::open(),
+        input: Relay::open(options.mode != Mode::None).map_err(system("standard input"))?,
         nodes: Vec::new(),
         notices: BTreeMap::new(),
         announced: 0,
@@ -271,10 +271,9 @@ impl Above<'_> {
             if ready.contains(&Ready::Link) {
                 self.listen()?;
             }
-            if ready.contains(&Ready::Input)
-                && let Some(read) = self.input.read()
-            {
-                self.tell(Some(0), read.map_or(Order::InputEnd, Order::Input));
+            if ready.contains(&Ready::Input) {
+                let read = self.input.read();
+                self.feed(read);
             }
             if self.input.waits_for_terminal() {
                 self.input.look_at_terminal();
@@ -365,6 +364,16 @@ impl Above<'_> {
             return;
         }
         self.say(&ToJobs::Tell { to, order });
+    }
+
+    /// Sends what was read of standard input to where rank 0 is.
+    fn feed(&mut self, piece: Option<Piece>) {
+        if let Some((node, read)) = piece {
+            self.tell(Some(node), read.map_or(Order::InputEnd, Order::Input));
+        }
+        if let Some(sentence) = self.input.trouble() {
+            self.output.say(&format!("ftrun: {sentence}"));
+        }
     }
 
     fn say(&mut self, message: &ToJobs) {
@@ -544,7 +553,13 @@ impl Above<'_> {
                 self.output.announce(epoch, text);
                 self.tell(None, Order::Announced(epoch));
             }
-            FromPart::Room(room) => self.input.room(room),
+            FromPart::Room(room) => {
+                self.input.room(node, room);
+                while let Some(kept) = self.input.next_kept() {
+                    self.feed(Some(kept));
+                }
+                self.feed(None);
+            }
             FromPart::Ended { status, lost_output, reason, of_job } => {
                 let Some(name) = self.end_of(node) else { return };
                 self.lost_output |= lost_output;

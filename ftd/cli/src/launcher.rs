@@ -278,7 +278,7 @@ impl Launcher {
         let mut launcher = Launcher {
             notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
-            input: part.as_ref().map_or_else(Input::open, Part::input).map_err(system("standard input"))?,
+            input: part.as_ref().map_or_else(Input::open, |_| Input::fed()).map_err(system("standard input"))?,
             output: match &part {
                 None => Output::new(options.tag_output),
                 Some(part) => part.output(options.tag_output),
@@ -678,6 +678,7 @@ impl Launcher {
                 let slot = self.own_slot();
                 self.add_slot(slot);
             }
+            ToLauncher::Input { here } => self.input.is_read_here(here),
             ToLauncher::MakeSlot { slot } => self.add_slot(slot),
             ToLauncher::Drain { world } => {
                 let now = job_time::now();

@@ -4,7 +4,6 @@
 use crate::launcher::Launcher;
 use crate::options::{self, Request};
 use crate::output::Output;
-use crate::stdin::Input;
 use crate::{Refusal, describe, helpers, limits, own_proc, say};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::cluster::Cluster;
@@ -178,14 +177,6 @@ impl Part {
     /// The job's name.
     pub fn job(&self) -> &str {
         &self.begin.share.job
-    }
-
-    /// What the ranks here read: rank 0 is where slot 0 is.
-    ///
-    /// # Errors
-    /// When no descriptor is left.
-    pub fn input(&self) -> io::Result<Input> {
-        if self.first_slot() == 0 { Input::fed() } else { Ok(Input::Null) }
     }
 
     /// Where the output of this node goes.

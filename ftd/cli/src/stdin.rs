@@ -3,6 +3,7 @@
 
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Whence, lseek};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,10 +43,21 @@ pub struct Spool {
     length: u64,
     ended: bool,
     terminal: Terminal,
-    /// It comes from another node, to which so many bytes in all are allowed.
-    fed: Option<u64>,
+    /// It comes from another node.
+    fed: Option<Fed>,
     /// What is to be said of it.
     trouble: Option<String>,
+}
+
+/// What is known of who sends it from another node.
+#[derive(Debug, Default)]
+struct Fed {
+    /// So many bytes in all it may send.
+    told: u64,
+    /// Rank 0 is here.
+    here: bool,
+    /// That is to be said, whether there is more room or not: it may have been elsewhere meanwhile.
+    news: bool,
 }
 
 /// Standard input, if it is a terminal.
@@ -93,7 +105,14 @@ impl Input {
     /// # Errors
     /// When no descriptor is left.
     pub fn fed() -> io::Result<Input> {
-        Ok(Input::Spool(Spool::new(Terminal::default(), Some(0))?))
+        Ok(Input::Spool(Spool::new(Terminal::default(), Some(Fed::default()))?))
+    }
+
+    /// A world begins, with its rank 0 here or elsewhere.
+    pub fn is_read_here(&mut self, here: bool) {
+        if let Input::Spool(Spool { fed: Some(fed), .. }) = self {
+            (fed.here, fed.news) = (here, here);
+        }
     }
 
     /// What came from another node.
@@ -108,9 +127,15 @@ impl Input {
     /// So many bytes may come from another node in all, if that is news.
     pub fn room(&mut self) -> Option<u64> {
         let Input::Spool(spool) = self else { return None };
-        let told = spool.fed.filter(|_| !spool.ended)?;
         let room = spool.taken() + AHEAD_FROM_FAR;
-        (room >= told + STEP).then(|| *spool.fed.insert(room))
+        let fed = spool.fed.as_mut().filter(|fed| fed.here && !spool.ended)?;
+        let news = std::mem::take(&mut fed.news);
+        if room >= fed.told + STEP {
+            fed.told = room;
+        } else if !news {
+            return None;
+        }
+        Some(fed.told)
     }
 
     /// The descriptor that shepherds need, and their options for it.
@@ -137,7 +162,10 @@ impl Input {
     /// Whether it is to be asked again soon, because ranks take what is in the spool without a word.
     pub fn waits_for_room(&self) -> bool {
         // Who sends waits for a word when all that was allowed is here.
-        let full = |spool: &Spool| spool.fed.map_or(!spool.has_room(), |told| spool.length + STEP > told);
+        let full = |spool: &Spool| match &spool.fed {
+            None => !spool.has_room(),
+            Some(fed) => fed.here && spool.length + STEP > fed.told,
+        };
         matches!(self, Input::Spool(spool) if !spool.ended && full(spool))
     }
 
@@ -163,7 +191,7 @@ impl Input {
 }
 
 impl Spool {
-    fn new(terminal: Terminal, fed: Option<u64>) -> io::Result<Spool> {
+    fn new(terminal: Terminal, fed: Option<Fed>) -> io::Result<Spool> {
         let memory = File::from(ft_sys::memory::create_memfd("ft-stdin", HEADER)?);
         Ok(Spool { memory, length: 0, ended: false, terminal, fed, trouble: None })
     }
@@ -234,30 +262,84 @@ impl Read for Unbuffered {
     }
 }
 
-/// Standard input, read for ranks on another node.
+/// Standard input, read for rank 0 on whatever node that is. Who survives failures begins it anew in each world, perhaps elsewhere: what was read is
+/// kept here.
 #[derive(Debug)]
 pub struct Relay {
-    sent: u64,
-    /// So many bytes may be sent in all.
-    room: u64,
+    kept: Kept,
+    /// So much was read.
+    read: u64,
     ended: bool,
     terminal: Terminal,
+    /// By the nodes' numbers; one that rank 0 has left may have it again.
+    readers: BTreeMap<u32, Reader>,
+    /// Where rank 0 is.
+    reader: Option<u32>,
+    /// What is to be said of it.
+    trouble: Option<String>,
 }
 
+/// Where what was read can be read again.
+#[derive(Debug)]
+enum Kept {
+    /// Nobody will.
+    Nowhere,
+    /// It is a file, from an offset on.
+    File(File, u64),
+    /// In memory.
+    Memory(File),
+}
+
+/// A node that has rank 0, or had it.
+#[derive(Debug, Default)]
+struct Reader {
+    sent: u64,
+    /// So many bytes may be sent there in all.
+    room: u64,
+    /// It knows the end.
+    ended: bool,
+}
+
+/// For which node, and what: without bytes it is the end.
+pub type Piece = (u32, Option<Vec<u8>>);
+
 impl Relay {
-    /// Looks at standard input.
-    pub fn open() -> Relay {
-        Relay { sent: 0, room: 0, ended: false, terminal: Terminal::open() }
+    /// Looks at standard input. `again`: it may be read more than once.
+    ///
+    /// # Errors
+    /// When no descriptor or memory is left.
+    pub fn open(again: bool) -> io::Result<Relay> {
+        let memory = || ft_sys::memory::create_memfd("ft-stdin", 0).map(|memory| Kept::Memory(File::from(memory)));
+        let kept = match Input::open()? {
+            Input::File(fd, offset) => Kept::File(File::from(fd), offset),
+            Input::Spool(_) if again => memory()?,
+            Input::Null | Input::Spool(_) => Kept::Nowhere,
+        };
+        Ok(Relay::of(kept, Terminal::open()))
     }
 
-    /// There is room for so much in all.
-    pub fn room(&mut self, room: u64) {
-        self.room = self.room.max(room);
+    fn of(kept: Kept, terminal: Terminal) -> Relay {
+        let (readers, reader) = (BTreeMap::new(), None);
+        Relay { kept, read: 0, ended: false, terminal, readers, reader, trouble: None }
+    }
+
+    /// Rank 0 is on that node, and so much may be sent there in all.
+    pub fn room(&mut self, node: u32, room: u64) {
+        self.reader = Some(node);
+        let reader = self.readers.entry(node).or_default();
+        reader.room = reader.room.max(room);
+    }
+
+    fn reader(&mut self) -> Option<(u32, &mut Reader)> {
+        let node = self.reader?;
+        Some((node, self.readers.get_mut(&node)?))
     }
 
     /// Whether standard input is to be polled.
     pub fn wants_to_read(&self) -> bool {
-        !self.ended && !self.terminal.background && self.sent < self.room
+        let reader = self.reader.and_then(|node| self.readers.get(&node));
+        let asks = reader.is_some_and(|reader| reader.sent == self.read && reader.sent < reader.room);
+        asks && !self.ended && !self.terminal.background
     }
 
     /// Whether the terminal is another process group's: a shell does not tell when it comes back.
@@ -270,31 +352,83 @@ impl Relay {
         self.terminal.look();
     }
 
-    /// Reads what is there; call when it is readable. What is to be sent, if anything: `None` in it is the end.
-    pub fn read(&mut self) -> Option<Option<Vec<u8>>> {
+    /// What is to be said of it, once.
+    pub fn trouble(&mut self) -> Option<String> {
+        self.trouble.take()
+    }
+
+    /// What was read before rank 0 was where it is, as far as there is room for it.
+    pub fn next_kept(&mut self) -> Option<Piece> {
+        let (read, over) = (self.read, self.ended);
+        let (node, reader) = self.reader()?;
+        let count = read.saturating_sub(reader.sent).min(reader.room.saturating_sub(reader.sent)).min(CHUNK as u64);
+        if count == 0 {
+            let ends = over && reader.sent >= read && !std::mem::replace(&mut reader.ended, true);
+            return ends.then_some((node, None));
+        }
+        let (from, mut bytes) = (reader.sent, vec![0; count as usize]);
+        let found = match &self.kept {
+            Kept::Nowhere => Err(io::Error::from(io::ErrorKind::NotFound)),
+            Kept::File(file, offset) => file.read_exact_at(&mut bytes, offset + from),
+            Kept::Memory(memory) => memory.read_exact_at(&mut bytes, from),
+        };
+        if let Err(error) = found {
+            // A file that was cut: what comes behind is of no use.
+            self.trouble = Some(format!("standard input beyond {from} bytes cannot be read again: {error}"));
+            (self.read, self.ended) = (from, true);
+            return self.next_kept();
+        }
+        if let Some((_, reader)) = self.reader() {
+            reader.sent += count;
+        }
+        Some((node, Some(bytes)))
+    }
+
+    /// Reads what is there; call when it is readable.
+    pub fn read(&mut self) -> Option<Piece> {
         self.take(&mut Unbuffered)
     }
 
-    fn take(&mut self, from: &mut impl Read) -> Option<Option<Vec<u8>>> {
+    fn take(&mut self, from: &mut impl Read) -> Option<Piece> {
         // A terminal that was taken away between poll and read answers with EIO, for SIGTTIN is ignored.
         self.terminal.look();
-        if self.terminal.background || self.ended {
+        if self.terminal.background || !self.wants_to_read() {
             return None;
         }
-        let room = usize::try_from(self.room - self.sent).unwrap_or(CHUNK).min(CHUNK);
-        let mut bytes = vec![0; room];
-        match from.read(&mut bytes) {
+        let position = self.read;
+        let (_, reader) = self.reader()?;
+        let mut bytes = vec![0; usize::try_from(reader.room - reader.sent).unwrap_or(CHUNK).min(CHUNK)];
+        let read = match &self.kept {
+            Kept::File(file, offset) => file.read_at(&mut bytes, offset + position),
+            _ => from.read(&mut bytes),
+        };
+        match read {
             Ok(count) if count > 0 => {
                 bytes.truncate(count);
-                self.sent += count as u64;
-                Some(Some(bytes))
+                self.take_in(bytes)
             }
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => None,
             Ok(_) | Err(_) => {
                 self.ended = true;
-                Some(None)
+                self.next_kept()
             }
         }
+    }
+
+    /// What cannot be kept is not given out: it could not be given out again.
+    fn take_in(&mut self, bytes: Vec<u8>) -> Option<Piece> {
+        if let Kept::Memory(memory) = &self.kept
+            && let Err(error) = memory.write_all_at(&bytes, self.read)
+        {
+            self.trouble = Some(format!("standard input beyond {} bytes cannot be kept: {error}", self.read));
+            self.ended = true;
+            return self.next_kept();
+        }
+        self.read += bytes.len() as u64;
+        let read = self.read;
+        let (node, reader) = self.reader()?;
+        reader.sent = read;
+        Some((node, Some(bytes)))
     }
 }
 
@@ -334,7 +468,11 @@ mod tests {
     #[test]
     fn who_sends_from_another_node_is_told_of_room_as_ranks_take() {
         let mut input = Input::fed().unwrap();
+        assert!(input.room().is_none() && !input.waits_for_room(), "rank 0 is elsewhere");
+        input.is_read_here(true);
         assert_eq!((input.room(), input.room()), (Some(AHEAD_FROM_FAR), None));
+        input.is_read_here(true);
+        assert_eq!((input.room(), input.room()), (Some(AHEAD_FROM_FAR), None), "it is here again");
         assert!(!input.wants_to_read() && !input.waits_for_room());
         for _ in 0..AHEAD_FROM_FAR / STEP {
             input.feed(Some(&vec![b'x'; STEP as usize]));
@@ -362,14 +500,71 @@ mod tests {
 
     #[test]
     fn a_relay_sends_what_there_is_room_for() {
-        let mut relay = Relay { sent: 0, room: 0, ended: false, terminal: Terminal::default() };
+        let mut relay = Relay::of(Kept::Nowhere, Terminal::default());
         assert!(!relay.wants_to_read());
-        relay.room(10);
-        assert_eq!(relay.take(&mut b"0123456789abc".as_slice()), Some(Some(b"0123456789".to_vec())));
+        relay.room(3, 10);
+        assert_eq!(relay.take(&mut b"0123456789abc".as_slice()), Some((3, Some(b"0123456789".to_vec()))));
         assert!(!relay.wants_to_read());
-        relay.room(20);
-        assert_eq!(relay.take(&mut b"abc".as_slice()), Some(Some(b"abc".to_vec())));
-        assert_eq!(relay.take(&mut io::empty()), Some(None));
-        assert!(!relay.wants_to_read());
+        relay.room(3, 20);
+        assert_eq!(relay.take(&mut b"abc".as_slice()), Some((3, Some(b"abc".to_vec()))));
+        assert_eq!(relay.take(&mut io::empty()), Some((3, None)));
+        assert!(!relay.wants_to_read() && relay.next_kept().is_none());
+    }
+
+    /// All that the relay gives out of what it has kept.
+    fn replayed(relay: &mut Relay, node: u32) -> (Vec<u8>, bool) {
+        let mut all = Vec::new();
+        while let Some((to, piece)) = relay.next_kept() {
+            assert_eq!(to, node);
+            match piece {
+                Some(bytes) => all.extend(bytes),
+                None => return (all, true),
+            }
+        }
+        (all, false)
+    }
+
+    #[test]
+    fn where_rank_0_has_gone_all_is_sent_again() {
+        let memory = File::from(ft_sys::memory::create_memfd("test", 0).unwrap());
+        let mut relay = Relay::of(Kept::Memory(memory), Terminal::default());
+        relay.room(0, 8);
+        assert_eq!(relay.take(&mut b"abcdefgh".as_slice()), Some((0, Some(b"abcdefgh".to_vec()))));
+        relay.room(2, 3);
+        assert!(!relay.wants_to_read(), "what was read comes first");
+        assert_eq!(replayed(&mut relay, 2), (b"abc".to_vec(), false));
+        relay.room(2, 20);
+        assert_eq!(replayed(&mut relay, 2), (b"defgh".to_vec(), false));
+        assert_eq!(relay.take(&mut b"ij".as_slice()), Some((2, Some(b"ij".to_vec()))));
+        assert_eq!(relay.take(&mut io::empty()), Some((2, None)));
+        // Where it was before there is what was sent there.
+        relay.room(0, 20);
+        assert_eq!(replayed(&mut relay, 0), (b"ij".to_vec(), true));
+        assert_eq!(replayed(&mut relay, 0), (Vec::new(), false), "the end is told once");
+    }
+
+    #[test]
+    fn a_file_is_read_again_from_where_it_was_begun() {
+        let memory = File::from(ft_sys::memory::create_memfd("test", 0).unwrap());
+        memory.write_all_at(b"--abc", 0).unwrap();
+        let mut relay = Relay::of(Kept::File(memory, 2), Terminal::default());
+        for node in [1, 4] {
+            relay.room(node, 100);
+            let replayed = replayed(&mut relay, node);
+            match node {
+                1 => assert_eq!(relay.take(&mut io::empty()), Some((1, Some(b"abc".to_vec())))),
+                _ => assert_eq!(replayed, (b"abc".to_vec(), false)),
+            }
+        }
+        assert_eq!(relay.take(&mut io::empty()), Some((4, None)));
+    }
+
+    #[test]
+    fn what_a_relay_cannot_keep_ends_it() {
+        let mut relay = Relay::of(Kept::Memory(File::open("/dev/null").unwrap()), Terminal::default());
+        relay.room(0, 8);
+        assert_eq!(relay.take(&mut b"abc".as_slice()), Some((0, None)));
+        assert!(relay.trouble().is_some_and(|said| said.starts_with("standard input beyond 0 bytes cannot be kept: ")));
+        assert!(relay.trouble().is_none() && !relay.wants_to_read());
     }
 }

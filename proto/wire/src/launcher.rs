@@ -135,6 +135,11 @@ pub enum ToAgent {
 pub enum ToLauncher {
     /// The agent cannot go on with `slot`'s loss: start a replacement.
     NeedSlot,
+    /// A world begins, with its rank 0, which reads the job's standard input, here or elsewhere.
+    Input {
+        /// Here.
+        here: bool,
+    },
     /// The job's ranks need this slot, beyond those that the node has of its own.
     MakeSlot {
         /// Its number, which nobody else gives.
