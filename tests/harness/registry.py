@@ -65,11 +65,19 @@ def over_nodes(path, soak):
     return [{"failure": failure, "mpi": mpi} for failure, mpi in pairs if (failure, mpi) not in impossible]
 
 
+def pairs_of_applications(path, soak):
+    """Pairs of an application and a failure: all of them, or those of `make test`."""
+    table = tomllib.loads(path.read_text())["over-nodes"]["application"]
+    pairs = [(application, failure) for application, runs in table.items() for failure in runs["soak" if soak else "test"]]
+    return [{"application": application, "failure": failure} for application, failure in pairs]
+
+
 def load(here, soak):
     """All scenarios."""
     this = sys.modules["harness.registry"]
     this.soak, this.rows = soak, matrix(here / "matrix.toml", soak)
     this.pairs = over_nodes(here / "matrix.toml", soak)
+    this.applications = pairs_of_applications(here / "matrix.toml", soak)
     for path in sorted((here / "scenarios").glob("[a-z]*.py")):
         importlib.import_module(f"scenarios.{path.stem}")
     return _all

@@ -2,7 +2,8 @@
 
 use crate::restart_files::RestartFiles;
 use ftd_core::report::Move;
-use ftd_core::{EpochId, Micros, Notice, Rank, Recovery, Report};
+use ftd_core::{EpochId, Micros, NodeId, Notice, Rank, Recovery, Report, Subject};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// What a report becomes.
@@ -186,13 +187,33 @@ fn restored(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
             }
             None if files.is_empty() => {
                 let none = "no complete one of the API is left, and there is no file in $FT_CHECKPOINT_DIR";
-                writeln!(out, "ftd:   restarted {group}without a checkpoint: {none}")
+                writeln!(out, "ftd:   restarted {group}without a checkpoint: {none}{}", of_nodes(recovery, here))
             }
-            None => writeln!(out, "ftd:   restarted {group}without a checkpoint of the API, with {files}"),
+            None => {
+                let of_nodes = of_nodes(recovery, here);
+                writeln!(out, "ftd:   restarted {group}without a checkpoint of the API, with {files}{of_nodes}")
+            }
         };
     }
     out.push_str(&refused(&recovery.refused));
     out
+}
+
+/// Each node has files of its own: on which one they were counted, and whose are gone.
+fn of_nodes(recovery: &Recovery, here: &Here) -> String {
+    let Here::Named(name) = here else { return String::new() };
+    let failures = recovery.episodes.iter().flat_map(|episode| episode.failures.failures());
+    let lost = failures.filter_map(|failure| match failure.subject {
+        Subject::Node(node) if failure.cause.takes_node() => Some(node),
+        _ => None,
+    });
+    let lost: BTreeSet<NodeId> = lost.collect();
+    let of_lost: Vec<String> = lost.iter().map(|node| format!("what {node} had there is lost with it")).collect();
+    [format!(" on {name}"), of_lost.join(", ")]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
 /// The restores that failed: which rank's, and why. Of many one is enough; the others are named.
@@ -211,7 +232,9 @@ fn milliseconds(from: Micros, to: Micros) -> String {
 mod tests {
     use super::*;
     use ftd_core::inventory::Stamp;
-    use ftd_core::{GroupId, NodeId, Version, WorldId};
+    use ftd_core::placement::Placement;
+    use ftd_core::report::Episode;
+    use ftd_core::{Cause, Failure, FailureSet, GroupId, Version, WorldId};
 
     fn said(stamp: Option<Stamp>, taken: bool, files: RestartFiles) -> String {
         said_of(stamp, taken, files, false)
@@ -281,6 +304,25 @@ mod tests {
         let said = block(&recovery, RestartFiles::Found(0), &Here::Named("node0".into()));
         let lines = "\nftd:   moved     rank 3 from node 1 to node 0\nftd:   moved     rank 2 from node 1 to node 2, beyond its slots (--ft-oversubscribe)\nftd:   restored";
         assert!(said.contains(lines), "{said}");
+    }
+
+    #[test]
+    fn the_block_says_whose_files_are_counted_and_whose_are_lost() {
+        let mut failures = FailureSet::new();
+        let (subject, node) = (Subject::Node(NodeId(1)), NodeId(1));
+        failures.insert(Failure { subject, node, cause: Cause::NodeSilent });
+        let (epoch, placement) = (EpochId(2), Placement::default());
+        let episodes = vec![Episode { epoch, failures, placement }];
+        let recovery = Recovery { restored: Some([(GroupId(0), None)].into()), episodes, ..nothing() };
+        let said = |files| restored(&recovery, files, &Here::Named("b".into()));
+        assert!(
+            said(RestartFiles::Found(0))
+                .ends_with("there is no file in $FT_CHECKPOINT_DIR on b; what node 1 had there is lost with it\n")
+        );
+        assert!(
+            said(RestartFiles::Found(2))
+                .ends_with("with 2 files in $FT_CHECKPOINT_DIR on b; what node 1 had there is lost with it\n")
+        );
     }
 
     #[test]
