@@ -1,5 +1,11 @@
 """Checkpoints in other nodes' memory: what a job over several nodes goes on from when nodes die."""
 
+import contextlib
+import os
+import pathlib
+import re
+import time
+
 from harness import registry
 from harness.job import check
 from harness.registry import scenario
@@ -125,6 +131,71 @@ def copy_interrupted(context, who):
         check(job.restored == [1] and COPIES in job.err, f"restored {job.restored}: {job.err}")
         for node in (nodes.nodes[0], nodes.nodes[2]):
             nodes.empty(node)
+
+
+def of_arenas(node):
+    """How much memory the arenas have that a node's agent holds, in KiB, by the rank."""
+    found = {}
+    for fd in (fd for agent in node.named("ft-agent") for fd in pathlib.Path(f"/proc/{agent}/fd").iterdir()):
+        with contextlib.suppress(FileNotFoundError):
+            if name := re.search(r"memfd:ftd-arena-(\d+)", os.readlink(fd)):
+                found[int(name[1])] = os.stat(fd).st_blocks // 2
+    return found
+
+
+@scenario("hosts-copies-given-back", cluster=True, timeout=120)
+def copies_given_back(context):
+    """A node of four dies, and its ranks go on on the last one, whose partner is another node: the memory of their copies on the partner that they had
+    before goes back when newer ones are safe, while the job runs on."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 4) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        env = {**ONE_CARD, "PLACES_KB": "1024", "PLACES_STEPS": "60", "PLACES_SLEEP": "50"}
+        job = context.ftrun(mpi, 6, program, options=["--hosts", FOUR], on=nodes.nodes[0], gates=["app.compute:3", *kept(5, range(6))], env=env)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job, range(6))
+        large = lambda: sorted(rank for rank, size in of_arenas(nodes.nodes[2]).items() if size >= 1024)
+        check(large() == [2, 3, 4, 5], f"node2 has its own arenas and those of node1: {of_arenas(nodes.nodes[2])}")
+        nodes.nodes[1].crash()
+        # It has its own, and keeps those of node0 now.
+        while {2, 3, 4, 5}.intersection(large()) != {4, 5}:
+            check(job.running(), "the memory of the copies did not go back before the job's end")
+            time.sleep(0.02)
+        check(job.running(), "the job was over before it was looked at")
+        job.expect(0)
+        check(job.restored == [5] and COPIES in job.err and "damaged" not in job.err, job.err)
+        for node in (0, 2, 3):
+            nodes.empty(nodes.nodes[node])
+
+
+@scenario("hosts-holder-dies", cluster=True, timeout=120, each=[{"when": "before"}, {"when": "meanwhile"}])
+def holder_dies(context, when):
+    """A node dies, and while its ranks' copies are brought to where they go on (or are about to be) the node dies that has them: nobody waits for them,
+    and as there is no other copy all begin from the beginning, which is said."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 4) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        env = {**ONE_CARD, "PLACES_KB": "512", "PLACES_EVERY": "5", "FT_TEST_SHIP_RATE": "524288" if when == "meanwhile" else None}
+        alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0], env={**env, "FT_TEST_SHIP_RATE": None})
+        alone.expect(0)
+        # Only the last one has room for the ranks of others, and it keeps nobody's copies but node2's.
+        mark = "" if when == "before" else ":1:mark"
+        gates = [*kept(1, range(6)), f"agent.fetches:2{mark}", "app.compute:3"]
+        job = context.ftrun(mpi, 6, program, options=["--hosts", "node0:2,node1:2,node2:2,node3:4", "--ft-heartbeat", "100ms,1500ms"], on=nodes.nodes[0], gates=gates, env=env)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job, range(6))
+        nodes.nodes[1].crash()
+        eventually(job.gate_path("agent.fetches", 2).exists, "the copy about to be brought", 30)
+        nodes.nodes[2].crash(lambda: job.go("agent.fetches", 2))
+        job.expect(0, alone.output, patience=100)
+        check(job.restored[-1:] == [None], f"restored {job.restored}: {job.err}")
+        check("restarted without a checkpoint: no complete one of the API is left" in job.err, job.err)
+        for number in (1, 2):
+            check(f"node node{number} was silent for the heartbeat time-out" in job.err, job.err)
+        for node in (0, 3):
+            nodes.empty(nodes.nodes[node])
 
 
 @scenario("hosts-keeper-restarts", cluster=True, timeout=120)

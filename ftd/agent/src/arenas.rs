@@ -329,6 +329,22 @@ impl Arenas {
             }
         }
     }
+
+    /// The memory of arenas goes back that hold nothing but what is older than this version, of ranks that are elsewhere: they have other
+    /// partners now.
+    pub fn give_back(&mut self, complete: Version, is_elsewhere: impl Fn(Rank) -> bool) {
+        for (rank, held) in self.held.iter_mut().filter(|(rank, _)| is_elsewhere(**rank)) {
+            let places = held.arena.scan();
+            if places.iter().any(|info| info.is_whole() && info.version >= complete) {
+                continue;
+            }
+            // What was only released would be read once more at the next epoch, and found damaged.
+            places.iter().for_each(|info| held.arena.discard(info.place, info.sequence));
+            held.arena.discard_free();
+            held.granted = 0;
+            self.verified.retain(|(of, _), _| of != rank);
+        }
+    }
 }
 
 /// Whether what lies in a place is what its checksum says.
@@ -420,6 +436,30 @@ fn check_one(arena: &AgentArena, place: u32) -> Result<(), ArenaError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_has_other_partners_now_takes_no_memory() {
+        let mut arenas = Arenas::new(3, Outlet::new(|_, _| true));
+        let bytes = vec![7u8; 1 << 20];
+        for (rank, versions) in [(0, [3, 4]), (1, [3, 4]), (2, [4, 5])] {
+            for version in versions {
+                let (arena, place) = arenas.place_for_copy(rank, |_| false, false).unwrap().unwrap();
+                let sequence = arena.begin_copy(place, bytes.len() as u64);
+                let file = std::fs::File::from(arena.descriptor().unwrap());
+                std::os::unix::fs::FileExt::write_all_at(&file, &bytes, arena.offset(place)).unwrap();
+                let (epoch, regions, table_check, checksum, bytes) = (1, 1, 0, 0, bytes.len() as u64);
+                arena.finish_copy(
+                    place,
+                    sequence,
+                    &Description { version, epoch, bytes, regions, table_check, checksum },
+                );
+            }
+        }
+        let taken = |arenas: &Arenas, rank| arenas.held[&rank].arena.allocated().unwrap() >> 20;
+        arenas.give_back(5, |rank| rank != 1);
+        assert_eq!([0, 1, 2].map(|rank| taken(&arenas, rank)), [0, 2, 2], "what is here, or is needed, stays");
+        assert!(arenas.held[&0].arena.scan_released().iter().all(|info| !info.is_whole()), "nobody reads it again");
+    }
 
     #[tokio::test]
     async fn no_size_that_a_rank_may_ask_for_is_granted_by_overflow() {

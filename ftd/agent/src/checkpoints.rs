@@ -349,6 +349,7 @@ impl Checkpoints {
         if let Some(partners) = &mut self.partners {
             partners.retire(version);
             partners.go_on(job, &mut self.arenas);
+            self.arenas.give_back(version, |rank| partners.is_through_with(rank));
         }
     }
 }

@@ -166,6 +166,20 @@ impl Partners {
         kept || back || checked || self.windows.values().any(|of| *of == Use::Nothing(Some((rank, place))))
     }
 
+    /// Whether a rank is on another node, and nothing of it is on its way to here or from here.
+    pub fn is_through_with(&self, rank: Rank) -> bool {
+        let comes =
+            self.keeping.contains_key(&rank) || self.later.contains_key(&rank) || self.fetching.contains_key(&rank);
+        let goes = self.lent.keys().any(|(_, lent)| *lent == rank);
+        let of_rank = |of: &Use| match of {
+            Use::Keeping(of) | Use::Lent(_, of) => *of == rank,
+            Use::Nothing(place) => place.is_none_or(|(of, _)| of == rank),
+        };
+        let moves = self.moves.values().any(|errand| matches!(errand, Errand::Back(of, _) if *of == rank));
+        let busy = comes || goes || moves || self.windows.values().any(of_rank);
+        !busy && self.home(rank).is_some_and(|home| home != self.me)
+    }
+
     /// Lets nobody at a window any more.
     pub(super) fn close(&mut self, window: Window, place: Option<(Rank, u32)>) {
         if let Some(of) = self.windows.get_mut(&window) {
