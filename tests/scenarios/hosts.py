@@ -364,6 +364,31 @@ def priority(context):
         job.wait()
 
 
+def processor(pid):
+    """Seconds of processor that a process has had."""
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()) / 1e9
+
+
+@scenario("hosts-small", cluster=True, timeout=90)
+def small(context):
+    """With one job running, `ftd` and the job's agent take less than 20 MB each on each node; what they take of a processor is printed."""
+    with Nodes(context, 2) as nodes:
+        job = nodes.sh("node0:2,node1:2", 4, "sleep 1000", ft="reinit")
+        eventually(lambda: all(len(node.named("sleep")) == 2 for node in nodes.nodes), "the ranks", 20)
+        pids = [(node.name, proc.name(pid), pid) for node in nodes.nodes for name in ("ftd", "ft-agent") for pid in node.named(name)]
+        # By then shepherds and daemon ask as seldom as they do.
+        time.sleep(5)
+        before, began = [processor(pid) for _, _, pid in pids], time.monotonic()
+        time.sleep(20)
+        took = time.monotonic() - began
+        for (node, name, pid), spent in zip(pids, before):
+            resident = int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1])
+            print(f"{node} {name}: {resident} kB resident, {100 * (processor(pid) - spent) / took:.3f} % of a processor")
+            check(resident < 20_000, f"{name} on {node} takes {resident} kB")
+        job.interrupt(signal.SIGTERM)
+        job.wait()
+
+
 @scenario("hosts-slow-reader", cluster=True, timeout=120)
 def slow_reader(context):
     """A reader of ftrun's output that stands still for longer than any network does holds the job up, and does no more; a network that is cut
