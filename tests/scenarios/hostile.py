@@ -169,3 +169,65 @@ def no_datagrams(context, size):
             for node in nodes.nodes:
                 nodes.empty(node)
                 node.run("/bin/rm", "-f", "/tmp/filter")
+
+
+# Keeps each heartbeat that comes to a card for this node; then, as soon as it is told to, sends them all to who has heard them, as they were
+# and with one bit changed, again and again.
+REPLAY = """
+import random, select, socket, sys
+own = socket.inet_aton(sys.argv[1])
+card = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x800))
+card.bind(("mpi", 0))
+kept = []
+while not select.select([sys.stdin], [], [], 0)[0]:
+    if select.select([card], [], [], 0.05)[0]:
+        packet = card.recv(2048)
+        length = (packet[0] & 15) * 4
+        if packet[9] == 17 and packet[16:20] == own and len(packet) == length + 8 + 88:
+            kept.append((int.from_bytes(packet[length + 2:length + 4], "big"), packet[length + 8:]))
+sys.stdin.readline()
+print(len(kept), flush=True)
+say = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+while not select.select([sys.stdin], [], [], 0.002)[0]:
+    for port, bytes in random.sample(kept, min(4, len(kept))):
+        at = random.randrange(len(bytes) * 8)
+        forged = bytearray(bytes)
+        forged[at // 8] ^= 1 << at % 8
+        for sent in (bytes, forged):
+            try:
+                say.sendto(sent, (sys.argv[1], port))
+            except OSError:
+                pass
+"""
+
+
+@scenario("hosts-replayed", cluster=True, timeout=90)
+def replayed(context):
+    """Heartbeats that were recorded are sent again, hundreds in a second, as they were and with one bit changed: they disturb nobody, and keep
+    no node alive: one that has lost its power is given up all the same, and the job goes on without it."""
+    with Nodes(context, 3) as nodes:
+        go = context.work / "go"
+        job = nodes.sh("node0:2,node1:1,node2:2", 3, f"echo ready; until [ -e {go} ]; do sleep 0.05; done", ft="reinit")
+        eventually(lambda: job.output.text.count("ready\n") == 3, "the ranks", 20)
+        others = [node for node in nodes.nodes if node.number != 1]
+        replays = [node.start("/usr/bin/python3", "-c", REPLAY, node.address("mpi"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                   for node in others]
+        time.sleep(3)
+        for replay in replays:
+            replay.process.stdin.write("\n")
+            replay.process.stdin.flush()
+            kept = int(replay.process.stdout.readline())
+            check(kept >= 10, f"{kept} heartbeats have come to a node in three seconds")
+        # Healthy nodes are healthy, whatever is said in their names.
+        time.sleep(2)
+        check(job.running() and "was silent" not in job.err, job.err)
+        nodes.nodes[1].power_off()
+        job.wait_err("node node1 was silent for the heartbeat time-out", 1)
+        eventually(lambda: job.output.text.count("ready\n") == 6, "the next world", 20)
+        go.touch()
+        ended(job, 0, "node node1 was silent for the heartbeat time-out")
+        for replay in replays:
+            replay.process.stdin.close()
+            replay.process.wait()
+        for node in others:
+            nodes.empty(node)
