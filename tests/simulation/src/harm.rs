@@ -172,7 +172,7 @@ fn over(setup: &Setup, begun: &[&Planned], passed: u64) -> u64 {
     }
 }
 
-fn harms(setup: &Setup, begun: &[&Planned], began: u64) -> Vec<Harm> {
+fn harms(setup: &Setup, begun: &[&Planned], began: u64, members: u32) -> Vec<Harm> {
     let mut passing: Vec<&Planned> = begun.iter().copied().filter(|planned| planned.fault.disturbs()).collect();
     passing.sort_unstable_by_key(|planned| planned.at);
     let mut crowds: Vec<Vec<&Planned>> = Vec::new();
@@ -187,7 +187,8 @@ fn harms(setup: &Setup, begun: &[&Planned], began: u64) -> Vec<Harm> {
     let each = begun.iter().map(|planned| {
         let who = match planned.fault {
             Fault::Net { barrier: Barrier::Ports { spread, .. } | Barrier::Links { spread, .. }, span }
-                if planned.at < began + setup.policy.heartbeat_period.0 && span + spread > soon(setup) =>
+                if (planned.at < began + setup.policy.heartbeat_period.0 || members <= 2)
+                    && span + spread > soon(setup) =>
             {
                 Set::All
             }
@@ -202,13 +203,14 @@ fn harms(setup: &Setup, begun: &[&Planned], began: u64) -> Vec<Harm> {
     each.chain(together).filter(|harm| harm.who != Set::Some(0)).collect()
 }
 
-/// The nodes that may be left out at this time, of a job that began then: nobody can tell that it is alone before.
-pub fn harmed(setup: &Setup, now: u64, began: u64) -> Set {
+/// The nodes that may be left out at this time, of a job that began then, nobody can tell that it is alone before, and that has so
+/// many left: the patience of two is T.
+pub fn harmed(setup: &Setup, now: u64, began: u64, members: u32) -> Set {
     if setup.weather.drop > 20 {
         return Set::All;
     }
     let begun: Vec<&Planned> = setup.faults.iter().filter(|planned| planned.at <= now).collect();
-    let last = harms(setup, &begun, began).into_iter().filter(|harm| now <= over(setup, &begun, harm.until));
+    let last = harms(setup, &begun, began, members).into_iter().filter(|harm| now <= over(setup, &begun, harm.until));
     last.fold(Set::Some(0), |all, harm| match (all, harm.who) {
         (Set::Some(some), Set::Some(more)) => Set::Some(some | more),
         _ => Set::All,
@@ -220,7 +222,7 @@ impl World {
     pub fn may_be_out(&self, node: usize) -> bool {
         let machine = &self.machines[node];
         let began = self.checks.levels.first().min(self.now);
-        !machine.alive || harmed(&self.setup, self.now, began).has(machine.place)
+        !machine.alive || harmed(&self.setup, self.now, began, self.checks.members).has(machine.place)
     }
 }
 
@@ -238,7 +240,7 @@ mod tests {
     use crate::setup::{MS, SECOND};
 
     fn after(setup: &Setup, time: u64) -> Set {
-        harmed(setup, time, 0)
+        harmed(setup, time, 0, setup.nodes)
     }
 
     #[test]

@@ -90,6 +90,8 @@ pub struct Checks {
     in_vain: BTreeSet<(EpochId, Rank, usize)>,
     pub levels: Levels,
     pub groups: Groups,
+    /// How many members the record before the newest had.
+    pub members: u32,
     /// Counts what changes of who holds what: what is looked up for one node is so for all, until then.
     pub changes: u64,
     /// What the inventories came to at so many changes.
@@ -115,6 +117,7 @@ impl Checks {
             in_vain: BTreeSet::new(),
             levels: Levels::of(sizes),
             groups,
+            members: setup.nodes,
             changes: 0,
             newest: None,
         }
@@ -264,6 +267,7 @@ impl World {
                 self.violated(Violation::LeftOut(format!("n{by} leaves n{} out in {}", node.0, record.epoch)));
             }
         }
+        self.checks.members = record.nodes.len();
     }
 
     fn one_record_per_epoch(&self, before: Option<&EpochRecord>, record: &EpochRecord) -> Result<(), Violation> {
