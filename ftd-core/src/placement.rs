@@ -14,6 +14,27 @@ pub struct Run {
     pub length: u32,
 }
 
+/// `length` ranks from `rank` on, which were placed on the slots from `was` on, and are on those from `slot` on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shift {
+    /// First rank.
+    pub rank: Rank,
+    /// Where it was, if it was anywhere.
+    pub was: Option<SlotId>,
+    /// Its slot.
+    pub slot: SlotId,
+    /// How many; never 0.
+    pub length: u32,
+}
+
+impl Shift {
+    /// Each rank: where it was, and where it is.
+    pub fn ranks(self) -> impl Iterator<Item = (Rank, Option<SlotId>, SlotId)> {
+        let was = move |at: u32| self.was.map(|was| SlotId(was.0 + at));
+        (0..self.length).map(move |at| (Rank(self.rank.0 + at), was(at), SlotId(self.slot.0 + at)))
+    }
+}
+
 /// Rank → slot for the ranks `0..world_size`, in rank order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Placement {
@@ -78,29 +99,35 @@ impl Placement {
         Placement { runs }
     }
 
-    /// The slots of the ranks that are placed otherwise than in `other`.
-    pub fn differs(&self, other: &Placement) -> Vec<SlotId> {
-        let mut slots = Vec::new();
-        let mut theirs = other.runs.iter().peekable();
+    /// The ranks that are placed otherwise than in `before`, in rank order: as many looks as there are runs, however many ranks.
+    pub fn shifts(&self, before: &Placement) -> Vec<Shift> {
+        let mut shifts = Vec::new();
+        let mut theirs = before.runs.iter().peekable();
         for run in &self.runs {
             let (mut rank, end) = (run.rank.0, run.rank.0 + run.length);
             while rank < end {
                 while theirs.peek().is_some_and(|their| their.rank.0 + their.length <= rank) {
                     theirs.next();
                 }
-                let slot = run.slot.0 + (rank - run.rank.0);
-                let (same, until) = match theirs.peek() {
-                    Some(their) => (their.slot.0 + (rank - their.rank.0) == slot, their.rank.0 + their.length),
-                    None => (false, end),
+                let slot = SlotId(run.slot.0 + (rank - run.rank.0));
+                let (was, until) = match theirs.peek() {
+                    Some(their) => (Some(SlotId(their.slot.0 + (rank - their.rank.0))), their.rank.0 + their.length),
+                    None => (None, end),
                 };
                 let until = until.min(end);
-                if !same {
-                    slots.extend((slot..slot + (until - rank)).map(SlotId));
+                if was != Some(slot) {
+                    shifts.push(Shift { rank: Rank(rank), was, slot, length: until - rank });
                 }
                 rank = until;
             }
         }
-        slots
+        shifts
+    }
+
+    /// The slots of the ranks that are placed otherwise than in `other`.
+    pub fn differs(&self, other: &Placement) -> Vec<SlotId> {
+        let slots = |shift: Shift| (shift.slot.0..shift.slot.0 + shift.length).map(SlotId);
+        self.shifts(other).into_iter().flat_map(slots).collect()
     }
 
     /// The runs, in rank order.
@@ -187,6 +214,25 @@ mod tests {
             let moves: BTreeMap<Rank, SlotId> = moves.map(|(rank, slot)| (Rank(rank), SlotId(slot))).collect();
             let expected = (0..ranks).map(Rank).filter_map(|rank| moves.get(&rank).copied().or(before.slot(rank)));
             prop_assert_eq!(before.moved(&moves), Placement::from_slots(expected));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn who_is_elsewhere_is_found_by_runs_as_one_by_one(
+            old in proptest::collection::btree_set(0u32..40, 0..24).prop_shuffle_set(),
+            new in proptest::collection::btree_set(0u32..40, 0..24).prop_shuffle_set(),
+            same in 0usize..24,
+        ) {
+            let slots = |slots: &[u32]| Placement::from_slots(slots.iter().copied().map(SlotId));
+            // They begin alike, as after a recovery.
+            let same = same.min(old.len());
+            let rest = new.iter().filter(|slot| !old[..same].contains(slot));
+            let new: Vec<u32> = old[..same].iter().chain(rest).copied().collect();
+            let (old, new) = (slots(&old), slots(&new));
+            let each = new.iter().map(|(rank, slot)| (rank, old.slot(rank), slot)).filter(|(_, was, slot)| *was != Some(*slot));
+            let found: Vec<_> = new.shifts(&old).into_iter().flat_map(Shift::ranks).collect();
+            prop_assert_eq!(found, each.collect::<Vec<_>>());
         }
     }
 

@@ -138,6 +138,11 @@ impl Agent {
         self.standstill.paused
     }
 
+    /// Whether a recovery is on its way here: something has failed, and what came of it is not told yet.
+    pub fn recovers(&self) -> bool {
+        self.telling.progress.is_some()
+    }
+
     /// The version that each group restores in this epoch, once it is known.
     pub fn choice(&self) -> Option<&Choice> {
         self.run.choice.as_ref()

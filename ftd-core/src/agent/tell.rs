@@ -6,7 +6,7 @@ use crate::blame::Phase;
 use crate::breach::Breach;
 use crate::ids::{Micros, NodeId, Rank};
 use crate::message::PeerMessage;
-use crate::placement::Placement;
+use crate::placement::{Placement, Shift};
 use crate::record::EpochRecord;
 use crate::report::{Move, Recovery, Report};
 use crate::ring;
@@ -200,7 +200,7 @@ impl Agent {
     pub(super) fn recovery(&mut self, complete: bool) -> Option<Recovery> {
         let record = self.record.as_ref()?;
         let progress = self.telling.progress.take_if(|progress| !progress.episodes.is_empty())?;
-        // One agent speaks for all, and looks at all ranks for it.
+        // One agent speaks for all.
         if record.members().next() != Some(self.me) {
             return None;
         }
@@ -229,8 +229,8 @@ impl Agent {
 /// Who is on another node than they were.
 fn moves(record: &EpochRecord, before: &Placement) -> Vec<Move> {
     let mut moved: BTreeMap<(NodeId, NodeId, bool), Vec<Rank>> = BTreeMap::new();
-    for (rank, slot) in record.placement.iter() {
-        let from = before.slot(rank).and_then(|slot| record.slots.node(slot));
+    for (rank, was, slot) in record.placement.shifts(before).into_iter().flat_map(Shift::ranks) {
+        let from = was.and_then(|slot| record.slots.node(slot));
         if let Some((from, to)) = from.zip(record.slots.node(slot)).filter(|(from, to)| from != to) {
             moved.entry((from, to, slot.is_beyond())).or_default().push(rank);
         }
