@@ -1,7 +1,8 @@
 //! What the agents did since the counting began.
 
+use super::costs::{Costs, Each, median};
+use super::table::Column;
 use super::tape::{Tape, Took};
-use super::{Costs, Each};
 use crate::driver;
 use crate::node::Machine;
 use ftd_core::{Effect, Event, Micros, PeerMessage};
@@ -66,26 +67,59 @@ impl Meter {
         }
     }
 
-    /// What all of it cost.
+    /// What all of it cost, but for processor time.
     pub fn costs(&self) -> Costs {
-        let each = |of: fn(&Count) -> f64| Each::of(self.counts.iter().map(of));
-        let spent: BTreeMap<usize, Took> = self.tapes.iter().map(|(node, tape)| (*node, tape.replay())).collect();
-        let ms = |of: fn(&Took) -> Duration| {
-            let ms = |took| of(took).as_secs_f64() * 1e3;
-            let mean = Each::of(self.drawn.iter().filter_map(|node| spent.get(node).map(ms))).mean;
-            Each { mean, most: Each::of(spent.values().map(ms)).most }
-        };
-        Costs {
-            messages: each(|count| count.messages as f64),
-            beats: each(|count| count.beats as f64),
-            kilobytes: each(|count| count.bytes as f64 / 1e3),
-            longest: each(|count| count.longest as f64 / 1e3),
-            records: each(|count| count.records as f64 / 1e3),
-            requests: each(|count| count.requests as f64),
-            processor: ms(|took| took.others),
-            planning: ms(|took| took.planning),
-            ..Costs::default()
+        let mut costs = Costs::default();
+        type Reads = fn(&Count) -> f64;
+        let columns: [(Column, Reads); 6] = [
+            (Column::Messages, |count| count.messages as f64),
+            (Column::Beats, |count| count.beats as f64),
+            (Column::Kilobytes, |count| count.bytes as f64 / 1e3),
+            (Column::Longest, |count| count.longest as f64 / 1e3),
+            (Column::Records, |count| count.records as f64 / 1e3),
+            (Column::Requests, |count| count.requests as f64),
+        ];
+        for (column, of) in columns {
+            costs.put(column, Each::of(self.counts.iter().map(of)));
         }
+        costs
+    }
+
+    /// The tapes, to be played.
+    pub fn tapes(self) -> Tapes {
+        let played = self.tapes.keys().map(|node| (*node, Vec::new())).collect();
+        Tapes { tapes: self.tapes, drawn: self.drawn, played }
+    }
+}
+
+/// Tapes of some agents, and what playing them took.
+#[derive(Debug, Default)]
+pub struct Tapes {
+    tapes: BTreeMap<usize, Tape>,
+    drawn: Vec<usize>,
+    played: BTreeMap<usize, Vec<Took>>,
+}
+
+impl Tapes {
+    /// Plays each once.
+    pub fn play(&mut self) {
+        for (node, tape) in &self.tapes {
+            self.played.entry(*node).or_default().push(tape.once());
+        }
+    }
+
+    /// What it took, of each tape the median.
+    pub fn took(&self, costs: &mut Costs) {
+        let ms = |of: fn(&Took) -> Duration| {
+            let each = |(node, played): (&usize, &Vec<Took>)| {
+                (*node, median(played.iter().map(|took| of(took).as_secs_f64() * 1e3)))
+            };
+            let spent: BTreeMap<usize, f64> = self.played.iter().map(each).collect();
+            let mean = Each::of(self.drawn.iter().filter_map(|node| spent.get(node).copied())).mean;
+            Each { mean, most: Each::of(spent.into_values()).most }
+        };
+        costs.put(Column::Processor, ms(|took| took.others));
+        costs.put(Column::Planning, ms(|took| took.planning));
     }
 }
 

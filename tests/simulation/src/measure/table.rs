@@ -4,13 +4,15 @@ use super::{Case, Costs, Each, Size};
 use std::fmt;
 
 /// A column of the table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {
-    /// Simulated time.
+    /// Simulated time from the failure (of a cut: from its end) until all ranks compute.
     Time,
-    /// Messages without heartbeats.
+    /// … until every agent knows that, and people are told.
+    Told,
+    /// Messages without heartbeats and what answers them.
     Messages,
-    /// Heartbeats.
+    /// Heartbeats, and what answers them.
     Beats,
     /// Bytes without records.
     Kilobytes,
@@ -32,8 +34,9 @@ pub enum Column {
 
 impl Column {
     /// All of them.
-    pub const ALL: [Column; 11] = [
+    pub const ALL: [Column; 12] = [
         Column::Time,
+        Column::Told,
         Column::Messages,
         Column::Beats,
         Column::Kilobytes,
@@ -49,6 +52,7 @@ impl Column {
     fn title(self) -> &'static str {
         match self {
             Column::Time => "ms until all compute",
+            Column::Told => "ms until people are told",
             Column::Messages => "messages",
             Column::Beats => "heartbeats",
             Column::Kilobytes => "kB",
@@ -67,33 +71,20 @@ impl Column {
         !matches!(self, Column::Records | Column::Record | Column::Planning)
     }
 
-    /// What it says.
-    pub fn of(self, costs: &Costs) -> Each {
-        let alone = |value| Each { mean: value, most: value };
-        match self {
-            Column::Time => alone(costs.time),
-            Column::Messages => costs.messages,
-            Column::Beats => costs.beats,
-            Column::Kilobytes => costs.kilobytes,
-            Column::Longest => costs.longest,
-            Column::Records => costs.records,
-            Column::Requests => costs.requests,
-            Column::Processor => costs.processor,
-            Column::Planning => costs.planning,
-            Column::Memory => costs.memory,
-            Column::Record => alone(costs.record),
-        }
+    /// It is taken by a clock, and not counted.
+    pub fn is_timed(self) -> bool {
+        matches!(self, Column::Processor | Column::Planning)
     }
 
     fn cell(self, costs: &Costs) -> String {
-        let Each { mean, most } = self.of(costs);
+        let Each { mean, most } = costs.of(self);
         let number = |value: f64| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.0}") };
         if self.is_alone() { number(mean) } else { format!("{} ({})", number(mean), number(most)) }
     }
 
     /// One value for all nodes.
     fn is_alone(self) -> bool {
-        matches!(self, Column::Time | Column::Record)
+        matches!(self, Column::Time | Column::Told | Column::Record)
     }
 }
 
@@ -112,19 +103,24 @@ impl Table {
         }
     }
 
-    /// Of these columns those that grow faster from the smallest to the largest cluster than the logarithm of the number of nodes:
-    /// on the average, or for the node that pays most.
-    pub fn too_fast(&self, columns: &[Column]) -> Vec<String> {
+    /// The columns that grow faster from one cluster to the next larger one than the logarithm of the number of nodes: on the
+    /// average, or for the node that pays most.
+    pub fn too_fast(&self, columns: impl Fn(Column) -> bool) -> Vec<String> {
         let mut found = Vec::new();
-        for (case, rows) in &self.rows {
-            let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
+        let steps = self.rows.iter().flat_map(|(case, rows)| rows.windows(2).map(move |step| (case, step)));
+        for (case, step) in steps {
+            let [first, last] = [&step[0], &step[1]];
             let bound = logarithms(first.0, last.0);
-            for column in columns.iter().filter(|column| column.is_bound()) {
-                let Each { mean, most } = growth(*column, &first.1, &last.1);
+            for column in Column::ALL.into_iter().filter(|column| column.is_bound() && columns(*column)) {
+                let Each { mean, most } = growth(column, &first.1, &last.1);
                 if mean.max(most) > bound {
-                    let title = column.title();
                     found.push(format!(
-                        "{case}: {title} grow by {mean:.2} ({most:.2} for the node that pays most), the logarithm of n by {bound:.2}"
+                        "{case}, from {} to {} nodes of {} slots: {} grow by {mean:.2} ({most:.2} for the node that pays most), the \
+                         logarithm of n by {bound:.2}",
+                        first.0.nodes,
+                        last.0.nodes,
+                        last.0.slots,
+                        column.title()
                     ));
                 }
             }
@@ -135,7 +131,7 @@ impl Table {
 
 /// By how much a column grows.
 fn growth(column: Column, first: &Costs, last: &Costs) -> Each {
-    let (first, last) = (column.of(first), column.of(last));
+    let (first, last) = (first.of(column), last.of(column));
     let times = |first: f64, last: f64| if first == last { 1.0 } else { last / first };
     Each { mean: times(first.mean, last.mean), most: times(first.most, last.most) }
 }
@@ -155,14 +151,20 @@ impl fmt::Display for Table {
                 let cells: Vec<String> = Column::ALL.into_iter().map(|column| column.cell(costs)).collect();
                 writeln!(f, "| {case} | {nodes} × {slots} | {} |", cells.join(" | "))?;
             }
-            let (Some(first), Some(last)) = (rows.first(), rows.last()) else { continue };
-            if first.0.nodes < last.0.nodes {
+            for step in rows.windows(2) {
+                let [first, last] = [&step[0], &step[1]];
                 let grows = |column: Column| {
                     let Each { mean, most } = growth(column, &first.1, &last.1);
                     if column.is_alone() { format!("×{mean:.2}") } else { format!("×{mean:.2} (×{most:.2})") }
                 };
                 let cells: Vec<String> = Column::ALL.into_iter().map(grows).collect();
-                writeln!(f, "| | growth; log n ×{:.2} | {} |", logarithms(first.0, last.0), cells.join(" | "))?;
+                writeln!(
+                    f,
+                    "| | {} growth; log n ×{:.2} | {} |",
+                    last.0.nodes,
+                    logarithms(first.0, last.0),
+                    cells.join(" | ")
+                )?;
             }
         }
         Ok(())

@@ -5,9 +5,6 @@ use ftd_core::{Agent, Effect, Event, Micros};
 use std::hint::black_box;
 use std::time::Duration;
 
-/// The least of so many counts: nothing else that runs on this machine makes a step quicker.
-const TIMES: usize = 7;
-
 /// One agent, and what it was told since.
 #[derive(Debug)]
 pub struct Tape {
@@ -46,13 +43,7 @@ impl Tape {
     }
 
     /// How long the agent takes for all of it.
-    pub fn replay(&self) -> Took {
-        let all: Vec<Took> = (0..TIMES).map(|_| self.once()).collect();
-        let least = |of: fn(&Took) -> Duration| all.iter().map(of).min().unwrap_or_default();
-        Took { planning: least(|took| took.planning), others: least(|took| took.others) }
-    }
-
-    fn once(&self) -> Took {
+    pub fn once(&self) -> Took {
         let (mut agent, told) = (self.agent.clone(), self.told.clone());
         let mut planned = self.planned.iter().peekable();
         let (mut planning, mut effects) = (Duration::ZERO, 0);
@@ -73,7 +64,7 @@ impl Tape {
 }
 
 /// What this thread has had of a processor: others who run on it meanwhile do not count.
-fn processor_time() -> Duration {
+pub fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)
 }
