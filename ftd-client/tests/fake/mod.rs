@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How the agent behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +37,8 @@ pub struct FakeAgent {
     pub manner: Arc<Mutex<Manner>>,
     pub restarted: Arc<Mutex<bool>>,
     pub log: Arc<Mutex<Vec<ToAgent>>>,
+    /// One for each connection that was taken and is not read to its end, besides this one.
+    served: Arc<()>,
 }
 
 impl FakeAgent {
@@ -50,16 +52,22 @@ impl FakeAgent {
             manner: Arc::new(Mutex::new(Manner::Good)),
             restarted: Arc::default(),
             log: Arc::default(),
+            served: Arc::default(),
         };
         let (arena, manner) = (agent.arena.clone(), agent.manner.clone());
         std::thread::spawn(move || finish(&arena, &manner));
         let (arena, manner) = (agent.arena.clone(), agent.manner.clone());
         let (restarted, log) = (agent.restarted.clone(), agent.log.clone());
+        let served = Arc::downgrade(&agent.served);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
+                let served = served.upgrade();
                 let (arena, manner) = (arena.clone(), *manner.lock().unwrap());
                 let (restarted, log) = (*restarted.lock().unwrap(), log.clone());
-                std::thread::spawn(move || serve(stream.unwrap(), &arena, manner, restarted, &log));
+                std::thread::spawn(move || {
+                    serve(stream.unwrap(), &arena, manner, restarted, &log);
+                    drop(served);
+                });
             }
         });
         agent
@@ -77,8 +85,13 @@ impl FakeAgent {
         *self.restarted.lock().unwrap() = true;
     }
 
-    /// Messages since the last call.
+    /// Messages since the last call, of programs that have ended: whatever they had sent has been read.
     pub fn messages(&self) -> Vec<ToAgent> {
+        let since = Instant::now();
+        while Arc::strong_count(&self.served) > 1 {
+            assert!(since.elapsed() < Duration::from_secs(30), "somebody who has ended still holds a connection");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::mem::take(&mut self.log.lock().unwrap())
     }
 
