@@ -43,7 +43,8 @@ impl Crowd {
             load.beyond += u32::from(slot.is_beyond());
         }
         loads.retain(|node, _| takes(*node));
-        let order = loads.iter().map(|(node, load)| (load.with_one_more(), *node));
+        let numbered = |(node, load): &(&NodeId, &Load)| SlotId::beyond(**node, load.beyond).is_some();
+        let order = loads.iter().filter(numbered).map(|(node, load)| (load.with_one_more(), *node));
         let order = order.collect::<BTreeSet<_>>().into_iter().take(MOST_NODES).collect();
         Crowd { loads, order }
     }

@@ -477,8 +477,8 @@ fn place(
         }
     }
     moved.values().for_each(|slot| next.slots.set(*slot, SlotState::Active));
-    // A slot whose shepherd died can be had anew on its own node.
-    if policy.oversubscribe && !missing.is_empty() && missing.iter().all(|(node, _)| !next.is_member(*node)) {
+    // Where nothing but shepherds has died their slots can be had anew on their own nodes.
+    if policy.oversubscribe && missing.iter().any(|(node, _)| !next.is_member(*node)) {
         let mut crowd = Crowd::of(&next.slots, |node| next.is_member(node) && !unfit.contains(&node));
         missing.retain(|(_, rank)| {
             let Some(more) = crowd.grow() else { return true };

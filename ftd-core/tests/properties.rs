@@ -121,6 +121,34 @@ proptest! {
     }
 
     #[test]
+    fn beyond_slots_the_ranks_of_a_lost_node_have_a_place(
+        (record, failures) in record().prop_flat_map(|record| { let set = failures(&record); (Just(record), set) })
+    ) {
+        let policy = Policy { oversubscribe: true, ..Policy::default() };
+        let concerns = relevant(&record, &failures);
+        let lost: BTreeSet<NodeId> = (concerns.failures().iter().filter(|failure| failure.cause.takes_node()))
+            .filter_map(|failure| match failure.subject { Subject::Node(node) => Some(node), _ => None })
+            .collect();
+        let moves: usize = lost.iter().map(|node| record.ranks_on(*node).len()).sum();
+        let dead = |slot: SlotId| concerns.failures().iter().any(|failure| failure.subject == Subject::Slot(slot));
+        let free = |entry: &SlotEntry| entry.state == SlotState::Parked && !lost.contains(&entry.node) && !dead(entry.slot);
+        let room = record.slots.iter().filter(free).count();
+        match plan(&record, &failures, &Cluster::default(), &policy) {
+            Ok(next) => {
+                prop_assert_eq!(next.check(), Ok(()));
+                let placed: BTreeSet<SlotId> = next.placement.iter().map(|(_, slot)| slot).collect();
+                prop_assert_eq!(placed.len() as u32, record.world_size);
+                prop_assert!(placed.iter().all(|slot| next.is_member(next.slots.node(*slot).unwrap())));
+                let beyond = placed.iter().any(|slot| slot.is_beyond());
+                prop_assert!(moves > 0 || !beyond, "a slot whose shepherd has died is had anew on its node");
+            }
+            // What is missing then is the place of a rank whose shepherd died, on a node that lives.
+            Err(Unrecoverable::NoSlot { .. }) => prop_assert!(moves <= room || lost.len() as u32 == record.nodes.len()),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
     fn the_order_in_which_failures_become_known_does_not_matter(
         (record, list) in record().prop_flat_map(|record| {
             let sets = vec(failures(&record), 2..4);
