@@ -55,7 +55,9 @@ pub fn launch(
             notebooks.display()
         ));
     }
-    rooms.job.tell(&ToLauncher::Input { here: processes.iter().any(|(process, _)| process.rank.0 == 0) });
+    rooms
+        .job
+        .tell(&ToLauncher::Input { world: number, here: processes.iter().any(|(process, _)| process.rank.0 == 0) });
     let starts = starts(rooms, World::new(number, epoch, layout), processes);
     nodes::begin(rooms, number);
     if parked {

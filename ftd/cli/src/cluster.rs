@@ -553,8 +553,8 @@ impl Above<'_> {
                 self.output.announce(epoch, text);
                 self.tell(None, Order::Announced(epoch));
             }
-            FromPart::Room(room) => {
-                self.input.room(node, room);
+            FromPart::Room { world, bytes } => {
+                self.input.room(node, world, bytes);
                 while let Some(kept) = self.input.next_kept() {
                     self.feed(Some(kept));
                 }

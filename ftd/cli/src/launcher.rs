@@ -678,7 +678,7 @@ impl Launcher {
                 let slot = self.own_slot();
                 self.add_slot(slot);
             }
-            ToLauncher::Input { here } => self.input.is_read_here(here),
+            ToLauncher::Input { world, here } => self.input.is_read_here(here.then_some(world)),
             ToLauncher::MakeSlot { slot } => self.add_slot(slot),
             ToLauncher::Drain { world } => {
                 let now = job_time::now();

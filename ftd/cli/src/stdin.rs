@@ -1,6 +1,7 @@
 //! The job's standard input. Rank 0 of every world reads it from its first byte: a regular file is opened again, anything
 //! else is kept in a spool.
 
+use ft_wire::World;
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Whence, lseek};
 use std::collections::BTreeMap;
@@ -54,8 +55,8 @@ pub struct Spool {
 struct Fed {
     /// So many bytes in all it may send.
     told: u64,
-    /// Rank 0 is here.
-    here: bool,
+    /// The world in which rank 0 is here.
+    here: Option<World>,
     /// That is to be said, whether there is more room or not: it may have been elsewhere meanwhile.
     news: bool,
 }
@@ -108,10 +109,10 @@ impl Input {
         Ok(Input::Spool(Spool::new(Terminal::default(), Some(Fed::default()))?))
     }
 
-    /// A world begins, with its rank 0 here or elsewhere.
-    pub fn is_read_here(&mut self, here: bool) {
+    /// A world begins: its number, where its rank 0 is here.
+    pub fn is_read_here(&mut self, here: Option<World>) {
         if let Input::Spool(Spool { fed: Some(fed), .. }) = self {
-            (fed.here, fed.news) = (here, here);
+            (fed.here, fed.news) = (here, here.is_some());
         }
     }
 
@@ -124,18 +125,19 @@ impl Input {
         }
     }
 
-    /// So many bytes may come from another node in all, if that is news.
-    pub fn room(&mut self) -> Option<u64> {
+    /// In which world so many bytes may come from another node in all, if that is news.
+    pub fn room(&mut self) -> Option<(World, u64)> {
         let Input::Spool(spool) = self else { return None };
         let room = spool.taken() + AHEAD_FROM_FAR;
-        let fed = spool.fed.as_mut().filter(|fed| fed.here && !spool.ended)?;
+        let fed = spool.fed.as_mut().filter(|_| !spool.ended)?;
+        let world = fed.here?;
         let news = std::mem::take(&mut fed.news);
         if room >= fed.told + STEP {
             fed.told = room;
         } else if !news {
             return None;
         }
-        Some(fed.told)
+        Some((world, fed.told))
     }
 
     /// The descriptor that shepherds need, and their options for it.
@@ -164,7 +166,7 @@ impl Input {
         // Who sends waits for a word when all that was allowed is here.
         let full = |spool: &Spool| match &spool.fed {
             None => !spool.has_room(),
-            Some(fed) => fed.here && spool.length + STEP > fed.told,
+            Some(fed) => fed.here.is_some() && spool.length + STEP > fed.told,
         };
         matches!(self, Input::Spool(spool) if !spool.ended && full(spool))
     }
@@ -273,8 +275,9 @@ pub struct Relay {
     terminal: Terminal,
     /// By the nodes' numbers; one that rank 0 has left may have it again.
     readers: BTreeMap<u32, Reader>,
-    /// Where rank 0 is.
+    /// Where rank 0 is, in the newest world of which that is known.
     reader: Option<u32>,
+    world: World,
     /// What is to be said of it.
     trouble: Option<String>,
 }
@@ -320,12 +323,15 @@ impl Relay {
 
     fn of(kept: Kept, terminal: Terminal) -> Relay {
         let (readers, reader) = (BTreeMap::new(), None);
-        Relay { kept, read: 0, ended: false, terminal, readers, reader, trouble: None }
+        Relay { kept, read: 0, ended: false, terminal, readers, reader, world: 0, trouble: None }
     }
 
-    /// Rank 0 is on that node, and so much may be sent there in all.
-    pub fn room(&mut self, node: u32, room: u64) {
-        self.reader = Some(node);
+    /// Rank 0 of that world is on that node, and so much may be sent there in all. Words of two nodes come in any order.
+    pub fn room(&mut self, node: u32, world: World, room: u64) {
+        if world < self.world {
+            return;
+        }
+        (self.reader, self.world) = (Some(node), world);
         let reader = self.readers.entry(node).or_default();
         reader.room = reader.room.max(room);
     }
@@ -469,10 +475,10 @@ mod tests {
     fn who_sends_from_another_node_is_told_of_room_as_ranks_take() {
         let mut input = Input::fed().unwrap();
         assert!(input.room().is_none() && !input.waits_for_room(), "rank 0 is elsewhere");
-        input.is_read_here(true);
-        assert_eq!((input.room(), input.room()), (Some(AHEAD_FROM_FAR), None));
-        input.is_read_here(true);
-        assert_eq!((input.room(), input.room()), (Some(AHEAD_FROM_FAR), None), "it is here again");
+        input.is_read_here(Some(1));
+        assert_eq!((input.room(), input.room()), (Some((1, AHEAD_FROM_FAR)), None));
+        input.is_read_here(Some(2));
+        assert_eq!((input.room(), input.room()), (Some((2, AHEAD_FROM_FAR)), None), "it is here again");
         assert!(!input.wants_to_read() && !input.waits_for_room());
         for _ in 0..AHEAD_FROM_FAR / STEP {
             input.feed(Some(&vec![b'x'; STEP as usize]));
@@ -480,7 +486,7 @@ mod tests {
         assert!(input.room().is_none() && input.waits_for_room());
         let Input::Spool(spool) = &input else { panic!() };
         spool.memory.write_all_at(&(3 * STEP).to_le_bytes(), TAKEN_AT).unwrap();
-        assert_eq!(input.room(), Some(AHEAD_FROM_FAR + 3 * STEP));
+        assert_eq!(input.room(), Some((2, AHEAD_FROM_FAR + 3 * STEP)));
         assert!(!input.waits_for_room());
         input.feed(None);
         assert!(input.room().is_none() && !input.waits_for_room());
@@ -502,10 +508,10 @@ mod tests {
     fn a_relay_sends_what_there_is_room_for() {
         let mut relay = Relay::of(Kept::Nowhere, Terminal::default());
         assert!(!relay.wants_to_read());
-        relay.room(3, 10);
+        relay.room(3, 1, 10);
         assert_eq!(relay.take(&mut b"0123456789abc".as_slice()), Some((3, Some(b"0123456789".to_vec()))));
         assert!(!relay.wants_to_read());
-        relay.room(3, 20);
+        relay.room(3, 1, 20);
         assert_eq!(relay.take(&mut b"abc".as_slice()), Some((3, Some(b"abc".to_vec()))));
         assert_eq!(relay.take(&mut io::empty()), Some((3, None)));
         assert!(!relay.wants_to_read() && relay.next_kept().is_none());
@@ -528,17 +534,19 @@ mod tests {
     fn where_rank_0_has_gone_all_is_sent_again() {
         let memory = File::from(ft_sys::memory::create_memfd("test", 0).unwrap());
         let mut relay = Relay::of(Kept::Memory(memory), Terminal::default());
-        relay.room(0, 8);
+        relay.room(0, 1, 8);
         assert_eq!(relay.take(&mut b"abcdefgh".as_slice()), Some((0, Some(b"abcdefgh".to_vec()))));
-        relay.room(2, 3);
+        relay.room(2, 2, 3);
         assert!(!relay.wants_to_read(), "what was read comes first");
         assert_eq!(replayed(&mut relay, 2), (b"abc".to_vec(), false));
-        relay.room(2, 20);
+        relay.room(2, 2, 20);
+        // It was under way from where rank 0 was.
+        relay.room(0, 1, 16);
         assert_eq!(replayed(&mut relay, 2), (b"defgh".to_vec(), false));
         assert_eq!(relay.take(&mut b"ij".as_slice()), Some((2, Some(b"ij".to_vec()))));
         assert_eq!(relay.take(&mut io::empty()), Some((2, None)));
         // Where it was before there is what was sent there.
-        relay.room(0, 20);
+        relay.room(0, 3, 20);
         assert_eq!(replayed(&mut relay, 0), (b"ij".to_vec(), true));
         assert_eq!(replayed(&mut relay, 0), (Vec::new(), false), "the end is told once");
     }
@@ -549,7 +557,7 @@ mod tests {
         memory.write_all_at(b"--abc", 0).unwrap();
         let mut relay = Relay::of(Kept::File(memory, 2), Terminal::default());
         for node in [1, 4] {
-            relay.room(node, 100);
+            relay.room(node, 1, 100);
             let replayed = replayed(&mut relay, node);
             match node {
                 1 => assert_eq!(relay.take(&mut io::empty()), Some((1, Some(b"abc".to_vec())))),
@@ -562,7 +570,7 @@ mod tests {
     #[test]
     fn what_a_relay_cannot_keep_ends_it() {
         let mut relay = Relay::of(Kept::Memory(File::open("/dev/null").unwrap()), Terminal::default());
-        relay.room(0, 8);
+        relay.room(0, 1, 8);
         assert_eq!(relay.take(&mut b"abc".as_slice()), Some((0, None)));
         assert!(relay.trouble().is_some_and(|said| said.starts_with("standard input beyond 0 bytes cannot be kept: ")));
         assert!(relay.trouble().is_none() && !relay.wants_to_read());

@@ -137,6 +137,8 @@ pub enum ToLauncher {
     NeedSlot,
     /// A world begins, with its rank 0, which reads the job's standard input, here or elsewhere.
     Input {
+        /// Its number.
+        world: World,
         /// Here.
         here: bool,
     },

@@ -2,7 +2,7 @@
 //! back. The daemons start the parts and pass on what both ends say.
 
 use crate::cluster::{Cluster, ClusterNode};
-use crate::{Epoch, Slot, path};
+use crate::{Epoch, Slot, World, path};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -285,8 +285,13 @@ pub enum FromPart {
         /// Lines for standard error.
         text: String,
     },
-    /// So many bytes of standard input may be sent in all.
-    Room(u64),
+    /// Rank 0 is here, and so many bytes of standard input may be sent in all.
+    Room {
+        /// The world in which it is here: of nodes that say so the one with the newest is right.
+        world: World,
+        /// How many.
+        bytes: u64,
+    },
     /// Nothing is left of the job on this node. The last word.
     Ended {
         /// The exit status.

@@ -63,9 +63,9 @@ impl Launcher {
     pub(super) fn tell_room(&mut self) {
         if self.part.is_some()
             && self.ending.is_none()
-            && let Some(room) = self.input.room()
+            && let Some((world, bytes)) = self.input.room()
         {
-            self.output.send(&FromPart::Room(room));
+            self.output.send(&FromPart::Room { world, bytes });
         }
     }
 }
