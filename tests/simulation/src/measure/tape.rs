@@ -58,7 +58,7 @@ impl Tape {
             }
         }
         let others = processor_time() - began - planning;
-        debug_assert_eq!(effects, self.effects, "an agent did something else when it was told the same");
+        assert_eq!(effects, self.effects, "an agent did something else when it was told the same");
         Took { planning, others }
     }
 }
