@@ -93,7 +93,7 @@ impl Driver {
             reported: EpochId(before.reported),
             speaks_mpi: before.mpi,
         });
-        let filtered = Filtered::new(before.is_none());
+        let filtered = Filtered::new(before.is_none(), Instant::now());
         let config = config::job_config(&spec)?;
         let nodes = config.nodes.len() as usize;
         let time = Time::of(nodes);
@@ -166,7 +166,7 @@ impl Driver {
         while let Some(event) = self.next_event() {
             tracing::debug!(?event, "event");
             if let Event::Message { from, message } = &event {
-                self.filtered.hears(*from, message, Instant::now());
+                self.filtered.hears(*from, message);
             }
             let effects = self.core.step(self.time.now(), event);
             self.rooms.job.over = self.core.stage() == Stage::Ending;
@@ -192,26 +192,31 @@ impl Driver {
     fn adopt(&mut self) {
         let Some(record) = self.core.record().filter(|record| record.epoch != self.adopted) else { return };
         self.adopted = record.epoch;
+        self.filtered.adopted(Instant::now());
         self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
         self.rooms.ways.iter().for_each(|ways| ways.adopt(&record.nodes));
     }
 
     /// Before the first world is released: whether a packet filter keeps heartbeats back. Then the job does not begin.
     fn look_for_filter(&mut self) {
+        if self.filtered.is_over() || self.rooms.between.is_none() {
+            return;
+        }
         let Some(record) = self.core.record().filter(|record| record.epoch == EpochId(1)) else { return };
         let observed = ring::observed(&record.nodes, self.me, record.terms.observers as usize);
         let Some(node) = self.filtered.found(&observed, record.terms.timeout, Instant::now()) else { return };
         let Rooms { job, worlds, between, .. } = &mut self.rooms;
+        // A spare node leaves it to the others, which see it, too.
         let process = worlds.newest().and_then(|world| worlds.running(world)).and_then(|world| world.first());
+        let Some(process) = process else { return };
+        self.filtered.over();
         let port = between.as_ref().map_or(0, Between::port);
         let reason = format!(
             "no heartbeat (UDP) of {node} comes to {}, though TCP does: does a packet filter between the nodes keep UDP back? They have \
              whatever port is free (here {port}; net.ipv4.ip_local_port_range)",
             self.me
         );
-        process.into_iter().for_each(|process| {
-            job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
-        });
+        job.report(Event::StartFailed { process, reason, status: 1 });
     }
 
     fn take(&mut self, input: Input) {
