@@ -2,9 +2,9 @@
 //! nowhere else.
 //!
 //! Others notice what goes into it, and call [`fail`](Agent::fail): `deaths` and `holds`, for whose a death is ([`blame`](crate::blame)),
-//! `incomplete`, `fetch`, `intake`, `execute`, `silence` and `agree` (this node's own). The [planner](crate::plan) takes the set as it is:
-//! it lists the first eight of the ends that are nobody's fault and counts the others, and brings causes that became known after an
-//! agreement into the record's history.
+//! `incomplete`, `fetch`, `intake`, `execute`, `silence` and `agree` (this node's own). The [planner](crate::plan) leaves out what the
+//! record knows already, lists the first eight of the ends that are nobody's fault and counts the others, and brings causes that became
+//! known after an agreement into the record's history.
 //!
 //! What is known of its own node, and nobody else may know ([`fail`](Agent::fail)), waits in the batch until the window for what
 //! belongs to it is over and the node's processes have been looked at. Nodes that are to be given up come from the

@@ -79,6 +79,7 @@ impl Watch {
 
     /// Takes in what happens until the job is over.
     fn attend(&self, events: &OwnedFd) {
+        ft_sys::priority::put_back();
         let mut timeout = PollTimeout::NONE;
         let opened = lock(&self.directory).opened();
         // Until then it does not matter that files are opened.
