@@ -8,7 +8,7 @@ use ft_arena::{AgentArena, ArenaError, PlaceInfo, PlaceState};
 use ft_sys::behind::Behind;
 use ft_sys::death::{wait_any, wake};
 use ft_wire::Rank;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -76,6 +76,7 @@ fn watch(shared: &Shared, hashed: &Outlet<Hashed>, pool: &tokio::runtime::Handle
     let _behind = Behind::begin();
     // The newest commit of each rank whose checksum is made or on its way.
     let mut newest: BTreeMap<Rank, u64> = BTreeMap::new();
+    let mut orders: BTreeMap<Rank, Arc<Order>> = BTreeMap::new();
     loop {
         let seen = shared.changes.load(Ordering::SeqCst);
         let arenas = lock(shared).clone();
@@ -83,12 +84,16 @@ fn watch(shared: &Shared, hashed: &Outlet<Hashed>, pool: &tokio::runtime::Handle
         for (rank, arena) in &arenas {
             words.push((arena.commits(), arena.commits().load(Ordering::Acquire)));
             let newest = newest.entry(*rank).or_default();
-            let fresh =
-                arena.scan().into_iter().filter(|info| info.state == PlaceState::Copied && info.sequence > *newest);
+            let scanned = arena.scan().into_iter();
+            let mut fresh: Vec<PlaceInfo> =
+                scanned.filter(|info| info.state == PlaceState::Copied && info.sequence > *newest).collect();
+            fresh.sort_by_key(|info| info.sequence);
             let mut last = *newest;
             for info in fresh {
-                last = last.max(info.sequence);
-                hash(*rank, arena.clone(), info.place, hashed.clone(), pool);
+                last = info.sequence;
+                let order = orders.entry(*rank).or_default();
+                order.next.lock().unwrap_or_else(PoisonError::into_inner).push_back(info.place);
+                hash(*rank, arena.clone(), order.clone(), hashed.clone(), pool);
             }
             *newest = last;
         }
@@ -99,9 +104,22 @@ fn watch(shared: &Shared, hashed: &Outlet<Hashed>, pool: &tokio::runtime::Handle
     }
 }
 
-fn hash(rank: Rank, arena: Arc<AgentArena>, place: u32, hashed: Outlet<Hashed>, pool: &tokio::runtime::Handle) {
+/// In which order a rank's commits have their checksums made: that of the commits, on whichever thread.
+#[derive(Debug, Default)]
+struct Order {
+    /// Held while one is made.
+    turn: Mutex<()>,
+    /// The places whose turn comes.
+    next: Mutex<VecDeque<u32>>,
+}
+
+fn hash(rank: Rank, arena: Arc<AgentArena>, order: Arc<Order>, hashed: Outlet<Hashed>, pool: &tokio::runtime::Handle) {
     pool.spawn_blocking(move || {
         let _behind = Behind::begin();
-        hashed.send(Hashed { rank, result: arena.hash(place) });
+        let _turn = order.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = order.next.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        if let Some(place) = next {
+            hashed.send(Hashed { rank, result: arena.hash(place) });
+        }
     });
 }
