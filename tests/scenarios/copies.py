@@ -14,9 +14,10 @@ from .hosts import ONE_CARD, Nodes
 from .processes import eventually
 
 
-def kept(count, ranks=range(4)):
-    """Gates that are passed when so many versions of each rank have come to a partner."""
-    return [f"agent.kept:{rank}:{count}:mark" for rank in ranks]
+def kept(version, ranks=range(4)):
+    """Gates that are passed when that version of each rank, or a newer one, has come to a partner. (Not how many have: one may be
+    given up on its way, for a newer one.)"""
+    return [f"agent.kept:{rank}:{version}:mark" for rank in ranks]
 
 
 def wait_kept(job, ranks=range(4)):

@@ -87,7 +87,7 @@ class Trial:
         """Starts the job."""
         each = self.failure.per_node
         hosts = [f"{node.name}:{each}" for node in self.nodes.nodes[:-1]] + [f"{self.nodes.nodes[-1].name}:{each + ROOM}"]
-        gates = [*self.failure.gates, *kept(NTH, range(self.size))]
+        gates = [*self.failure.gates, *kept(PLACE, range(self.size))]
         options = ["--hosts", ",".join(hosts), "--ft-heartbeat", f"100ms,{TIME_OUT * 1000:.0f}ms"]
         command = [program, *self.arguments, "-p", self.failure.pause]
         self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=self.node(0), gates=gates,

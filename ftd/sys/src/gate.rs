@@ -1,7 +1,7 @@
 //! Named places at which tests inject failures. In a job of a user none is armed, and a place costs one load.
 //!
 //! `FT_GATE` is a list of `name[:rank[:nth[:mark]]]`, separated by commas; rank `*` is any. When a process reaches an armed
-//! place for the nth time it writes its pid to `$FT_GATE_DIR/<name>.<rank or ->`, which must not exist yet (each place stops
+//! place for the nth time (for some places: with that number, as a checkpoint's version, or a greater one) it writes its pid to `$FT_GATE_DIR/<name>.<rank or ->`, which must not exist yet (each place stops
 //! one process once per job), and, unless it only marks, waits for `<that file>.go` for at most a minute.
 
 use std::collections::HashMap;
@@ -45,6 +45,13 @@ struct Armed {
     hits: Mutex<HashMap<usize, u32>>,
 }
 
+impl Armed {
+    fn stand(&self, name: &str, rank: Option<u32>, mark: bool) {
+        let rank = rank.map_or_else(|| "-".to_string(), |rank| rank.to_string());
+        stand(&self.directory.join(format!("{name}.{rank}")), mark, PATIENCE);
+    }
+}
+
 fn armed() -> Option<&'static Armed> {
     static ARMED: OnceLock<Option<Armed>> = OnceLock::new();
     ARMED
@@ -66,9 +73,16 @@ pub fn reach(name: &str, rank: Option<u32>) {
         let here = *hit == gate.nth;
         drop(hits);
         if here {
-            let rank = rank.map_or_else(|| "-".to_string(), |rank| rank.to_string());
-            stand(&armed.directory.join(format!("{name}.{rank}")), gate.mark, PATIENCE);
+            armed.stand(name, rank, gate.mark);
         }
+    }
+}
+
+/// The process is at the place `name` with `number`, which is no count: the gate's nth is the least number that is meant.
+pub fn reach_with(name: &str, rank: Option<u32>, number: u64) {
+    let Some(armed) = armed() else { return };
+    for gate in armed.gates.iter().filter(|gate| gate.concerns(name, rank) && number >= u64::from(gate.nth)) {
+        armed.stand(name, rank, gate.mark);
     }
 }
 

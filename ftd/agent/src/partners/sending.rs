@@ -184,7 +184,8 @@ impl Partners {
         if !same {
             return;
         }
-        ft_sys::gate::reach("agent.kept", Some(copy.rank));
+        // With the version, not how many there were: one may be given up on its way, for a newer one.
+        ft_sys::gate::reach_with("agent.kept", Some(copy.rank), copy.version);
         let (took, bytes) = (now.began.elapsed(), now.facts.bytes);
         let rate = bytes as f64 / took.as_secs_f64().max(1e-6) / f64::from(1 << 20);
         tracing::info!(rank = copy.rank, version = copy.version, to = from.0, bytes, ?took, "kept, {rate:.0} MiB/s");
