@@ -421,11 +421,12 @@ fn oversubscribed(rng: &mut Rng, setup: &mut Setup) {
     setup.ranks = setup.nodes * setup.slots;
     setup.policy.oversubscribe = true;
     setup.renewable = true;
-    let mut at = sometime(rng);
+    // Not before the job has begun: it begins on slots of its nodes' own, and without a node it has too few.
+    let mut at = sometime(rng).max(SECOND);
     for _ in 0..rng.range(1, u64::from(setup.nodes) - 2) {
         let dies = node(rng, setup);
         plan(setup, at, Fault::KillNodes(Set::one(dies)));
-        at = next(rng, at);
+        at = next(rng, at).max(SECOND);
     }
     if rng.chance(300) {
         plan(setup, at, Fault::KillAgent { node: node(rng, setup), back_after: rng.range(5, 200) * MS });
