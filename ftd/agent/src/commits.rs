@@ -123,3 +123,35 @@ fn hash(rank: Rank, arena: Arc<AgentArena>, order: Arc<Order>, hashed: Outlet<Ha
         }
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ft_arena::{Arena, bytes_for};
+
+    fn commit(rank: &mut Arena, version: u64, bytes: usize) {
+        let needed = bytes_for([bytes as u64].into_iter()).unwrap();
+        if needed > rank.place_bytes() {
+            rank.reserve(needed).unwrap();
+        }
+        let mut writing = rank.begin(version, 1, &[(0, bytes as u64)], Duration::ZERO).unwrap();
+        writing.copy(0, &vec![version as u8; bytes]);
+        writing.commit(Duration::ZERO);
+    }
+
+    #[tokio::test]
+    async fn checksums_of_a_rank_come_in_the_order_of_its_commits() {
+        let (agent, fd) = AgentArena::create(0, 1).unwrap();
+        let mut rank = Arena::open(fd, 0, 1).unwrap();
+        // Made at once, the short one's is there first by far.
+        commit(&mut rank, 1, 64 << 20);
+        commit(&mut rank, 2, 1);
+        let (sender, mut hashed) = tokio::sync::mpsc::unbounded_channel();
+        let mut commits = Commits::new(Outlet::new(move |news, _| sender.send(news).is_ok()));
+        commits.add(0, Arc::new(agent)).unwrap();
+        for version in [1, 2] {
+            let next: Hashed = tokio::time::timeout(Duration::from_secs(60), hashed.recv()).await.unwrap().unwrap();
+            assert_eq!(next.result.unwrap().0.version, version);
+        }
+    }
+}

@@ -1,8 +1,9 @@
 //! Named places at which tests inject failures. In a job of a user none is armed, and a place costs one load.
 //!
 //! `FT_GATE` is a list of `name[:rank[:nth[:mark]]]`, separated by commas; rank `*` is any. When a process reaches an armed
-//! place for the nth time (for some places: with that number, as a checkpoint's version, or a greater one) it writes its pid to `$FT_GATE_DIR/<name>.<rank or ->`, which must not exist yet (each place stops
-//! one process once per job), and, unless it only marks, waits for `<that file>.go` for at most a minute.
+//! place for the nth time (for some places: with that number, as a checkpoint's version, or a greater one) it writes its pid to
+//! `$FT_GATE_DIR/<name>.<rank or ->`, which must not exist yet (each place stops one process once per job), and, unless it only
+//! marks, waits for `<that file>.go` for at most a minute.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
