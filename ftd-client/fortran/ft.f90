@@ -83,9 +83,11 @@ module ft
     end function
   end interface
 
-  ! Scalars and arrays of any rank.
+  ! Scalars and arrays of any rank; those of a derived type by their address, when the type has no pointers and no allocatable
+  ! components: call ft_protect(id, c_loc(a), size(a) * c_sizeof(a(1))).
   interface ft_protect
-    module procedure protect_real_32, protect_real_32_wide, &
+    module procedure protect_address, protect_address_wide, &
+      protect_real_32, protect_real_32_wide, &
       protect_real_64, protect_real_64_wide, &
       protect_complex_32, protect_complex_32_wide, &
       protect_complex_64, protect_complex_64_wide, &
@@ -352,6 +354,29 @@ contains
     else
       call give(c_protect(int(id, c_int), address, bytes), ierr)
     end if
+  end subroutine
+
+  ! No bytes take the region out, as in C.
+  subroutine protect_address(id, address, bytes, ierr)
+    integer, intent(in) :: id
+    type(c_ptr), intent(in) :: address
+    integer(c_size_t), intent(in) :: bytes
+    integer(c_int), intent(out), optional :: ierr
+    if (bytes == 0) then
+      call unprotect(id, ierr)
+    else
+      call protect_bytes(id, address, .true., bytes, ierr)
+    end if
+  end subroutine
+
+  subroutine protect_address_wide(id, address, bytes, ierr)
+    integer, intent(in) :: id
+    type(c_ptr), intent(in) :: address
+    integer(c_size_t), intent(in) :: bytes
+    integer(c_int64_t), intent(out) :: ierr
+    integer(c_int) :: code
+    call protect_address(id, address, bytes, code)
+    ierr = code
   end subroutine
 
   subroutine protect_real_32(id, region, ierr)

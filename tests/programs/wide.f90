@@ -1,7 +1,7 @@
 ! wide: every call of the module with integers of 32 and of 64 bits, whichever is the default kind. It dies after its checkpoints.
 program wide
   use ft
-  use, intrinsic :: iso_c_binding, only: c_int, c_int64_t, c_ptr, c_null_ptr
+  use, intrinsic :: iso_c_binding, only: c_int, c_int64_t, c_ptr, c_null_ptr, c_loc, c_sizeof
   implicit none
   integer :: state, ierr, version
   integer(c_int) :: short
@@ -17,6 +17,8 @@ program wide
   call ft_on_checkpoint(empty, c_null_ptr, ierr)
   call ft_protect(1, counter, ierr)
   call ft_protect(2, field, ierr)
+  call ft_protect(4, c_loc(field), size(field) * c_sizeof(field(1)), ierr)
+  call ft_protect(4, c_loc(field), 0 * c_sizeof(field(1)), long)
   call ft_protect(3, flag)
   call ft_protect(3, flag, short)
   call ft_protect(3, flag, long)

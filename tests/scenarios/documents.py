@@ -49,7 +49,7 @@ def python_example(context):
     """The installed example in Python without mpi4py: its second rank dies between copy and commit of its fifth checkpoint, and
     no line is lost."""
     program = context.prefix / "share/doc/ftd/examples/walk/walk.py"
-    env = {"LD_LIBRARY_PATH": context.prefix / "lib"}
+    env = {"PYTHONPATH": context.prefix / "share/ftd/python"}
 
     def lines(job):
         return {line for line in job.output.text.splitlines() if " hash " in line}
@@ -177,7 +177,8 @@ def fortran_kinds(context, kind):
     check(job.restored == [9], job.err)
 
 
-EXAMPLES = {"heat": "openmpi4", "heat-f": "openmpi4", "pi": "mpich4", "walk.py": None}
+EXAMPLES = {"heat": "openmpi4", "heat-f": "openmpi4", "heat2d.py": "openmpi4", "pi": "mpich4", "walk.py": None,
+            "particles": "openmpi4", "particles-f": "openmpi4", "blocks": "openmpi4"}
 
 
 FORTRAN_2003 = """
@@ -224,7 +225,7 @@ def examples_readme(context, name):
     numbers = [float(number) for number in re.findall(r" ([\d.]+)\b", run.partition(name)[2])]
     steps, pause = numbers[0], numbers[-1] / (1 if name == "walk.py" else 1000)
     check(steps * pause >= 10, f"{run}: {steps * pause} s")
-    env = {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig"}
+    env = {"PKG_CONFIG_PATH": context.prefix / "lib/pkgconfig", "PYTHONPATH": context.prefix / "share/ftd/python"}
     build = "; ".join(line for line in lines if f" -o {name} " in line)
     context.start(["bash", "-ec", f"cd {examples}; {build or 'true'}"], mpi=mpi, env=env).expect(0)
     job = context.start(["bash", "-ec", f"cd {examples}; exec env {run.replace('ftrun', str(context.prefix / 'bin/ftrun'))}"],
@@ -239,11 +240,51 @@ def examples_readme(context, name):
     job.wait(20)
 
 
+# Each with the word behind which the guide's excerpts of it stand, and its compiler.
+CONTAINERS = {"particles.cpp": "mpicxx", "particles.f90": "mpif90", "blocks.f90": "mpif90"}
+
+
+def excerpts(guide, name):
+    """The code that the guide has after it has named this example: each block as its lines."""
+    after = guide.partition(f"`examples/containers/{name}`")[2].partition("`examples/containers/")[0].partition("\n### ")[0]
+    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", after, re.M)
+    return [[line.strip() for line in block.splitlines() if line.strip()] for block in blocks]
+
+
+@scenario("containers", each=[{"mpi": mpi, "name": name} for name in CONTAINERS for mpi in ("openmpi4", "mpich4")])
+def containers(context, mpi, name):
+    """The guide's ways to protect a growing std::vector, a std::map, and arrays of derived types: what it shows is text of the example,
+    and that, whose second rank dies between copy and commit, ends as if nothing had been."""
+    source = context.prefix / f"share/doc/ftd/examples/containers/{name}"
+    lines = [line.strip() for line in source.read_text().splitlines() if line.strip()]
+    shown = excerpts((context.prefix / "share/doc/ftd/guide.md").read_text(), name)
+    check(shown, f"the guide shows nothing of {name}")
+    for block in shown:
+        check(any(lines[at : at + len(block)] == block for at in range(len(lines))), f"{name} has no such lines: {block}")
+    module = [context.prefix / "include/ft.f90"] if name.endswith(".f90") else []
+    library, mpi, program = context.prefix / "lib", context.mpi(mpi), context.work / "program"
+    compiler = f"/usr/bin/{CONTAINERS[name]}.{'mpich' if mpi.name == 'mpich4' else 'openmpi'}"
+    built = subprocess.run(
+        [compiler, "-O2", "-o", program, *module, source, "-I", context.prefix / "include", "-L", library, f"-Wl,-rpath,{library}",
+         "-lftd_client"], cwd=context.work, env=context.env(mpi, {}), capture_output=True, text=True)
+    check(built.returncode == 0, built.stderr)
+    calm = context.start(mpi.mpiexec(3, program), mpi=mpi)
+    calm.expect(0)
+    job = context.ftrun(mpi, 3, program, gates=["client.copied:1:5"])
+    job.kill(job.at_gate("client.copied", 1))
+    job.expect(0)
+    check(job.restored and job.restored[0] in (4, 8, 12, 16), f"restored {job.restored}: {job.err}")
+    check(f"restarted from version {job.restored[0]}\n" in job.output.text, job.output.text)
+    steps = [step for step, _ in calm.output.steps]
+    check(steps == list(range(1, 41)), f"{steps}")
+    check(set(job.output.steps) == set(calm.output.steps), f"{sorted(set(job.output.steps) ^ set(calm.output.steps))}")
+
+
 @scenario("walk-alone", each=[{"mpi": m} for m in ("openmpi4", "mpich4")])
 def walk_alone(context, mpi):
     """Under the MPI's own launcher every rank of the example in Python is the rank that it is."""
     mpi, program = context.mpi(mpi), context.prefix / "share/doc/ftd/examples/walk/walk.py"
-    job = context.start(mpi.mpiexec(2, "/usr/bin/python3", program, 3), mpi=mpi, env={"LD_LIBRARY_PATH": context.prefix / "lib"})
+    job = context.start(mpi.mpiexec(2, "/usr/bin/python3", program, 3), mpi=mpi, env={"PYTHONPATH": context.prefix / "share/ftd/python"})
     job.expect(0)
     said = sorted(re.findall(r"^rank (\d) step 3 ", job.output.text, re.M))
     check(said == ["0", "1"], job.output.text)
