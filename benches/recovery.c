@@ -1,5 +1,5 @@
-/* recovery: `recovery PROTECTED_MB RESIDENT_MB`. Ranks that write down when they came out of MPI_Init and ft_restore, take one
- * checkpoint, and then sum over all ranks until they are killed or the file $BENCH_STOP is there.
+/* recovery: `recovery PROTECTED_MB RESIDENT_MB [PAUSE_MS]`. Ranks that write down when they came out of MPI_Init and ft_restore, take
+ * one checkpoint, and then sum over all ranks until they are killed or the file $BENCH_STOP is there, with a pause after each sum.
  *
  * $BENCH_TRACE gets one line per rank and world: `rank R pid P init NS restored NS version V` (CLOCK_MONOTONIC), and
  * `ready` from rank 0 when the world computes. */
@@ -28,6 +28,7 @@ static void trace(const char *line) {
 
 int main(int argc, char **argv) {
     size_t bytes = (size_t)(argc > 1 ? atoi(argv[1]) : 16) << 20, resident = (size_t)(argc > 2 ? atoi(argv[2]) : 0) << 20;
+    struct timespec pause = {0, argc > 3 ? atoi(argv[3]) * 1000000L : 0};
     int rank, state, stop = 0;
     uint64_t version = 0, step = 0;
     MPI_Init(&argc, &argv);
@@ -57,6 +58,8 @@ int main(int argc, char **argv) {
     while (!stop) {
         int mine = rank == 0 && access(getenv("BENCH_STOP"), F_OK) == 0;
         MPI_Allreduce(&mine, &stop, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+        if (pause.tv_nsec > 0)
+            nanosleep(&pause, NULL);
     }
     ft_finalize();
     MPI_Finalize();

@@ -2,6 +2,7 @@
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
     benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|idle|nodes|copies …] [--mpi NAME …]
+    benches/run.py [--quick] [--nodes N …] [--ranks N] [--loss NAME …] [epochs|losses|agents …] [--mpi NAME …]     as root
     benches/run.py --against PREFIX …      this build against the one that is installed there
 
 Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
@@ -22,6 +23,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
+import clusters  # noqa: E402
 from harness import mpis, proc  # noqa: E402
 
 SIZES = (4, 8, 16)
@@ -38,7 +40,7 @@ class Bench:
     """An installation, by default of this build into a scratch directory, and programs compiled against it."""
 
     def __init__(self, options, prefix=None):
-        self.repetitions = 3 if options.quick else 21
+        self.repetitions = options.times or (3 if options.quick else 21)
         self.rows = [tuple(map(int, row.split(","))) for row in options.row]
         self.mpis = [mpis.ALL[name] for name in options.mpi]
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftd-bench-"))
@@ -401,17 +403,29 @@ ONE = {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": be
 TWO = {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_startup, "idle": two_idle}
 
 
-def main():
+# Over nodes. What returns False has missed a limit.
+OVER_NODES = {"epochs": clusters.bench_epochs, "losses": clusters.bench_losses, "agents": clusters.bench_agents}
+
+
+def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", nargs="*", choices=["recovery", "checkpoint", "startup", "idle", "nodes", "copies", []],
-                        default=[])
+    parser.add_argument("what", nargs="*", choices=[*ONE, "nodes", "copies", *OVER_NODES, []], default=[])
     parser.add_argument("--quick", action="store_true", help="medians of 3: to see that it works")
-    parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=list(mpis.ALL))
+    parser.add_argument("--times", type=int, help="medians of so many")
+    parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=[*mpis.ALL, []])
+    parser.add_argument("--nodes", nargs="*", type=int, help="epochs, agents: so many nodes")
+    parser.add_argument("--ranks", type=int, default=2, help="agents: so many on each node")
+    parser.add_argument("--loss", nargs="*", choices=list(clusters.LOSSES), help="losses: only these")
+    parser.add_argument("--prefix", help="measure this installation instead of the build in the target directory")
     parser.add_argument("--row", action="append", default=[], metavar="RANKS,PROTECTED_MB,RESIDENT_MB",
                         help="only this row of the recovery; may be given again")
     parser.add_argument("--against", metavar="PREFIX", help="compare with the installation of another build of ftd")
-    options = parser.parse_args()
-    names = options.what or ["startup", "idle", "checkpoint", "recovery", "nodes", "copies"]
+    return parser.parse_args()
+
+
+def main():
+    options = arguments()
+    names = options.what or ["startup", "idle", "checkpoint", "recovery", "nodes", "copies", *OVER_NODES]
     well = True
     if "nodes" in names:
         names.remove("nodes")
@@ -421,21 +435,26 @@ def main():
         if not options.against:
             bench_copies(options.quick)
     if names:
-        programs(options, names)
+        well &= programs(options, names)
     sys.exit(0 if well else 1)
 
 
 def programs(options, names):
+    """Whether no limit was missed."""
     proc.become_subreaper()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    bench = Bench(options)
+    bench = Bench(options, options.prefix)
     other = Bench(options, options.against) if options.against else None
+    well = True
     try:
         for name in names:
-            if other:
+            if name in OVER_NODES:
+                well &= bool(other) or OVER_NODES[name](bench, options) is not False
+            elif other:
                 TWO[name](bench, other)
             else:
                 ONE[name](bench)
+        return well
     finally:
         # Whatever ended this: nothing that it started runs on (they are all below this subreaper).
         proc.kill_tree(os.getpid(), also_root=False)

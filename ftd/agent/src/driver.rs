@@ -192,6 +192,7 @@ impl Driver {
     fn adopt(&mut self) {
         let Some(record) = self.core.record().filter(|record| record.epoch != self.adopted) else { return };
         self.adopted = record.epoch;
+        tracing::info!(node = self.me.0, epoch = record.epoch.0, "an epoch is adopted");
         self.filtered.adopted(Instant::now());
         self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
         self.rooms.ways.iter().for_each(|ways| ways.adopt(&record.nodes));
@@ -299,6 +300,7 @@ impl Driver {
                 read.into_iter().for_each(|read| rooms.job.report(read));
             }
             Effect::Cas { expected, leases, record } => {
+                tracing::info!(node = self.me.0, epoch = record.epoch.0, "an epoch is proposed");
                 let answer = self.epochs.swap(&rooms.job, expected, &record, &leases).await;
                 answer.into_iter().for_each(|answer| rooms.job.report(answer));
             }
@@ -309,6 +311,7 @@ impl Driver {
             Effect::WakeAt(at) => self.timer.wake_at(at),
             Effect::Launch { world, epoch, processes, parked } => self.launch(world, epoch, processes, parked),
             Effect::Release(world) => {
+                tracing::info!(node = self.me.0, world = world.0, "a world is released");
                 self.filtered.over();
                 act::release(rooms, world.0);
             }
