@@ -26,7 +26,8 @@ def real_time_signal(context, who):
     job.expect(0, context.reference(mpi, 3, program), patience=20)
     check(job.restored == [5], f"restored {job.restored}")
     named = {"rank": "rank 1 on node 0 was killed by SIGRTMIN+3", "wrapped": "rank 1 on node 0 was killed by SIGRTMIN+3",
-             "agent": "the agent died (SIGRTMIN+3)"}.get(who, "")
+             "agent": "the agent died (SIGRTMIN+3)", "shepherd": "rank 1 on node 0 was lost (its shepherd died)",
+             "pmix": "lost its PMIx server (ft-pmix)"}[who]
     check(named in job.err, f"the signal is not named: {job.err}")
 
 

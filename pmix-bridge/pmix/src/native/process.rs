@@ -4,12 +4,17 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{FromRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Takes over the unix socket that this process inherited as descriptor `fd`, and arms SIGKILL for the parent's death.
 ///
 /// # Errors
-/// The descriptor is not an open socket, or the signal cannot be armed.
+/// It was asked for before; the descriptor is not an open socket, or the signal cannot be armed.
 pub fn take_inherited_socket(fd: RawFd) -> std::io::Result<UnixStream> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::Relaxed) {
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("descriptor {fd} is asked for once more")));
+    }
     // SAFETY: plain system calls; the numbers are checked by the kernel.
     unsafe {
         if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
@@ -31,7 +36,7 @@ pub fn take_inherited_socket(fd: RawFd) -> std::io::Result<UnixStream> {
             return Err(std::io::Error::last_os_error());
         }
     }
-    // SAFETY: an open socket that the parent left for this process; the environment names it once.
+    // SAFETY: an open socket that the parent left for this process, which takes no more than one, once.
     Ok(unsafe { UnixStream::from_raw_fd(fd) })
 }
 
