@@ -105,8 +105,8 @@ def copy_fetched(context):
             nodes.empty(nodes.nodes[node])
 
 
-# Half a megabyte a second for a node: a version of two ranks takes eight seconds.
-SLOW = {**ONE_CARD, "PLACES_KB": "2048", "PLACES_STEPS": "4", "FT_TEST_SHIP_RATE": "524288"}
+# With half a megabyte a second for a node a version of two ranks takes eight seconds.
+SLOW = {**ONE_CARD, "PLACES_KB": "2048", "PLACES_STEPS": "4"}
 INTERRUPTED = [{"who": who} for who in ("node", "own-ship", "partners-ship")]
 
 
@@ -117,10 +117,11 @@ def copy_interrupted(context, who):
     mpi = context.mpi("mpich5")
     with Nodes(context, 3) as nodes:
         program = nodes.cluster.program(mpi, "places.c")
-        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env={**SLOW, "FT_TEST_SHIP_RATE": None})
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=SLOW)
         alone.expect(0)
         gates = [*kept(1), "agent.ships:2:2:mark"] if who == "node" else ["agent.ships:2:1:mark", *kept(1)]
-        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0], gates=gates, env=SLOW)
+        options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K"]
+        job = context.ftrun(mpi, 4, program, options=options, on=nodes.nodes[0], gates=gates, env=SLOW)
         eventually(lambda: job.gate_path("agent.ships", 2).exists(), "the copy on its way", 60)
         if who != "node":
             ship = nodes.nodes[1 if who == "own-ship" else 2].named("ft-ship")
@@ -177,19 +178,25 @@ def holder_dies(context, when):
     mpi = context.mpi("mpich5")
     with Nodes(context, 4) as nodes:
         program = nodes.cluster.program(mpi, "places.c")
-        env = {**ONE_CARD, "PLACES_KB": "512", "PLACES_EVERY": "5", "FT_TEST_SHIP_RATE": "524288" if when == "meanwhile" else None}
-        alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0], env={**env, "FT_TEST_SHIP_RATE": None})
+        env = {**ONE_CARD, "PLACES_KB": "512", "PLACES_EVERY": "5"}
+        alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0], env=env)
         alone.expect(0)
         # Only the last one has room for the ranks of others, and it keeps nobody's copies but node2's.
-        mark = "" if when == "before" else ":1:mark"
-        gates = [*kept(1, range(6)), f"agent.fetches:2{mark}", "app.compute:3"]
+        gates = [*kept(1, range(6)), "agent.fetches:2", "agent.fetches:3", "app.compute:3"]
         job = context.ftrun(mpi, 6, program, options=["--hosts", "node0:2,node1:2,node2:2,node3:4", "--ft-heartbeat", "100ms,1500ms"], on=nodes.nodes[0], gates=gates, env=env)
         job.on = nodes.nodes[1]
         job.at_gate("app.compute", 3)
         wait_kept(job, range(6))
         nodes.nodes[1].crash()
-        eventually(job.gate_path("agent.fetches", 2).exists, "the copy about to be brought", 30)
-        nodes.nodes[2].crash(lambda: job.go("agent.fetches", 2))
+        at = lambda: [rank for rank in (2, 3) if job.gate_path("agent.fetches", rank).exists()]
+        eventually(at, "a copy about to be brought", 30)
+        (first,) = at()
+        if when == "meanwhile":
+            # What is on its way is lost from now on. Who comes to the second place has begun to fetch the first one.
+            nodes.cluster.cut_link(nodes.nodes[2], nodes.nodes[3], "mpi", both=False)
+            job.go("agent.fetches", first)
+            eventually(lambda: len(at()) == 2, "the other copy about to be brought", 30)
+        nodes.nodes[2].crash(lambda: [job.go("agent.fetches", rank) for rank in (2, 3)])
         job.expect(0, alone.output, patience=100)
         check(job.restored[-1:] == [None], f"restored {job.restored}: {job.err}")
         check("restarted without a checkpoint: no complete one of the API is left" in job.err, job.err)

@@ -203,6 +203,8 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         ft_ship: helpers.ship.clone(),
         linked_in,
         expect_pmix,
+        copy_rate: options.copy_rate,
+        verbose: options.verbose,
         nice: None,
         cluster: None,
     };

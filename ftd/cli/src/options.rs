@@ -106,6 +106,8 @@ pub struct Options {
     pub wait: Duration,
     /// `--ft-oversubscribe`: ranks of a lost node share the slots of others.
     pub oversubscribe: bool,
+    /// `--ft-copy-rate`: so many bytes a second a node sends at most for copies; 0: no limit.
+    pub copy_rate: u64,
     /// `--ft-heartbeat`: period and time-out.
     pub heartbeat: Option<(Duration, Duration)>,
     /// `-x`, in order: variable and, if given, its value.
@@ -247,6 +249,17 @@ struct Arguments {
     #[arg(long = "ft-flush", value_name = "DIR|URL", env = "FT_FLUSH", hide_env_values = true)]
     flush: Option<String>,
 
+    /// So many bytes a second each node sends at most for copies of checkpoints to other nodes: a number with K, M, G or T (200M), which are
+    /// powers of 1024; 0: as fast as it goes. On one machine there are no copies: the value is only checked [default: 0]
+    #[arg(
+        long = "ft-copy-rate",
+        value_name = "RATE",
+        env = "FT_COPY_RATE",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
+    copy_rate: Option<String>,
+
     /// How often nodes tell that they live, and the silence after which one counts as dead, in milliseconds or
     /// with a unit (100ms,1s). On one machine there is nobody to tell: the value is only checked [default: 100,500]
     #[arg(long = "ft-heartbeat", value_name = "PERIOD,TIMEOUT", env = "FT_HEARTBEAT", hide_env_values = true)]
@@ -287,7 +300,7 @@ struct Arguments {
     #[arg(long)]
     oversubscribe: bool,
 
-    /// Says on standard error what is started and where
+    /// Says on standard error what is started and where, and over several nodes how far copies of checkpoints are
     #[arg(short = 'v', long)]
     verbose: bool,
 
@@ -302,7 +315,7 @@ pub fn command() -> clap::Command {
 }
 
 /// clap's name of an option, the option, and the variable that is read in its place.
-const VARIABLES: [(&str, &str, &str); 12] = [
+const VARIABLES: [(&str, &str, &str); 13] = [
     ("mode", "--ft", "FT_MODE"),
     ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
     ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
@@ -314,6 +327,7 @@ const VARIABLES: [(&str, &str, &str); 12] = [
     ("crowd", "--ft-oversubscribe", "FT_OVERSUBSCRIBE"),
     ("degree", "--ft-degree", "FT_DEGREE"),
     ("flush", "--ft-flush", "FT_FLUSH"),
+    ("copy_rate", "--ft-copy-rate", "FT_COPY_RATE"),
     ("heartbeat", "--ft-heartbeat", "FT_HEARTBEAT"),
 ];
 
@@ -328,7 +342,7 @@ impl Blamed<'_> {
 }
 
 /// The variables of the options.
-pub fn variables() -> [&'static str; 12] {
+pub fn variables() -> [&'static str; 13] {
     VARIABLES.map(|(.., variable)| variable)
 }
 
@@ -430,7 +444,7 @@ const LONG: [&str; 13] = [
     "-help",
 ];
 /// Options with one value.
-const WITH_VALUE: [&str; 21] = [
+const WITH_VALUE: [&str; 22] = [
     "-H",
     "--host",
     "--hosts",
@@ -450,6 +464,7 @@ const WITH_VALUE: [&str; 21] = [
     "--ft-wait",
     "--ft-degree",
     "--ft-flush",
+    "--ft-copy-rate",
     "--ft-heartbeat",
     "--chdir",
 ];
@@ -547,11 +562,9 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         _ => return Err(value(blamed.name("mpi"), arguments.mpi, "auto, openmpi or mpich")),
     };
     refuse_unbuilt(blamed, &arguments.standby, arguments.degree, arguments.flush)?;
+    let copy_rate = given(arguments.copy_rate).map_or(Ok(0), |text| rate(blamed.name("copy_rate"), text))?;
     let heartbeat = given(arguments.heartbeat).map(|text| heartbeat(blamed.name("heartbeat"), &text)).transpose()?;
-    let hosts = match arguments.hostfile {
-        Some(path) => Some(Hosts::File(path)),
-        None => arguments.hosts.map(list).transpose()?,
-    };
+    let hosts = nodes(arguments.hostfile, arguments.hosts)?;
     let spares = spares(blamed, arguments.spares, hosts.is_some(), mode)?;
     let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     for parameter in arguments.mca.chunks_exact(2) {
@@ -579,6 +592,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         spares,
         wait,
         oversubscribe,
+        copy_rate,
         heartbeat,
         variables,
         command: arguments.command,
@@ -653,6 +667,14 @@ fn refuse_unbuilt(
     }
 }
 
+/// The nodes, from a file or in the command line.
+fn nodes(file: Option<PathBuf>, list_of_them: Option<String>) -> Result<Option<Hosts>, OptionError> {
+    match file {
+        Some(path) => Ok(Some(Hosts::File(path))),
+        None => list_of_them.map(list).transpose(),
+    }
+}
+
 /// The nodes, in the command line.
 fn list(text: String) -> Result<Hosts, OptionError> {
     let expected = "a list of nodes such as a,b or a:4,b:4, each perhaps with its number of slots";
@@ -696,6 +718,11 @@ fn time(option: &'static str, text: &str) -> Result<Duration, OptionError> {
         _ => return Err(wrong()),
     };
     number.checked_mul(ms).filter(|ms| *ms <= 86_400_000).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// Bytes a second.
+fn rate(option: &'static str, text: String) -> Result<u64, OptionError> {
+    ft_sys::rate::read(&text).ok_or_else(|| value(option, text, ft_sys::rate::EXPECTED))
 }
 
 /// `PERIOD,TIMEOUT`.
@@ -922,6 +949,18 @@ mod tests {
         }
         let options = run("-n 2 --ft=reinit --hosts a,b,c --ft-spares 1 --ft-wait 2m app");
         assert_eq!((options.spares, options.wait), (1, Duration::from_secs(120)));
+    }
+
+    #[test]
+    fn a_rate_is_a_number_with_a_unit() {
+        for (option, rate) in [("", 0), ("--ft-copy-rate 200M", 200 << 20), ("--ft-copy-rate=0", 0)] {
+            assert_eq!(run(&format!("-n 2 {option} app")).copy_rate, rate);
+        }
+        let whole = "'fast' is not a rate from 64K bytes a second on, for example 200M or 1G (0: no limit)";
+        for (value, word) in [("=fast", whole), ("=200", "'200' is not a rate"), (" -1", "'-1' is not a rate")] {
+            let line = format!("-n 2 --ft-copy-rate{value} app");
+            assert!(refused(&line).contains(word), "{line}: {}", refused(&line));
+        }
     }
 
     #[test]

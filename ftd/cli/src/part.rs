@@ -100,6 +100,7 @@ fn attempt() -> Result<i32, PartError> {
     let Ready { options, mut spec, helpers, held, soft } = ready;
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
+    spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);
     let part = Part { link, writer: writer.try_clone()?, open: true, begin: *begin, sockets, cluster };
     match Launcher::start(options, spec, helpers, held, soft, Some(part)) {
         Ok(launcher) => Ok(launcher.run()),

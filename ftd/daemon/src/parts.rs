@@ -66,6 +66,7 @@ pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<Un
         umask: *umask,
         limits: *limits,
         nice: (*nice).clamp(0, LOWEST),
+        copy_rate: config.copy_rate(),
     };
     let begin = async {
         frames::greet(&mut link).await?;

@@ -37,6 +37,7 @@ pub mod priority;
 pub mod proc;
 pub mod process;
 pub mod pulse;
+pub mod rate;
 pub mod segments;
 pub mod slice;
 pub mod spawn;

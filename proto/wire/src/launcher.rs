@@ -46,6 +46,10 @@ pub struct JobSpec {
     pub ft_ship: PathBuf,
     /// A guess from the program file: its MPI speaks PMIx, so an `ft-pmix` is worth starting at once.
     pub expect_pmix: bool,
+    /// So many bytes a second are sent at most for copies of checkpoints to other nodes; 0: as fast as it goes.
+    pub copy_rate: u64,
+    /// `-v`: people want to know more.
+    pub verbose: bool,
     /// The nice value of the user's own processes, where the agent's is a higher priority.
     pub nice: Option<i32>,
     /// The nodes of a job over several; nothing on one machine.

@@ -211,6 +211,8 @@ pub struct Begin {
     pub limits: [u64; LIMITS],
     /// The nice value of the ranks; the part's own may be a higher priority.
     pub nice: i32,
+    /// So many bytes a second a job may send from here at most for copies of checkpoints; 0: as fast as it goes.
+    pub copy_rate: u64,
 }
 
 /// Daemon → part.

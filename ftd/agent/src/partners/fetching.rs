@@ -23,6 +23,7 @@ impl Partners {
             Ok(()) => self.want(job, rank),
             Err(reason) => self.not_fetched(job, rank, &reason),
         }
+        self.see_to_rate();
     }
 
     fn want(&mut self, job: &mut Job, rank: Rank) {

@@ -27,6 +27,7 @@ impl Partners {
             CopyWord::NotReadable { copy, reason } => self.not_readable(job, from, copy, &reason),
             CopyWord::Read { copy } => self.was_read(from, copy),
         }
+        self.see_to_rate();
     }
 
     /// Something was heard from behind.
@@ -56,6 +57,7 @@ impl Partners {
                 }
             }
         }
+        self.see_to_rate();
     }
 
     fn said(&mut self, job: &mut Job, arenas: &mut Arenas, message: ToAgent) {

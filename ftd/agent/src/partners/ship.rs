@@ -48,7 +48,10 @@ pub struct Far<'a> {
 pub struct Ship {
     program: PathBuf,
     own: IpAddr,
+    /// Bytes a second; 0: no limit.
     rate: u64,
+    /// The rate counts now.
+    limited: bool,
     host: Option<ShipHost>,
     /// Where it is, for others; it is ready.
     address: Option<Vec<u8>>,
@@ -66,11 +69,11 @@ impl Ship {
     /// None yet.
     pub fn new(spec: &JobSpec, news: Outlet<ship_host::News>) -> Ship {
         let own = spec.cluster.as_ref().and_then(|cluster| cluster.own());
-        let rate = std::env::var("FT_TEST_SHIP_RATE").ok().and_then(|text| text.parse().ok());
         Ship {
             program: spec.ft_ship.clone(),
             own: own.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |node| node.address),
-            rate: rate.unwrap_or(0),
+            rate: spec.copy_rate,
+            limited: true,
             host: None,
             address: None,
             last: 0,
@@ -103,13 +106,24 @@ impl Ship {
         match ShipHost::start(id, &self.program, self.news.clone()) {
             Ok(host) => {
                 host.send(ToShip::Open { provider: None, address: self.own }, Vec::new());
-                if self.rate > 0 {
-                    host.send(ToShip::Rate { bytes: self.rate }, Vec::new());
-                }
                 self.host = Some(host);
+                self.say_rate();
                 Ok(())
             }
             Err(reason) => Err(self.failed.insert(reason).clone()),
+        }
+    }
+
+    /// Whether its rate counts from now on.
+    pub fn limit(&mut self, limited: bool) {
+        if std::mem::replace(&mut self.limited, limited) != limited {
+            self.say_rate();
+        }
+    }
+
+    fn say_rate(&self) {
+        if self.rate > 0 {
+            self.say(ToShip::Rate { bytes: if self.limited { self.rate } else { 0 } });
         }
     }
 

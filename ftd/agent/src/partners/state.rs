@@ -215,7 +215,13 @@ impl Partners {
         for lent in std::mem::take(&mut self.lent).into_values() {
             self.close(lent.window, None);
         }
+        self.see_to_rate();
         self.look_soon();
+    }
+
+    /// What is brought back is waited for by everybody: nothing holds it up. What is sent is to hold up nobody.
+    pub(super) fn see_to_rate(&mut self) {
+        self.ship.limit(self.fetching.is_empty());
     }
 
     /// Whether nobody else can write to an arena of this node.

@@ -27,6 +27,8 @@ pub enum Form {
     Time(RangeInclusive<Duration>),
     /// A number.
     Count(RangeInclusive<u64>),
+    /// Bytes a second, with a unit.
+    Rate,
     /// A nice value: the lower, the sooner a process has its turn.
     Nice(RangeInclusive<i32>),
     /// Yes or no.
@@ -84,7 +86,7 @@ const fn time(least: u64, most: u64) -> Form {
 pub const PERIODS: u32 = 3;
 
 /// All of them, in the order of the file.
-pub static KEYS: [Key; 29] = [
+pub static KEYS: [Key; 30] = [
     key("node.name", Form::Name, r#""""#).or_none(),
     key("node.label", Form::Name, r#""""#).or_none(),
     key("node.state", Form::Place, r#""/var/lib/ftd""#),
@@ -112,6 +114,7 @@ pub static KEYS: [Key; 29] = [
     key("jobs.heartbeat-timeout", time(30, 600_000), r#""500ms""#).live(),
     // Longer than a switch takes to restart, which stops a job for 30 s without ending it.
     key("jobs.path-timeout", time(1_000, 3_600_000), r#""60s""#).live(),
+    key("jobs.copy-rate", Form::Rate, r#""0""#).live(),
     key("jobs.agent-nice", Form::Nice(-20..=0), "-10").live(),
     key("jobs.root", Form::Switch, "false").live(),
     key("metrics.address", Form::Address, r#""127.0.0.1:9727""#).or_none(),

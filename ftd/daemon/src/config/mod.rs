@@ -358,6 +358,14 @@ impl Config {
         matches!(self.values.get(key), Some((Value::Switch(true), _)))
     }
 
+    /// So many bytes a second a job sends from here at most for copies of checkpoints; 0: no limit.
+    pub fn copy_rate(&self) -> u64 {
+        match self.values.get("jobs.copy-rate") {
+            Some((Value::Rate(rate), _)) => *rate,
+            _ => 0,
+        }
+    }
+
     /// The nice value of jobs' agents.
     pub fn agent_nice(&self) -> i32 {
         match self.values.get("jobs.agent-nice") {

@@ -100,7 +100,8 @@ fn the_default_file_says_what_an_empty_one_does() {
     assert_eq!((mistakes, none), (Vec::new(), Vec::new()));
     assert_eq!(told.changes(&silent), (Vec::new(), Vec::new()));
     assert_eq!(told.values.values().filter(|(_, line)| *line > 0).count(), KEYS.len());
-    assert_eq!((silent.node(), silent.label()), ("host1", "host1"));
+    assert_eq!((silent.node(), silent.label(), silent.copy_rate()), ("host1", "host1", 0));
+    assert_eq!(parse("[jobs]\ncopy-rate = \"200M\"").0.copy_rate(), 200 << 20);
 }
 
 #[test]
@@ -130,6 +131,8 @@ fn keys_that_do_not_fit_each_other_are_mistakes() {
             "[jobs]\nheartbeat-timeout = \"1\"\nheartbeat-period = \"20s\"",
             "line 2: jobs.heartbeat-timeout: \"1\" is no time",
         ),
+        ("[jobs]\ncopy-rate = 200", "line 2: jobs.copy-rate: 200 is no text; a rate looks like \"200M\""),
+        ("[jobs]\ncopy-rate = \"200\"", "line 2: jobs.copy-rate: \"200\" is not a rate from 64K bytes a second on"),
         ("[jobs]\nagent-nice = 5", "line 2: jobs.agent-nice: 5 is not a number from -20 to 0"),
         ("[jobs]\nagent-nice = \"-5\"", "line 2: jobs.agent-nice: \"-5\" is not a number from -20 to 0"),
         ("[node]\nname = 7", "line 2: node.name: 7 is no text in quotation marks"),

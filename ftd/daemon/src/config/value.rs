@@ -29,6 +29,8 @@ pub enum Value {
     Count(u64),
     /// A nice value.
     Nice(i32),
+    /// Bytes a second; 0: no limit.
+    Rate(u64),
     /// Yes or no.
     Switch(bool),
 }
@@ -57,6 +59,9 @@ impl Value {
             }
             (Form::Endpoints, other) => {
                 Err(format!("{} is no list; it looks like [\"https://host:2379\"]", shown(other)))
+            }
+            (Form::Rate, DeValue::Integer(given)) => {
+                Err(format!("{} is no text; a rate looks like \"200M\", and no limit like \"0\"", given.as_str()))
             }
             (Form::Time(_), DeValue::Integer(given)) => {
                 Err(format!("{} has no unit; a time looks like \"500ms\", \"10s\" or \"2m\"", given.as_str()))
@@ -121,6 +126,10 @@ fn words(key: &Key, text: &str) -> Result<Value, String> {
             }
             Ok(Value::Time(given))
         }
+        Form::Rate => match ft_sys::rate::read(&text) {
+            Some(rate) => Ok(Value::Rate(rate)),
+            None => Err(format!("\"{text}\" is not {}", ft_sys::rate::EXPECTED)),
+        },
         Form::Filter => match tracing_subscriber::EnvFilter::try_new(&text) {
             Ok(_) => Ok(Value::Text(text)),
             Err(error) => Err(format!("\"{text}\" is not what can be logged: {error}")),
