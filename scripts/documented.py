@@ -92,6 +92,8 @@ NUMBERS = [
     (GUIDE, "a stack of less than #", [f"{CLI}/limits.rs STACK"]),
     (GUIDE, "leaves room for less than # and # for each rank", [f"{CLI}/limits.rs TASKS.0", f"{CLI}/limits.rs TASKS.1"]),
     (GUIDE, "below # a job whose agent dies cannot go on", [(f"{'ftd/store/src/embedded/halves.rs'} HALF",) * 2]),
+    (GUIDE, "(at most once a second), every # of what takes longer", [f"{AGENT}/partners/progress.rs LONG"]),
+    (MAN, "(at most once a second), every # of what takes longer", [f"{AGENT}/partners/progress.rs LONG"]),
     (HELP, "the value is only checked [default: #,#]", HEARTBEAT),
     (MAN, "( #,# , the default)", HEARTBEAT),
 ]
@@ -103,6 +105,7 @@ NO_PROMISE = [
             "(`I_MPI_FABRICS=shm`, 2 ranks) 4 GiB"),
     (GUIDE, "(10 MB instead of 28"),
     (MAN, "( 500ms , 2m )"),
+    (GUIDE, "lets each node send 200 MiB of them a second"),
 ]
 
 UNITS = {"": 1, "ms": 0.001, "s": 1, "seconds": 1, "minutes": 60, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}

@@ -107,6 +107,48 @@ def copy_fetched(context):
 
 # With half a megabyte a second for a node a version of two ranks takes eight seconds.
 SLOW = {**ONE_CARD, "PLACES_KB": "2048", "PLACES_STEPS": "4"}
+RATES = [{"whose": whose} for whose in ("user", "site")]
+
+
+@scenario("hosts-copy-rate", cluster=True, timeout=120, each=RATES)
+def copy_rate(context, whose):
+    """A node sends no faster for copies than the user or its ftd.toml says, whichever is stricter; a user who wants to know hears how far each
+    node's copies are and which version is safe, and the node's daemon counts them. What is brought back after a failure is not held up."""
+    mpi = context.mpi("mpich5")
+    rates = {"user": ("1M", "2M"), "site": ("2M", "1M")}[whose]
+    with Nodes(context, 4, jobs=f'[jobs]\ncopy-rate = "{rates[1]}"\n') as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        env = {**ONE_CARD, "PLACES_KB": "1536", "PLACES_EVERY": "5", "PLACES_STEPS": "8"}
+        alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0], env=env)
+        alone.expect(0)
+        fetches = [f"agent.fetches:{rank}:1:mark" for rank in (2, 3)]
+        gates = [*(f"agent.ships:{rank}:1:mark" for rank in (0, 1)), *kept(5, range(6)), *fetches, "app.compute:3"]
+        options = ["--hosts", FOUR, "-v", "--ft-copy-rate", rates[0]]
+        job = context.ftrun(mpi, 6, program, options=options, on=nodes.nodes[0], gates=gates, env=env)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job, range(6))
+        at = lambda name: [job.gate_path(name, rank).stat().st_mtime for rank in (0, 1)]
+        took = max(at("agent.kept")) - min(at("agent.ships"))
+        check(took >= 2.5, f"3 MiB were copied in {took:.1f} s, at 1 MiB/s")
+        for node, ranks in (("node0", "0-1"), ("node1", "2-3"), ("node2", "4-5")):
+            job.wait_err(rf"ftd: copies of version 5 of ranks {ranks} on {node}: all of 3.0 MiB are on other nodes, after \d+\.\d s\n", 1)
+        check(len(job.wait_err("ftd: version 5 is safe: copies of all ranks are on other nodes\n", 1)) == 1, job.err)
+        fetched = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9727/metrics', timeout=9).read().decode())"
+        told = lambda: nodes.nodes[0].run("/usr/bin/python3", "-c", fetched)[1]
+        eventually(lambda: 'ftd_copies_total{result="kept"} 2\n' in told(), "two copies in node0's numbers", 20)
+        said = told()
+        check(re.search(r"^ftd_copied_bytes_total 31\d{5}$", said, re.M) and "ftd_copies_waiting_bytes 0\n" in said, said)
+        nodes.nodes[1].crash()
+        job.expect(0, alone.output)
+        check(job.restored == [5] and COPIES in job.err, f"restored {job.restored}: {job.err}")
+        check(all(job.gate_path("agent.fetches", rank).exists() for rank in (2, 3)), "nothing was brought")
+        took = float(re.search(r"took +([\d.]+) ms", job.err)[1])
+        print(f"  the recovery took {took:.0f} ms", flush=True)
+        for node in (0, 2, 3):
+            nodes.empty(nodes.nodes[node])
+
+
 INTERRUPTED = [{"who": who} for who in ("node", "own-ship", "partners-ship")]
 
 

@@ -12,6 +12,7 @@ use crate::shepherds::Shepherds;
 use crate::versions::Versions;
 use crate::worlds::Worlds;
 use ft_arena::ArenaError;
+use ft_store::through::Copied;
 use ft_sys::job_time;
 use ft_wire::copies::CopyWord;
 use ft_wire::shepherd::ToShepherd;
@@ -307,6 +308,11 @@ impl Checkpoints {
         fetched.into_iter().map(|rank| (epoch, rank)).collect()
     }
 
+    /// What was copied to other nodes so far, and how much is not yet.
+    pub fn copied(&self) -> Option<Copied> {
+        self.partners.as_ref().map(Partners::copied)
+    }
+
     /// `ft-ship` is to be asked whether it is there.
     pub fn ask(&mut self, job: &Job) {
         let said = self.partners.as_mut().and_then(Partners::ask);
@@ -347,7 +353,7 @@ impl Checkpoints {
         self.versions.completed(version);
         self.arenas.retire(version);
         if let Some(partners) = &mut self.partners {
-            partners.retire(version);
+            partners.retire(job, version);
             partners.go_on(job, &mut self.arenas);
             self.arenas.give_back(version, |rank| partners.is_through_with(rank));
         }

@@ -20,6 +20,7 @@ use crate::watcher::Watcher;
 use crate::ways::Ways;
 use crate::wish::Wish;
 use crate::worlds::Worlds;
+use ft_store::through::Copied;
 use ft_wire::between::Leaver;
 use ft_wire::launcher::JobSpec;
 use ft_wire::{Rank, Slot, Version, World as WorldNumber};
@@ -74,6 +75,8 @@ pub struct Rooms {
     pub clients: Clients,
     /// Checkpoints.
     pub checkpoints: Checkpoints,
+    /// What of copies this node's `ftd` knows.
+    pub told: Copied,
     /// The program's own restart files.
     pub files: files::Watch,
     /// What the newest world found of those.
@@ -110,6 +113,7 @@ impl Rooms {
             ears: ears.clone(),
             clients: Clients::default(),
             checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
+            told: Copied::default(),
             files,
             restart_files: RestartFiles::default(),
             job,
@@ -160,6 +164,7 @@ impl Rooms {
     /// Copies of checkpoints may have come: whoever keeps duplicates of arenas is to have those of new ones, and who waited for its state
     /// is told.
     pub fn copies_have_come(&mut self) {
+        self.tell_of_copies();
         self.checkpoints.spread(&self.shepherds);
         for (epoch, rank) in self.checkpoints.take_fetched() {
             if let Some(number) = self.worlds.of_epoch(epoch).map(|world| world.number)
@@ -167,6 +172,14 @@ impl Rooms {
             {
                 self.answer_restore(number, rank);
             }
+        }
+    }
+
+    /// The node's `ftd` counts what is copied.
+    fn tell_of_copies(&mut self) {
+        let Some((copied, ways)) = self.checkpoints.copied().zip(self.ways.as_ref()) else { return };
+        if copied != self.told && ways.tell(copied.since(self.told)) {
+            self.told = copied;
         }
     }
 

@@ -6,7 +6,7 @@
 
 use crate::outlet::Outlet;
 use ft_store::Scope;
-use ft_store::through::{Answer, Answers, Failure, Ftd, FtdWatch, Question};
+use ft_store::through::{Answer, Answers, Copied, Failure, Ftd, FtdWatch, Question};
 use ft_wire::FRAME_HEADER;
 use ft_wire::between::StoreWord;
 use ftd_core::{Members, NodeId};
@@ -116,6 +116,11 @@ impl Ways {
         let own = Ftd::new(socket, job.to_string());
         let room = Arc::new(Semaphore::new(FOR_OTHERS));
         Ways { shared: Arc::new(Shared { own, me, others: Mutex::new(others), news, room }) }
+    }
+
+    /// Says to this node's `ftd` what was copied; whether it was said.
+    pub fn tell(&self, copied: Copied) -> bool {
+        self.shared.own.tell(copied)
     }
 
     /// These are in the job.

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::metrics::{self, Refusal, Unserved};
 use crate::socket::{self, Socket, SocketError};
 use crate::state::{self, State};
-use ft_store::through::{self, Broken, Note, Rights};
+use ft_store::through::{self, Broken, Copied, Note, Rights};
 use ft_store::{Etcd, StoreError};
 use ft_sys::peer::Peer;
 use ft_wire::FrameError;
@@ -15,6 +15,7 @@ use std::hash::Hash;
 use std::io;
 use std::os::unix::net::UnixListener as Listener;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
@@ -165,14 +166,18 @@ impl Agents {
         drop(place);
         let rights =
             Rights { own: keys_of(&config, &job), seen: Some(format!("{}/nodes/", config.prefix())), leases: false };
+        let waits = AtomicU64::new(0);
         let note = |note| match note {
             Note::Asked => metrics::store_asked(),
+            Note::Copied(copied) => metrics::copied(&copied, waits.swap(copied.waiting, Ordering::Relaxed)),
             Note::Refused(why) => {
                 metrics::store_refused(Unserved::Key);
                 tracing::warn!(uid, pid = peer.pid, job, why, "what is asked in a job's name is not the job's");
             }
         };
-        if let Err(broken) = through::serve(seated, self.etcd.clone(), rights, note).await {
+        let served = through::serve(seated, self.etcd.clone(), rights, note).await;
+        metrics::copied(&Copied::default(), waits.into_inner());
+        if let Err(broken) = served {
             turned_away(&peer, &broken);
         }
     }

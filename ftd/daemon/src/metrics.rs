@@ -1,5 +1,6 @@
 //! Numbers for Prometheus, on an endpoint of their own.
 
+use ft_store::through::Copied;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -32,6 +33,9 @@ const PEERS_ACCEPTED: &str = "ftd_peer_connections_total";
 const PEERS_REFUSED: &str = "ftd_peer_refused_total";
 const STORE_ASKED: &str = "ftd_store_questions_total";
 const STORE_REFUSED: &str = "ftd_store_refused_total";
+const COPIES: &str = "ftd_copies_total";
+const COPIED: &str = "ftd_copied_bytes_total";
+const COPIES_WAIT: &str = "ftd_copies_waiting_bytes";
 const RELOADS: &str = "ftd_reloads_total";
 const ETCD_UP: &str = "ftd_etcd_up";
 const ETCD_REQUESTS: &str = "ftd_etcd_requests_total";
@@ -205,12 +209,31 @@ pub fn begin() -> Result<PrometheusHandle, MetricsError> {
     for why in Unserved::ALL {
         counter!(STORE_REFUSED, "reason" => why.label()).increment(0);
     }
+    describe_copies();
     describe_counter!(RELOADS, "Reloads of the configuration, by result.");
     for result in ["done", "refused"] {
         counter!(RELOADS, "result" => result).increment(0);
     }
     describe();
     Ok(handle)
+}
+
+/// What is about copies of jobs' checkpoints.
+fn describe_copies() {
+    describe_counter!(
+        COPIES,
+        "Versions of ranks of jobs here that another node has taken a copy of, or that none takes, by result."
+    );
+    for result in ["kept", "refused"] {
+        counter!(COPIES, "result" => result).increment(0);
+    }
+    describe_counter!(COPIED, "Bytes of the copies that other nodes have taken.");
+    counter!(COPIED).increment(0);
+    describe_gauge!(
+        COPIES_WAIT,
+        "Bytes of checkpoints of jobs here that are on their way to other nodes, or wait for it."
+    );
+    gauge!(COPIES_WAIT).set(0.0);
 }
 
 /// What is about etcd and the node's place in it.
@@ -291,6 +314,14 @@ pub fn store_asked() {
 /// Somebody who asks the store as a job's agent is not served.
 pub fn store_refused(why: Unserved) {
     counter!(STORE_REFUSED, "reason" => why.label()).increment(1);
+}
+
+/// A job's agent has said what was copied; before, so many bytes of its waited.
+pub fn copied(copied: &Copied, waited: u64) {
+    counter!(COPIES, "result" => "kept").increment(copied.copies);
+    counter!(COPIES, "result" => "refused").increment(copied.failures);
+    counter!(COPIED).increment(copied.bytes);
+    gauge!(COPIES_WAIT).increment(copied.waiting as f64 - waited as f64);
 }
 
 /// The configuration was read again.

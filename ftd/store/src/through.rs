@@ -14,7 +14,7 @@ pub use ftd::Ftd;
 pub use rights::Rights;
 pub use serve::{Note, Seated, serve, take_seat};
 pub use watch::FtdWatch;
-pub use wire::{Answer, Broken, Failure, Question, VERSION};
+pub use wire::{Answer, Broken, Copied, Failure, Question, VERSION};
 
 use crate::error::Trouble;
 use crate::store::{Lease, LeaseId, Read, Scope, Store, Versioned, Watch};

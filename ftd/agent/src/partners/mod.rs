@@ -8,6 +8,7 @@
 //! | `keeping.rs` | for another node |
 //! | `fetching.rs` | back, and by whom |
 //! | `heard.rs` | whose words and news these are |
+//! | `progress.rs` | how far what is sent is, for people |
 //! | `ship.rs` | the process |
 //!
 //! A copy that is interrupted, wherever, never takes the place of a whole one: it comes into a place that holds nothing that is needed, and
@@ -18,6 +19,7 @@ mod fetching;
 mod heard;
 mod keeping;
 mod kinds;
+mod progress;
 mod sending;
 mod ship;
 mod state;

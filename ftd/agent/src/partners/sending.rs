@@ -26,6 +26,9 @@ impl Partners {
         let Queue { now, next } = self.queues.entry(rank).or_default();
         if now.as_ref().is_none_or(|now| commit(now.copy) != version) && !next.contains(&version) {
             next.push_back(version);
+            if let Some((_, found)) = arenas.describe(rank, version) {
+                self.progress.begin(version, rank, found.bytes);
+            }
         }
         self.send_next(job, arenas, rank);
     }
@@ -99,6 +102,7 @@ impl Partners {
                 "checkpoints of ranks on {node} are in its memory alone, and are lost should it die: {reason}"
             ));
         }
+        self.progress.stays(commit(now.copy), rank);
         self.committed(job, now.copy);
     }
 
@@ -162,6 +166,8 @@ impl Partners {
         let now = self.queues.get_mut(&rank).and_then(|queue| queue.now.as_mut());
         if let Some(now) = now.filter(|now| matches!(now.way, Way::Moving(known) if known == id)) {
             now.moved = bytes;
+            let commit = commit(now.copy);
+            self.progress.moved(commit, rank, bytes);
         }
     }
 
@@ -192,6 +198,8 @@ impl Partners {
         if let Some(queue) = self.queues.get_mut(&copy.rank) {
             queue.now = None;
         }
+        self.progress.kept(commit(copy), copy.rank);
+        self.say_progress(job);
         self.committed(job, copy);
         self.send_next(job, arenas, copy.rank);
     }
@@ -229,6 +237,7 @@ impl Partners {
                 self.say(job, to, word);
             }
         }
+        self.say_progress(job);
         if self.queues.values().any(|queue| queue.now.is_some()) {
             self.look_soon();
         }

@@ -1,12 +1,14 @@
 //! What is known of copies on other nodes, and the few things that everybody here needs.
 
 use super::kinds::{Errand, Fetching, Keeping, Lent, Queue, Sending, Use, Way, older};
+use super::progress::Progress;
 use super::ship::Ship;
 use crate::arenas::{Arenas, Commit};
 use crate::job::Job;
 use crate::outlet::Outlet;
 use crate::ship_host;
 use crate::wish::Wish;
+use ft_store::through::Copied;
 use ft_sys::timescale::scaled;
 use ft_wire::copies::{CopyFacts, CopyName, CopyWord};
 use ft_wire::launcher::ToLauncher;
@@ -66,6 +68,7 @@ pub struct Partners {
     pub(super) lent: BTreeMap<(NodeId, Rank), Lent>,
     pub(super) windows: BTreeMap<Window, Use>,
     pub(super) moves: BTreeMap<Move, Errand>,
+    pub(super) progress: Progress,
     /// What is older is needed no more, but for these.
     given_up: Option<(Commit, Vec<Commit>)>,
     looks: bool,
@@ -91,6 +94,7 @@ impl Partners {
             lent: BTreeMap::new(),
             windows: BTreeMap::new(),
             moves: BTreeMap::new(),
+            progress: Progress::default(),
             given_up: None,
             looks: false,
             news,
@@ -203,6 +207,7 @@ impl Partners {
         gone.into_iter().for_each(|node| self.ship.gone(node));
         (self.record, self.open, self.frozen) = (Some(record), false, Some(Instant::now()));
         self.queues.clear();
+        self.progress.clear();
         self.later.clear();
         self.fetching.clear();
         self.fetched.clear();
@@ -263,6 +268,28 @@ impl Partners {
         self.ship.kill()
     }
 
+    /// What was copied so far, and how much is not yet.
+    pub fn copied(&self) -> Copied {
+        self.progress.copied()
+    }
+
+    /// People who want to know more are told how far this node's versions are.
+    pub(super) fn say_progress(&mut self, job: &Job) {
+        if job.spec.verbose && self.open {
+            let (node, ranks) = (self.name(job, self.me), self.ranks_here().len());
+            let lines = self.progress.said(&node, ranks, Instant::now());
+            lines.into_iter().for_each(|line| job.notice(line));
+        }
+    }
+
+    /// All ranks' copies of this version are on other nodes, as far as they can be: one node tells people.
+    fn say_safe(&mut self, job: &Job, version: Version) {
+        let speaks = self.record.as_ref().and_then(|record| record.members().next()) == Some(self.me);
+        if job.spec.verbose && speaks && self.progress.says_safe(Instant::now()) {
+            job.notice(format!("version {version} is safe: copies of all ranks are on other nodes"));
+        }
+    }
+
     /// What was there before the epoch is needed no more, but for these.
     pub fn keep(&mut self, commits: &[Commit]) {
         if let Some(newest) = commits.iter().max() {
@@ -271,7 +298,9 @@ impl Partners {
     }
 
     /// What is older is needed no more.
-    pub fn retire(&mut self, complete: Version) {
+    pub fn retire(&mut self, job: &Job, complete: Version) {
+        self.say_safe(job, complete);
+        self.progress.retire(complete);
         self.given_up = Some(((complete, 0), Vec::new()));
         for queue in self.queues.values_mut() {
             queue.next.retain(|(version, _)| *version >= complete);

@@ -2,7 +2,7 @@
 
 use super::Answers;
 use super::watch::FtdWatch;
-use super::wire::{Answer, Broken, End, Failure, FromFtd, Hello, Question, ToFtd, VERSION, Welcome, receive};
+use super::wire::{Answer, Broken, Copied, End, Failure, FromFtd, Hello, Question, ToFtd, VERSION, Welcome, receive};
 use crate::error::Trouble;
 use crate::store::{Change, Scope};
 use ft_wire::{MAX_BODY, PREAMBLE_LEN, Preamble, Role};
@@ -101,6 +101,13 @@ impl Ftd {
             Welcome::Served => Ok(Connection::over(stream)),
             Welcome::Refused(sentence) => Err(Broken::Refused(sentence)),
         }
+    }
+
+    /// Says what was copied, if there is a connection; whether it was said.
+    pub fn tell(&self, copied: Copied) -> bool {
+        let Ok(there) = self.line.connection.try_lock() else { return false };
+        let open = there.as_ref().filter(|connection| !connection.is_over());
+        open.is_some_and(|connection| connection.out.send(ToFtd::Copied(copied)).is_ok())
     }
 
     /// There is no way to it now. Nothing was asked.

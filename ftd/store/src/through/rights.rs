@@ -21,7 +21,7 @@ impl Rights {
         match asked {
             ToFtd::Question { question, .. } => self.forbid_question(question),
             ToFtd::Watch { scope, .. } => self.hides(scope),
-            ToFtd::Unwatch { .. } => None,
+            ToFtd::Unwatch { .. } | ToFtd::Copied(_) => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The end of a connection that has the store.
 
 use super::rights::Rights;
-use super::wire::{Answer, Broken, End, Failure, FromFtd, Hello, MOST_ASKED, ToFtd, VERSION, Welcome, receive};
+use super::wire::{Answer, Broken, Copied, End, Failure, FromFtd, Hello, MOST_ASKED, ToFtd, VERSION, Welcome, receive};
 use crate::store::{Scope, Store, Watch, WatchEnd};
 use ft_wire::{PREAMBLE_LEN, Preamble, Role};
 use std::collections::HashMap;
@@ -35,6 +35,8 @@ pub enum Note {
     Asked,
     /// It is not, for this is not allowed.
     Refused(String),
+    /// Nothing is asked: so much was copied.
+    Copied(Copied),
 }
 
 /// Somebody who has said for which job, and waits to hear whether it is served.
@@ -97,8 +99,10 @@ where
     let mut desk = Desk { store, rights, say, room, tasks: JoinSet::new(), watches: HashMap::new() };
     let listen = async {
         loop {
-            let asked = receive::<ToFtd>(&mut from, MOST_ASKED).await?;
-            desk.take(asked, &note).await;
+            match receive::<ToFtd>(&mut from, MOST_ASKED).await? {
+                ToFtd::Copied(copied) => note(Note::Copied(copied)),
+                asked => desk.take(asked, &note).await,
+            }
         }
     };
     tokio::select! { ended = listen => ended, ended = tell(to, said) => ended }
@@ -146,6 +150,7 @@ impl<S: Store> Desk<S> {
                 });
             }
             ToFtd::Watch { number, scope, from } => self.watch(number, (scope, from), refused).await,
+            ToFtd::Copied(_) => {}
             ToFtd::Unwatch { number } => drop(self.watches.remove(&number).inspect(AbortHandle::abort)),
         }
     }

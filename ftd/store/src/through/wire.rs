@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Of all that is said here. A daemon may be newer than an agent whose job it finds: any change of these messages increases it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The longest that may be asked: etcd takes 1.5 MiB in a request.
 pub const MOST_ASKED: usize = 4 << 20;
 
@@ -59,6 +59,33 @@ pub enum ToFtd {
         /// As it was begun.
         number: u64,
     },
+    /// For the daemon's numbers: what the job has copied from this node. It is not answered.
+    Copied(Copied),
+}
+
+/// What an agent has had copied from its node to others since it said so last.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    /// Copies that other nodes have taken.
+    pub copies: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Copies that no other node takes.
+    pub failures: u64,
+    /// Bytes that are on their way now, or wait for it.
+    pub waiting: u64,
+}
+
+impl Copied {
+    /// What of this came after that.
+    pub fn since(self, before: Copied) -> Copied {
+        Copied {
+            copies: self.copies.saturating_sub(before.copies),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            failures: self.failures.saturating_sub(before.failures),
+            waiting: self.waiting,
+        }
+    }
 }
 
 /// Ftd → agent.

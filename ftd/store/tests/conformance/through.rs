@@ -45,6 +45,7 @@ impl Daemon {
                     let note = |note| match note {
                         Note::Asked => drop(asked.fetch_add(1, Ordering::Relaxed)),
                         Note::Refused(_) => drop(refused.fetch_add(1, Ordering::Relaxed)),
+                        Note::Copied(_) => {}
                     };
                     let _ = serve(seated, store, rights, note).await;
                 });
