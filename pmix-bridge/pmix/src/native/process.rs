@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub fn take_inherited_socket(fd: RawFd) -> std::io::Result<UnixStream> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::Relaxed) {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("descriptor {fd} is asked for once more")));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            format!("descriptor {fd} is asked for once more"),
+        ));
     }
     // SAFETY: plain system calls; the numbers are checked by the kernel.
     unsafe {
