@@ -89,7 +89,7 @@ bench:
 
 # Installs what `make` built; builds nothing itself, so that it can run as root after an ordinary user's build.
 install:
-	@for file in ftd ftrun ft-agent ft-shepherd ft-pmix ft-ship libft_preload.so libftd_client.so libftd_client.a; do \
+	@for file in ftd ftrun ft-agent ft-shepherd ft-pmix ft-ship libft_preload.so libft_slurm.so libftd_client.so libftd_client.a; do \
 		if [ ! -e "$(release)/$$file" ]; then \
 			echo "make install: $(release)/$$file is not there: this installs what \`make\` has built, so run \`make\` first" >&2; \
 			exit 1; \
@@ -101,6 +101,7 @@ install:
 	install -m 755 $(release)/ftrun $(release)/ftd $(bindir)/
 	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(release)/ft-ship $(libexecdir)/
 	install -m 755 $(release)/libft_preload.so $(libexecdir)/
+	install -m 755 $(release)/libft_slurm.so $(libexecdir)/ft_slurm.so
 	install -m 755 $(release)/libftd_client.so $(libdir)/libftd_client.so.0
 	strip --strip-unneeded $(libdir)/libftd_client.so.0
 	ln -sf libftd_client.so.0 $(libdir)/libftd_client.so

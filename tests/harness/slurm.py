@@ -81,7 +81,7 @@ class Slurm:
         text = CONFIGURATION.format(login=LOGIN, address=self.login.address("store"), directory=self.directory, nodes=nodes, silence=silence)
         (self.directory / "slurm.conf").write_text(text)
         (self.directory / "cgroup.conf").write_text(CGROUP)
-        (self.directory / "plugstack.conf").write_text("".join(f"{line}\n" for line in plugins))
+        self.plug(*plugins)
         (self.directory / "munge.key").write_bytes(os.urandom(128))
         (self.directory / "munge.key").chmod(0o400)
         self.start()
@@ -94,6 +94,10 @@ class Slurm:
         for node in self.cluster.nodes:
             self._daemon(node, "slurmd", "-N", self.names[node.name])
         self.wait_for(len(self.cluster.nodes), "idle")
+
+    def plug(self, *lines):
+        """From the next command and the next step on these are the lines of its plugstack.conf."""
+        (self.directory / "plugstack.conf").write_text("".join(f"{line}\n" for line in lines))
 
     def _munge(self, machine):
         said = machine.run(

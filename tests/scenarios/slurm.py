@@ -1,12 +1,16 @@
 """Jobs of a real Slurm cluster: slurmctld, a slurmd on each node, munge; srun where users log in."""
 
 import contextlib
+import re
+import signal
 
 from harness import etcd
 from harness.cluster import Cluster
 from harness.job import Output, check
 from harness.registry import scenario
 from harness.slurm import LOGIN, Slurm
+
+from .processes import eventually
 
 
 @contextlib.contextmanager
@@ -41,3 +45,75 @@ def plain(context):
         status, out, err = slurm.run("srun", "-N2", "--ntasks-per-node=1", "/bin/sh", "-c", "[ $SLURM_PROCID = 0 ] && kill -9 $$; sleep 60")
         check(status in (137, 143) and "task 0: Killed" in err, f"{status}: {out}{err}")
         check(slurm.run("squeue", "-h")[1] == "", "a job is left")
+
+
+# Variables that are another step's in the next one, also where two happen to have the same.
+VARIES = re.compile("(PORT|PID|JOBID|JOB_ID)$")
+# What stands in error messages and differs from step to step.
+STEP = re.compile(r"StepId=\d+\.\d+")
+
+
+def told(slurm, *command):
+    """Status, lines and complaints of an srun, without what differs from step to step."""
+    status, out, err = slurm.run(*command)
+    return status, sorted(out.splitlines()), sorted(STEP.sub("StepId=", err).splitlines())
+
+
+def variables(slurm, *options):
+    """The environment of the only task of an srun."""
+    status, out, err = slurm.run("srun", "-n1", "-w", slurm.names["node0"], *options, "/usr/bin/env")
+    check(status == 0, f"{status}: {out}{err}")
+    return dict(line.partition("=")[::2] for line in out.splitlines())
+
+
+def signalled(slurm, *options):
+    """Status, lines and complaints of an srun that passes a signal on to its tasks, which end themselves at that."""
+    waits = "trap 'echo usr1; exit 3' USR1; echo ready; while :; do sleep 0.05; done"
+    job = slurm.job("srun", "-K0", "-l", "-N2", *options, "/bin/sh", "-c", waits)
+    eventually(lambda: job.output.text.count("ready\n") == 2, "the tasks", 20)
+    job.interrupt(signal.SIGUSR1)
+    return job.wait(20), sorted(job.output.text.splitlines()), sorted(STEP.sub("StepId=", job.err).splitlines())
+
+
+@scenario("slurm-plugin", cluster=True)
+def plugin(context):
+    """With the plugin srun knows `--ft`, and without that option, and with `--ft=none`, everything is as without the plugin: the environment of the
+    tasks, their output, exit codes and signals. Modes that cannot be had are refused in one sentence before Slurm is asked for anything."""
+    with slurm_of(context, 2) as slurm:
+        lines = (
+            ["/bin/sh", "-c", "echo $(hostname) $SLURM_PROCID; echo to-err >&2; exit $((SLURM_PROCID * 7))"],
+            ["/bin/sh", "-c", "[ $SLURM_PROCID = 0 ] || kill -9 $$"],
+            ["/no/such/program"],
+        )
+        all_of = lambda *options: [signalled(slurm, *options), *(told(slurm, "srun", "-K0", "-N2", *options, *line) for line in lines)]
+        without, plain = all_of(), [variables(slurm) for _ in range(2)]
+        check([status for status, *_ in without] == [3, 7, 137, 2] and without[0][1] == ["0: ready", "0: usr1", "1: ready", "1: usr1"], without)
+        varies = {name for name in plain[0] if plain[0][name] != plain[1].get(name) or VARIES.search(name)}
+        check("PATH" in plain[0] and not varies & {"PATH", "SLURM_PROCID", "SLURM_MPI_TYPE"}, f"{varies} differ between two steps")
+        slurm.plug(f"required {context.prefix}/libexec/ftd/ft_slurm.so")
+        status, out, err = slurm.run("srun", "--help")
+        check(status == 0 and re.search(r"--ft=MODE +keep the job going", out), f"{status}: {out}{err}")
+        for options in ([], ["--ft=none"]):
+            now = all_of(*options)
+            check(now == without, f"{options}: {now}, and without the plugin {without}")
+            now = variables(slurm, *options)
+            # Slurm itself tells an srun within the step of the option.
+            own = {name for name in now if "SLURM_SPANK_" in name} if options else set()
+            differ = {name for name in now.keys() | plain[0].keys() if now.get(name) != plain[0].get(name)} - varies - own
+            check(not differ, f"{options}: {sorted((name, now.get(name), plain[0].get(name)) for name in differ)}")
+        refused(slurm)
+
+
+def refused(slurm):
+    """No mode but `none` can be had."""
+    number = lambda: re.search(r"NEXT_JOB_ID += (\d+)", slurm.run("scontrol", "show", "config")[1])[1]
+    before = number()
+    for mode, sentence in (
+        ("reinit", "--ft=reinit is not built yet under Slurm: leave it out, or start the program with ftrun"),
+        ("spare", "--ft: the mode 'spare' is not built yet: this release has none and reinit"),
+        ("rienit", "--ft: 'rienit' is no mode: choose none or reinit"),
+        ("", "--ft: '' is no mode: choose none or reinit"),
+    ):
+        status, out, err = slurm.run("srun", f"--ft={mode}", "-n1", "/bin/echo", "ran")
+        check((status, out, err) == (2, "", f"srun: error: {sentence}\n"), f"{status}: {out}{err}")
+    check(number() == before, "Slurm was asked for a job")
