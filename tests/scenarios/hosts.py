@@ -761,6 +761,23 @@ def mpi_over_nodes(context, mpi):
             nodes.empty(node)
 
 
+@scenario("hosts-published", cluster=True, timeout=120, each=[{"mpi": "openmpi4"}, {"mpi": "openmpi5"}, {"mpi": "mpich5"}])
+def published(context, mpi):
+    """Names that a rank publishes are found on all nodes, by whom they were published or not, once, until they are withdrawn. When a rank is
+    killed while one is published, the next world does not find it, and may publish it again."""
+    mpi = context.mpi(mpi)
+    with Nodes(context, 2) as nodes:
+        program = nodes.cluster.program(mpi, "publishes.c")
+        job = context.ftrun(mpi, 4, program, ft="reinit", options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.compute:3"])
+        job.on = nodes.nodes[1]
+        job.kill(job.at_gate("app.compute", 3))
+        job.expect(0)
+        check(job.output.text == "result right\n", job.output.text)
+        check(job.restored == [None], f"restored {job.restored}: {job.err}")
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
 # With two cards of which one is the store's, Open MPI would use both, and a cut of one is not what these scenarios are about.
 ONE_CARD = {"OMPI_MCA_btl_tcp_if_include": "mpi", "FI_TCP_IFACE": "mpi"}
 

@@ -163,6 +163,7 @@ fn bury(rooms: &mut Rooms, mut world: World) {
     rooms.worlds.bury(&mut world);
     rooms.pmix.forget(number);
     rooms.pmi.forget(number);
+    rooms.published.forget(number);
     rooms.clients.forget(number);
     let (dir, job_dir) = (pmix::directory(&rooms.job, number), PathBuf::from(&rooms.job.spec.job_dir));
     tokio::task::spawn_blocking(move || {

@@ -9,7 +9,7 @@ use crate::wish::Wish;
 use ft_peer::beats::Identity;
 use ft_peer::post::{Post, Sendings};
 use ft_peer::{Peers, Secret};
-use ft_wire::between::{Fence, Leaver, Protocol, StoreWord, Word, puts_from_bytes};
+use ft_wire::between::{Asker, Fence, Leaver, NameAnswer, NameRequest, Protocol, StoreWord, Word, puts_from_bytes};
 use ft_wire::cluster::Cluster;
 use ft_wire::copies::CopyWord;
 use ft_wire::pmix::Proc;
@@ -83,6 +83,26 @@ pub enum Arrived {
         token: u64,
         /// Status and data.
         found: Option<(i32, Vec<u8>)>,
+    },
+    /// A rank elsewhere wants something with published names, which this node keeps.
+    NameAsked {
+        /// Of which world.
+        world: WorldNumber,
+        /// The rank's node.
+        from: NodeId,
+        /// For the answer.
+        asker: Asker,
+        /// What.
+        request: NameRequest,
+    },
+    /// The answer to such a request of this node's.
+    Named {
+        /// Of which world.
+        world: WorldNumber,
+        /// As it was asked.
+        asker: Asker,
+        /// The answer.
+        answer: NameAnswer,
     },
     /// A rank elsewhere takes no more checkpoints.
     Left {
@@ -351,6 +371,11 @@ impl Between {
             Wish::ModexData { to, token, status, data } => {
                 self.tell(world, to, Word::ModexData { token, status, data })
             }
+            Wish::Name { asker, request } => {
+                let keeper = exchange.layout.keeper();
+                self.tell(world, keeper, Word::Name { asker, request })
+            }
+            Wish::Named { to, asker, answer } => self.tell(world, to, Word::Named { asker, answer }),
             Wish::Left(leaver) => {
                 exchange.leavers.note(None, leaver);
                 self.tell_of_leavers()
@@ -446,6 +471,8 @@ impl Between {
             Word::ModexData { token, status, data } => {
                 vec![Arrived::ModexData { world, token, found: Some((status, data)) }]
             }
+            Word::Name { asker, request } => vec![Arrived::NameAsked { world, from, asker, request }],
+            Word::Named { asker, answer } => vec![Arrived::Named { world, asker, answer }],
             Word::Left { leavers } => {
                 let news = leavers.into_iter().filter(|leaver| exchange.leavers.note(Some(from), *leaver));
                 let mut arrived: Vec<Arrived> = news.map(|leaver| Arrived::Left { world, leaver }).collect();
@@ -481,10 +508,14 @@ impl Between {
         let bytes = match &word {
             Word::Up { parts, .. } | Word::Down { parts, .. } => bytes_of(parts),
             Word::ModexData { data, .. } => data.len(),
+            Word::Name { request: NameRequest::Publish { values, .. }, .. } => {
+                values.iter().map(|(_, value)| value.len()).sum()
+            }
+            Word::Named { answer, .. } => answer.found.iter().map(|(_, _, value)| value.len()).sum(),
             Word::Store(StoreWord::Ask { question: bytes, .. } | StoreWord::Answer { answer: bytes, .. }) => {
                 bytes.len()
             }
-            Word::Modex { .. } | Word::Left { .. } | Word::Copy(_) => 0,
+            Word::Modex { .. } | Word::Name { .. } | Word::Left { .. } | Word::Copy(_) => 0,
         };
         self.write(bytes, move || Written::word(world, to, &word))
     }

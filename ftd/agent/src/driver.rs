@@ -252,6 +252,7 @@ impl Driver {
                     lone.seek(job, worlds, said.world);
                 }
             }
+            Input::Published(overdue) => hear::published::overdue(rooms, overdue),
             Input::Dying(dying) => {
                 worlds.rank_is_dying(job, shepherds, (dying.world, dying.rank), dying.status);
             }

@@ -8,6 +8,7 @@ use crate::lone;
 use crate::outlet::Outlet;
 use crate::pmi;
 use crate::pmix_host;
+use crate::published;
 use crate::watcher::Dying;
 use crate::ways;
 use crate::worlds::Gone;
@@ -40,6 +41,8 @@ pub enum Input {
     Pmix(pmix_host::News),
     /// Of a rank's PMI-1.
     Pmi(pmi::Said),
+    /// Who waits for published names waits no longer.
+    Published(published::Overdue),
     /// A rank is dying.
     Dying(Dying),
     /// A rank below a wrapper is gone.

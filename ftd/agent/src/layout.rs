@@ -50,6 +50,16 @@ impl Layout {
         self.me
     }
 
+    /// The node that keeps what ranks publish for each other: the first, which is the root of the tree of all.
+    pub fn keeper(&self) -> NodeId {
+        self.places[0].node
+    }
+
+    /// This node.
+    pub fn own(&self) -> NodeId {
+        self.places[self.me].node
+    }
+
     /// This node's ranks.
     pub fn local(&self) -> &[Rank] {
         &self.places[self.me].ranks

@@ -7,7 +7,8 @@ use crate::shepherds::Shepherds;
 use crate::unheard::{Ear, Ears};
 use crate::wish::Wish;
 use crate::worlds::Worlds;
-use ft_wire::between::{Protocol, puts_to_bytes};
+use ft_wire::between::{Asker, NameAnswer, NameRequest, Protocol, puts_to_bytes};
+use ft_wire::pmix::{ERR_DUPLICATE_KEY, ERR_NOT_FOUND, Proc, SUCCESS};
 use ft_wire::{FrameError, Rank, World as WorldNumber};
 use ftd_core::{Event, Family};
 use std::collections::{BTreeMap, VecDeque};
@@ -25,9 +26,6 @@ const PMI_ANSWERS: usize = 1024;
 const PMI_CHUNKS: usize = 8;
 /// Names that are tried for a world.
 const NAMES: u32 = 100;
-
-/// What is said when a rank publishes a name, or looks for one, in a world over several nodes.
-pub const NO_NAMES: &str = "MPI_Publish_name and MPI_Lookup_name do not work over several nodes yet: they are refused";
 
 /// All ranks are in, as far as they are here.
 fn everybody(size: u32, data: Vec<u8>) -> Wish {
@@ -49,8 +47,6 @@ pub struct Said {
 #[derive(Debug)]
 struct Served {
     server: ft_pmi1::World,
-    /// Published names.
-    names: ft_pmi1::Names,
     /// Writing halves towards the ranks' `PMI_FD`.
     ranks: BTreeMap<Rank, Sender<Vec<u8>>>,
     /// All ranks have been inside a fence.
@@ -91,8 +87,7 @@ impl Pmi {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
                 let server = server(&format!("{}.w{number}", job.spec.job), layout)?;
-                let (names, ranks) = (ft_pmi1::Names::default(), BTreeMap::new());
-                entry.insert(Served { server, names, ranks, fenced: false })
+                entry.insert(Served { server, ranks: BTreeMap::new(), fenced: false })
             }
         };
         let (theirs, queue) = listen((number, rank), self.said.clone(), &self.ears)?;
@@ -113,6 +108,20 @@ impl Pmi {
         }
     }
 
+    /// What came of a request about published names.
+    pub fn named(
+        &mut self,
+        job: &mut Job,
+        worlds: &mut Worlds,
+        shepherds: &Shepherds,
+        (number, rank): (WorldNumber, Rank),
+        answer: NameAnswer,
+    ) {
+        let Some(served) = self.worlds.get_mut(&number) else { return };
+        let actions = served.server.answer_name(rank, to_name(answer)).unwrap_or_default();
+        served.carry_out(job, worlds, shepherds, number, actions);
+    }
+
     /// The ranks of all nodes are in the barrier, and have put these keys since the one before it.
     pub fn fenced(
         &mut self,
@@ -130,6 +139,31 @@ impl Pmi {
             Ok(actions) => served.carry_out(job, worlds, shepherds, number, actions),
             Err(error) => stuck(job, worlds, number, &error),
         }
+    }
+}
+
+/// What a rank wants with a name. As with MPICH's own launcher everybody may withdraw it.
+fn of_name(rank: Rank, request: ft_pmi1::NameRequest) -> NameRequest {
+    match request {
+        ft_pmi1::NameRequest::Publish { service, port } => {
+            let proc = Proc { nspace: String::new(), rank };
+            NameRequest::Publish { proc, values: vec![(service, port.into_bytes())], once: false }
+        }
+        ft_pmi1::NameRequest::Lookup { service } => {
+            NameRequest::LookUp { keys: vec![service], wait: false, seconds: 0 }
+        }
+        ft_pmi1::NameRequest::Unpublish { service } => NameRequest::Unpublish { proc: None, keys: vec![service] },
+    }
+}
+
+/// … and what came of it.
+fn to_name(NameAnswer { status, found }: NameAnswer) -> ft_pmi1::NameAnswer {
+    match (status, found.into_iter().next()) {
+        (SUCCESS, Some((.., port))) => ft_pmi1::NameAnswer::Found(String::from_utf8_lossy(&port).into_owned()),
+        (SUCCESS, None) => ft_pmi1::NameAnswer::Done,
+        (ERR_DUPLICATE_KEY, _) => ft_pmi1::NameAnswer::Refused("name is already published"),
+        (ERR_NOT_FOUND, _) => ft_pmi1::NameAnswer::Refused("name is not published"),
+        _ => ft_pmi1::NameAnswer::Refused("too much is published"),
     }
 }
 
@@ -193,14 +227,8 @@ impl Served {
                 }
                 return self.server.barrier_complete([]).unwrap_or_default();
             }
-            ft_pmi1::Event::Name { rank, .. } if worlds.get(number).is_some_and(|world| !world.layout.is_alone()) => {
-                job.notice_once(NO_NAMES.to_string());
-                let answer = ft_pmi1::NameAnswer::Refused("not over several nodes");
-                return self.server.answer_name(rank, answer).unwrap_or_default();
-            }
             ft_pmi1::Event::Name { rank, request } => {
-                let answer = self.names.handle(&request);
-                return self.server.answer_name(rank, answer).unwrap_or_default();
+                job.wish(number, Wish::Name { asker: Asker::Pmi(rank), request: of_name(rank, request) });
             }
             ft_pmi1::Event::Aborted { rank, code, message } => {
                 tracing::info!(rank, code, message, "PMI abort");

@@ -3,16 +3,14 @@
 use crate::job::Job;
 use crate::library;
 use crate::outlet::Outlet;
-use crate::pmi::NO_NAMES;
 use crate::pmix_host::{self, HostError, HostId, PmixHost};
-use crate::published::{self, Full, Published};
 use crate::shepherds::Shepherds;
 use crate::wish::Wish;
 use crate::world::World;
 use crate::worlds::Worlds;
 use ft_sys::job_time;
-use ft_wire::between::Protocol;
-use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERR_OUT_OF_RESOURCE, Proc, SUCCESS, ToAgent, ToPmix};
+use ft_wire::between::{Asker, NameAnswer, NameRequest, Protocol};
+use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, Proc, SUCCESS, ToAgent, ToPmix};
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Flavour, Rank, Slot, World as WorldNumber, rank};
 use ftd_core::{Event, Family, NodeId, Process, WorldId};
@@ -40,8 +38,6 @@ struct Served {
     waiting: BTreeMap<Rank, OwnedFd>,
     /// Starts that wait for it (static programs).
     deferred: Vec<(Slot, Start)>,
-    /// What its ranks published.
-    published: Published,
     /// `PMIx_Abort` calls that wait for an answer, by rank.
     aborts: BTreeMap<Rank, Vec<u64>>,
     /// All ranks have been inside a fence.
@@ -348,7 +344,7 @@ impl Pmix {
             request if worlds.get(number).is_some_and(|world| !world.layout.is_alone()) => {
                 served.ask_others(job, number, request);
             }
-            request => served.answer_request(job, request),
+            request => served.answer_request(job, number, request),
         }
         Follows::Nothing
     }
@@ -383,6 +379,13 @@ impl Pmix {
     pub fn modex_done(&mut self, number: WorldNumber, token: u64, status: i32, data: Vec<u8>) {
         if let Some(served) = self.worlds.get_mut(&number) {
             served.answer([ToPmix::ModexDone { token, status, data }]);
+        }
+    }
+
+    /// What came of a request about published names.
+    pub fn named(&mut self, number: WorldNumber, token: u64, NameAnswer { status, found }: NameAnswer) {
+        if let Some(served) = self.worlds.get_mut(&number) {
+            served.answer([ToPmix::Found { token, status, found }]);
         }
     }
 
@@ -421,8 +424,8 @@ impl Pmix {
 }
 
 impl Served {
-    /// What is answered from what is known here.
-    fn answer_request(&mut self, job: &Job, request: ToAgent) {
+    /// What is answered from what is known here, and what is asked of the keeper of names, wherever that is.
+    fn answer_request(&mut self, job: &mut Job, number: WorldNumber, request: ToAgent) {
         let done = |token, status| Some(ToPmix::Done { token, status });
         let answer = match request {
             ToAgent::Fence { token, data, .. } => {
@@ -431,13 +434,16 @@ impl Served {
                 }
                 Some(ToPmix::FenceDone { token, status: SUCCESS, data })
             }
-            ToAgent::Publish { token, proc, values } => return self.publish(job, token, &proc, values),
-            ToAgent::Modex { token, .. } => Some(ToPmix::ModexDone { token, status: ERR_NOT_FOUND, data: Vec::new() }),
-            ToAgent::Lookup { token, keys, wait, .. } => self.published.look_up(token, keys, wait),
-            ToAgent::Unpublish { token, keys, .. } => {
-                self.published.unpublish(&keys);
-                done(token, SUCCESS)
+            ToAgent::Publish { token, proc, values, once } => {
+                return ask_of_names(job, number, token, NameRequest::Publish { proc, values, once });
             }
+            ToAgent::Lookup { token, keys, wait, seconds, .. } => {
+                return ask_of_names(job, number, token, NameRequest::LookUp { keys, wait, seconds });
+            }
+            ToAgent::Unpublish { token, proc, keys } => {
+                return ask_of_names(job, number, token, NameRequest::Unpublish { proc: Some(proc), keys });
+            }
+            ToAgent::Modex { token, .. } => Some(ToPmix::ModexDone { token, status: ERR_NOT_FOUND, data: Vec::new() }),
             ToAgent::Connect { token, .. } => done(token, SUCCESS),
             ToAgent::Spawn { token, command, .. } => {
                 job.say_spawn_refused(&command);
@@ -450,30 +456,21 @@ impl Served {
 
     /// The same in a world that has ranks on other nodes.
     fn ask_others(&mut self, job: &mut Job, number: WorldNumber, request: ToAgent) {
-        let answer = match request {
+        match request {
             ToAgent::Fence { token, procs, data } => {
                 if !std::mem::replace(&mut self.fenced, true) {
                     ft_sys::gate::reach("agent.fence", None);
                 }
-                return fence(job, number, (Protocol::Pmix, token), &procs, data);
+                fence(job, number, (Protocol::Pmix, token), &procs, data);
             }
             // Everybody is to have come to it.
             ToAgent::Connect { token, procs, connect } => {
                 let protocol = if connect { Protocol::Connect } else { Protocol::Disconnect };
-                return fence(job, number, (protocol, token), &procs, Vec::new());
+                fence(job, number, (protocol, token), &procs, Vec::new());
             }
-            ToAgent::Modex { token, proc } => return job.wish(number, Wish::Modex { token, proc }),
-            ToAgent::Publish { token, .. } | ToAgent::Unpublish { token, .. } => {
-                job.notice_once(NO_NAMES.to_string());
-                ToPmix::Done { token, status: ERR_NOT_SUPPORTED }
-            }
-            ToAgent::Lookup { token, .. } => {
-                job.notice_once(NO_NAMES.to_string());
-                ToPmix::Found { token, status: ERR_NOT_SUPPORTED, found: Vec::new() }
-            }
-            request => return self.answer_request(job, request),
-        };
-        self.answer([answer]);
+            ToAgent::Modex { token, proc } => job.wish(number, Wish::Modex { token, proc }),
+            request => self.answer_request(job, number, request),
+        }
     }
 
     fn answer(&self, answers: impl IntoIterator<Item = ToPmix>) {
@@ -481,20 +478,11 @@ impl Served {
             answers.into_iter().for_each(|answer| host.send(answer));
         }
     }
+}
 
-    fn publish(&mut self, job: &Job, token: u64, proc: &Proc, values: Vec<(String, Vec<u8>)>) {
-        match self.published.publish(proc, values) {
-            Ok(waiting) => {
-                let done = ToPmix::Done { token, status: SUCCESS };
-                self.answer(std::iter::once(done).chain(waiting));
-            }
-            Err(Full) => {
-                self.answer([ToPmix::Done { token, status: ERR_OUT_OF_RESOURCE }]);
-                let most = published::MOST_BYTES >> 20;
-                job.notice(format!("more than {most} MiB are published through PMIx: the last of it is refused"));
-            }
-        }
-    }
+/// The node that keeps the published names does this, which may be this one.
+fn ask_of_names(job: &mut Job, number: WorldNumber, token: u64, request: NameRequest) {
+    job.wish(number, Wish::Name { asker: Asker::Pmix(token), request });
 }
 
 /// All of these processes that are here are in a fence.

@@ -176,6 +176,7 @@ async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
     while let Some(message) = outgoing.recv().await {
         let bytes = match &message {
             ToPmix::FenceDone { data, .. } | ToPmix::ModexDone { data, .. } => data.len(),
+            ToPmix::Found { found, .. } => found.iter().map(|(_, _, value)| value.len()).sum(),
             _ => 0,
         };
         if bytes < aside::MANY {

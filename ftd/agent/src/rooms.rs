@@ -13,6 +13,7 @@ use crate::link::Link;
 use crate::lone::Lone;
 use crate::pmi::Pmi;
 use crate::pmix::Pmix;
+use crate::published::Directories;
 use crate::restart_files::RestartFiles;
 use crate::shepherds::Shepherds;
 use crate::unheard::Ears;
@@ -69,6 +70,8 @@ pub struct Rooms {
     pub pmix: Pmix,
     /// Servers for MPIs that speak PMI-1.
     pub pmi: Pmi,
+    /// What ranks publish for each other, of worlds for which this node keeps it.
+    pub published: Directories,
     /// Who reads what processes say.
     pub ears: Ears,
     /// Checkpoint libraries.
@@ -110,6 +113,7 @@ impl Rooms {
             lone: Lone::new(outlet(inputs, Input::Lone)),
             pmix: Pmix::new(&job, outlet(inputs, Input::Pmix)),
             pmi: Pmi::new(outlet(inputs, Input::Pmi), ears.clone()),
+            published: Directories::new(outlet(inputs, Input::Published)),
             ears: ears.clone(),
             clients: Clients::default(),
             checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),

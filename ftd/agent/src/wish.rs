@@ -1,7 +1,7 @@
 //! What the rooms of this node's ranks want of other nodes.
 
 use ft_wire::Rank;
-use ft_wire::between::{Leaver, Protocol};
+use ft_wire::between::{Asker, Leaver, NameAnswer, NameRequest, Protocol};
 use ft_wire::copies::CopyWord;
 use ft_wire::pmix::Proc;
 use ftd_core::NodeId;
@@ -37,6 +37,22 @@ pub enum Wish {
         status: i32,
         /// The data.
         data: Vec<u8>,
+    },
+    /// Something of published names: the node that keeps them does it, which may be this one.
+    Name {
+        /// For the answer.
+        asker: Asker,
+        /// What.
+        request: NameRequest,
+    },
+    /// The answer to a node that has asked something of published names.
+    Named {
+        /// Who.
+        to: NodeId,
+        /// As it was asked.
+        asker: Asker,
+        /// The answer.
+        answer: NameAnswer,
     },
     /// The others are to know that a rank takes no more checkpoints.
     Left(Leaver),

@@ -27,7 +27,7 @@ mod world;
 
 pub use action::{Action, Event};
 pub use error::{ProtocolError, WorldError};
-pub use names::{NameAnswer, NameRequest, Names};
+pub use names::{NameAnswer, NameRequest};
 pub use world::World;
 
 /// Longest accepted line in bytes. The clients' own limit is 1024 (PMI of MPICH 3) to 4096.

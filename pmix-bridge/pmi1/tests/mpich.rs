@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
-use ft_pmi1::{Action, Event, Names, OVERSUBSCRIBED, World};
+mod names;
+
+use ft_pmi1::{Action, Event, OVERSUBSCRIBED, World};
+use names::Names;
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

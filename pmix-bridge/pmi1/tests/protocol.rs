@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
-use ft_pmi1::{Action, Event, NameAnswer, Names, ProtocolError, World, WorldError};
+mod names;
+
+use ft_pmi1::{Action, Event, NameAnswer, ProtocolError, World, WorldError};
+use names::Names;
 use proptest::prelude::*;
 
 fn world(size: usize) -> World {

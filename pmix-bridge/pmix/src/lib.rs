@@ -78,6 +78,8 @@ pub enum Upcall {
         proc: Proc,
         /// Keys and values.
         values: Vec<(String, Vec<u8>)>,
+        /// Only the first who looks them up is to find them.
+        once: bool,
         /// Answers.
         respond: OpResponder,
     },
@@ -89,6 +91,8 @@ pub enum Upcall {
         keys: Vec<String>,
         /// Wait until they are published.
         wait: bool,
+        /// For so long; 0: without an end.
+        seconds: u32,
         /// Answers.
         respond: LookupResponder,
     },

@@ -244,11 +244,11 @@ fn translate(upcall: Upcall, requests: &mut Requests) -> Option<ToAgent> {
             ToAgent::Fence { token: requests.add(Waiting::Modex(respond)), procs, data }
         }
         Upcall::Modex { proc, respond } => ToAgent::Modex { token: requests.add(Waiting::Modex(respond)), proc },
-        Upcall::Publish { proc, values, respond } => {
-            ToAgent::Publish { token: requests.add(Waiting::Op(respond)), proc, values }
+        Upcall::Publish { proc, values, once, respond } => {
+            ToAgent::Publish { token: requests.add(Waiting::Op(respond)), proc, values, once }
         }
-        Upcall::Lookup { proc, keys, wait, respond } => {
-            ToAgent::Lookup { token: requests.add(Waiting::Lookup(respond)), proc, keys, wait }
+        Upcall::Lookup { proc, keys, wait, seconds, respond } => {
+            ToAgent::Lookup { token: requests.add(Waiting::Lookup(respond)), proc, keys, wait, seconds }
         }
         Upcall::Unpublish { proc, keys, respond } => {
             ToAgent::Unpublish { token: requests.add(Waiting::Op(respond)), proc, keys }

@@ -41,6 +41,54 @@ pub struct Leaver {
     pub finalized: bool,
 }
 
+/// What waits for an answer about published names, on its own node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Asker {
+    /// A request of `ft-pmix`, by its token.
+    Pmix(u64),
+    /// A rank that speaks PMI-1, which asks one thing at a time.
+    Pmi(Rank),
+}
+
+/// What a rank wants with names that ranks of its world publish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NameRequest {
+    /// Publish values.
+    Publish {
+        /// Who.
+        proc: Proc,
+        /// Names and values.
+        values: Vec<(String, Vec<u8>)>,
+        /// Only the first who looks them up is to find them.
+        once: bool,
+    },
+    /// Look names up.
+    LookUp {
+        /// Which.
+        keys: Vec<String>,
+        /// Wait until all are published.
+        wait: bool,
+        /// For so long; 0: without an end.
+        seconds: u32,
+    },
+    /// Withdraw names.
+    Unpublish {
+        /// Whose alone; without: whoever has published them.
+        proc: Option<Proc>,
+        /// Which; none: all.
+        keys: Vec<String>,
+    },
+}
+
+/// The answer to a [`NameRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NameAnswer {
+    /// PMIx status.
+    pub status: i32,
+    /// Publisher, name and value of what was looked up.
+    pub found: Vec<(Proc, String, Vec<u8>)>,
+}
+
 /// What one agent says to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Word {
@@ -73,6 +121,20 @@ pub enum Word {
         status: i32,
         /// The data.
         data: Vec<u8>,
+    },
+    /// To the node that keeps the published names of the world.
+    Name {
+        /// For the answer.
+        asker: Asker,
+        /// What is wanted.
+        request: NameRequest,
+    },
+    /// Answer to [`Name`](Self::Name).
+    Named {
+        /// As it was asked.
+        asker: Asker,
+        /// The answer.
+        answer: NameAnswer,
     },
     /// Ranks take no more checkpoints: those of which the sender knows and the receiver may not, its neighbour in the tree of the
     /// world's nodes.

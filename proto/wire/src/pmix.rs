@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 /// PMIx status: success.
 pub const SUCCESS: i32 = 0;
+/// PMIx status: it has taken longer than it may.
+pub const ERR_TIMEOUT: i32 = -24;
 /// PMIx status: there is no room.
 pub const ERR_OUT_OF_RESOURCE: i32 = -29;
 /// PMIx status: no such data.
@@ -14,6 +16,9 @@ pub const ERR_NOT_FOUND: i32 = -46;
 pub const ERR_NOT_SUPPORTED: i32 = -47;
 /// PMIx status: not all of it.
 pub const ERR_PARTIAL_SUCCESS: i32 = -52;
+
+/// PMIx status: another value is published so.
+pub const ERR_DUPLICATE_KEY: i32 = -53;
 
 /// Open MPI 4 is silently a singleton, PMIx or not, unless it believes that a resource manager stands above it: this
 /// variable, `FLUX_JOB_ID`, or `SLURM_NODELIST` with `SLURM_JOBID` and `SLURM_STEP_ID`. This one has the fewest readers:
@@ -193,6 +198,8 @@ pub enum ToAgent {
         proc: Proc,
         /// Keys and packed values.
         values: Vec<(String, Vec<u8>)>,
+        /// Only the first who looks them up is to find them.
+        once: bool,
     },
     /// Lookup; answered by [`ToPmix::Found`].
     Lookup {
@@ -204,6 +211,8 @@ pub enum ToAgent {
         keys: Vec<String>,
         /// Wait until they are published.
         wait: bool,
+        /// For so long; 0: without an end.
+        seconds: u32,
     },
     /// Unpublish; answered by [`ToPmix::Done`].
     Unpublish {

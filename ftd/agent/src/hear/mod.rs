@@ -4,5 +4,6 @@ pub mod clients;
 pub mod diallers;
 pub mod launcher;
 pub mod nodes;
+pub mod published;
 pub mod ranks;
 pub mod shepherds;

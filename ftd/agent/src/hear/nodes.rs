@@ -1,8 +1,10 @@
 //! The other nodes' words, and what this node's ranks want of them.
 
 use crate::between::{Arrived, Given, News};
+use crate::hear::published;
 use crate::rooms::{Leaves, Rooms};
 use crate::ways;
+use crate::wish::Wish;
 use ft_wire::World as WorldNumber;
 use ft_wire::between::Leaver;
 use ft_wire::pmix::ERR_NOT_FOUND;
@@ -26,6 +28,13 @@ pub fn say_of_store(rooms: &mut Rooms, ways::News { to, word }: ways::News) {
 /// What the rooms want of other nodes is said to those.
 pub fn see_to_wishes(rooms: &mut Rooms) {
     while let Some((world, wish)) = rooms.job.next_wish() {
+        let wish = match wish {
+            Wish::Name { asker, request } => match published::ask(rooms, world, asker, request) {
+                Some(request) => Wish::Name { asker, request },
+                None => continue,
+            },
+            wish => wish,
+        };
         let arrived = rooms.between.as_mut().map(|between| between.carry_out(world, wish)).unwrap_or_default();
         arrived.into_iter().for_each(|arrived| deliver(rooms, arrived));
     }
@@ -52,6 +61,8 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
             let (status, data) = found.unwrap_or((ERR_NOT_FOUND, Vec::new()));
             pmix.modex_done(world, token, status, data);
         }
+        Arrived::NameAsked { world, from, asker, request } => published::keep(rooms, world, (from, asker), request),
+        Arrived::Named { world, asker, answer } => published::tell(rooms, world, asker, answer),
         Arrived::Left { world, leaver: Leaver { rank, last, finalized } } => {
             let how = if finalized { Leaves::Finalized } else { Leaves::Ended };
             rooms.rank_elsewhere_leaves(world, rank, last, how);

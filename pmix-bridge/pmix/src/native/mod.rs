@@ -62,6 +62,8 @@ mod tests {
         assert_eq!(Status::NOT_FOUND.0, ft_wire::pmix::ERR_NOT_FOUND);
         assert_eq!(Status::NOT_SUPPORTED.0, ft_wire::pmix::ERR_NOT_SUPPORTED);
         assert_eq!(sys::PMIX_ERR_OUT_OF_RESOURCE, ft_wire::pmix::ERR_OUT_OF_RESOURCE);
+        assert_eq!(sys::PMIX_ERR_TIMEOUT, ft_wire::pmix::ERR_TIMEOUT);
+        assert_eq!(sys::PMIX_ERR_DUPLICATE_KEY, ft_wire::pmix::ERR_DUPLICATE_KEY);
         assert_eq!(sys::PMIX_ERR_PARTIAL_SUCCESS, ft_wire::pmix::ERR_PARTIAL_SUCCESS);
     }
 }

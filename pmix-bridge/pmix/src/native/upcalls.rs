@@ -128,6 +128,23 @@ unsafe extern "C" fn direct_modex(
     push(|| Upcall::Modex { proc: unsafe { one(proc) }, respond: ModexResponder(Owed { function, data }) })
 }
 
+/// The number that a directive gives, if it is there and is one.
+fn number(infos: &[sys::pmix_info_t], key: &std::ffi::CStr) -> Option<u32> {
+    let key = key.to_string_lossy();
+    let value = &infos.iter().find(|info| fixed(&info.key) == key)?.value;
+    // SAFETY: the type says which member of the union is there.
+    unsafe {
+        match u32::from(value.type_) {
+            sys::PMIX_INT => u32::try_from(value.data.integer).ok(),
+            sys::PMIX_INT32 => u32::try_from(value.data.int32).ok(),
+            sys::PMIX_UINT => Some(value.data.uint),
+            sys::PMIX_UINT32 => Some(value.data.uint32),
+            sys::PMIX_PERSIST => Some(value.data.persist.into()),
+            _ => None,
+        }
+    }
+}
+
 /// Whether a key of a request is one of PMIx's own directives and not the user's.
 fn is_directive(key: &str) -> bool {
     key.starts_with("pmix.")
@@ -142,13 +159,15 @@ unsafe extern "C" fn publish(
 ) -> sys::pmix_status_t {
     push(|| {
         // SAFETY: libpmix passes that many attributes.
-        let infos = unsafe { slice(info, ninfo) }.iter().map(|info| (fixed(&info.key), &info.value));
+        let infos = unsafe { slice(info, ninfo) };
+        let once = number(infos, sys::PMIX_PERSISTENCE) == Some(sys::PMIX_PERSIST_FIRST_READ);
+        let infos = infos.iter().map(|info| (fixed(&info.key), &info.value));
         let values = infos.filter(|(key, _)| !is_directive(key)).map(|(key, value)| {
             // SAFETY: libpmix passes sound values.
             (key, unsafe { pack(value) })
         });
         // SAFETY: libpmix passes a process name.
-        Upcall::Publish { proc: unsafe { one(proc) }, values: values.collect(), respond: op(function, data) }
+        Upcall::Publish { proc: unsafe { one(proc) }, values: values.collect(), once, respond: op(function, data) }
     })
 }
 
@@ -162,13 +181,15 @@ unsafe extern "C" fn lookup(
 ) -> sys::pmix_status_t {
     push(|| {
         let wait = sys::PMIX_WAIT.to_string_lossy();
+        // SAFETY: libpmix passes that many attributes.
+        let infos = unsafe { slice(info, ninfo) };
         Upcall::Lookup {
             // SAFETY: libpmix passes a process name.
             proc: unsafe { one(proc) },
             // SAFETY: libpmix passes an array of strings with a null at its end.
             keys: unsafe { texts(wanted) },
-            // SAFETY: libpmix passes that many attributes.
-            wait: unsafe { slice(info, ninfo) }.iter().any(|info| fixed(&info.key) == wait),
+            wait: infos.iter().any(|info| fixed(&info.key) == wait),
+            seconds: number(infos, sys::PMIX_TIMEOUT).unwrap_or(0),
             respond: LookupResponder(Owed { function, data }),
         }
     })

@@ -332,7 +332,7 @@ fn answer(host: &mut Host, story: &mut Story, published: &mut Published, message
             story.modexes += 1;
             host.send(&ToPmix::ModexDone { token, status: ERR_NOT_FOUND, data: Vec::new() });
         }
-        ToAgent::Publish { token, proc, values } => {
+        ToAgent::Publish { token, proc, values, .. } => {
             published.extend(values.into_iter().map(|(key, value)| (key, (proc.clone(), value))));
             host.send(&ToPmix::Done { token, status: SUCCESS });
         }
