@@ -8,6 +8,8 @@ As root it drops to the ordinary user `ftdtest`, and gives every scenario that i
 """
 
 import argparse
+# What is only imported when it is needed cannot be, by the ordinary user, where root has a Python of its own that nobody else may read.
+import encodings.idna  # noqa: F401
 import faulthandler
 import fcntl
 import fnmatch
