@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::error::limit_of_memory;
 use crate::output::{self, Calls};
-use ft_arena::{Arena, LAYOUT, Saved, bytes_for};
+use ft_arena::{Arena, Doom, LAYOUT, Saved, bytes_for};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::gate;
 use ft_sys::job_time::Awake;
@@ -248,6 +248,7 @@ impl Client {
             job.listen();
             job.refuse_alone(version)?;
         }
+        let called = Instant::now();
         self.calls.run();
         output::empty_stdout(self.rank);
         let Some(job) = &mut self.job else {
@@ -269,15 +270,15 @@ impl Client {
         let mut done = 0;
         for (index, region) in self.regions.values().enumerate() {
             let (to, bytes) = writing.region(index);
+            let midway = || at("client.copying", self.rank, writing.is_doomed(Doom::Copying));
             // SAFETY: the application vouches for the region; the place is mapped, `bytes` long and written by nobody else.
-            unsafe {
-                copy(region.pointer, to, bytes, half.wrapping_sub(done), || gate::reach("client.copying", self.rank))
-            };
+            unsafe { copy(region.pointer, to, bytes, half.wrapping_sub(done), midway) };
             done += bytes;
         }
-        gate::reach("client.copied", self.rank);
+        at("client.copied", self.rank, writing.is_doomed(Doom::Copied));
         writing.commit(started.elapsed());
-        gate::reach("client.committed", self.rank);
+        job.arena.add_spent(called.elapsed());
+        at("client.committed", self.rank, job.arena.is_doomed(Doom::Committed));
         self.last = Some(version);
         self.checkpointed = true;
         Ok(())
@@ -526,6 +527,7 @@ fn restore(
     place: u32,
     rank: Option<Rank>,
 ) -> Result<(), Error> {
+    let doomed = arena.is_doomed(Doom::Restoring);
     let saved: Saved<'_> = arena.saved(place, version)?;
     let held: BTreeMap<i32, _> = saved.regions().map(|region| (region.id, region)).collect();
     for (&id, region) in regions {
@@ -542,13 +544,21 @@ fn restore(
             // vouches for the protected region.
             unsafe {
                 copy(held.pointer, region.pointer, region.bytes, half.wrapping_sub(done), || {
-                    gate::reach("client.restoring", rank)
+                    at("client.restoring", rank, doomed)
                 })
             };
             done += region.bytes;
         }
     }
     Ok(())
+}
+
+/// The process is at this place; it dies there if its user has asked for that.
+fn at(place: &str, rank: Option<Rank>, doomed: bool) {
+    gate::reach(place, rank);
+    if doomed {
+        ft_sys::process::kill(std::process::id() as i32, libc::SIGKILL);
+    }
 }
 
 /// Copies, and calls `midway` after `half` bytes if they lie in this copy.

@@ -1,11 +1,12 @@
 //! The agent's side. Everything it reads may have been written by a broken program: see the crate's documentation.
 
-use crate::ArenaError;
 use crate::layout::{
-    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, CHECK_COMING, COMMITS, COPY_US, ENTRY, Entry, Extent,
+    A_CHECK, A_CHECKSUM, A_COMPLETE, A_DROPPED, A_RELEASED, CHECK_COMING, COMMITS, COPY_US, DOOM, ENTRY, Entry, Extent,
     HEADER_BYTES, ID_CHECK, ID_LAYOUT, ID_MAGIC, ID_RANK, ID_WORLD_SIZE, NOTIFY, PLACES, R_SEQUENCE, RESERVED, Record,
-    STATE_COPIED, STATE_EMPTY, STATE_WRITING, check, identity, parse_table, record, table_check, whole_pages,
+    STATE_COPIED, STATE_EMPTY, STATE_WRITING, SUM_BYTES, SUM_US, check, identity, parse_table, record, table_check,
+    whole_pages,
 };
+use crate::{ArenaError, Doom};
 use ft_sys::memory::{self, SharedMap};
 use std::hash::Hasher;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,17 @@ pub struct AgentArena {
     pub(crate) extent: Extent,
     rank: u32,
     world_size: u32,
+}
+
+/// What a rank has committed so far, whatever process was that rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// How often.
+    pub commits: u32,
+    /// How many bytes, tables included.
+    pub bytes: u64,
+    /// So long it was in `ft_checkpoint`.
+    pub spent: Duration,
 }
 
 /// What a place holds.
@@ -154,6 +166,18 @@ impl AgentArena {
     /// How long the rank said that its last copy took.
     pub fn last_copy(&self) -> Duration {
         Duration::from_micros(self.words()[COPY_US].load(Relaxed))
+    }
+
+    /// What the rank has said of all its commits.
+    pub fn tally(&self) -> Tally {
+        let word = |at: usize| self.words()[at].load(Relaxed);
+        let commits = self.commits().load(Relaxed);
+        Tally { commits, bytes: word(SUM_BYTES), spent: Duration::from_micros(word(SUM_US)) }
+    }
+
+    /// The rank dies when it comes to this place next, once.
+    pub fn doom(&self, place: Doom) {
+        self.words()[DOOM].store(place as u64, Release);
     }
 
     /// Bytes of memory that the arena occupies now.

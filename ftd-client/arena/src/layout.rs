@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, fence};
 use twox_hash::XxHash3_64;
 
 /// Version of the layout. The client library tells it to the agent, which refuses another one.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 /// Number of places: one being written, one being shipped, one safe.
 pub const PLACES: u32 = 3;
 /// Most bytes that one place can hold.
@@ -39,6 +39,11 @@ pub(crate) const SEQUENCE: usize = 65;
 pub(crate) const COMMITS: usize = 66;
 /// How long the last commit's copy took, in microseconds, written by the rank.
 pub(crate) const COPY_US: usize = 67;
+/// Sums over all commits, of whatever process, written by the rank: bytes, and microseconds in `ft_checkpoint`.
+pub(crate) const SUM_BYTES: usize = 68;
+pub(crate) const SUM_US: usize = 69;
+/// The place at which the rank is to die, written by the agent (see [`crate::Doom`]).
+pub(crate) const DOOM: usize = 96;
 
 // Words of a place's record, relative to `record(place)`. Written by the rank.
 pub(crate) const R_STATE: usize = 0;

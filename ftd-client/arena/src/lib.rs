@@ -27,11 +27,13 @@
 
 mod agent;
 mod copy;
+mod doom;
 mod layout;
 mod rank;
 
-pub use agent::{AgentArena, PlaceInfo, PlaceState};
+pub use agent::{AgentArena, PlaceInfo, PlaceState, Tally};
 pub use copy::Description;
+pub use doom::Doom;
 pub use layout::{ARENA_BYTES, LAYOUT, MAX_REGIONS, PLACE_LIMIT, PLACES, bytes_for};
 pub use rank::{Arena, Saved, SavedRegion, Writing};
 

@@ -1,11 +1,11 @@
 //! The rank's side.
 
-use crate::ArenaError;
 use crate::layout::{
-    A_RELEASED, COMMITS, COPY_US, ENTRY, Entry, Extent, HEADER_BYTES, ID_CHECK, NOTIFY, PLACES, R_BYTES, R_CHECK,
+    A_RELEASED, COMMITS, COPY_US, DOOM, ENTRY, Entry, Extent, HEADER_BYTES, ID_CHECK, NOTIFY, PLACES, R_BYTES, R_CHECK,
     R_EPOCH, R_RANK, R_REGIONS, R_SEQUENCE, R_STATE, R_TABLE_CHECK, R_VERSION, RESERVED, Record, SEQUENCE,
-    STATE_COPIED, STATE_WRITING, identity, offsets, parse_table, record, table_check, whole_pages,
+    STATE_COPIED, STATE_WRITING, SUM_BYTES, SUM_US, identity, offsets, parse_table, record, table_check, whole_pages,
 };
+use crate::{ArenaError, Doom};
 use ft_sys::memory::{self, SharedMap};
 use std::collections::BTreeSet;
 use std::io;
@@ -199,6 +199,17 @@ impl Arena {
         }
     }
 
+    /// Adds what a whole call of `ft_checkpoint` took, its waiting included.
+    pub fn add_spent(&self, spent: Duration) {
+        self.words()[SUM_US].fetch_add(spent.as_micros() as u64, Relaxed);
+    }
+
+    /// Whether this process is to die at this place. It is asked once: the next process goes on.
+    pub fn is_doomed(&self, place: Doom) -> bool {
+        let word = &self.words()[DOOM];
+        word.load(Relaxed) == place as u64 && word.swap(0, Relaxed) == place as u64
+    }
+
     /// A number that no commit of this arena has had, whatever process made it.
     fn next_sequence(&self) -> u64 {
         let words = self.words();
@@ -284,6 +295,11 @@ impl Writing<'_> {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, length) };
     }
 
+    /// See [`Arena::is_doomed`].
+    pub fn is_doomed(&self, place: Doom) -> bool {
+        self.arena.is_doomed(place)
+    }
+
     fn at(&self, offset: u64) -> *mut u8 {
         let Some(mapping) = &self.arena.places[self.place as usize] else {
             unreachable!("begin() checked that the place is mapped");
@@ -329,6 +345,7 @@ impl Writing<'_> {
         fence(std::sync::atomic::Ordering::SeqCst);
         words[base + R_STATE].store(STATE_COPIED, Release);
         words[COPY_US].store(took.as_micros() as u64, Relaxed);
+        words[SUM_BYTES].fetch_add(record.bytes, Relaxed);
         let commits = crate::futex(&self.arena.header, COMMITS);
         commits.fetch_add(1, Release);
         ft_sys::death::wake(commits);
