@@ -1,9 +1,11 @@
 //! Connections, up to the driver's queue.
 
+use crate::asker::Asker;
 use crate::input::Input;
-use crate::link::{ConnectionId, Incoming, LinkError};
+use crate::link::{ConnectionId, Incoming, Link, LinkError};
 use crate::unheard::Ears;
 use ft_sys::peer::Peer;
+use ft_wire::ask::{self, FromAgent};
 use ft_wire::shepherd;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -14,12 +16,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections that may be without a preamble, or wait for the driver to hear of them.
 const MOST_PENDING: usize = 32;
+/// Connections over which the job's user asks something.
+const MOST_ASKERS: usize = 16;
+/// Who asks nothing for so long is left.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// Accepts diallers for ever. Who dials while many others have not said what they are waits in front of the door.
 pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<Input>, ears: Ears) {
     let mut next: ConnectionId = 0;
     let launcher = nix::unistd::getppid().as_raw();
     let pending = Arc::new(Semaphore::new(MOST_PENDING));
+    let askers = Arc::new(Semaphore::new(MOST_ASKERS));
     loop {
         let Ok(room) = pending.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
@@ -40,7 +47,7 @@ pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<
         };
         next += 1;
         if let Ok(stream) = stream.into_std() {
-            tokio::spawn(serve(next, stream, (peer, launcher), room, inputs.clone(), ears.clone()));
+            tokio::spawn(serve(next, stream, (peer, launcher), (room, askers.clone()), inputs.clone(), ears.clone()));
         }
     }
 }
@@ -49,7 +56,7 @@ async fn serve(
     connection: ConnectionId,
     stream: UnixStream,
     (peer, launcher): (Peer, i32),
-    room: OwnedSemaphorePermit,
+    (room, askers): (OwnedSemaphorePermit, Arc<Semaphore>),
     inputs: UnboundedSender<Input>,
     ears: Ears,
 ) {
@@ -57,6 +64,13 @@ async fn serve(
         Ok(opened) => opened,
         Err(error) => return tracing::warn!(%error, "a dialler was turned away"),
     };
+    if role == ft_wire::Role::Asker {
+        drop(room);
+        let end = relay_asker((connection, peer.uid), link, incoming, &inputs, &askers).await;
+        tracing::debug!(connection, ?end, "somebody asks no more");
+        let _ = inputs.send(Input::Closed(connection));
+        return;
+    }
     // Before it sends anything: descriptors and slots are taken from none but the launcher's children.
     if role == ft_wire::Role::Shepherd && !peer.held.as_ref().is_some_and(|held| held.is_child_of(launcher)) {
         if peer.held.is_some_and(|held| held.lives()) {
@@ -97,6 +111,34 @@ async fn relay_shepherd(
             ears.hear_out(world, rank).await;
         }
         if inputs.send(Input::Metered(Box::new(Input::Shepherd(connection, message, fds)), room)).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// The same for the job's user, who is answered before anything more of him is read.
+async fn relay_asker(
+    (connection, uid): (ConnectionId, u32),
+    link: Link,
+    mut incoming: Incoming,
+    inputs: &UnboundedSender<Input>,
+    askers: &Semaphore,
+) -> Result<(), LinkError> {
+    let Ok(_place) = askers.try_acquire() else {
+        link.send(&FromAgent::Refused(format!("{MOST_ASKERS} others ask this agent already: try again later")));
+        link.written().await;
+        return Ok(());
+    };
+    let mut follows = false;
+    loop {
+        let next = incoming.next_metered::<ask::ToAgent>();
+        let (message, _, room) = match follows {
+            true => next.await?,
+            false => crate::wait::within(IDLE, next).await.ok_or(LinkError::Silent)??,
+        };
+        follows |= matches!(message, ask::ToAgent::Events { follow: true });
+        let asker = Asker { connection, link: link.clone(), uid };
+        if inputs.send(Input::Metered(Box::new(Input::Asked(asker, message)), room)).is_err() {
             return Ok(());
         }
     }

@@ -3,7 +3,7 @@
 use crate::arenas::Commit;
 use crate::environment;
 use crate::files;
-use crate::hear::nodes;
+use crate::hear::{injections, nodes};
 use crate::layout::Layout;
 use crate::pmix;
 use crate::report;
@@ -12,6 +12,7 @@ use crate::rooms::Rooms;
 use crate::world::{Member, World};
 use crate::worlds::Stopping;
 use ft_sys::litter::{End, Litter};
+use ft_wire::ask::Kind;
 use ft_wire::client::ToClient;
 use ft_wire::launcher::ToLauncher;
 use ft_wire::shepherd::{Start, ToShepherd};
@@ -70,6 +71,10 @@ pub fn launch(
 
 /// The world is the job's from now on: those that have waited for that are started.
 pub fn release(rooms: &mut Rooms, number: WorldNumber) {
+    rooms.job.events.happened(Kind::Released, "");
+    if number == 1 {
+        injections::begin(rooms);
+    }
     let parked = rooms.worlds.release(number);
     if !parked.is_empty() {
         start(rooms, number, parked);
@@ -245,6 +250,12 @@ pub fn tell(rooms: &mut Rooms, report: &Report) {
         None => report::Here::Alone,
         Some(cluster) => report::Here::Named(cluster.own().map(|node| node.name.clone()).unwrap_or_default()),
     };
+    let job = &rooms.job;
+    match report {
+        Report::RecoveryBegun { failures, .. } => job.events.happened(Kind::Failed, &job.said(&failures.to_string())),
+        Report::RecoveryAgreed { failures, .. } => job.events.happened(Kind::Agreed, &job.said(&failures.to_string())),
+        Report::RecoveryDone(_) | Report::Notice(_) => {}
+    }
     match report::text(report, rooms.restart_files, &here) {
         report::Text::Block(EpochId(epoch), block) => rooms.job.recovered(epoch, &block),
         report::Text::Notice(notice) => rooms.job.notice(notice),

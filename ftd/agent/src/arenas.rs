@@ -4,7 +4,7 @@
 use crate::commits::{Commits, Hashed};
 use crate::link::ConnectionId;
 use crate::outlet::Outlet;
-use ft_arena::{AgentArena, ArenaError, Description, PlaceInfo, PlaceState};
+use ft_arena::{AgentArena, ArenaError, Description, Doom, PlaceInfo, PlaceState, Tally};
 use ft_wire::{Epoch, Rank, Version};
 use ftd_core::inventory::{Holding, to_verify};
 use ftd_core::{EpochId, Groups, Inventory, Level, Stamp};
@@ -203,6 +203,17 @@ impl Arenas {
         let held = self.held.get_mut(&rank)?;
         let commits = held.arena.commits().load(std::sync::atomic::Ordering::Acquire);
         (std::mem::replace(&mut held.costed, commits) != commits).then(|| held.arena.last_copy())
+    }
+
+    /// What `rank` has committed here, how long its last copy took, and the memory that its arena takes.
+    pub fn tally(&self, rank: Rank) -> Option<(Tally, Duration, u64)> {
+        let arena = &self.held.get(&rank)?.arena;
+        Some((arena.tally(), arena.last_copy(), arena.allocated().unwrap_or(0)))
+    }
+
+    /// `rank` is to die when its library comes to this place next.
+    pub fn doom(&self, rank: Rank, place: Doom) {
+        self.held.get(&rank).into_iter().for_each(|held| held.arena.doom(place));
     }
 
     /// A checksum is there. Returns the version that counts from now on, and the epoch of the process that committed it.

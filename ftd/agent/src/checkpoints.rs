@@ -11,7 +11,7 @@ use crate::partners::{self, Partners};
 use crate::shepherds::Shepherds;
 use crate::versions::Versions;
 use crate::worlds::Worlds;
-use ft_arena::ArenaError;
+use ft_arena::{ArenaError, Doom};
 use ft_store::through::Copied;
 use ft_sys::job_time;
 use ft_wire::copies::CopyWord;
@@ -19,8 +19,9 @@ use ft_wire::shepherd::ToShepherd;
 use ft_wire::{Epoch, Rank, Version};
 use ftd_core::ranks::RankSet;
 use ftd_core::{EpochId, EpochRecord, Event, Holding, Inventory, Level, NodeId, Stamp};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 /// A rank whose places are all full for so long is waiting for somebody: long against any checksum and any step, short
@@ -52,6 +53,8 @@ pub struct Checkpoints {
     away: RankSet,
     versions: Versions,
     full_places: FullPlaces,
+    /// The newest version that is complete, and since when that is known.
+    newest: Option<(Version, Option<Instant>)>,
     /// No other node holds any.
     alone: bool,
     news: Outlet<News>,
@@ -68,6 +71,7 @@ impl Checkpoints {
             away: RankSet::new(),
             versions: Versions::default(),
             full_places: FullPlaces::default(),
+            newest: None,
             alone: nodes < 2,
             news,
         }
@@ -76,6 +80,36 @@ impl Checkpoints {
     /// What the checkpoint cost that a rank has taken since this was asked last, if it took one.
     pub fn fresh_cost(&mut self, rank: Rank) -> Option<Duration> {
         self.arenas.fresh_cost(rank)
+    }
+
+    /// The newest version that is complete, and since when that is known.
+    pub fn newest(&self) -> Option<(Version, Option<Instant>)> {
+        self.newest
+    }
+
+    /// What a rank has checkpointed here.
+    pub fn of_rank(&self, rank: Rank, epoch: Epoch) -> Option<ft_wire::ask::Checkpoints> {
+        let (tally, copy, memory) = self.arenas.tally(rank)?;
+        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        Some(ft_wire::ask::Checkpoints {
+            number: tally.commits,
+            bytes: tally.bytes,
+            spent_us: us(tally.spent),
+            copy_us: us(copy),
+            newest: self.last(rank, epoch),
+            memory,
+        })
+    }
+
+    /// Memory that holds copies of others than these ranks.
+    pub fn memory_of_others(&self, own: &BTreeSet<Rank>) -> u64 {
+        let others = self.arenas.ranks().into_iter().filter(|rank| !own.contains(rank));
+        others.filter_map(|rank| self.arenas.tally(rank)).map(|(.., memory)| memory).sum()
+    }
+
+    /// A rank is to die when its library comes to this place next.
+    pub fn doom(&self, rank: Rank, place: Doom) {
+        self.arenas.doom(rank, place);
     }
 
     /// Whether there are none at all.
@@ -272,6 +306,10 @@ impl Checkpoints {
         away: RankSet,
     ) {
         (self.restore, self.away) = (Some((epoch, commit)), away);
+        let restored = commit.map(|(version, _)| version);
+        if self.newest.map(|(newest, _)| newest) != restored {
+            self.newest = restored.map(|version| (version, None));
+        }
         self.arenas.begin_epoch(commit);
         let Some((partners, record)) = self.partners.as_mut().zip(record) else { return };
         partners.begin(record.clone());
@@ -350,6 +388,10 @@ impl Checkpoints {
 
     /// This version is complete: what is older is needed no more.
     pub fn complete(&mut self, job: &mut Job, version: Version) {
+        if self.newest.is_none_or(|(newest, _)| newest < version) {
+            self.newest = Some((version, Some(Instant::now())));
+            job.events.completed(version);
+        }
         self.versions.completed(version);
         self.arenas.retire(version);
         if let Some(partners) = &mut self.partners {

@@ -193,6 +193,7 @@ impl Driver {
         let Some(record) = self.core.record().filter(|record| record.epoch != self.adopted) else { return };
         self.adopted = record.epoch;
         tracing::info!(node = self.me.0, epoch = record.epoch.0, "an epoch is adopted");
+        self.rooms.job.events.begin(record.epoch.0, record.world.0);
         self.filtered.adopted(Instant::now());
         self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
         self.rooms.ways.iter().for_each(|ways| ways.adopt(&record.nodes));
@@ -238,6 +239,10 @@ impl Driver {
             Input::Shepherd(connection, message, fds) => hear::shepherds::take(rooms, connection, message, fds),
             Input::Rank(connection, message) => hear::ranks::take(rooms, connection, message),
             Input::Client(connection, message) => hear::clients::take(rooms, connection, message),
+            Input::Asked(asker, message) => {
+                hear::askers::take(rooms, &self.core, self.time.now(), &asker, message);
+            }
+            Input::Injections(news) => hear::injections::take(rooms, news),
             Input::Closed(connection) => hear::diallers::left(rooms, connection),
             Input::Pmix(pmix_host::News::Said { host, message }) => {
                 if let Follows::Unserved(world) = pmix.take(job, worlds, shepherds, host, message) {

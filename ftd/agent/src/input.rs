@@ -1,8 +1,10 @@
 //! What can happen to the agent.
 
+use crate::asker::Asker;
 use crate::between;
 use crate::checkpoints;
 use crate::epochs;
+use crate::injections;
 use crate::link::{ConnectionId, Link};
 use crate::lone;
 use crate::outlet::Outlet;
@@ -13,7 +15,7 @@ use crate::watcher::Dying;
 use crate::ways;
 use crate::worlds::Gone;
 use ft_sys::peer::Peer;
-use ft_wire::{client, launcher, rank, shepherd};
+use ft_wire::{ask, client, launcher, rank, shepherd};
 use std::os::fd::OwnedFd;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::UnboundedSender;
@@ -33,6 +35,10 @@ pub enum Input {
     Rank(ConnectionId, rank::ToAgent),
     /// A rank's client library says something.
     Client(ConnectionId, client::ToAgent),
+    /// The job's user asks something.
+    Asked(Asker, ask::ToAgent),
+    /// Of failures that are asked for.
+    Injections(injections::News),
     /// A dialler is gone, or sent nonsense.
     Closed(ConnectionId),
     /// A peer did something that people must hear of; its connection is being closed.

@@ -1,9 +1,11 @@
 //! What every room needs to know: what the job is, and whom to tell of what happens in it.
 
+use crate::events::Events;
 use crate::link::Link;
 use crate::names::Names;
 use crate::wish::Wish;
 use ft_sys::job_time;
+use ft_wire::ask::Kind;
 use ft_wire::cluster::ClusterNode;
 use ft_wire::launcher::{JobSpec, ToLauncher};
 use ft_wire::{Epoch, Rank, World};
@@ -22,10 +24,12 @@ pub struct Job {
     pub refused: bool,
     /// The ranks were told to end by a signal of the user's.
     pub told: bool,
+    /// What has happened in it.
+    pub events: Events,
     launcher: Link,
     names: Names,
     uses_mpi: bool,
-    events: VecDeque<Event>,
+    reports: VecDeque<Event>,
     wishes: VecDeque<(World, Wish)>,
     /// What is said once.
     said: BTreeSet<String>,
@@ -79,9 +83,10 @@ impl Job {
             over: false,
             refused: false,
             told: false,
+            events: Events::default(),
             launcher,
             uses_mpi: false,
-            events: VecDeque::new(),
+            reports: VecDeque::new(),
             wishes: VecDeque::new(),
             said: BTreeSet::new(),
             processors,
@@ -90,12 +95,12 @@ impl Job {
 
     /// ftd-core hears of this when what happens now has been noted everywhere.
     pub fn report(&mut self, event: Event) {
-        self.events.push_back(event);
+        self.reports.push_back(event);
     }
 
     /// The next event that ftd-core has not heard of.
     pub fn next_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.reports.pop_front()
     }
 
     /// Other nodes are to be told or asked this, about a world that has ranks there.
@@ -135,17 +140,33 @@ impl Job {
 
     /// Tells people.
     pub fn notice(&self, text: String) {
-        self.tell(&ToLauncher::Notice(self.names.said(&text)));
+        let text = self.said(&text);
+        self.events.happened(Kind::Notice, &text);
+        self.tell(&ToLauncher::Notice(text));
+    }
+
+    /// Tells people of a failure that somebody has asked for.
+    pub fn injected(&self, text: &str) {
+        self.events.happened(Kind::Injected, text);
+        self.tell(&ToLauncher::Notice(text.into()));
+    }
+
+    /// A sentence with the nodes' names in the place of their numbers.
+    pub fn said(&self, text: &str) -> String {
+        self.names.said(text)
     }
 
     /// Tells people how a recovery went.
     pub fn recovered(&self, epoch: Epoch, block: &str) {
-        self.tell(&ToLauncher::Recovered { epoch, block: self.names.said(block) });
+        let block = self.said(block);
+        self.events.happened(Kind::Recovered, &block);
+        self.tell(&ToLauncher::Recovered { epoch, block });
     }
 
     /// The job is over here.
     pub fn ended(&self, status: i32, reason: Option<String>, left_out: bool) {
-        let reason = reason.map(|reason| self.names.said(&reason));
+        let reason = reason.map(|reason| self.said(&reason));
+        self.events.ended(status, reason.as_deref().unwrap_or(""));
         self.tell(&ToLauncher::End { status, reason, left_out });
     }
 

@@ -255,7 +255,7 @@ impl Incoming {
 
     /// Whether the peer is none that this process or the launcher has made a connection for.
     fn is_local(&self) -> bool {
-        matches!(self.role, Role::Rank | Role::Client | Role::Shepherd)
+        matches!(self.role, Role::Rank | Role::Client | Role::Shepherd | Role::Asker)
     }
 
     async fn read(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
@@ -313,7 +313,7 @@ impl Incoming {
             let count = self.read(&mut bytes).await?;
             self.shared.ear.read(count);
             self.frames.push(&bytes[..count]);
-            if matches!(self.role, Role::Rank | Role::Client) && !self.fds.is_empty() {
+            if matches!(self.role, Role::Rank | Role::Client | Role::Asker) && !self.fds.is_empty() {
                 return Err(FrameError::Malformed("descriptors that nobody has asked for".into()).into());
             }
         }

@@ -6,6 +6,7 @@ use crate::clients::Clients;
 use crate::door::Door;
 use crate::error::AgentError;
 use crate::files;
+use crate::injections::Injections;
 use crate::input::{Input, outlet};
 use crate::job::Job;
 use crate::lease::Lease;
@@ -80,6 +81,8 @@ pub struct Rooms {
     pub checkpoints: Checkpoints,
     /// What of copies this node's `ftd` knows.
     pub told: Copied,
+    /// Failures that somebody has asked for.
+    pub injections: Injections,
     /// The program's own restart files.
     pub files: files::Watch,
     /// What the newest world found of those.
@@ -118,6 +121,7 @@ impl Rooms {
             clients: Clients::default(),
             checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
             told: Copied::default(),
+            injections: Injections::new(outlet(inputs, Input::Injections)),
             files,
             restart_files: RestartFiles::default(),
             job,

@@ -206,6 +206,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         copy_rate: options.copy_rate,
         verbose: options.verbose,
         nice: None,
+        injections: options.injections.clone(),
         cluster: None,
     };
     Ok((spec, held))

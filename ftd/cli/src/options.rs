@@ -5,6 +5,7 @@ use crate::mpirun::{self, Misplaced};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use ft_wire::injection::{Injection, InjectionError};
 use ftd_core::Mode;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -40,6 +41,16 @@ pub enum OptionError {
     /// A variable that cannot even be read.
     #[error("{0}: its value is not UTF-8")]
     NoText(&'static str),
+    /// A failure that cannot be brought about.
+    #[error("{option}: '{value}': {error}")]
+    Injection {
+        /// The option, or the variable that was read in its place.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// What is wrong with it.
+        error: InjectionError,
+    },
     /// Words after the program that were probably meant for ftrun.
     #[error(transparent)]
     Misplaced(#[from] Misplaced),
@@ -110,6 +121,8 @@ pub struct Options {
     pub copy_rate: u64,
     /// `--ft-heartbeat`: period and time-out.
     pub heartbeat: Option<(Duration, Duration)>,
+    /// `--ft-inject`: failures that are asked for.
+    pub injections: Vec<Injection>,
     /// `-x`, in order: variable and, if given, its value.
     pub variables: Vec<(OsString, Option<OsString>)>,
     /// Program and arguments, as typed.
@@ -265,6 +278,17 @@ struct Arguments {
     #[arg(long = "ft-heartbeat", value_name = "PERIOD,TIMEOUT", env = "FT_HEARTBEAT", hide_env_values = true)]
     heartbeat: Option<String>,
 
+    /// Has a rank killed, to see what comes of it: `rank=2,after=5s`; with `at=PLACE` when it comes there next. Again for another one
+    /// [default: nobody is killed]
+    #[arg(
+        long = "ft-inject",
+        value_name = "rank=N[,after=TIME][,at=PLACE]",
+        env = "FT_INJECT",
+        hide_env_values = true,
+        allow_hyphen_values = true
+    )]
+    inject: Vec<String>,
+
     /// Nodes on which the ranks run, by the names that their ftds have, each perhaps with its number of slots; the ranks fill them
     /// in this order [default: this machine alone]
     #[arg(
@@ -315,7 +339,7 @@ pub fn command() -> clap::Command {
 }
 
 /// clap's name of an option, the option, and the variable that is read in its place.
-const VARIABLES: [(&str, &str, &str); 13] = [
+const VARIABLES: [(&str, &str, &str); 14] = [
     ("mode", "--ft", "FT_MODE"),
     ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
     ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
@@ -329,6 +353,7 @@ const VARIABLES: [(&str, &str, &str); 13] = [
     ("flush", "--ft-flush", "FT_FLUSH"),
     ("copy_rate", "--ft-copy-rate", "FT_COPY_RATE"),
     ("heartbeat", "--ft-heartbeat", "FT_HEARTBEAT"),
+    ("inject", "--ft-inject", "FT_INJECT"),
 ];
 
 /// Who is to blame for the value of an option: the option itself, or the variable.
@@ -342,7 +367,7 @@ impl Blamed<'_> {
 }
 
 /// The variables of the options.
-pub fn variables() -> [&'static str; 13] {
+pub fn variables() -> [&'static str; 14] {
     VARIABLES.map(|(.., variable)| variable)
 }
 
@@ -444,7 +469,7 @@ const LONG: [&str; 13] = [
     "-help",
 ];
 /// Options with one value.
-const WITH_VALUE: [&str; 22] = [
+const WITH_VALUE: [&str; 23] = [
     "-H",
     "--host",
     "--hosts",
@@ -466,6 +491,7 @@ const WITH_VALUE: [&str; 22] = [
     "--ft-flush",
     "--ft-copy-rate",
     "--ft-heartbeat",
+    "--ft-inject",
     "--chdir",
 ];
 
@@ -564,6 +590,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
     refuse_unbuilt(blamed, &arguments.standby, arguments.degree, arguments.flush)?;
     let copy_rate = given(arguments.copy_rate).map_or(Ok(0), |text| rate(blamed.name("copy_rate"), text))?;
     let heartbeat = given(arguments.heartbeat).map(|text| heartbeat(blamed.name("heartbeat"), &text)).transpose()?;
+    let injections = injections(blamed.name("inject"), arguments.inject, ranks)?;
     let hosts = nodes(arguments.hostfile, arguments.hosts)?;
     let spares = spares(blamed, arguments.spares, hosts.is_some(), mode)?;
     let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
@@ -594,6 +621,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         oversubscribe,
         copy_rate,
         heartbeat,
+        injections,
         variables,
         command: arguments.command,
     })
@@ -708,16 +736,23 @@ fn yes(option: &'static str, text: String) -> Result<bool, OptionError> {
 /// A time of up to a day.
 fn time(option: &'static str, text: &str) -> Result<Duration, OptionError> {
     let wrong = || value(option, text.to_string(), "a time of up to a day, for example 10, 500ms or 2m");
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    let ms = match unit {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err(wrong()),
-    };
-    number.checked_mul(ms).filter(|ms| *ms <= 86_400_000).map(Duration::from_millis).ok_or_else(wrong)
+    ft_wire::injection::time(text).ok_or_else(wrong)
+}
+
+/// Failures that are asked for.
+fn injections(option: &'static str, texts: Vec<String>, ranks: u32) -> Result<Vec<Injection>, OptionError> {
+    let mut injections = Vec::new();
+    for text in texts.iter().filter(|text| !text.is_empty()) {
+        let injection = Injection::parse(text).map_err(|error| {
+            let value = text.clone();
+            OptionError::Injection { option, value, error }
+        })?;
+        if injection.rank >= ranks {
+            return Err(value(option, text.clone(), "about a rank of this job: they are counted from 0 on"));
+        }
+        injections.push(injection);
+    }
+    Ok(injections)
 }
 
 /// Bytes a second.
@@ -927,6 +962,9 @@ mod tests {
             ("-n 2 --ft-heartbeat=1,200 app", "10 ms"),
             ("-n 2 --ft-heartbeat=1x,200 app", "'1x,200'"),
             ("-n 2 -x =b app", "'=b'"),
+            ("-n 2 --ft-inject=rank=2 app", "'rank=2' is not about a rank of this job"),
+            ("-n 2 --ft-inject=rank=1,after=x app", "'rank=1,after=x': after='x' is not a time"),
+            ("-n 2 --ft-inject=rank=1,at=x app", "at='x' is no place; there are client.copying"),
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
         }

@@ -1,4 +1,4 @@
-//! Named places at which tests inject failures. In a job of a user none is armed, and a place costs one load.
+//! Named places at which tests inject failures. In a job of a user none is armed, and a place costs two loads.
 //!
 //! `FT_GATE` is a list of `name[:rank[:nth[:mark]]]`, separated by commas; rank `*` is any. When a process reaches an armed
 //! place for the nth time (for some places: with that number, as a checkpoint's version, or a greater one) it writes its pid to
@@ -64,8 +64,25 @@ fn armed() -> Option<&'static Armed> {
         .as_ref()
 }
 
+type Ear = Box<dyn Fn(&str, Option<u32>) + Send + Sync>;
+
+/// Who wants to know when this process is at a place.
+static EAR: OnceLock<Ear> = OnceLock::new();
+
+/// Calls this from now on whenever the process has been at a place; only the first who asks for it is called.
+pub fn listen(ear: impl Fn(&str, Option<u32>) + Send + Sync + 'static) {
+    let _ = EAR.set(Box::new(ear));
+}
+
 /// The process is at the place `name`, as `rank` if it is one.
 pub fn reach(name: &str, rank: Option<u32>) {
+    stop(name, rank);
+    if let Some(ear) = EAR.get() {
+        ear(name, rank);
+    }
+}
+
+fn stop(name: &str, rank: Option<u32>) {
     let Some(armed) = armed() else { return };
     for (index, gate) in armed.gates.iter().enumerate().filter(|(_, gate)| gate.concerns(name, rank)) {
         let mut hits = armed.hits.lock().unwrap_or_else(PoisonError::into_inner);

@@ -59,6 +59,16 @@ pub fn signals(directory: &Path, names: &[&str]) -> io::Result<Option<u64>> {
     Ok(Some(sets.into_iter().fold(0, |all, set| all | set)))
 }
 
+/// The processors on which a process may run, as the kernel writes them (`0-3,8`); `None` when it is gone.
+///
+/// # Errors
+/// As [`stat`].
+pub fn allowed_processors(directory: &Path) -> io::Result<Option<String>> {
+    let Some(bytes) = read(&directory.join("status"))? else { return Ok(None) };
+    let list = bytes.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Cpus_allowed_list:"));
+    Ok(list.map(|list| String::from_utf8_lossy(list).trim().to_string()))
+}
+
 /// The directories of a process's tasks; `None` when it is gone.
 ///
 /// Each below the task's own number: what was read of a thread below its process's directory is cached there, a thread that

@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of all messages of this crate. Any change of a message increases it.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes before a frame's body.
 pub const FRAME_HEADER: usize = 8;
 /// Longest accepted body in bytes; a longer one is a broken or hostile peer.
@@ -30,7 +30,7 @@ pub enum Role {
     Pmix = 5,
     /// The node's daemon (`ftd`), answering.
     Daemon = 6,
-    /// Who asks the node's daemon.
+    /// Who asks the node's daemon, or a job's agent.
     Asker = 7,
     /// The process that hosts libfabric.
     Ship = 8,

@@ -2,6 +2,7 @@
 //! the agent, relays output, and outlives both.
 
 use crate::cluster::{Cluster, ClusterNode};
+use crate::injection::Injection;
 use crate::{Epoch, Flavour, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -52,6 +53,8 @@ pub struct JobSpec {
     pub verbose: bool,
     /// The nice value of the user's own processes, where the agent's is a higher priority.
     pub nice: Option<i32>,
+    /// `--ft-inject`: failures that the user asks for.
+    pub injections: Vec<Injection>,
     /// The nodes of a job over several; nothing on one machine.
     pub cluster: Option<Cluster>,
 }

@@ -11,6 +11,7 @@
 //! | rank | the preload inside the rank | [`rank`] |
 //! | client | the client library inside the rank | [`client`] |
 //! | pmix | `ft-pmix` (inherited socket pair) | [`pmix`] |
+//! | ask | `ftctl`, to the agent of a job | [`ask`] |
 //! | control | programs of the node, to its daemon `ftd` | [`control`] |
 //! | ship | `ft-ship` (inherited socket pair) | [`ship`] |
 //! | part | `ftrun`, to the daemons, to the launcher's parts on the job's nodes | [`part`] |
@@ -18,6 +19,7 @@
 //! What the launcher says of other nodes is in [`cluster`]; what agents tell each other of a world, over connections of ft-peer, in
 //! [`between`] and [`copies`].
 
+pub mod ask;
 pub mod between;
 pub mod client;
 pub mod cluster;
@@ -25,6 +27,7 @@ pub mod control;
 pub mod copies;
 pub mod forlorn;
 mod frame;
+pub mod injection;
 pub mod launcher;
 pub mod part;
 mod path;
@@ -41,12 +44,14 @@ pub use frame::{
 /// [`VERSION`] or not. For ftd's own programs, which are built together; a client library may be older than they are.
 pub const MESSAGES: u32 = {
     let sources = [
+        include_str!("ask.rs"),
         include_str!("between.rs"),
         include_str!("client.rs"),
         include_str!("cluster.rs"),
         include_str!("control.rs"),
         include_str!("copies.rs"),
         include_str!("frame.rs"),
+        include_str!("injection.rs"),
         include_str!("launcher.rs"),
         include_str!("lib.rs"),
         include_str!("part.rs"),

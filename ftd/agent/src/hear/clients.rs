@@ -95,5 +95,6 @@ fn welcome(
     clients.admit(number, rank, link);
     worlds.joined_without_mpi(job, files, shepherds, (number, rank), held);
     checkpoints.spread(shepherds);
+    super::injections::library_is_there(rooms, rank);
     Ok(())
 }

@@ -13,6 +13,7 @@ pub fn opened(rooms: &mut Rooms, connection: ConnectionId, link: Link, peer: Pee
 
 /// Somebody is gone.
 pub fn left(rooms: &mut Rooms, connection: ConnectionId) {
+    rooms.job.events.forget(connection);
     rooms.shepherds.forget_early(connection);
     match rooms.door.left(connection) {
         Some(Dialler::Rank(world, rank)) => {

@@ -1,0 +1,122 @@
+//! What has happened in the job, for those who ask: some of it is remembered, and all is told to who follows it.
+
+use crate::link::{ConnectionId, Link};
+use ft_wire::ask::{Event, FromAgent, Kind};
+use ft_wire::{Epoch, Version, World};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// So many are remembered.
+const MOST: usize = 256;
+
+/// All of it.
+#[derive(Debug, Default)]
+pub struct Events(RefCell<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    epoch: Epoch,
+    world: World,
+    past: VecDeque<Event>,
+    followers: BTreeMap<ConnectionId, Link>,
+}
+
+impl Events {
+    /// What happens from now on happens in this epoch.
+    pub fn begin(&self, epoch: Epoch, world: World) {
+        let mut known = self.0.borrow_mut();
+        (known.epoch, known.world) = (epoch, world);
+    }
+
+    /// Something has happened.
+    pub fn happened(&self, kind: Kind, text: &str) {
+        self.add(kind, text, None, None);
+    }
+
+    /// A version is complete: that happens too often to be remembered.
+    pub fn completed(&self, version: Version) {
+        self.add(Kind::Complete, "", Some(version), None);
+    }
+
+    /// The job is over here.
+    pub fn ended(&self, status: i32, reason: &str) {
+        self.add(Kind::Ended, reason, None, Some(status));
+    }
+
+    fn add(&self, kind: Kind, text: &str, version: Option<Version>, status: Option<i32>) {
+        let mut known = self.0.borrow_mut();
+        let remembered = kind != Kind::Complete;
+        if !remembered && known.followers.is_empty() {
+            return;
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+        let (epoch, world, text) = (known.epoch, known.world, text.trim_end().to_string());
+        let event = Event { at_ms, epoch, world, kind, text, version, status };
+        known.followers.values().for_each(|link| link.send(&FromAgent::Event(event.clone())));
+        if remembered {
+            if known.past.len() == MOST {
+                known.past.pop_front();
+            }
+            known.past.push_back(event);
+        }
+    }
+
+    /// Tells somebody what is remembered; what comes then as well, who wants to `follow`.
+    pub fn tell(&self, connection: ConnectionId, link: &Link, follow: bool) {
+        let mut known = self.0.borrow_mut();
+        known.past.iter().for_each(|event| link.send(&FromAgent::Event(event.clone())));
+        link.send(&FromAgent::Told);
+        if follow {
+            known.followers.insert(connection, link.clone());
+        }
+    }
+
+    /// A connection has ended.
+    pub fn forget(&self, connection: ConnectionId) {
+        self.0.borrow_mut().followers.remove(&connection);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Incoming;
+    use ft_wire::{FrameBuffer, PREAMBLE_LEN, Preamble, Role};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    fn told(mut from: UnixStream) -> Vec<FromAgent> {
+        let (mut bytes, mut frames, mut told) = (Vec::new(), FrameBuffer::default(), Vec::new());
+        from.read_to_end(&mut bytes).unwrap();
+        frames.push(&bytes[PREAMBLE_LEN..]);
+        while let Some((body, _)) = frames.next_frame().unwrap() {
+            told.push(ft_wire::decode(&body).unwrap());
+        }
+        told
+    }
+
+    #[tokio::test]
+    async fn the_newest_are_remembered_and_versions_are_for_those_who_follow() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&Preamble::ours(Role::Asker).to_bytes()).unwrap();
+        let (_, link, _incoming) = Incoming::open(ours).await.unwrap();
+        let events = Events::default();
+        events.begin(3, 2);
+        events.completed(1);
+        (0..MOST + 1).for_each(|n| events.happened(Kind::Notice, &format!("{n}")));
+        events.tell(1, &link, true);
+        events.completed(7);
+        events.forget(1);
+        events.completed(8);
+        link.written().await;
+        drop((link, events));
+        let told = tokio::task::spawn_blocking(|| told(theirs)).await.unwrap();
+        assert_eq!(told.len(), MOST + 2);
+        let FromAgent::Event(first) = &told[0] else { panic!("{told:?}") };
+        assert_eq!((first.text.as_str(), first.epoch, first.world), ("1", 3, 2));
+        assert_eq!(told[MOST], FromAgent::Told);
+        assert!(matches!(&told[MOST + 1], FromAgent::Event(event) if event.version == Some(7)), "{told:?}");
+    }
+}

@@ -1,0 +1,118 @@
+//! Failures that the job's user has asked for.
+
+use crate::injections::{News, Wanted};
+use crate::rooms::Rooms;
+use ft_arena::Doom;
+use ft_sys::individual::Held;
+use ft_wire::Rank;
+use ft_wire::injection::{Injection, Place};
+use std::time::Duration;
+
+/// While there is no process of the rank, between two worlds, it is looked for again this often …
+const AGAIN: Duration = Duration::from_millis(20);
+/// … and so many times.
+const TRIES: u32 = 3000;
+
+/// Those that `ftrun` was told of begin with the first world.
+pub fn begin(rooms: &Rooms) {
+    for injection in &rooms.job.spec.injections {
+        if rooms.worlds.member(1, injection.rank).is_some() {
+            want(rooms, *injection, "--ft-inject");
+        }
+    }
+}
+
+/// Somebody asks for one. Returns what is to be known of that.
+///
+/// # Errors
+/// Why it is not done; one sentence.
+pub fn ask(rooms: &Rooms, injection: Injection, uid: u32) -> Result<String, String> {
+    let Injection { rank, after_ms, at } = injection;
+    let size = rooms.job.spec.world_size;
+    if rank >= size {
+        return Err(format!("there is no rank {rank}: the job has {size}, from 0 on"));
+    }
+    let newest = rooms.worlds.newest().and_then(|number| rooms.worlds.get(number));
+    let Some(world) = newest else { return Err("the job has not begun yet: try again".into()) };
+    if !world.members.contains_key(&rank) {
+        let host = world.layout.node_of(rank).map(|node| node.to_string());
+        let node = rooms.job.said(&host.unwrap_or_else(|| "another node".into()));
+        return Err(format!("rank {rank} is on {node}: ask there"));
+    }
+    want(rooms, injection, &format!("ftctl inject (user {uid})"));
+    let when = match (after_ms, at) {
+        (0, None) => "now".to_string(),
+        (ms, None) => format!("in {} s", ms as f64 / 1000.0),
+        (0, Some(place)) => format!("when it comes to {} next", place.name()),
+        (ms, Some(place)) => format!("when it comes to {} in {} s or later", place.name(), ms as f64 / 1000.0),
+    };
+    let end = if rooms.job.spec.mode == "none" { ", and --ft=none recovers nothing: the job ends then" } else { "" };
+    Ok(format!("rank {rank} dies {when}{end}"))
+}
+
+fn want(rooms: &Rooms, injection: Injection, by: &str) {
+    let wanted = Wanted { injection, by: by.into(), tries: 0 };
+    rooms.injections.want(wanted, Duration::from_millis(injection.after_ms));
+}
+
+/// Something is heard of them.
+pub fn take(rooms: &mut Rooms, news: News) {
+    match news {
+        News::Due(wanted) => match wanted.injection.at {
+            None => kill(rooms, wanted),
+            Some(place) => {
+                let Injection { rank, .. } = wanted.injection;
+                rooms.job.injected(&format!("rank {rank} is to die at {}, as {} has asked", place.name(), wanted.by));
+                let rank = wanted.injection.rank;
+                rooms.injections.arm(wanted);
+                library_is_there(rooms, rank);
+            }
+        },
+        News::At(place, rank) => rooms.injections.at(place, rank).into_iter().for_each(|wanted| kill(rooms, wanted)),
+    }
+}
+
+/// A rank's arena may be there: from now on its library knows where it is to die.
+pub fn library_is_there(rooms: &mut Rooms, rank: Rank) {
+    if !rooms.checkpoints.has_all(&[rank]) {
+        return;
+    }
+    for wanted in rooms.injections.of_library(rank) {
+        wanted.injection.at.and_then(doom).into_iter().for_each(|place| rooms.checkpoints.doom(rank, place));
+    }
+}
+
+fn doom(place: Place) -> Option<Doom> {
+    match place {
+        Place::Copying => Some(Doom::Copying),
+        Place::Copied => Some(Doom::Copied),
+        Place::Committed => Some(Doom::Committed),
+        Place::Restoring => Some(Doom::Restoring),
+        Place::AsksForState | Place::Finalizes | Place::Fence | Place::Noticed | Place::Released => None,
+    }
+}
+
+/// Kills the rank's process, whichever that is now.
+fn kill(rooms: &mut Rooms, wanted: Wanted) {
+    let rank = wanted.injection.rank;
+    let Rooms { job, worlds, shepherds, injections, .. } = rooms;
+    if job.over {
+        return;
+    }
+    let newest = worlds.newest().and_then(|number| worlds.running(number));
+    let member = newest.and_then(|world| world.members.get(&rank)).filter(|member| !member.ended);
+    let process = member.and_then(|member| Some((member.pid.or(member.child)?, shepherds.process(member.slot)?)));
+    // Whatever has this number now: only what stands below the shepherd that has started it.
+    let held = process.and_then(|(pid, above)| Held::of(pid).filter(|held| held.is_below(above)));
+    match held {
+        Some(held) => {
+            let pid = held.identity.pid;
+            job.injected(&format!("rank {rank} (process {pid}) is killed, as {} has asked", wanted.by));
+            if let Err(error) = held.signal(nix::libc::SIGKILL) {
+                job.notice(format!("rank {rank} (process {pid}) could not be killed: {error}"));
+            }
+        }
+        None if wanted.tries < TRIES => injections.want(Wanted { tries: wanted.tries + 1, ..wanted }, AGAIN),
+        None => job.notice(format!("rank {rank} has no process here: nobody is killed, as {} had asked", wanted.by)),
+    }
+}

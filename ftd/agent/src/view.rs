@@ -1,0 +1,103 @@
+//! The job as its user may see it, put together when he asks.
+
+use crate::rooms::Rooms;
+use crate::world::Member;
+use ft_wire::ask::{Complete, Failures, Job, Node, Past, Process, RankPlace, State};
+use ft_wire::{Epoch, Rank};
+use ftd_core::agent::Stage;
+use ftd_core::{Agent, EpochRecord, Micros, NodeId, Suspect};
+
+/// All that this node's agent knows, but for what [`look`] finds.
+pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
+    let (spec, record) = (&rooms.job.spec, core.record());
+    let here = spec.cluster.as_ref().map_or(0, |cluster| cluster.me);
+    let world = rooms.worlds.newest().and_then(|number| rooms.worlds.get(number));
+    let members =
+        world.into_iter().flat_map(|world| world.members.iter().map(move |(rank, member)| (world, *rank, member)));
+    let processes: Vec<Process> =
+        members.map(|(world, rank, member)| process(rooms, world.epoch, rank, member)).collect();
+    let complete = rooms.checkpoints.newest().map(|(version, since)| Complete {
+        version,
+        age_ms: since.map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)),
+    });
+    Job {
+        name: spec.job.clone(),
+        mode: spec.mode.clone(),
+        argv: spec.argv.clone(),
+        world_size: spec.world_size,
+        launcher: nix::unistd::getppid().as_raw(),
+        agent: nix::unistd::getpid().as_raw(),
+        state: state(core),
+        up_ms: record.map_or(0, |record| milliseconds(now.since(record.began))),
+        epoch: record.map_or(0, |record| record.epoch.0),
+        world: record.map_or(0, |record| record.world.0),
+        nodes: nodes(rooms, record),
+        here,
+        ranks: record.map(places).unwrap_or_default(),
+        copies: rooms.checkpoints.memory_of_others(&processes.iter().map(|process| process.rank).collect()),
+        processes,
+        complete,
+        failures: failures(rooms, record),
+    }
+}
+
+fn state(core: &Agent) -> State {
+    match core.stage() {
+        Stage::Ending | Stage::Over => State::Ending,
+        _ if core.paused() => State::Paused,
+        _ if core.recovers() => State::Recovering,
+        Stage::Computing => State::Computing,
+        _ if core.record().is_none_or(|record| record.epoch.0 <= 1) => State::Starting,
+        _ => State::Recovering,
+    }
+}
+
+fn nodes(rooms: &Rooms, record: Option<&EpochRecord>) -> Vec<Node> {
+    let names = match &rooms.job.spec.cluster {
+        None => vec![ft_sys::process::host_name().unwrap_or_default()],
+        Some(cluster) => cluster.nodes.iter().map(|node| node.name.clone()).collect(),
+    };
+    let member = |number: u32| record.is_none_or(|record| record.is_member(NodeId(number)));
+    (0..).zip(names).map(|(number, name)| Node { name, member: member(number) }).collect()
+}
+
+fn places(record: &EpochRecord) -> Vec<RankPlace> {
+    let node = |slot| record.slot(slot).map_or(0, |entry| entry.node.0);
+    record.placement.iter().map(|(rank, slot)| RankPlace { rank: rank.0, node: node(slot), slot: slot.0 }).collect()
+}
+
+fn process(rooms: &Rooms, epoch: Epoch, rank: Rank, member: &Member) -> Process {
+    let pid = member.pid.or(member.child).filter(|_| !member.ended);
+    let checkpoints = rooms.checkpoints.of_rank(rank, epoch);
+    Process { rank, pid, processor: None, allowed: String::new(), checkpoints }
+}
+
+fn failures(rooms: &Rooms, record: Option<&EpochRecord>) -> Failures {
+    let most = rooms.job.spec.max_failures;
+    let Some(record) = record else { return Failures { number: 0, most, in_a_row: Vec::new(), past: Vec::new() } };
+    // What nodes do that do not get together has a limit of its own.
+    let counts = record.streaks.iter().filter(|streak| streak.suspect != Suspect::Nodes);
+    let past = record.history.iter().map(|entry| Past {
+        epoch: entry.epoch.0,
+        at_ms: milliseconds(entry.at.since(record.began)),
+        what: rooms.job.said(&entry.failures.to_string()),
+    });
+    Failures {
+        number: record.epoch.0.saturating_sub(1),
+        most,
+        in_a_row: counts.map(|streak| (rooms.job.said(&streak.suspect.to_string()), streak.deaths)).collect(),
+        past: past.collect(),
+    }
+}
+
+fn milliseconds(time: Micros) -> u64 {
+    time.0 / 1000
+}
+
+/// Adds what the kernel says of a process.
+pub fn look(process: &mut Process) {
+    let Some(directory) = process.pid.map(ft_sys::proc::of) else { return };
+    let stat = ft_sys::proc::stat(&directory).ok().flatten();
+    process.processor = stat.and_then(|stat| u32::try_from(stat.processor?).ok());
+    process.allowed = ft_sys::proc::allowed_processors(&directory).ok().flatten().unwrap_or_default();
+}
