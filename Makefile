@@ -89,7 +89,7 @@ bench:
 
 # Installs what `make` built; builds nothing itself, so that it can run as root after an ordinary user's build.
 install:
-	@for file in ftd ftrun ft-agent ft-shepherd ft-pmix ft-ship libft_preload.so libft_slurm.so libftd_client.so libftd_client.a; do \
+	@for file in ftd ftrun ftctl ft-agent ft-shepherd ft-pmix ft-ship libft_preload.so libft_slurm.so libftd_client.so libftd_client.a; do \
 		if [ ! -e "$(release)/$$file" ]; then \
 			echo "make install: $(release)/$$file is not there: this installs what \`make\` has built, so run \`make\` first" >&2; \
 			exit 1; \
@@ -98,7 +98,7 @@ install:
 	install -d $(bindir) $(libdir)/pkgconfig $(libexecdir) $(includedir) $(mandir)/man1 $(mandir)/man3 $(mandir)/man5 $(mandir)/man8
 	install -d $(unitdir) $(sharedir)/python
 	install -d $(docdir)/examples/heat2d $(docdir)/examples/montecarlo $(docdir)/examples/walk $(docdir)/examples/containers
-	install -m 755 $(release)/ftrun $(release)/ftd $(bindir)/
+	install -m 755 $(release)/ftrun $(release)/ftctl $(release)/ftd $(bindir)/
 	install -m 755 $(release)/ft-agent $(release)/ft-shepherd $(release)/ft-pmix $(release)/ft-ship $(libexecdir)/
 	install -m 755 $(release)/libft_preload.so $(libexecdir)/
 	install -m 755 $(release)/libft_slurm.so $(libexecdir)/ft_slurm.so
@@ -114,7 +114,7 @@ install:
 	for page in docs/man/*.[1358]; do \
 		if [ -e "$$page" ]; then install -m 644 "$$page" $(mandir)/man$${page##*.}/ || exit 1; fi; \
 	done
-	install -m 644 docs/guide.md docs/admin.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(docdir)/
+	install -m 644 docs/ftctl.schema.json docs/guide.md docs/admin.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(docdir)/
 	sed -e 's|@BINDIR@|$(prefix)/bin|' deploy/systemd/ftd.service.in > $(unitdir)/ftd.service
 	chmod 644 $(unitdir)/ftd.service
 	install -m 644 deploy/ftd.toml $(sharedir)/
@@ -126,7 +126,7 @@ install:
 
 # Takes away what `install` puts there, and the directories that are ftd's own. Jobs that run from there end with their next failure.
 uninstall:
-	rm -f $(bindir)/ftrun $(bindir)/ftd $(unitdir)/ftd.service $(libdir)/libftd_client.so.0 $(libdir)/libftd_client.so $(libdir)/libftd_client.a $(libdir)/pkgconfig/ftd-client.pc
+	rm -f $(bindir)/ftrun $(bindir)/ftctl $(bindir)/ftd $(unitdir)/ftd.service $(libdir)/libftd_client.so.0 $(libdir)/libftd_client.so $(libdir)/libftd_client.a $(libdir)/pkgconfig/ftd-client.pc
 	rm -f $(includedir)/ft.h $(includedir)/ft.f90
 	for page in docs/man/*.[1358]; do rm -f $(mandir)/man$${page##*.}/$${page##*/}; done
 	rm -rf $(libexecdir) $(docdir) $(sharedir)

@@ -1,0 +1,148 @@
+//! What programs read: `docs/ftctl.schema.json` describes it.
+
+use crate::find::Found;
+use ft_wire::ask::{Checkpoints, Event, Job, Kind, State};
+use serde_json::{Value, json};
+
+/// What `state` may be.
+pub fn state(state: State) -> &'static str {
+    match state {
+        State::Starting => "starting",
+        State::Computing => "computing",
+        State::Recovering => "recovering",
+        State::Paused => "paused",
+        State::Ending => "ending",
+    }
+}
+
+/// What `event` may be.
+pub fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Released => "released",
+        Kind::Failed => "failed",
+        Kind::Agreed => "agreed",
+        Kind::Recovered => "recovered",
+        Kind::Complete => "complete",
+        Kind::Notice => "notice",
+        Kind::Injected => "injected",
+        Kind::Ended => "ended",
+    }
+}
+
+fn line(value: &Value) -> String {
+    format!("{value}\n")
+}
+
+fn summary(found: &Found, job: &Job) -> Value {
+    let argv: Vec<_> = job.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    json!({
+        "job": job.name,
+        "user": found.uid,
+        "ftrun_pid": job.launcher,
+        "agent_pid": job.agent,
+        "program": argv,
+        "mode": job.mode,
+        "ranks": job.world_size,
+        "state": state(job.state),
+        "running_ms": job.up_ms,
+        "epoch": job.epoch,
+        "world": job.world,
+        "complete": job.complete.map(|complete| json!({ "version": complete.version, "age_ms": complete.age_ms })),
+        "failures": job.failures.number,
+        "max_failures": job.failures.most,
+        "failures_left": left(job),
+    })
+}
+
+/// So many more deaths in a row end the job.
+pub fn left(job: &Job) -> u32 {
+    let worst = job.failures.in_a_row.iter().map(|(_, deaths)| *deaths).max().unwrap_or(0);
+    job.failures.most.saturating_sub(worst)
+}
+
+/// `ftctl jobs`.
+pub fn jobs(jobs: &[(Found, Job)]) -> String {
+    let jobs: Vec<Value> = jobs.iter().map(|(found, job)| summary(found, job)).collect();
+    line(&json!({ "jobs": jobs }))
+}
+
+fn checkpoints(of: Option<Checkpoints>) -> Value {
+    of.map_or(Value::Null, |of| {
+        json!({
+            "number": of.number,
+            "bytes": of.bytes,
+            "in_call_us": of.spent_us,
+            "last_copy_us": of.copy_us,
+            "newest": of.newest,
+            "memory_bytes": of.memory,
+        })
+    })
+}
+
+fn node(job: &Job, number: u32) -> Value {
+    job.nodes.get(number as usize).map_or(Value::Null, |node| json!(node.name))
+}
+
+/// The nodes of ranks that were not asked.
+pub fn unasked(job: &Job) -> Vec<&str> {
+    let others = (0..).zip(&job.nodes).filter(|(number, node)| *number != job.here && node.member);
+    others.map(|(_, node)| node.name.as_str()).collect()
+}
+
+/// `ftctl show`.
+pub fn job(found: &Found, job: &Job) -> String {
+    let ranks = job.ranks.iter().map(|place| {
+        let process = job.processes.iter().find(|process| process.rank == place.rank);
+        json!({
+            "rank": place.rank,
+            "node": node(job, place.node),
+            "slot": place.slot,
+            "pid": process.and_then(|process| process.pid),
+            "processor": process.and_then(|process| process.processor),
+            "allowed_processors": process.map(|process| process.allowed.as_str()),
+            "checkpoints": checkpoints(process.and_then(|process| process.checkpoints)),
+        })
+    });
+    let in_a_row = job.failures.in_a_row.iter().map(|(who, deaths)| json!({ "who": who, "deaths": deaths }));
+    let past = job.failures.past.iter();
+    let past = past.map(|past| json!({ "epoch": past.epoch, "at_ms": past.at_ms, "what": past.what }));
+    let mut value = summary(found, job);
+    value["node"] = node(job, job.here);
+    value["nodes"] = job.nodes.iter().map(|node| json!({ "name": node.name, "member": node.member })).collect();
+    value["unasked_nodes"] = json!(unasked(job));
+    value["rank"] = ranks.collect();
+    value["copies_bytes"] = json!(job.copies);
+    value["in_a_row"] = in_a_row.collect();
+    value["past"] = past.collect();
+    line(&value)
+}
+
+/// `ftctl checkpoint-cost`.
+pub fn cost(found: &Found, job: &Job) -> String {
+    let ranks = job.processes.iter();
+    let ranks =
+        ranks.map(|process| json!({ "rank": process.rank, "checkpoints": checkpoints(process.checkpoints) })).collect();
+    let mut value = summary(found, job);
+    value["cost"] = ranks;
+    value["unasked_nodes"] = json!(unasked(job));
+    line(&value)
+}
+
+/// `ftctl inject`.
+pub fn noted(job: &Job, said: &str) -> String {
+    line(&json!({ "job": job.name, "noted": said }))
+}
+
+/// `ftctl events`, one line each.
+pub fn event(job: &Job, event: &Event) -> String {
+    line(&json!({
+        "job": job.name,
+        "time_ms": event.at_ms,
+        "epoch": event.epoch,
+        "world": event.world,
+        "event": kind(event.kind),
+        "text": event.text,
+        "version": event.version,
+        "status": event.status,
+    }))
+}

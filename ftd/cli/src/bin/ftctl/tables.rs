@@ -1,0 +1,181 @@
+//! What people read.
+
+use crate::find::Found;
+use crate::json;
+use ft_wire::ask::{Checkpoints, Event, Job};
+use std::fmt::Write;
+
+/// Lines of columns, each as wide as what stands in it; the last one as it is.
+fn table(rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = Vec::new();
+    for row in rows {
+        for (at, cell) in row.iter().enumerate() {
+            match widths.get_mut(at) {
+                Some(width) => *width = (*width).max(cell.chars().count()),
+                None => widths.push(cell.chars().count()),
+            }
+        }
+    }
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(String::from).to_vec()
+}
+
+/// What others have written, without what would command a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn program(job: &Job) -> String {
+    let words: Vec<_> = job.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+    plain(&words.join(" "))
+}
+
+/// A time as a person reads it.
+fn time(ms: u64) -> String {
+    match ms / 1000 {
+        0..60 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        60..3600 => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
+        3600..86_400 => format!("{} h {} min", ms / 3_600_000, ms / 60_000 % 60),
+        seconds => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+fn complete(job: &Job) -> String {
+    match job.complete {
+        None => "none".into(),
+        Some(complete) => match complete.age_ms {
+            Some(age) => format!("{}, {} old", complete.version, time(age)),
+            None => format!("{}, restored", complete.version),
+        },
+    }
+}
+
+/// `ftctl jobs`.
+pub fn jobs(jobs: &[(Found, Job)]) -> String {
+    if jobs.is_empty() {
+        return "no jobs of this user run here\n".into();
+    }
+    let mut rows =
+        vec![row(["JOB", "USER", "RANKS", "MODE", "STATE", "EPOCH", "CHECKPOINT", "FAILURES", "FOR", "PROGRAM"])];
+    for (found, job) in jobs {
+        rows.push(row([
+            &plain(&job.name),
+            &found.uid.to_string(),
+            &job.world_size.to_string(),
+            &plain(&job.mode),
+            json::state(job.state),
+            &job.epoch.to_string(),
+            &complete(job),
+            &job.failures.number.to_string(),
+            &time(job.up_ms),
+            &program(job),
+        ]));
+    }
+    table(&rows)
+}
+
+fn number<T: ToString>(of: Option<T>) -> String {
+    of.map_or_else(|| "-".into(), |of| of.to_string())
+}
+
+/// `ftctl show`.
+pub fn job(found: &Found, job: &Job) -> String {
+    let mut text = format!("job         {}, of user {}: {}\n", plain(&job.name), found.uid, json::state(job.state));
+    let mut line = |name: &str, words: &str| {
+        let _ = writeln!(text, "{name:<12}{words}");
+    };
+    line("program", &program(job));
+    let (ranks, mode, epoch, world) = (job.world_size, plain(&job.mode), job.epoch, job.world);
+    line("", &format!("{ranks} ranks, --ft={mode}, epoch {epoch}, world {world}, for {}", time(job.up_ms)));
+    line("ftrun", &format!("{}, its agent {}", job.launcher, job.agent));
+    line("checkpoint", &complete(job));
+    let memory: u64 = job.processes.iter().filter_map(|process| process.checkpoints).map(|of| of.memory).sum();
+    line("memory", &format!("{} of arenas, {} of other nodes' copies", size(memory), size(job.copies)));
+    let (most, left) = (job.failures.most, json::left(job));
+    line("failures", &format!("{}; {left} more in a row end the job (--ft-max-failures {most})", job.failures.number));
+    for (who, deaths) in &job.failures.in_a_row {
+        line("", &format!("{} died {deaths} times in a row", plain(who)));
+    }
+    for past in &job.failures.past {
+        line("", &format!("epoch {} ended {} after the start: {}", past.epoch, time(past.at_ms), plain(&past.what)));
+    }
+    let others = json::unasked(job);
+    if !others.is_empty() {
+        line("not asked", &format!("{}: what their ranks do is not known here", plain(&others.join(", "))));
+    }
+    let mut rows =
+        vec![row(["RANK", "NODE", "PID", "CPU", "ALLOWED", "CHECKPOINTS", "NEWEST", "BYTES", "IN THE CALL", "MEMORY"])];
+    for place in &job.ranks {
+        let process = job.processes.iter().find(|process| process.rank == place.rank);
+        let of = process.and_then(|process| process.checkpoints);
+        rows.push(row([
+            &place.rank.to_string(),
+            &plain(job.nodes.get(place.node as usize).map_or("-", |node| &node.name)),
+            &number(process.and_then(|process| process.pid)),
+            &number(process.and_then(|process| process.processor)),
+            &process.map_or_else(|| "-".into(), |process| plain(&process.allowed)),
+            &number(of.map(|of| of.number)),
+            &number(of.and_then(|of| of.newest)),
+            &number(of.map(|of| size(of.bytes))),
+            &number(of.map(|of| seconds(of.spent_us))),
+            &number(of.map(|of| size(of.memory))),
+        ]));
+    }
+    format!("{text}\n{}", table(&rows))
+}
+
+fn seconds(us: u64) -> String {
+    format!("{:.3} s", us as f64 / 1e6)
+}
+
+/// `ftctl checkpoint-cost`.
+pub fn cost(job: &Job) -> String {
+    let mut rows = vec![row(["RANK", "CHECKPOINTS", "BYTES", "IN THE CALL", "EACH", "LAST COPY", "OF THE TIME"])];
+    for process in &job.processes {
+        let Some(Checkpoints { number, bytes, spent_us, copy_us, .. }) = process.checkpoints else { continue };
+        rows.push(row([
+            &process.rank.to_string(),
+            &number.to_string(),
+            &size(bytes),
+            &seconds(spent_us),
+            &format!("{:.2} ms", spent_us as f64 / 1e3 / f64::from(number.max(1))),
+            &format!("{:.2} ms", copy_us as f64 / 1e3),
+            &format!("{:.2} %", spent_us as f64 / 10.0 / job.up_ms.max(1) as f64),
+        ]));
+    }
+    let others = json::unasked(job);
+    let unasked = if others.is_empty() { String::new() } else { format!("not asked: {}\n", plain(&others.join(", "))) };
+    if rows.len() == 1 {
+        return format!("no rank here has used ft_checkpoint\n{unasked}");
+    }
+    format!("{}{unasked}", table(&rows))
+}
+
+/// `ftctl events`.
+pub fn event(event: &Event) -> String {
+    let ms = event.at_ms % 86_400_000;
+    let at = format!("{:02}:{:02}:{:02}.{:03}", ms / 3_600_000, ms / 60_000 % 60, ms / 1000 % 60, ms % 1000);
+    let version = event.version.map(|version| format!("version {version}")).unwrap_or_default();
+    let status = event.status.map(|status| format!("status {status} ")).unwrap_or_default();
+    let mut lines = event.text.lines();
+    let first = plain(lines.next().unwrap_or_default());
+    let head = format!("{at} UTC  epoch {:<3} {:<9}  {status}{version}{first}", event.epoch, json::kind(event.kind));
+    let rest: String = lines.map(|line| format!("    {}\n", plain(line))).collect();
+    format!("{}\n{rest}", head.trim_end())
+}
