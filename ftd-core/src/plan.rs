@@ -320,6 +320,11 @@ fn gets_nowhere(next: &EpochRecord, failures: &FailureSet, policy: &Policy) -> R
     }
 }
 
+/// The deaths in a row of each suspect as they are known now, for people.
+pub(crate) fn in_a_row(record: &EpochRecord, causes: &BTreeMap<Process, Cause>) -> BTreeMap<Suspect, u32> {
+    deaths_so_far(record, &Cluster { causes: causes.clone(), ..Cluster::default() })
+}
+
 fn deaths_so_far(record: &EpochRecord, cluster: &Cluster) -> BTreeMap<Suspect, u32> {
     let mut deaths: BTreeMap<Suspect, u32> = BTreeMap::new();
     if cluster.checkpointed {

@@ -4,9 +4,22 @@ use super::Agent;
 use crate::blame;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{NodeId, Process};
+use crate::plan;
+use crate::record::Suspect;
 use crate::report::{Notice, Report};
+use std::collections::BTreeMap;
 
 impl Agent {
+    /// These failures, with the true causes that became known after they were agreed.
+    pub fn as_known(&self, failures: &FailureSet) -> FailureSet {
+        plan::completed(failures, &self.memory.causes)
+    }
+
+    /// Deaths in a row without progress, likewise, and whose.
+    pub fn deaths_in_a_row(&self) -> BTreeMap<Suspect, u32> {
+        self.record().map(|record| plan::in_a_row(record, &self.memory.causes)).unwrap_or_default()
+    }
+
     /// The true cause of a death that has been noted, and perhaps agreed, without one.
     pub(super) fn cause_known(&mut self, process: Process, verdict: blame::Verdict) {
         let blame::Verdict::Failure(cause) = verdict else { return };

@@ -37,7 +37,7 @@ pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
         copies: rooms.checkpoints.memory_of_others(&processes.iter().map(|process| process.rank).collect()),
         processes,
         complete,
-        failures: failures(rooms, record),
+        failures: failures(core, rooms),
     }
 }
 
@@ -72,20 +72,22 @@ fn process(rooms: &Rooms, epoch: Epoch, rank: Rank, member: &Member) -> Process 
     Process { rank, pid, processor: None, allowed: String::new(), checkpoints }
 }
 
-fn failures(rooms: &Rooms, record: Option<&EpochRecord>) -> Failures {
+fn failures(core: &Agent, rooms: &Rooms) -> Failures {
     let most = rooms.job.spec.max_failures;
-    let Some(record) = record else { return Failures { number: 0, most, in_a_row: Vec::new(), past: Vec::new() } };
+    let Some(record) = core.record() else {
+        return Failures { number: 0, most, in_a_row: Vec::new(), past: Vec::new() };
+    };
     // What nodes do that do not get together has a limit of its own.
-    let counts = record.streaks.iter().filter(|streak| streak.suspect != Suspect::Nodes);
+    let counts = core.deaths_in_a_row().into_iter().filter(|(suspect, _)| *suspect != Suspect::Nodes);
     let past = record.history.iter().map(|entry| Past {
         epoch: entry.epoch.0,
         at_ms: milliseconds(entry.at.since(record.began)),
-        what: rooms.job.said(&entry.failures.to_string()),
+        what: rooms.job.said(&core.as_known(&entry.failures).to_string()),
     });
     Failures {
         number: record.epoch.0.saturating_sub(1),
         most,
-        in_a_row: counts.map(|streak| (rooms.job.said(&streak.suspect.to_string()), streak.deaths)).collect(),
+        in_a_row: counts.map(|(suspect, deaths)| (rooms.job.said(&suspect.to_string()), deaths)).collect(),
         past: past.collect(),
     }
 }
