@@ -962,6 +962,14 @@ mod tests {
             ("-n 2 --ft-heartbeat=1,200 app", "10 ms"),
             ("-n 2 --ft-heartbeat=1x,200 app", "'1x,200'"),
             ("-n 2 -x =b app", "'=b'"),
+        ] {
+            assert!(refused(line).contains(word), "{line}: {}", refused(line));
+        }
+    }
+
+    #[test]
+    fn an_injection_is_about_a_rank_a_time_and_a_place_that_there_are() {
+        for (line, word) in [
             ("-n 2 --ft-inject=rank=2 app", "'rank=2' is not about a rank of this job"),
             ("-n 2 --ft-inject=rank=1,after=x app", "'rank=1,after=x': after='x' is not a time"),
             ("-n 2 --ft-inject=rank=1,at=x app", "at='x' is no place; there are client.copying"),

@@ -74,11 +74,14 @@ fn is_over(error: &AskError) -> bool {
     matches!(error, AskError::Silent { error: ChannelError::Dial { .. } | ChannelError::Closed, .. })
 }
 
+/// The jobs that answered, and what was wrong with those that did not.
+pub type Answers = (Vec<(Found, Job)>, Vec<AskError>);
+
 /// All of them, and why others do not answer.
 ///
 /// # Errors
 /// [`FindError::Memory`].
-pub fn jobs() -> Result<(Vec<(Found, Job)>, Vec<AskError>), FindError> {
+pub fn jobs() -> Result<Answers, FindError> {
     let (mut jobs, mut silent) = (Vec::new(), Vec::new());
     for found in directories()? {
         match ask::job(&found) {
