@@ -498,7 +498,8 @@ def pid_name_space(context):
     inside = f"exec unshare --user --map-current-user --pid --fork --kill-child {program}"
     job = context.ftrun(mpi, 3, "bash", "-c", f"[ $FT_RANK = 1 ] || exec {program}; {inside}", gates=["app.compute:1"])
     path = job.gate_path("app.compute", 1)
-    eventually(lambda: path.exists() or not job.running(), "the rank at its place", 30)
+    # It is there a moment before it has something in it.
+    eventually(lambda: path.exists() and path.read_text().endswith("\n") or not job.running(), "the rank at its place", 30)
     check(job.running() and path.read_text() == "1\n", f"the rank does not think that it is process 1: {job.err}")
     victim = next(pid for pid in proc.descendants(job.pid)
                   if proc.name(pid).startswith("places") and proc.environ(pid).get("FT_RANK") == "1")

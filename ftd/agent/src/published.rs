@@ -11,7 +11,7 @@ use ftd_core::NodeId;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-/// Most bytes that all values and their keys may take.
+/// Most bytes that all values and their keys may take; what is beyond is refused, and said once.
 pub const MOST_BYTES: usize = 64 << 20;
 /// Most lookups that may wait.
 const MOST_LOOKUPS: usize = 4096;
@@ -60,7 +60,8 @@ impl Directories {
                     Ok(answers) => (SUCCESS, answers),
                     Err(refused) => (refused.status(), Vec::new()),
                 };
-                if status == ERR_OUT_OF_RESOURCE {
+                // Whoever publishes too much does so again and again.
+                if status == ERR_OUT_OF_RESOURCE && !std::mem::replace(&mut published.told, true) {
                     job.notice(format!(
                         "more than {} MiB are published by the ranks: the last of it is refused",
                         MOST_BYTES >> 20
@@ -139,6 +140,8 @@ pub struct Published {
     values: HashMap<String, Value>,
     /// What they take.
     bytes: usize,
+    /// It was said that they take too much.
+    told: bool,
     /// Each below one of its keys that are missing: what is published concerns those alone that miss it.
     waiting: HashMap<String, Vec<Lookup>>,
     lookups: usize,
