@@ -53,7 +53,7 @@ def readme_build(context):
     shutil.copy(doc / "examples/heat2d/heat2d.f90", context.work / "app.f90")
     (fortran,) = code_of(guide, "mpif90 -o app \\$\\(")
     examples = [line for line in (doc / "examples/README.md").read_text().splitlines() if line.startswith("    mpi")]
-    check(len(examples) == 3, f"{examples}")
+    check(len(examples) == 6, f"{examples}")
     script = "\n".join([
         "set -e", export.replace("/opt/ftd", str(context.prefix)), build, "ftrun -n 2 --ft=reinit ./app",
         *(["mkdir fortran; cd fortran; cp ../app.f90 .", fortran, "ftrun -n 2 --ft=reinit ./app -s 20 -g 32; cd .."]),

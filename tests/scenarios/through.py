@@ -57,7 +57,7 @@ text = lambda words: bytes([len(words)]) + words.encode()
 frame = lambda body: struct.pack("<II", len(body), 0) + body
 dialled = socket.socket(socket.AF_UNIX)
 dialled.connect(sys.argv[1])
-dialled.sendall(bytes.fromhex(sys.argv[4]) + frame(bytes([1]) + text(job)) + frame(bytes([0, 1, 5, 0, 0, 0]) + text(key)))
+dialled.sendall(bytes.fromhex(sys.argv[4]) + frame(bytes([2]) + text(job)) + frame(bytes([0, 1, 5, 0, 0, 0]) + text(key)))
 def said():
     try:
         header = dialled.recv(8, socket.MSG_WAITALL)
