@@ -11,7 +11,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 import traceback
 
@@ -31,12 +30,11 @@ def in_name_spaces(bench, what):
     if os.geteuid() != 0:
         sys.exit("benches/run.py: only root can make nodes; run epochs, losses and agents as root")
     user = pwd.getpwnam("ftdtest")
-    scratch = pathlib.Path(tempfile.mkdtemp(prefix="ftd-bench-nodes-", dir="/tmp"))
+    # The installation is in there: of /tmp a node sees this directory alone.
+    scratch = bench.scratch
     scratch.chmod(0o755)
-    # The nodes' user reads the installation.
-    bench.scratch.chmod(0o755)
     for directory in ("build", "run", "src"):
-        (scratch / directory).mkdir()
+        (scratch / directory).mkdir(exist_ok=True)
     for source in HERE.glob("*.c"):
         shutil.copy(source, scratch / "src")
     for path in (scratch, scratch / "build", scratch / "run"):
@@ -48,7 +46,7 @@ def in_name_spaces(bench, what):
     try:
         _, status = os.waitpid(child, 0)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(scratch / "run", ignore_errors=True)
     if status != 0:
         raise RuntimeError("what is said above")
 

@@ -36,7 +36,7 @@ fn main() {
         if round > 0 {
             println!("{:.3}", began.elapsed().as_secs_f64() * 1e3);
         }
-        windows.into_iter().for_each(|(window, _)| b.hide(window));
+        windows.into_iter().for_each(|(window, _)| b.finish(window));
     }
     assert!(memories.iter().all(|(from, to)| to.same(0, from, 0, bytes)));
 }

@@ -12,8 +12,11 @@ use std::rc::Rc;
 /// Mappings begin at multiples of this.
 const PAGE: u64 = 4096;
 
-/// So many mappings are kept of an arena for moves to come: its places, and one more.
+/// So many mappings are kept of an arena for moves and windows to come, each: its places, and one more.
 const KEPT: usize = 4;
+
+/// A mapping, and which part of the file it is.
+type Mapping = (Range<u64>, Rc<SharedMap>);
 
 /// Why a part of an arena is not there.
 #[derive(Debug, thiserror::Error)]
@@ -47,8 +50,11 @@ pub enum ArenaError {
 struct File {
     fd: OwnedFd,
     bytes: u64,
-    /// The last one used comes last.
-    kept: Vec<(Range<u64>, Rc<SharedMap>)>,
+    /// Of what is read. The last one used comes last.
+    shared: Vec<Mapping>,
+    /// Of windows that all has been written to: nobody has them. Their pages are in the page tables, which takes longer than to write
+    /// them.
+    finished: Vec<Mapping>,
 }
 
 /// The memory files by name.
@@ -60,7 +66,7 @@ pub struct Arenas {
 impl Arenas {
     /// There is this file, of this length by now.
     pub fn insert(&mut self, arena: Arena, fd: OwnedFd, bytes: u64) {
-        self.files.insert(arena, File { fd, bytes, kept: Vec::new() });
+        self.files.insert(arena, File { fd, bytes, shared: Vec::new(), finished: Vec::new() });
     }
 
     /// There is none any more.
@@ -74,9 +80,15 @@ impl Arenas {
     /// It is not there.
     pub fn fresh(&mut self, arena: Arena, offset: u64, bytes: u64) -> Result<Slice, ArenaError> {
         let file = self.file(arena, offset, bytes)?;
-        let whole = pages(offset, bytes);
-        let map = map(file, arena, &whole)?;
+        let (whole, map) = took(&mut file.finished, arena, &file.fd, pages(offset, bytes))?;
         slice(map, &whole, arena, offset, bytes)
+    }
+
+    /// What [`fresh`](Self::fresh) gave, from `offset` on, is nobody's any more.
+    pub fn finished(&mut self, arena: Arena, offset: u64, map: Rc<SharedMap>) {
+        let Some(file) = self.files.get_mut(&arena) else { return };
+        let start = pages(offset, 0).start;
+        keep(&mut file.finished, (start..start + map.len() as u64, map));
     }
 
     /// A part of it to read from, in a mapping that others may have as well.
@@ -85,16 +97,8 @@ impl Arenas {
     /// It is not there.
     pub fn shared(&mut self, arena: Arena, offset: u64, bytes: u64) -> Result<Slice, ArenaError> {
         let file = self.file(arena, offset, bytes)?;
-        let wanted = pages(offset, bytes);
-        let is_in = |kept: &(Range<u64>, _)| kept.0.start <= wanted.start && wanted.end <= kept.0.end;
-        let (whole, map) = match file.kept.iter().position(is_in) {
-            Some(at) => file.kept.remove(at),
-            None => (wanted.clone(), map(file, arena, &wanted)?),
-        };
-        if file.kept.len() >= KEPT {
-            file.kept.remove(0);
-        }
-        file.kept.push((whole.clone(), Rc::clone(&map)));
+        let (whole, map) = took(&mut file.shared, arena, &file.fd, pages(offset, bytes))?;
+        keep(&mut file.shared, (whole.clone(), Rc::clone(&map)));
         slice(map, &whole, arena, offset, bytes)
     }
 
@@ -112,10 +116,24 @@ fn pages(offset: u64, bytes: u64) -> Range<u64> {
     offset - offset % PAGE..offset + bytes
 }
 
-fn map(file: &File, arena: Arena, whole: &Range<u64>) -> Result<Rc<SharedMap>, ArenaError> {
+/// One of these with the wanted part in it, which leaves them, or a new one.
+fn took(kept: &mut Vec<Mapping>, arena: Arena, fd: &OwnedFd, wanted: Range<u64>) -> Result<Mapping, ArenaError> {
+    let is_in = |(whole, _): &Mapping| whole.start <= wanted.start && wanted.end <= whole.end;
+    if let Some(at) = kept.iter().position(is_in) {
+        return Ok(kept.remove(at));
+    }
     let failed = |error| ArenaError::Map { arena, error };
-    let bytes = usize::try_from(whole.end - whole.start).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
-    Ok(Rc::new(SharedMap::map_large(&file.fd, whole.start, bytes).map_err(failed)?))
+    let bytes = usize::try_from(wanted.end - wanted.start).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+    let map = Rc::new(SharedMap::map_large(fd, wanted.start, bytes).map_err(failed)?);
+    Ok((wanted, map))
+}
+
+/// Keeps it in the place of the one that was not used for longest, where there are many.
+fn keep(kept: &mut Vec<Mapping>, mapping: Mapping) {
+    if kept.len() >= KEPT {
+        kept.remove(0);
+    }
+    kept.push(mapping);
 }
 
 fn slice(map: Rc<SharedMap>, whole: &Range<u64>, arena: Arena, offset: u64, bytes: u64) -> Result<Slice, ArenaError> {

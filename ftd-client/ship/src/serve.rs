@@ -189,6 +189,10 @@ impl Ship {
                 self.windows.hide(window).map_err(ServeError::Late)?;
                 say.push(ToAgent::Hidden { window });
             }
+            ToShip::Finish { window } => {
+                self.windows.finish(window, &mut self.arenas);
+                say.push(ToAgent::Hidden { window });
+            }
             ToShip::Peer { node, address } => {
                 self.moves.peer(node, address, fabric, say).map_err(ServeError::Late)?;
             }

@@ -31,7 +31,15 @@ pub enum WindowError {
 /// The open windows.
 #[derive(Debug, Default)]
 pub struct Windows {
-    open: HashMap<Window, (Arena, Region)>,
+    open: HashMap<Window, Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    arena: Arena,
+    /// Where in the arena it begins.
+    offset: u64,
+    region: Region,
 }
 
 /// What a window is to be.
@@ -69,7 +77,7 @@ impl Windows {
         let region = Region::register(&fabric.domain, fabric.listener.host(), slice, access)
             .map_err(|error| WindowError::Fabric { window, bytes, error })?;
         let (base, key) = region.target();
-        self.open.insert(window, (arena, region));
+        self.open.insert(window, Open { arena, offset, region });
         Ok(Target { base, key, bytes })
     }
 
@@ -78,7 +86,15 @@ impl Windows {
     /// # Errors
     /// Its file cannot be kept from late writers but by the end of this process.
     pub fn hide(&mut self, window: Window) -> io::Result<()> {
-        self.open.remove(&window).map_or(Ok(()), |(_, region)| region.hide())
+        self.open.remove(&window).map_or(Ok(()), |open| open.region.hide())
+    }
+
+    /// Closes one to which all has been written: nobody is late.
+    pub fn finish(&mut self, window: Window, arenas: &mut Arenas) {
+        let Some(Open { arena, offset, region }) = self.open.remove(&window) else { return };
+        if let Some(map) = region.finish() {
+            arenas.finished(arena, offset, map);
+        }
     }
 
     /// Closes all of an arena.
@@ -87,7 +103,7 @@ impl Windows {
     /// As [`hide`](Self::hide).
     pub fn hide_all_of(&mut self, arena: Arena) -> io::Result<()> {
         let of_it: Vec<Window> =
-            self.open.iter().filter(|(_, open)| open.0 == arena).map(|(window, _)| *window).collect();
+            self.open.iter().filter(|(_, open)| open.arena == arena).map(|(window, _)| *window).collect();
         of_it.into_iter().try_for_each(|window| self.hide(window))
     }
 }

@@ -14,6 +14,7 @@ on_each!(
     a_wrong_key_is_refused,
     what_may_be_read_may_not_be_written,
     a_hidden_window_is_refused,
+    the_memory_of_a_finished_window_serves_the_next_one,
     a_file_that_grew_has_all_its_bytes,
     many_small_moves,
     a_gigabyte
@@ -111,6 +112,32 @@ fn a_hidden_window_is_refused(provider: &str) {
     b.send(ToShip::Unmap { arena: 1 });
     b.settle();
     a.run(Wanted::put(1, MB, 1, open).patience(PATIENCE)).unwrap_err();
+}
+
+fn the_memory_of_a_finished_window_serves_the_next_one(provider: &str) {
+    let (mut a, full, mut b, empty) = two(provider, 2 * MB);
+    let (_, open) = b.expose(1, MB, MB, true);
+    let mut bases = Vec::new();
+    for round in 0..3 {
+        let (window, target) = b.expose(1, 0, MB - round, true);
+        a.run(Wanted::put(1, MB - round, 1, target).at(round)).unwrap();
+        b.finish(window);
+        b.finish(window);
+        assert!(empty.same(0, &full, round, MB - round));
+        // It is as closed as a hidden one.
+        a.run(Wanted::put(1, 1, 1, target).patience(PATIENCE)).unwrap_err();
+        a.run(Wanted::get(1, 1, 1, target).patience(PATIENCE)).unwrap_err();
+        bases.push(target.base);
+    }
+    assert!(bases.iter().all(|base| *base == bases[0]), "{bases:x?}");
+    // Not so where somebody may be late, nor for a part of which there is not all.
+    let (window, _) = b.expose(1, 0, MB, true);
+    b.hide(window);
+    let (_, anew) = b.expose(1, 0, MB, true);
+    let (_, other) = b.expose(1, 0, MB + 4096, true);
+    assert!(anew.base == 0 || ![bases[0], other.base, open.base].contains(&anew.base), "{anew:x?}");
+    a.run(Wanted::put(1, MB, 1, anew)).unwrap();
+    assert!(empty.same(0, &full, 0, MB));
 }
 
 fn a_file_that_grew_has_all_its_bytes(provider: &str) {

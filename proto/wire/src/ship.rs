@@ -77,6 +77,11 @@ pub enum ToShip {
         /// Which.
         window: Window,
     },
+    /// The same, where whoever was let at it has said that all of its bytes have arrived: nobody is late. Answered as [`Self::Hide`] is.
+    Finish {
+        /// Which.
+        window: Window,
+    },
     /// Where another node's `ft-ship` is: what its [`ToAgent::Ready`] said.
     Peer {
         /// Which node.

@@ -132,6 +132,13 @@ impl Region {
         drop(self);
         domain.retire(map)
     }
+
+    /// Closes it, where nobody writes there any more. The mapping, unless somebody else has it, too.
+    pub fn finish(self) -> Option<Rc<SharedMap>> {
+        let map = Rc::clone(self.slice.map());
+        drop(self);
+        (Rc::strong_count(&map) == 1).then_some(map)
+    }
 }
 
 impl Drop for Region {

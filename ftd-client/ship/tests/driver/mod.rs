@@ -271,6 +271,12 @@ impl Ship {
         self.until(|word| *word == ToAgent::Hidden { window });
     }
 
+    /// As `hide`, where all of it has been written.
+    pub fn finish(&mut self, window: Window) {
+        self.send(ToShip::Finish { window });
+        self.until(|word| *word == ToAgent::Hidden { window });
+    }
+
     pub fn peer(&mut self, node: u32, other: &Ship) {
         let address = other.address.clone();
         self.send(ToShip::Peer { node, address });

@@ -113,7 +113,7 @@ impl Partners {
                 if matches!(keeping.stay, Stay::Open(_)) {
                     keeping.stay = Stay::Closing;
                     let window = keeping.window;
-                    self.ship.hide(window);
+                    self.ship.finish(window);
                 }
             }
             _ if arenas.describe(copy.rank, commit(copy)).is_some() => self.say(job, from, CopyWord::Kept { copy }),

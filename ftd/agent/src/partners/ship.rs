@@ -202,6 +202,11 @@ impl Ship {
         self.say(ToShip::Hide { window });
     }
 
+    /// The same, where all of its bytes have arrived.
+    pub fn finish(&mut self, window: Window) {
+        self.say(ToShip::Finish { window });
+    }
+
     /// Moves a part of an arena into another node's window, or from there.
     ///
     /// # Errors
