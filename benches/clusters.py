@@ -26,7 +26,8 @@ MEMBERS = 3
 
 
 def in_name_spaces(bench, what):
-    """Calls `what(context)` in a process with name spaces of its own, as a scenario has them; ends the bench when it fails."""
+    """Calls `what(another)` in a process with name spaces of its own, as a scenario has them; ends the bench when it fails. Each cluster has
+    a context of its own, from `another()`: a second one in the same directories would begin with what the first one's daemons kept."""
     if os.geteuid() != 0:
         sys.exit("benches/run.py: only root can make nodes; run epochs, losses and agents as root")
     user = pwd.getpwnam("ftdtest")
@@ -64,15 +65,21 @@ def _inside(bench, what, scratch):
         os.chdir(scratch)
         # What the harness says of each job is no result.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-        context = jobs.Context("bench", scratch, bench.prefix, False)
+        contexts = []
+
+        def another():
+            contexts.append(jobs.Context(f"bench{len(contexts)}", scratch, bench.prefix, False))
+            return contexts[-1]
+
         try:
-            what(context)
+            what(another)
             status = 0
         except BaseException:  # noqa: B036: whatever it is, it is to be said
             traceback.print_exc()
-            for job in context.jobs[-1:]:
+            for job in [job for context in contexts[-1:] for job in context.jobs[-1:]]:
                 print(job.dump(), file=sys.stderr)
-        context.close()
+        for context in contexts:
+            context.close()
     finally:
         sys.stdout.flush()
         os._exit(status)
@@ -146,10 +153,11 @@ def idle_job(context, nodes, mpi, ranks):
 
 def bench_agents(bench, options):
     """What ftd, an agent and the others take on each of some nodes with one job, of ranks that sleep."""
-    def measure(context):
+    def measure(another):
         for size in options.nodes or (2, 3):
             for mpi in [None, *bench.mpis]:
                 with Quiet():
+                    context = another()
                     with Nodes(context, size, members=1) as nodes:
                         job = idle_job(context, nodes, mpi, options.ranks)
                         took = take(nodes.nodes, 20 if options.quick else SETTLED, 10 if options.quick else WATCHED)
@@ -253,13 +261,13 @@ def bench_epochs(bench, options):
     put_speed = put_program()
     result = bench.scratch / "epochs"
 
-    def measure(context):
+    def measure(another):
         missed = False
         # Nodes see the scratch directory, and not the build's.
-        program = shutil.copy(put_speed, context.scratch / "build")
+        program = shutil.copy(put_speed, bench.scratch / "build")
         for size in options.nodes or (4, 8):
             with Quiet():
-                own, every, puts = epochs_of(context, size, bench.repetitions, program)
+                own, every, puts = epochs_of(another(), size, bench.repetitions, program)
             put, written, seen = map(statistics.median, (puts, own, every))
             ratio = seen / put
             missed |= ratio > 2
@@ -368,12 +376,12 @@ def bench_losses(bench, options):
     result = bench.scratch / "losses"
     names = options.loss or list(LOSSES)
 
-    def measure(context):
+    def measure(another):
         missed = False
         for name in names:
             for mpi in bench.mpis:
                 with Quiet():
-                    found = [lose(context, mpi, LOSSES[name], 16) for _ in range(bench.repetitions)]
+                    found = [lose(another(), mpi, LOSSES[name], 16) for _ in range(bench.repetitions)]
                 of = lambda value: statistics.median(map(value, found))
                 total, bound = of(lambda it: it.total), of(lambda it: it.bound(LOSSES[name].share))
                 within = sum(it.total <= it.bound(LOSSES[name].share) for it in found)
