@@ -60,8 +60,8 @@ def ranks(launcher):
 
 
 def run(argv, env, kill_at=None):
-    """Runs the job, shows its progress on one line and everything else as it comes. Returns (status, steps, result, world
-    starts, the recovery block)."""
+    """Runs the job, shows its progress on one line and everything else as it comes. Returns (status, result, world
+    starts, how many steps came, how many of them again)."""
     steps, result, restarts = {}, None, []
     errors = tempfile.TemporaryFile("a+b")
     process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1)
@@ -114,7 +114,7 @@ def run(argv, env, kill_at=None):
         if process.poll() is None:
             process.kill()
             process.wait()
-    return status, result, restarts, repeated
+    return status, result, restarts, len(steps), repeated
 
 
 def main():
@@ -145,11 +145,11 @@ def main():
         argv = [ftrun, "-n", str(RANKS), "--ft=reinit", "--oversubscribe", program, *COMMAND]
 
         say(f"1. The undisturbed run.\n$ {shown}")
-        status, truth, _, _ = run(argv, env)
+        status, truth, _, _, _ = run(argv, env)
         if status != 0 or truth is None:
             fail(f"the undisturbed run ended with status {status}")
         say("\n2. The same again, and a rank is killed.\n$ " + shown)
-        status, result, restarts, repeated = run(argv, env, kill_at=[136])
+        status, result, restarts, came, repeated = run(argv, env, kill_at=[136])
         if status != 0:
             fail(f"the job ended with status {status}")
         say("\n3. The comparison.")
@@ -159,7 +159,9 @@ def main():
             fail("the results differ")
         if not restarts:
             fail("the job was not restarted from a checkpoint")
-        print(f"  identical, bit for bit; exit code 0; {repeated} steps were computed again")
+        if (came, repeated) != (STEPS, 0):
+            fail(f"{came} of {STEPS} steps were shown, {repeated} of them again")
+        print(f"  identical, bit for bit; exit code 0; what was computed again was shown once")
         say(f"\nThat took {time.monotonic() - begun:.0f} seconds.")
 
 

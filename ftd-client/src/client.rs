@@ -7,6 +7,8 @@ use ft_arena::{Arena, Doom, LAYOUT, Saved, bytes_for};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::gate;
 use ft_sys::job_time::Awake;
+use ft_sys::printed::Writer;
+use ft_sys::standard::SlotsPipe;
 use ft_wire::client::{ToAgent, ToClient};
 use ft_wire::{Rank, Role};
 use std::collections::BTreeMap;
@@ -51,6 +53,8 @@ struct Job {
     /// Gone after the first failure: an answer that comes late must not be taken for the next one.
     channel: Option<Channel>,
     arena: Arena,
+    /// Where it notes what it has printed when it takes a version.
+    printed: Option<(Writer, Option<SlotsPipe>)>,
     epoch: u64,
     /// The version that the agent named, and its place; asked for once.
     chosen: Option<Option<(u64, u32)>>,
@@ -153,12 +157,15 @@ impl Client {
             ToClient::Refused { reason } => return Err(Error::Refused(reason)),
             _ => return Err(Error::Confused { doing }),
         };
-        let descriptor = descriptors.into_iter().next().ok_or(Error::Confused { doing })?;
-        let arena = Arena::open(descriptor, rank, world_size)?;
+        let mut descriptors = descriptors.into_iter();
+        let arena = Arena::open(descriptors.next().ok_or(Error::Confused { doing })?, rank, world_size)?;
+        // Without it, output is shown again after a recovery that need not be.
+        let printed = descriptors.next().and_then(|sheet| Writer::of(sheet, rank, world).ok());
         self.state = if restarted { State::Restarted } else { State::New };
         self.job = Some(Job {
             channel: Some(channel),
             arena,
+            printed: printed.map(|writer| (writer, SlotsPipe::of_environment())),
             epoch,
             chosen: None,
             reported: false,
@@ -264,6 +271,7 @@ impl Client {
         let lengths: Vec<(i32, u64)> = self.regions.iter().map(|(&id, region)| (id, region.bytes as u64)).collect();
         job.fit(version, &lengths)?;
         job.wait_for_place(version, self.patience)?;
+        job.note_printed(version);
         let started = Instant::now();
         let mut writing = job.arena.begin(version, job.epoch, &lengths, Duration::ZERO)?;
         let half = lengths.iter().map(|length| length.1 as usize).sum::<usize>() / 2;
@@ -356,6 +364,13 @@ impl Drop for Client {
 }
 
 impl Job {
+    /// What was printed until now belongs to what comes before this version.
+    fn note_printed(&self, version: u64) {
+        if let Some((writer, pipe)) = &self.printed {
+            writer.note(self.epoch, version, pipe.as_ref().and_then(SlotsPipe::stdout));
+        }
+    }
+
     /// Uses the connection, and gives it up if that fails.
     fn with<T>(
         &mut self,

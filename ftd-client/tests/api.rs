@@ -61,6 +61,28 @@ fn run_command(mut command: Command) -> (Vec<String>, String) {
     (String::from_utf8(output.stdout).unwrap().lines().map(str::to_string).collect(), err)
 }
 
+/// Where a version stands in the output is noted when the program's buffers are empty, read or not, and only where standard output is
+/// the pipe that ftd has made.
+#[test]
+fn a_version_is_noted_behind_what_was_printed_before_it() {
+    for named in [true, false] {
+        let agent = FakeAgent::new();
+        let reader = ft_sys::printed::Reader::of(&*agent.sheet).unwrap();
+        let (mut read, write) = std::io::pipe().unwrap();
+        let name = ft_sys::standard::SlotsPipe::name(write.as_fd()).unwrap();
+        let mut command = command(Some(&agent), "init protect:1:100:7 checkpoint:3 due due checkpoint:8 finalize");
+        command.env("FT_STDOUT", if named { &name } else { "1:2" }).stdout(write);
+        assert!(command.status().unwrap().success());
+        drop(command);
+        let mut text = String::new();
+        std::io::Read::read_to_string(&mut read, &mut text).unwrap();
+        let before = |version: &str| named.then(|| text.find(version).unwrap() as u64);
+        let notes: Vec<_> = reader.notes(0, 0).0.into_iter().map(|n| (n.world, n.epoch, n.version, n.at)).collect();
+        let second = text.rfind("checkpoint 0").unwrap() as u64;
+        assert_eq!(notes, [(1, 1, 3, before("checkpoint 0")), (1, 1, 8, named.then_some(second))], "{text}");
+    }
+}
+
 #[test]
 fn without_ftd_the_program_runs_and_one_rank_says_so() {
     let ops = "init protect:1:100:7 restore checkpoint:1 checkpoint:1 checkpoint:2 due null:3 finalize finalize";

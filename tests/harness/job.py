@@ -115,6 +115,8 @@ class Context:
             "TMPDIR": str(self.tmp),
             "LANG": "C.UTF-8",
             "OMP_NUM_THREADS": "1",
+            # Scenarios see by what is printed which world is there and how far it is; `once` is for those that are about it.
+            "FT_OUTPUT": "all",
             **({"FT_LOG": os.environ["FT_LOG"]} if "FT_LOG" in os.environ else {}),
         }
         env.update(mpi.env if mpi else {})

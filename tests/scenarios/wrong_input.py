@@ -362,7 +362,7 @@ def ranks_option(context):
 
 
 EMPTY = ["--ft", "--ft-max-failures", "--ft-on-abort", "--ft-grace", "--ft-mpi", "--ft-standby", "--ft-spares", "--ft-wait", "--ft-degree",
-         "--ft-flush", "--ft-heartbeat", "--ft-inject", "--chdir", "--wdir", "-n", "-x"]
+         "--ft-flush", "--ft-heartbeat", "--ft-inject", "--ft-output", "--chdir", "--wdir", "-n", "-x"]
 
 
 @scenario("empty-values")

@@ -5,6 +5,7 @@
 //! a program that has given the stream a buffer of its own, or none, has said what it wants.
 
 use ft_sys::job_time::Awake;
+use ft_sys::standard::SlotsPipe;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,7 +29,8 @@ unsafe extern "C" {
 /// Makes `stdout` line-buffered.
 pub(crate) fn make_live() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    if DONE.swap(true, Ordering::Relaxed) || !is_the_slots_pipe() {
+    let pipe = SlotsPipe::of_environment();
+    if DONE.swap(true, Ordering::Relaxed) || pipe.and_then(|pipe| pipe.stdout()).is_none() {
         return;
     }
     // SAFETY: libc's own variable, which a program sets, if at all, before it has threads.
@@ -51,16 +53,6 @@ pub(crate) fn make_live() {
         }
         funlockfile(stream);
     }
-}
-
-/// Whether descriptor 1 is the pipe that `FT_STDOUT` names by device and inode.
-fn is_the_slots_pipe() -> bool {
-    let Ok(pipe) = std::env::var("FT_STDOUT") else { return false };
-    // SAFETY: an all-zero stat is a valid value of the type.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is valid for the call.
-    let known = unsafe { libc::fstat(libc::STDOUT_FILENO, &mut stat) } == 0;
-    known && pipe == format!("{}:{}", stat.st_dev, stat.st_ino)
 }
 
 /// Whether the program has left the stream's buffer to libc.

@@ -6,7 +6,7 @@ use ft_sys::channel::Channel;
 use ft_wire::client::{ToAgent, ToClient};
 use ft_wire::{Preamble, Role};
 use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -34,6 +34,8 @@ pub enum Manner {
 pub struct FakeAgent {
     pub directory: tempfile::TempDir,
     pub arena: Arc<AgentArena>,
+    /// Where the rank notes what it has printed.
+    pub sheet: Arc<OwnedFd>,
     pub manner: Arc<Mutex<Manner>>,
     pub restarted: Arc<Mutex<bool>>,
     pub log: Arc<Mutex<Vec<ToAgent>>>,
@@ -49,6 +51,7 @@ impl FakeAgent {
         let agent = FakeAgent {
             directory,
             arena: Arc::new(arena),
+            sheet: Arc::new(ft_sys::printed::sheet(1).unwrap()),
             manner: Arc::new(Mutex::new(Manner::Good)),
             restarted: Arc::default(),
             log: Arc::default(),
@@ -57,15 +60,15 @@ impl FakeAgent {
         let (arena, manner) = (agent.arena.clone(), agent.manner.clone());
         std::thread::spawn(move || finish(&arena, &manner));
         let (arena, manner) = (agent.arena.clone(), agent.manner.clone());
-        let (restarted, log) = (agent.restarted.clone(), agent.log.clone());
+        let (restarted, log, sheet) = (agent.restarted.clone(), agent.log.clone(), agent.sheet.clone());
         let served = Arc::downgrade(&agent.served);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let served = served.upgrade();
                 let (arena, manner) = (arena.clone(), *manner.lock().unwrap());
-                let (restarted, log) = (*restarted.lock().unwrap(), log.clone());
+                let (restarted, log, sheet) = (*restarted.lock().unwrap(), log.clone(), sheet.clone());
                 std::thread::spawn(move || {
-                    serve(stream.unwrap(), &arena, manner, restarted, &log);
+                    serve(stream.unwrap(), (&arena, &sheet), manner, restarted, &log);
                     drop(served);
                 });
             }
@@ -127,7 +130,13 @@ pub fn compile(compiler: &str, source: &str, options: &[&str], into: &Path) -> P
     program
 }
 
-fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool, log: &Mutex<Vec<ToAgent>>) {
+fn serve(
+    stream: UnixStream,
+    (arena, sheet): (&AgentArena, &OwnedFd),
+    manner: Manner,
+    restarted: bool,
+    log: &Mutex<Vec<ToAgent>>,
+) {
     if manner == Manner::OtherRelease {
         let mut stream = stream;
         let mut bytes = Preamble::ours(Role::Agent).to_bytes();
@@ -149,7 +158,7 @@ fn serve(stream: UnixStream, arena: &AgentArena, manner: Manner, restarted: bool
             ToAgent::Hello { .. } => {
                 let fd = arena.descriptor().unwrap();
                 let welcome = ToClient::Welcome { restarted, world_size: 1, epoch: 1 + u64::from(restarted) };
-                channel.send(&welcome, &[fd.as_fd()]).unwrap();
+                channel.send(&welcome, &[fd.as_fd(), sheet.as_fd()]).unwrap();
                 continue;
             }
             _ if manner == Manner::Dies => return,

@@ -230,6 +230,9 @@ pub fn restore(
     if let Some((version, _)) = commit {
         rooms.job.tell(&ToLauncher::Complete { version });
     }
+    if let Some(record) = record {
+        rooms.job.tell(&ToLauncher::Restores { world: record.world.0, restored: commit });
+    }
     rooms.checkpoints.restore(&mut rooms.job, (epoch, record), commit, away);
     let Some(number) = rooms.worlds.of_epoch(epoch).map(|world| world.number) else { return };
     for rank in rooms.clients.awaiting(number) {

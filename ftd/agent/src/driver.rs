@@ -35,6 +35,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 pub struct Handed {
     store: OwnedFd,
     notices: OwnedFd,
+    /// On which the ranks note where in their output they take versions.
+    printed: OwnedFd,
     /// TCP and UDP, for the other nodes.
     sockets: Option<[OwnedFd; 2]>,
 }
@@ -43,12 +45,12 @@ impl Handed {
     /// In the order of the wire; nothing when they are not as many as the job needs.
     pub fn of(spec: &JobSpec, fds: Vec<OwnedFd>) -> Option<Handed> {
         let mut fds = fds.into_iter();
-        let (store, notices) = (fds.next()?, fds.next()?);
+        let (store, notices, printed) = (fds.next()?, fds.next()?, fds.next()?);
         let sockets = match &spec.cluster {
             Some(_) => Some([fds.next()?, fds.next()?]),
             None => None,
         };
-        fds.next().is_none().then_some(Handed { store, notices, sockets })
+        fds.next().is_none().then_some(Handed { store, notices, printed, sockets })
     }
 }
 
@@ -100,7 +102,7 @@ impl Driver {
         let incarnation = ft_sys::process::micros_since_boot().max(1);
         let me = NodeId(spec.cluster.as_ref().map_or(0, |cluster| cluster.me));
         let core = Agent::new(me, config).incarnation(incarnation).succeeding(before);
-        let Handed { store, notices, sockets } = handed;
+        let Handed { store, notices, printed, sockets } = handed;
         let ways = spec.cluster.as_ref().map(|cluster| {
             let socket = (cluster.store.socket.clone(), spec.job.as_str());
             Ways::new(socket, (me, nodes), incarnation, outlet(inputs, Input::Ways))
@@ -120,7 +122,7 @@ impl Driver {
             me,
             hosts: hosts(&spec),
             core,
-            rooms: Rooms::new(spec, notices, launcher, (between, ways), nodes, (inputs, ears))?,
+            rooms: Rooms::new(spec, (notices, printed), launcher, (between, ways), nodes, (inputs, ears))?,
             epochs,
             adopted: EpochId(0),
             filtered,

@@ -83,6 +83,8 @@ pub struct Rooms {
     pub told: Copied,
     /// Failures that somebody has asked for.
     pub injections: Injections,
+    /// On which the ranks note where in their output they take versions.
+    pub printed: OwnedFd,
     /// The program's own restart files.
     pub files: files::Watch,
     /// What the newest world found of those.
@@ -96,7 +98,7 @@ impl Rooms {
     /// When the job's directory cannot be used, or there are no threads.
     pub fn new(
         spec: JobSpec,
-        notices: OwnedFd,
+        (notices, printed): (OwnedFd, OwnedFd),
         launcher: Link,
         (between, ways): (Option<Between>, Option<Ways>),
         nodes: usize,
@@ -122,6 +124,7 @@ impl Rooms {
             checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
             told: Copied::default(),
             injections: Injections::new(outlet(inputs, Input::Injections)),
+            printed,
             files,
             restart_files: RestartFiles::default(),
             job,

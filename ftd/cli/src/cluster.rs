@@ -190,7 +190,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
     let message = ToJobs::Launch(Box::new(request));
     // One that refuses has closed its end by now, and what it has said is there to be read.
     let _ = link.send(&message, &[]).and_then(|()| link.send(&image, &[]));
-    let output = Output::new(options.tag_output).map_err(system("standard output"))?;
+    let output = Output::new(options.tag_output, options.once()).map_err(system("standard output"))?;
     let mut above = Above {
         options,
         daemon,
@@ -534,10 +534,14 @@ impl Above<'_> {
 
     fn part_says(&mut self, node: u32, word: FromPart) {
         match word {
-            FromPart::Output { slot, err, tag, bytes } => {
+            FromPart::Output { world, slot, rank, err, bytes } => {
                 let slot = if slot == AGENT { AGENT - node } else { slot };
-                self.output.pass_on(slot, err, tag, bytes);
+                self.output.pass_on((world, slot, rank), err, bytes);
             }
+            FromPart::Mark { world, slot, rank, version, epoch, placed } => {
+                self.output.mark((world, slot, rank), (version, epoch), placed);
+            }
+            FromPart::Restores { world, restored } => self.output.restores(world, restored),
             FromPart::Line(line) => {
                 let name = self.nodes.get(node as usize).map_or("", |node| node.name.as_str());
                 let line = match line.strip_prefix("ftrun: ") {

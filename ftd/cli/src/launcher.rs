@@ -19,6 +19,7 @@ use crate::stdin::Input;
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
 use ft_sys::job_time;
+use ft_sys::printed;
 use ft_sys::pulse::{Beat, Pulse};
 use ft_sys::sweep::Sweep;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
@@ -194,6 +195,8 @@ pub struct Launcher {
     store: OwnedFd,
     /// The watch over the program's restart files, which outlives every agent, too: nothing that happens goes unseen.
     notices: OwnedFd,
+    /// On which the ranks note where in their output they take versions.
+    printed: OwnedFd,
     input: Input,
     output: Output,
     signals: Signals,
@@ -278,10 +281,11 @@ impl Launcher {
         let mut launcher = Launcher {
             notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
+            printed: printed::sheet(spec.world_size).map_err(system("no memory for notes"))?,
             input: part.as_ref().map_or_else(Input::open, |_| Input::fed()).map_err(system("standard input"))?,
             output: match &part {
-                None => Output::new(options.tag_output),
-                Some(part) => part.output(options.tag_output),
+                None => Output::new(options.tag_output, options.once()),
+                Some(part) => part.output(),
             }
             .map_err(system("standard output"))?,
             next_slot: part.as_ref().map_or(0, Part::first_slot),
@@ -319,6 +323,8 @@ impl Launcher {
             ended_by_agent: false,
             output_until: None,
         };
+        let notes = printed::Reader::of(&launcher.printed).map_err(system("no memory for notes"))?;
+        launcher.output.look_at(notes);
         match launcher.start_all() {
             Ok(()) => Ok(launcher),
             Err(error) => {
@@ -400,7 +406,7 @@ impl Launcher {
         let message = ToAgent::Job { spec: self.spec.clone(), slots, before: self.before };
         agent.described = true;
         self.told_silent.clear();
-        let mut descriptors = vec![self.store.as_fd(), self.notices.as_fd()];
+        let mut descriptors = vec![self.store.as_fd(), self.notices.as_fd(), self.printed.as_fd()];
         descriptors.extend(self.part.iter().flat_map(Part::sockets));
         if let Err(error) = greeting.and_then(|_| link.send(&message, &descriptors)) {
             // How it ends, which comes next, is what counts.
@@ -686,6 +692,7 @@ impl Launcher {
                 self.output.end_world(world, now);
                 self.tell(&ToAgent::Drained { world });
             }
+            ToLauncher::Restores { world, restored } => self.output.restores(world, restored),
             ToLauncher::Recovered { epoch, block } => {
                 self.reported = epoch;
                 self.output.announce(epoch, block);

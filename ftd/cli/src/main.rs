@@ -14,6 +14,7 @@ mod keepers;
 mod launcher;
 mod limits;
 mod mpirun;
+mod once;
 mod options;
 mod orphans;
 mod output;

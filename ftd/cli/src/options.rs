@@ -105,6 +105,8 @@ pub struct Options {
     pub mpi_option: &'static str,
     /// `--tag-output`.
     pub tag_output: bool,
+    /// `--ft-output=once`.
+    pub output_once: bool,
     /// `-v`.
     pub verbose: bool,
     /// `--chdir`.
@@ -127,6 +129,13 @@ pub struct Options {
     pub variables: Vec<(OsString, Option<OsString>)>,
     /// Program and arguments, as typed.
     pub command: Vec<OsString>,
+}
+
+impl Options {
+    /// Whether anything may be shown twice that is not to be.
+    pub fn once(&self) -> bool {
+        self.output_once && self.mode != Mode::None
+    }
 }
 
 /// What a command line asks for.
@@ -304,6 +313,17 @@ struct Arguments {
     #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
     hostfile: Option<PathBuf>,
 
+    /// What of the ranks' standard output is shown after a recovery: `once` leaves out the lines that a rank prints again, `all` leaves
+    /// out nothing
+    #[arg(
+        long = "ft-output",
+        value_name = "once|all",
+        env = "FT_OUTPUT",
+        default_value = "once",
+        hide_env_values = true
+    )]
+    output: String,
+
     /// Writes the rank and the stream before every line: `[3]<stdout>: …`
     #[arg(long)]
     tag_output: bool,
@@ -339,7 +359,7 @@ pub fn command() -> clap::Command {
 }
 
 /// clap's name of an option, the option, and the variable that is read in its place.
-const VARIABLES: [(&str, &str, &str); 14] = [
+const VARIABLES: [(&str, &str, &str); 15] = [
     ("mode", "--ft", "FT_MODE"),
     ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
     ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
@@ -354,6 +374,7 @@ const VARIABLES: [(&str, &str, &str); 14] = [
     ("copy_rate", "--ft-copy-rate", "FT_COPY_RATE"),
     ("heartbeat", "--ft-heartbeat", "FT_HEARTBEAT"),
     ("inject", "--ft-inject", "FT_INJECT"),
+    ("output", "--ft-output", "FT_OUTPUT"),
 ];
 
 /// Who is to blame for the value of an option: the option itself, or the variable.
@@ -367,7 +388,7 @@ impl Blamed<'_> {
 }
 
 /// The variables of the options.
-pub fn variables() -> [&'static str; 14] {
+pub fn variables() -> [&'static str; 15] {
     VARIABLES.map(|(.., variable)| variable)
 }
 
@@ -581,6 +602,11 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         "recover" => true,
         _ => return Err(value(blamed.name("on_abort"), arguments.on_abort, "end or recover")),
     };
+    let output_once = match arguments.output.as_str() {
+        "once" | "" => true,
+        "all" => false,
+        _ => return Err(value(blamed.name("output"), arguments.output, "once or all")),
+    };
     let mpi = match arguments.mpi.as_str() {
         "auto" | "" => "auto",
         "openmpi" => "openmpi",
@@ -613,6 +639,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
         mpi,
         mpi_option: blamed.name("mpi"),
         tag_output: arguments.tag_output,
+        output_once,
         verbose: arguments.verbose,
         directory: arguments.directory,
         hosts,
@@ -881,6 +908,9 @@ mod tests {
         );
         assert_eq!((options.mode, options.max_failures), (Mode::Reinit, 3));
         assert!(options.recover_aborts);
+        assert!(options.once() && !run("-n 2 app").once(), "without recoveries there is nothing to leave out");
+        assert!(!run("-n 2 --ft=reinit --ft-output=all app").once());
+        assert!(refused("-n 2 --ft-output=twice app").contains("'twice' is not once or all"));
         assert_eq!(options.mpi, "mpich");
         assert_eq!(options.grace, GRACE);
         for (text, ms) in [("0", 0), ("7", 7000), ("250ms", 250), ("2m", 120_000)] {

@@ -1,15 +1,19 @@
 //! What the ranks write: read from one pipe per process and stream, written line by line to this process's streams.
 //!
+//! On the way it is left out what was shown before a recovery, where that is wanted (see [`crate::once`]).
+//!
 //! Nothing here blocks. A sink that is slow holds up the ranks that write to it, as a pipe would; it holds up nobody else.
 
+use crate::once::{Commit, Once};
 use crate::sink::{self, Sink, Trouble};
+use ft_sys::printed::{Note, Reader};
 use ft_sys::standard::Standard;
 use ft_wire::part::FromPart;
 use ft_wire::{Epoch, Rank, Slot, World};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -58,9 +62,38 @@ struct Source {
     since: Instant,
     /// A part of the line was passed on already.
     inside_line: bool,
+    /// Bytes that have been read of it, and of those the ones that were passed on.
+    read: u64,
+    passed: u64,
+    /// Versions that its rank has taken behind what was passed on, and the number of the next that it notes.
+    notes: VecDeque<Note>,
+    next_note: u64,
 }
 
 impl Source {
+    fn new(pipe: OwnedFd, rank: Option<Rank>, next_note: u64, now: Instant) -> Source {
+        Source {
+            pipe: Some(File::from(pipe)),
+            rank,
+            partial: Vec::new(),
+            since: now,
+            inside_line: false,
+            read: 0,
+            passed: 0,
+            notes: VecDeque::new(),
+            next_note,
+        }
+    }
+
+    /// The next version that it has taken within so many bytes behind what was passed on: how many lines' bytes stand before it.
+    fn next_mark(&mut self, bytes: &[u8]) -> Option<(usize, Note)> {
+        let end = self.passed + bytes.len() as u64;
+        self.notes.front().filter(|note| note.at.is_none_or(|at| at <= end))?;
+        let note = self.notes.pop_front()?;
+        let before = note.at.map_or(0, |at| at.saturating_sub(self.passed)) as usize;
+        Some((memchr::memrchr(b'\n', &bytes[..before]).map_or(0, |at| at + 1), note))
+    }
+
     /// Whether more of it is there to be read.
     fn is_unread(&self) -> bool {
         self.pipe.as_ref().is_some_and(|pipe| ft_sys::filters::is_unread(pipe.as_fd()))
@@ -79,6 +112,12 @@ pub struct Output {
     tag: bool,
     /// All goes to a launcher on another node, which puts it together with what comes from others.
     far: bool,
+    /// Where ranks note what versions they take.
+    printed: Option<Reader>,
+    /// What was shown already, where it is not to be shown again.
+    once: Option<Once>,
+    /// Whose last line is not finished, as far as it was delivered.
+    open: BTreeSet<Key>,
     /// Set between the end of a world and the recovery's block.
     held: Option<Held>,
     block: Option<String>,
@@ -88,14 +127,15 @@ pub struct Output {
 struct Held {
     since: Instant,
     bytes: usize,
-    pieces: Vec<(Key, Piece)>,
+    pieces: Vec<(Key, Option<Rank>, Piece)>,
 }
 
-/// What goes to a sink as one.
+/// What is delivered as one.
 #[derive(Debug)]
-struct Piece {
-    tag: Option<Vec<u8>>,
-    bytes: Vec<u8>,
+enum Piece {
+    Bytes(Vec<u8>),
+    /// The rank has taken a version here.
+    Mark(Note),
 }
 
 impl Output {
@@ -103,28 +143,46 @@ impl Output {
     ///
     /// # Errors
     /// When no descriptor or thread is left.
-    pub fn new(tag: bool) -> io::Result<Output> {
+    pub fn new(tag: bool, once: bool) -> io::Result<Output> {
         let (out, err) = (io::stdout(), io::stderr());
         // What stands in for a closed one is the null device, which the other one may be as well.
         let alike = Standard::Output.was_closed() == Standard::Error.was_closed();
         let same = alike && same_file(out.as_fd(), err.as_fd());
         let err: Option<Box<dyn AsFd + Send>> = if same { None } else { Some(Box::new(err)) };
-        Output::to(Box::new(out), err, tag)
+        let once = once.then(Once::default);
+        Ok(Output { once, ..Output::to(Box::new(out), err, tag)? })
     }
 
     /// Sends all to the launcher at the other end, in the order in which it comes.
     ///
     /// # Errors
     /// When no descriptor or thread is left.
-    pub fn far(link: Box<dyn AsFd + Send>, tag: bool) -> io::Result<Output> {
-        Ok(Output { far: true, ..Output::to(link, None, tag)? })
+    pub fn far(link: Box<dyn AsFd + Send>) -> io::Result<Output> {
+        Ok(Output { far: true, ..Output::to(link, None, false)? })
+    }
+
+    /// The sheet on which the ranks here note what versions they take.
+    pub fn look_at(&mut self, printed: Reader) {
+        self.printed = Some(printed);
     }
 
     fn to(out: Box<dyn AsFd + Send>, err: Option<Box<dyn AsFd + Send>>, tag: bool) -> io::Result<Output> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let out = Sink::new(out, Arc::clone(&wake))?;
         let err = err.map(|err| Sink::new(err, Arc::clone(&wake))).transpose()?;
-        Ok(Output { sources: BTreeMap::new(), out, err, wake, tag, far: false, held: None, block: None })
+        Ok(Output {
+            sources: BTreeMap::new(),
+            out,
+            err,
+            wake,
+            tag,
+            far: false,
+            printed: None,
+            once: None,
+            open: BTreeSet::new(),
+            held: None,
+            block: None,
+        })
     }
 
     /// Makes the pipe of a slot's shepherd, or of the agent, and returns its writing end. Those do not wait for a reader.
@@ -160,8 +218,9 @@ impl Output {
 
     fn listen(&mut self, key: Key, rank: Option<Rank>, pipe: OwnedFd, now: Instant) -> io::Result<()> {
         fcntl(&pipe, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-        let pipe = Some(File::from(pipe));
-        self.sources.insert(key, Source { pipe, rank, partial: Vec::new(), since: now, inside_line: false });
+        let printed = self.printed.as_ref().filter(|_| key.2 == Stream::Out);
+        let next_note = printed.zip(rank).map_or(0, |(printed, rank)| printed.begin(rank, key.0));
+        self.sources.insert(key, Source::new(pipe, rank, next_note, now));
         Ok(())
     }
 
@@ -187,7 +246,8 @@ impl Output {
     /// When [`tick`](Self::tick) has something to do at the latest.
     pub fn deadline(&self) -> Option<Instant> {
         let lines = self.sources.values().filter(|s| !s.partial.is_empty() && !s.is_unread()).map(|s| s.since + IDLE);
-        lines.chain(self.held.as_ref().map(|held| held.since + HOLD)).min()
+        let kept_back = self.once.as_ref().and_then(Once::deadline);
+        lines.chain(self.held.as_ref().map(|held| held.since + HOLD)).chain(kept_back).min()
     }
 
     /// Whether nothing waits to be written.
@@ -223,7 +283,13 @@ impl Output {
     fn read_some(&mut self, key: Key, now: Instant) -> Option<usize> {
         let source = self.sources.get_mut(&key)?;
         let mut bytes = [0; CHUNK];
-        match source.pipe.as_mut()?.read(&mut bytes) {
+        let noted = self.printed.as_ref().filter(|_| key.2 == Stream::Out).zip(source.rank);
+        noted.iter().for_each(|(printed, rank)| printed.reading(*rank));
+        let read = source.pipe.as_mut()?.read(&mut bytes);
+        source.read += *read.as_ref().unwrap_or(&0) as u64;
+        noted.iter().for_each(|(printed, rank)| printed.read(*rank, source.read));
+        self.take_notes(key);
+        match read {
             Ok(count) if count > 0 => {
                 self.take(key, &bytes[..count], now);
                 Some(count)
@@ -231,12 +297,32 @@ impl Output {
             Err(error) if error.kind() == ErrorKind::Interrupted => Some(0),
             Err(error) if error.kind() == ErrorKind::WouldBlock => None,
             Ok(_) | Err(_) => {
+                self.pass_marks(key);
+                let source = self.sources.get_mut(&key)?;
                 source.pipe = None;
                 if source.partial.is_empty() && !source.inside_line {
                     self.sources.remove(&key);
                 }
                 None
             }
+        }
+    }
+
+    /// What a rank has noted before what was read now was printed.
+    fn take_notes(&mut self, key: Key) {
+        let Some(source) = self.sources.get_mut(&key).filter(|_| key.2 == Stream::Out) else { return };
+        let Some((printed, rank)) = self.printed.as_ref().zip(source.rank) else { return };
+        let (notes, next) = printed.notes(rank, source.next_note);
+        source.next_note = next;
+        source.notes.extend(notes.into_iter().filter(|note| note.world == key.0));
+    }
+
+    /// Passes on what a rank has noted up to what it has printed last.
+    fn pass_marks(&mut self, key: Key) {
+        while let Some((rank, note)) =
+            self.sources.get_mut(&key).and_then(|source| Some((source.rank, source.next_mark(&[])?.1)))
+        {
+            self.pass_piece(key, rank, Piece::Mark(note));
         }
     }
 
@@ -249,8 +335,8 @@ impl Output {
                 lines.extend_from_slice(&bytes[..=at]);
                 source.partial.extend_from_slice(&bytes[at + 1..]);
                 source.since = now;
-                let inside = std::mem::replace(&mut source.inside_line, false);
-                Some((lines, inside))
+                source.inside_line = false;
+                Some(lines)
             }
             None => {
                 if source.partial.is_empty() {
@@ -260,8 +346,8 @@ impl Output {
                 None
             }
         };
-        if let Some((lines, inside)) = whole {
-            self.pass(key, lines, inside);
+        if let Some(lines) = whole {
+            self.pass(key, lines, 0);
         }
         if self.sources.get(&key).is_some_and(|source| source.partial.len() > LONGEST) {
             self.pass_rest(key, false);
@@ -274,59 +360,111 @@ impl Output {
         let mut rest = std::mem::take(&mut source.partial);
         let inside = source.inside_line;
         source.inside_line = !close && (inside || !rest.is_empty());
+        let mut added = 0;
         if close && (inside || !rest.is_empty()) {
             rest.push(b'\n');
+            added = 1;
         }
         if !rest.is_empty() {
-            self.pass(key, rest, inside);
+            self.pass(key, rest, added);
         }
     }
 
-    /// Hands bytes over, to the sink or to what is held back. `inside`: they go on with a line of which a part went before.
-    fn pass(&mut self, key: Key, bytes: Vec<u8>, inside: bool) {
-        let mut pieces = Vec::new();
-        if self.tag {
-            let tag = self.tag_of(key).unwrap_or_default();
-            for (number, line) in bytes.split_inclusive(|byte| *byte == b'\n').enumerate() {
-                let mut piece = Piece { tag: Some(tag.clone()), bytes: line.to_vec() };
-                if number > 0 || !inside {
-                    piece.bytes.splice(0..0, tag.iter().copied());
-                    piece.tag = None;
-                }
-                pieces.push(piece);
-            }
-        } else {
-            pieces.push(Piece { tag: None, bytes });
+    /// Hands over what a process has printed, but for the last bytes, so many, and what it has noted between.
+    fn pass(&mut self, key: Key, mut bytes: Vec<u8>, added: usize) {
+        while let Some(source) = self.sources.get_mut(&key)
+            && let Some((before, note)) = source.next_mark(&bytes[..bytes.len() - added])
+        {
+            let (rank, rest) = (source.rank, bytes.split_off(before));
+            source.passed += before as u64;
+            let before = std::mem::replace(&mut bytes, rest);
+            self.pass_piece(key, rank, Piece::Bytes(before));
+            self.pass_piece(key, rank, Piece::Mark(note));
         }
-        for piece in pieces {
-            match &mut self.held {
-                Some(held) => {
-                    held.bytes += piece.bytes.len();
-                    held.pieces.push((key, piece));
-                }
-                None => self.deliver(key, piece),
+        let Some(source) = self.sources.get_mut(&key) else { return };
+        source.passed += (bytes.len() - added) as u64;
+        let rank = source.rank;
+        self.pass_piece(key, rank, Piece::Bytes(bytes));
+    }
+
+    /// Delivers it, or holds it back.
+    fn pass_piece(&mut self, key: Key, rank: Option<Rank>, piece: Piece) {
+        match (&mut self.held, &piece) {
+            (_, Piece::Bytes(bytes)) if bytes.is_empty() => {}
+            (Some(held), _) => {
+                held.bytes += if let Piece::Bytes(bytes) = &piece { bytes.len() } else { 0 };
+                held.pieces.push((key, rank, piece));
             }
+            (None, _) => self.deliver(key, rank, piece),
         }
     }
 
-    fn deliver(&mut self, key: Key, piece: Piece) {
+    fn deliver(&mut self, key: Key, rank: Option<Rank>, piece: Piece) {
+        let (world, slot, stream) = key;
+        let err = stream == Stream::Err;
         if self.far {
-            let (slot, err) = (key.1, key.2 == Stream::Err);
-            return self.send(&FromPart::Output { slot, err, tag: piece.tag, bytes: piece.bytes });
+            return match (piece, rank) {
+                (Piece::Bytes(bytes), _) => self.send(&FromPart::Output { world, slot, rank, err, bytes }),
+                (Piece::Mark(Note { version, epoch, at, .. }), Some(rank)) => {
+                    self.send(&FromPart::Mark { world, slot, rank, version, epoch, placed: at.is_some() });
+                }
+                (Piece::Mark(_), None) => {}
+            };
         }
-        let tagged = self.tag;
+        let shown = match (&mut self.once, rank, piece) {
+            (Some(once), Some(rank), Piece::Bytes(bytes)) if !err => {
+                once.print((world, rank), bytes, ft_sys::job_time::now())
+            }
+            (Some(once), Some(rank), Piece::Mark(Note { version, epoch, at, .. })) => {
+                once.mark((world, rank), (version, epoch), at.is_some(), ft_sys::job_time::now())
+            }
+            (_, _, Piece::Bytes(bytes)) => bytes,
+            (_, _, Piece::Mark(_)) => Vec::new(),
+        };
+        self.show(key, rank, &shown);
+    }
+
+    /// Hands bytes over to the sink, with tags where they are wanted.
+    fn show(&mut self, key: Key, rank: Option<Rank>, bytes: &[u8]) {
+        if !self.tag {
+            return self.sink_mut(key.2).push(bytes);
+        }
+        let tag = rank.map(|rank| tag(rank, key.2)).unwrap_or_default();
+        // A rank's line may go on in what was kept back of it.
+        let key = rank.filter(|_| key.2 == Stream::Out).map_or(key, |rank| (0, rank, Stream::Out));
+        let mut inside = self.open.remove(&key);
+        if bytes.last().is_some_and(|last| *last != b'\n') || inside && bytes.is_empty() {
+            self.open.insert(key);
+        }
         let sink = self.sink_mut(key.2);
-        if tagged {
-            sink.push_tagged(key, piece.tag, &piece.bytes);
-        } else {
-            sink.push(&piece.bytes);
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            // It goes on with a line of which a part went before.
+            match std::mem::take(&mut inside) {
+                true => sink.push_tagged(key, Some(tag.clone()), line),
+                false => sink.push_tagged(key, None, &[tag.as_slice(), line].concat()),
+            }
         }
+    }
+
+    /// The ranks of this world take this back, or begin from the beginning.
+    pub fn restores(&mut self, world: World, restored: Option<Commit>) {
+        if self.far {
+            self.send(&FromPart::Restores { world, restored });
+        }
+        self.once.iter_mut().for_each(|once| once.begins(world, restored));
+    }
+
+    /// A rank on another node has taken a version, behind what came from there.
+    pub fn mark(&mut self, (world, slot, rank): (World, Slot, Rank), commit: Commit, placed: bool) {
+        let (version, epoch) = commit;
+        let note = Note { world, epoch, version, at: placed.then_some(0) };
+        self.deliver((world, slot, Stream::Out), Some(rank), Piece::Mark(note));
     }
 
     /// What a slot of another node has written, line by line as it came from there.
-    pub fn pass_on(&mut self, slot: Slot, err: bool, tag: Option<Vec<u8>>, bytes: Vec<u8>) {
+    pub fn pass_on(&mut self, (world, slot, rank): (World, Slot, Option<Rank>), err: bool, bytes: Vec<u8>) {
         let stream = if err { Stream::Err } else { Stream::Out };
-        self.deliver((0, slot, stream), Piece { tag, bytes });
+        self.deliver((world, slot, stream), rank, Piece::Bytes(bytes));
     }
 
     /// Whether more may come: what waits for a sink is not so much.
@@ -342,18 +480,14 @@ impl Output {
         }
     }
 
-    fn tag_of(&self, key: Key) -> Option<Vec<u8>> {
-        let rank = self.sources.get(&key)?.rank?;
-        let name = if key.2 == Stream::Out { "stdout" } else { "stderr" };
-        Some(format!("[{rank}]<{name}>: ").into_bytes())
-    }
-
     /// The processes of all older worlds are gone: what they left in their pipes goes out.
     fn end_older_than(&mut self, world: World, now: Instant) {
         let keys: Vec<Key> = self.sources.keys().copied().filter(|key| (1..world).contains(&key.0)).collect();
         for key in keys {
             self.read_whole(key, now);
+            self.take_notes(key);
             self.pass_rest(key, true);
+            self.pass_marks(key);
             self.sources.remove(&key);
         }
     }
@@ -415,8 +549,8 @@ impl Output {
     }
 
     fn release(&mut self) {
-        for (key, piece) in self.held.take().into_iter().flat_map(|held| held.pieces) {
-            self.deliver(key, piece);
+        for (key, rank, piece) in self.held.take().into_iter().flat_map(|held| held.pieces) {
+            self.deliver(key, rank, piece);
         }
     }
 
@@ -428,6 +562,8 @@ impl Output {
         if self.held.as_ref().is_some_and(|held| now >= held.since + HOLD) {
             self.release();
         }
+        let kept_back = self.once.as_mut().map(|once| once.overdue(now)).unwrap_or_default();
+        self.show_each(kept_back);
         // What it counts is of no interest.
         let _ = self.wake.read();
         self.settle();
@@ -497,7 +633,16 @@ impl Output {
         }
         self.sources.clear();
         self.release();
+        let last = self.once.as_mut().map(|once| once.finish(now)).unwrap_or_default();
+        self.show_each(last);
         self.tick(now);
+    }
+
+    /// What was kept back of ranks' lines.
+    fn show_each(&mut self, of_ranks: Vec<(Rank, Vec<u8>)>) {
+        for (rank, bytes) in of_ranks {
+            self.show((0, rank, Stream::Out), Some(rank), &bytes);
+        }
     }
 
     fn sinks(&self) -> impl Iterator<Item = &Sink> {
@@ -521,6 +666,11 @@ impl Output {
             _ => &mut self.out,
         }
     }
+}
+
+fn tag(rank: Rank, stream: Stream) -> Vec<u8> {
+    let name = if stream == Stream::Out { "stdout" } else { "stderr" };
+    format!("[{rank}]<{name}>: ").into_bytes()
 }
 
 fn same_file(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
@@ -591,6 +741,110 @@ mod tests {
         fn out(&self) -> String {
             Self::text(&self.out)
         }
+    }
+
+    /// The rank of slot 0 takes this version now.
+    fn note(bench: &Bench, sheet: &OwnedFd, version: u64) {
+        let rank = bench.pipes.len() as u32 - 1;
+        let writer = ft_sys::printed::Writer::of(sheet, rank, bench.world).unwrap();
+        writer.note(bench.world, version, Some(bench.pipes[0].0.as_fd()));
+    }
+
+    #[test]
+    fn what_was_printed_since_the_restored_version_is_not_shown_again() {
+        for tag in [false, true] {
+            let mut bench = Bench::new(2, tag, true);
+            let sheet = ft_sys::printed::sheet(2).unwrap();
+            bench.output.once = Some(Once::default());
+            bench.output.look_at(Reader::of(&sheet).unwrap());
+            bench.next_world(2);
+            bench.write(0, "banner\nstep 1\n");
+            (&bench.pipes[0].0).write_all(b"step 2\n").unwrap();
+            note(&bench, &sheet, 2);
+            (&bench.pipes[0].0).write_all(b"step 3\nstep 4\nst").unwrap();
+            note(&bench, &sheet, 3);
+            bench.write(0, "");
+            bench.output.end_world(2, bench.now);
+            bench.next_world(2);
+            bench.write(0, "banner\nstep 3\n");
+            bench.output.restores(3, Some((2, 2)));
+            bench.output.announce(2, "the block".into());
+            bench.write(0, "step 4\nst");
+            bench.write(0, "ep 5\n");
+            note(&bench, &sheet, 3);
+            note(&bench, &sheet, 4);
+            bench.write(0, "step 4\nend");
+            bench.output.finish(bench.now);
+            bench.tick(0);
+            let wanted = "banner\nstep 1\nstep 2\nstep 3\nstep 4\nst\n! the block\nbanner\nstep 5\nstep 4\nend";
+            let tagged = |line: &str| if tag { format!("[1]<stdout>: {line}") } else { line.to_string() };
+            let wanted: Vec<String> =
+                wanted.lines().map(|line| line.strip_prefix("! ").map_or_else(|| tagged(line), String::from)).collect();
+            assert_eq!(bench.out(), wanted.join("\n"));
+        }
+    }
+
+    #[test]
+    fn what_is_kept_back_of_a_line_goes_on_with_its_tag() {
+        let mut bench = Bench::new(1, true, true);
+        bench.output.once = Some(Once::default());
+        bench.write(0, "a\nname? x\n");
+        bench.output.end_world(1, bench.now);
+        bench.next_world(1);
+        bench.output.restores(2, None);
+        bench.output.announce(2, "the block".into());
+        bench.write(0, "a\nname? ");
+        bench.now = ft_sys::job_time::now();
+        bench.tick(60);
+        assert!(bench.out().ends_with("the block\n"));
+        assert!(bench.output.deadline().is_some());
+        bench.tick(10_000);
+        bench.write(0, "y\n");
+        bench.tick(0);
+        assert!(bench.out().ends_with("the block\n[0]<stdout>: name? y\n"), "{}", bench.out());
+    }
+
+    /// A launcher and its part: what goes over the link comes out as if there were none.
+    #[test]
+    fn a_part_passes_on_what_there_is_to_know() {
+        let mut far = Bench::new(1, false, true);
+        let sheet = ft_sys::printed::sheet(1).unwrap();
+        far.output.far = true;
+        far.output.look_at(Reader::of(&sheet).unwrap());
+        far.next_world(1);
+        far.write(0, "step 1\n");
+        note(&far, &sheet, 1);
+        far.write(0, "step 2\n");
+        far.output.end_world(2, far.now);
+        far.next_world(1);
+        far.output.restores(3, Some((1, 2)));
+        far.write(0, "step 2\nstep 3\n");
+        far.output.announced();
+        far.tick(0);
+        let mut near = Bench::new(0, true, true);
+        near.output.once = Some(Once::default());
+        let mut bytes = vec![0; far.out.metadata().unwrap().len() as usize];
+        far.out.read_exact_at(&mut bytes, 0).unwrap();
+        let (mut rest, mut words) = (bytes.as_slice(), 0);
+        while let Some((length, more)) = rest.split_first_chunk::<4>() {
+            let (body, after) = more[ft_wire::FRAME_HEADER - 4..].split_at(u32::from_le_bytes(*length) as usize);
+            match ft_wire::decode(body).unwrap() {
+                FromPart::Output { world, slot, rank, err, bytes } => {
+                    near.output.pass_on((world, slot, rank), err, bytes)
+                }
+                FromPart::Mark { world, slot, rank, version, epoch, placed } => {
+                    near.output.mark((world, slot, rank), (version, epoch), placed);
+                }
+                FromPart::Restores { world, restored } => near.output.restores(world, restored),
+                word => panic!("{word:?}"),
+            }
+            (rest, words) = (after, words + 1);
+        }
+        near.tick(0);
+        assert_eq!(
+            (near.out().as_str(), words),
+            ("[0]<stdout>: step 1\n[0]<stdout>: step 2\n[0]<stdout>: step 3\n", 5)
+        );
     }
 
     #[test]

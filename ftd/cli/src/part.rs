@@ -184,8 +184,8 @@ impl Part {
     ///
     /// # Errors
     /// When no descriptor or thread is left.
-    pub fn output(&self, tag: bool) -> io::Result<Output> {
-        Output::far(Box::new(self.writer.try_clone()?), tag)
+    pub fn output(&self) -> io::Result<Output> {
+        Output::far(Box::new(self.writer.try_clone()?))
     }
 
     /// The first slot here.

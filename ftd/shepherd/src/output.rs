@@ -1,6 +1,7 @@
 //! Where a process of the slot writes to.
 
 use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::standard::SlotsPipe;
 use ft_wire::shepherd::Pipes;
 use ft_wire::{Rank, World};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -91,5 +92,6 @@ impl Output {
 fn identity(stdout: BorrowedFd<'_>) -> Option<Variable> {
     let stat = fstat(stdout).ok()?;
     let is_pipe = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO;
-    is_pipe.then(|| (b"FT_STDOUT".to_vec(), format!("{}:{}", stat.st_dev, stat.st_ino).into_bytes()))
+    let name = SlotsPipe::name(stdout).filter(|_| is_pipe)?;
+    Some((b"FT_STDOUT".to_vec(), name.into_bytes()))
 }

@@ -33,6 +33,7 @@ pub mod open_files;
 pub mod patience;
 pub mod peer;
 pub mod post_mortem;
+pub mod printed;
 pub mod priority;
 pub mod proc;
 pub mod process;

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
@@ -82,4 +82,28 @@ fn replace(number: usize, by: &File) -> io::Result<()> {
         _ => nix::unistd::dup2_stderr(by.as_fd())?,
     }
     Ok(())
+}
+
+/// The pipe that ftd has made for a rank's standard output, as the rank's environment names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlotsPipe(String);
+
+impl SlotsPipe {
+    /// As `FT_STDOUT` says; nothing where nobody says it.
+    pub fn of_environment() -> Option<SlotsPipe> {
+        std::env::var("FT_STDOUT").ok().map(SlotsPipe)
+    }
+
+    /// What a pipe is called there; nothing where it cannot be asked.
+    pub fn name(of: BorrowedFd<'_>) -> Option<String> {
+        let stat = nix::sys::stat::fstat(of).ok()?;
+        Some(format!("{}:{}", stat.st_dev, stat.st_ino))
+    }
+
+    /// Descriptor 1, where it is this pipe: a wrapper may have put a file there.
+    pub fn stdout(&self) -> Option<BorrowedFd<'static>> {
+        // SAFETY: if nothing is open there, what is asked of it is an error.
+        let stdout = unsafe { BorrowedFd::borrow_raw(libc::STDOUT_FILENO) };
+        (SlotsPipe::name(stdout)? == self.0).then_some(stdout)
+    }
 }

@@ -53,7 +53,8 @@ pub enum ToAgent {
 /// Agent → client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToClient {
-    /// Answer to `Hello`; the arena's descriptor comes with it.
+    /// Answer to `Hello`; the arena's descriptor comes with it, and that of the sheet on which the rank notes where in its output it
+    /// takes versions.
     Welcome {
         /// Whether this process replaces one of an earlier epoch (`FT_STATE_RESTARTED`) or not (`FT_STATE_NEW`).
         restarted: bool,

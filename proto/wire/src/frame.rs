@@ -3,7 +3,7 @@
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Version of all messages of this crate. Any change of a message increases it.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes before a frame's body.
 pub const FRAME_HEADER: usize = 8;
 /// Longest accepted body in bytes; a longer one is a broken or hostile peer.

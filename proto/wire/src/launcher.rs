@@ -86,8 +86,9 @@ pub struct Before {
 #[expect(clippy::large_enum_variant, reason = "the large one is sent once, and none is kept")]
 pub enum ToAgent {
     /// First message: the job, and the slots whose shepherds were started and have not been lost.
-    /// Two descriptors come with it, of things that outlive the agent: the memfd that backs the embedded store, and the
-    /// inotify instance that watches `$FT_CHECKPOINT_DIR`. With [`JobSpec::cluster`] two more: the listening TCP socket and the UDP
+    /// Three descriptors come with it, of things that outlive the agent: the memfd that backs the embedded store, the
+    /// inotify instance that watches `$FT_CHECKPOINT_DIR`, and the sheet on which ranks note where in their output they take
+    /// versions. With [`JobSpec::cluster`] two more: the listening TCP socket and the UDP
     /// socket on this node's address and port, where other agents reach it. Slots are this node's alone.
     Job {
         /// The job.
@@ -159,6 +160,13 @@ pub enum ToLauncher {
     Drain {
         /// The world that was stopped.
         world: World,
+    },
+    /// What the ranks of a world take back is known: a version with the epoch that took it, or nothing.
+    Restores {
+        /// The world.
+        world: World,
+        /// What.
+        restored: Option<(Version, Epoch)>,
     },
     /// The recovery is over (or its end is not waited for any longer): print the block, then go on with the output.
     Recovered {

@@ -2,7 +2,7 @@
 //! back. The daemons start the parts and pass on what both ends say.
 
 use crate::cluster::{Cluster, ClusterNode};
-use crate::{Epoch, Slot, World, path};
+use crate::{Epoch, Rank, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -267,14 +267,38 @@ pub enum FromPart {
     },
     /// What a process of the job has written.
     Output {
+        /// Its world; 0: it is ftd's own.
+        world: World,
         /// Its slot.
         slot: Slot,
+        /// Its rank, if it is one's.
+        rank: Option<Rank>,
         /// On standard error.
         err: bool,
-        /// Whose line this goes on with: what to write first when another one has written meanwhile.
-        tag: Option<Vec<u8>>,
         /// The bytes.
         bytes: Vec<u8>,
+    },
+    /// A rank has taken a version, and printed all that came before this on its standard output by then.
+    Mark {
+        /// Its world.
+        world: World,
+        /// Its slot.
+        slot: Slot,
+        /// Its rank.
+        rank: Rank,
+        /// The version.
+        version: Version,
+        /// The epoch.
+        epoch: Epoch,
+        /// It has printed no more than that.
+        placed: bool,
+    },
+    /// What the ranks of a world take back is known: a version with its epoch, or nothing.
+    Restores {
+        /// The world.
+        world: World,
+        /// What.
+        restored: Option<(Version, Epoch)>,
     },
     /// A line of the part's own.
     Line(String),

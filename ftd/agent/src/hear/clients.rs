@@ -73,7 +73,7 @@ fn welcome(
             ft_arena::LAYOUT
         ));
     }
-    let Rooms { job, door, shepherds, worlds, clients, checkpoints, files, .. } = rooms;
+    let Rooms { job, door, shepherds, worlds, clients, checkpoints, files, printed, .. } = rooms;
     let pid = peer.pid;
     let proven = worlds.proven(shepherds, number, rank, peer);
     let Some(world) = worlds.running(number) else { return Err(format!("world {number} has ended")) };
@@ -89,9 +89,11 @@ fn welcome(
         job.tell(&ToLauncher::Arenas);
     }
     let fd = checkpoints.descriptor(rank).map_err(|error| format!("no arena for rank {rank}: {error}"))?;
+    let sheet = printed.try_clone().map_err(|error| format!("no descriptor for rank {rank}: {error}"))?;
     link.trust();
     door.admit(connection, Dialler::Client(number, rank));
-    link.send_with(&ToClient::Welcome { restarted: epoch > 1, world_size: job.spec.world_size, epoch }, vec![fd]);
+    let welcome = ToClient::Welcome { restarted: epoch > 1, world_size: job.spec.world_size, epoch };
+    link.send_with(&welcome, vec![fd, sheet]);
     clients.admit(number, rank, link);
     worlds.joined_without_mpi(job, files, shepherds, (number, rank), held);
     checkpoints.spread(shepherds);
