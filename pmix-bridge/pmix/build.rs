@@ -35,7 +35,7 @@ fn main() {
         .clang_arg(format!("-I{}", include.display()))
         .allowlist_function(
             "PMIx_(server_init|server_register_nspace|server_register_client|server_setup_fork|server_dmodex_request|\
-             generate_regex|generate_ppn|Register_event_handler|Info_load|Value_destruct|Data_pack|Data_unpack|Data_load|\
+             generate_regex|generate_ppn|Register_event_handler|Notify_event|Info_load|Value_destruct|Data_pack|Data_unpack|Data_load|\
              Data_unload|Error_string|Get_version)",
         )
         .allowlist_type("pmix_(server_module|info|pdata|proc|value|data_array|data_buffer|byte_object|status)_t")

@@ -765,15 +765,57 @@ def mpi_over_nodes(context, mpi):
 def published(context, mpi):
     """Names that a rank publishes are found on all nodes, by whom they were published or not, once, until they are withdrawn. When a rank is
     killed while one is published, the next world does not find it, and may publish it again."""
-    mpi = context.mpi(mpi)
+    over_two_nodes(context, context.mpi(mpi), "publishes.c")
+
+
+@scenario("hosts-accept", cluster=True, timeout=120, each=[{"mpi": "openmpi4"}, {"mpi": "openmpi5"}])
+def accept(context, mpi):
+    """A rank accepts at a port that it has published, and one of another node connects to it, in a world that follows on one in which a rank
+    was killed while the port was published."""
+    over_two_nodes(context, context.mpi(mpi), "publishes.c", "connect")
+
+
+@scenario("hosts-events", cluster=True, timeout=120, each=[{"mpi": "openmpi4"}, {"mpi": "openmpi5"}])
+def events(context, mpi):
+    """PMIx events that a rank raises come to the ranks of all nodes that they are for, once, and what is for its node stays there; those of a
+    world in which a rank is killed come to nobody of the next one."""
+    over_two_nodes(context, context.mpi(mpi), "events.c")
+
+
+def over_two_nodes(context, mpi, source, *arguments):
+    """Runs a program over two nodes that judges by itself, and kills a rank of its first world on the second node."""
     with Nodes(context, 2) as nodes:
-        program = nodes.cluster.program(mpi, "publishes.c")
-        job = context.ftrun(mpi, 4, program, ft="reinit", options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.compute:3"])
+        program = nodes.cluster.program(mpi, source)
+        job = context.ftrun(mpi, 4, program, *arguments, ft="reinit", options=["--hosts", "node0,node1"], on=nodes.nodes[0],
+                            gates=["app.compute:3"])
         job.on = nodes.nodes[1]
         job.kill(job.at_gate("app.compute", 3))
         job.expect(0)
         check(job.output.text == "result right\n", job.output.text)
         check(job.restored == [None], f"restored {job.restored}: {job.err}")
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+SESSIONS = [{"mpi": mpi, "how": how} for mpi in ("openmpi5", "mpich5") for how in ("undisturbed", "killed")]
+
+
+@scenario("hosts-sessions", cluster=True, timeout=120, each=SESSIONS)
+def sessions(context, mpi, how):
+    """MPI Sessions over two nodes: communicators of process sets, before a death and after it, add up what they do on one node."""
+    mpi, killed = context.mpi(mpi), how == "killed"
+    with Nodes(context, 2) as nodes:
+        program = nodes.cluster.program(mpi, "sessions.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        check(alone.output.results == ["4016 8016"], alone.output.text)
+        job = context.ftrun(mpi, 4, program, ft="reinit", options=["--hosts", "node0,node1"], on=nodes.nodes[0],
+                            gates=["app.compute:3"] if killed else [])
+        if killed:
+            job.on = nodes.nodes[1]
+            job.kill(job.at_gate("app.compute", 3))
+        job.expect(0, alone.output)
+        check(job.restored == ([None] if killed else []), f"restored {job.restored}: {job.err}")
         for node in nodes.nodes:
             nodes.empty(node)
 

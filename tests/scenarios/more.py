@@ -363,6 +363,15 @@ def sessions(context, mpi, how):
     check(job.restored == ([None] if killed else []), f"restored {job.restored}: {job.err}")
 
 
+@scenario("events", each=[{"mpi": "openmpi4"}, {"mpi": "openmpi5"}])
+def events(context, mpi):
+    """PMIx events that a rank raises, of each range, come to the other ranks once, and do no harm to the server."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 3, context.program(mpi, "events.c"))
+    job.expect(0)
+    check(job.output.text == "result right\n" and job.restored == [], f"{job.output.text}{job.err}")
+
+
 @scenario("pmix-library", each=[{"library": "4"}, {"library": "5"}])
 def pmix_library(context, library):
     """ft-pmix runs on Debian's libpmix 4.2 and on the Open MPI wheel's libpmix 5, with each Open MPI that can."""

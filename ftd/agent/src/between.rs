@@ -12,8 +12,8 @@ use ft_peer::{Peers, Secret};
 use ft_wire::between::{Asker, Fence, Leaver, NameAnswer, NameRequest, Protocol, StoreWord, Word, puts_from_bytes};
 use ft_wire::cluster::Cluster;
 use ft_wire::copies::CopyWord;
-use ft_wire::pmix::Proc;
-use ft_wire::{FrameError, World as WorldNumber};
+use ft_wire::pmix::{Proc, Raised};
+use ft_wire::{FrameError, Rank, World as WorldNumber};
 use ftd_core::{EpochRecord, Members, NodeId, PeerMessage, ring};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// What was not noted is looked at so often before there is a record, which says how often it is then.
 const LOOK: Duration = Duration::from_secs(1);
+/// So much may wait for a node when an event is raised: nobody's memory is to be full of them, and none is to be lost.
+const MOST_WAITING: usize = 8192;
 /// News of the network that may wait for the driver.
 const NEWS: usize = 64;
 /// What is about the store is about no world, and no world's end is its.
@@ -104,6 +106,13 @@ pub enum Arrived {
         /// The answer.
         answer: NameAnswer,
     },
+    /// A rank elsewhere has raised an event.
+    Event {
+        /// Of which world.
+        world: WorldNumber,
+        /// Which.
+        event: Raised,
+    },
     /// A rank elsewhere takes no more checkpoints.
     Left {
         /// Of which world.
@@ -136,8 +145,26 @@ pub enum Given {
     Data(Vec<u8>),
     /// PMI-1: keys and values.
     Puts(Result<Vec<(String, String)>, FrameError>),
+    /// A group's number, and all of it, one after the other; nothing, if it is not what nodes give for a group.
+    Group(Option<(u64, Vec<u8>)>),
     /// They only came to it.
     Nothing,
+}
+
+/// What a node gives for a group: a number that it may have, and what its members give.
+pub fn group_part(context: u64, shared: &[u8]) -> Vec<u8> {
+    [&context.to_le_bytes(), shared].concat()
+}
+
+/// The number of a group is what the first of the nodes gives, for all of them alike.
+fn group_of(parts: &[Vec<u8>]) -> Option<(u64, Vec<u8>)> {
+    let (mut number, mut all) = (None, Vec::new());
+    for part in parts {
+        let (context, shared) = part.split_first_chunk()?;
+        number = number.or(Some(u64::from_le_bytes(*context)));
+        all.extend_from_slice(shared);
+    }
+    number.map(|number| (number, all))
 }
 
 impl Given {
@@ -148,6 +175,7 @@ impl Given {
                 let puts: Result<Vec<_>, _> = parts.iter().map(|part| puts_from_bytes(part)).collect();
                 Given::Puts(puts.map(|puts| puts.into_iter().flatten().collect()))
             }
+            Protocol::Group(_) => Given::Group(group_of(parts)),
             Protocol::Connect | Protocol::Disconnect => Given::Nothing,
         }
     }
@@ -192,6 +220,15 @@ struct Exchange {
     /// Who waits here for what.
     tokens: BTreeMap<Fence, u64>,
     leavers: Leavers,
+}
+
+impl Exchange {
+    /// The neighbours in the tree of all nodes, but the one from which it comes.
+    fn neighbours(&self, from: Option<NodeId>) -> Vec<NodeId> {
+        let tree = self.layout.tree(&[(0, Rank::MAX)]);
+        let all = tree.into_iter().flat_map(|tree| tree.children.into_iter().chain(tree.parent));
+        all.filter(|node| Some(*node) != from).collect()
+    }
 }
 
 /// The nodes of the newest record.
@@ -376,6 +413,7 @@ impl Between {
                 self.tell(world, keeper, Word::Name { asker, request })
             }
             Wish::Named { to, asker, answer } => self.tell(world, to, Word::Named { asker, answer }),
+            Wish::Event(event) => self.pass_on(world, None, &event),
             Wish::Left(leaver) => {
                 exchange.leavers.note(None, leaver);
                 self.tell_of_leavers()
@@ -473,6 +511,11 @@ impl Between {
             }
             Word::Name { asker, request } => vec![Arrived::NameAsked { world, from, asker, request }],
             Word::Named { asker, answer } => vec![Arrived::Named { world, asker, answer }],
+            Word::Event(event) => {
+                let mut arrived = self.pass_on(world, Some(from), &event);
+                arrived.push(Arrived::Event { world, event });
+                arrived
+            }
             Word::Left { leavers } => {
                 let news = leavers.into_iter().filter(|leaver| exchange.leavers.note(Some(from), *leaver));
                 let mut arrived: Vec<Arrived> = news.map(|leaver| Arrived::Left { world, leaver }).collect();
@@ -481,6 +524,18 @@ impl Between {
             }
             Word::Copy(_) | Word::Store(_) => Vec::new(),
         }
+    }
+
+    /// An event goes along the tree of all nodes: each hears of it from one neighbour.
+    fn pass_on(&mut self, world: WorldNumber, from: Option<NodeId>, event: &Raised) -> Vec<Arrived> {
+        let to = self.world.as_ref().map(|(_, exchange)| exchange.neighbours(from)).unwrap_or_default();
+        if let Some(to) = to.iter().find(|to| self.post.length(**to) >= MOST_WAITING) {
+            let reason = format!(
+                "its ranks raise more events (PMIx_Notify_event) than {to} takes: {MOST_WAITING} words wait for it"
+            );
+            return vec![Arrived::Stuck { world, reason }];
+        }
+        to.into_iter().flat_map(|to| self.tell(world, to, Word::Event(event.clone()))).collect()
     }
 
     /// The neighbours in the tree hear who takes no more checkpoints, those of them that have noted what they were told last.
@@ -515,6 +570,7 @@ impl Between {
             Word::Store(StoreWord::Ask { question: bytes, .. } | StoreWord::Answer { answer: bytes, .. }) => {
                 bytes.len()
             }
+            Word::Event(event) => event.infos.iter().map(|(_, value)| value.len()).sum(),
             Word::Modex { .. } | Word::Name { .. } | Word::Left { .. } | Word::Copy(_) => 0,
         };
         self.write(bytes, move || Written::word(world, to, &word))

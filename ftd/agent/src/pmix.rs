@@ -1,5 +1,6 @@
 //! The ranks' MPI libraries that speak PMIx, with an `ft-pmix` in between.
 
+use crate::between::group_part;
 use crate::job::Job;
 use crate::library;
 use crate::outlet::Outlet;
@@ -10,11 +11,12 @@ use crate::world::World;
 use crate::worlds::Worlds;
 use ft_sys::job_time;
 use ft_wire::between::{Asker, NameAnswer, NameRequest, Protocol};
-use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, Proc, SUCCESS, ToAgent, ToPmix};
+use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERROR, Proc, Raised, SUCCESS, ToAgent, ToPmix};
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Flavour, Rank, Slot, World as WorldNumber, rank};
 use ftd_core::{Event, Family, NodeId, Process, WorldId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -48,7 +50,12 @@ struct Served {
     questions: Vec<(u64, Proc)>,
     /// The last of those tokens.
     last_question: u64,
+    /// Events of other nodes that wait for the host.
+    raised: VecDeque<Raised>,
 }
+
+/// As many events libpmix keeps for processes that are not there yet; then the oldest go.
+const MOST_EVENTS: usize = 512;
 
 /// The servers of all worlds, and one that is ready for the next.
 #[derive(Debug)]
@@ -193,6 +200,9 @@ impl Pmix {
         for (token, proc) in std::mem::take(&mut served.questions) {
             host.send(ToPmix::ModexRequest { token, proc });
         }
+        for event in std::mem::take(&mut served.raised) {
+            host.send(ToPmix::Raise(event));
+        }
         (served.host, served.lacks) = (Some(host), None);
     }
 
@@ -331,11 +341,6 @@ impl Pmix {
                     job.report(Event::AbortRequested { process, code: status });
                 }
             }
-            ToAgent::Unsupported { what } => {
-                let process = worlds.running(number).and_then(World::first);
-                let reason = format!("{what} do not work over several nodes yet");
-                process.into_iter().for_each(|process| cannot_be_served(job, process, reason.clone()));
-            }
             ToAgent::ModexData { token, status, data } => {
                 if let Some((to, token)) = served.asked.remove(&token) {
                     job.wish(number, Wish::ModexData { to, token, status, data });
@@ -360,6 +365,28 @@ impl Pmix {
     pub fn gathered(&mut self, number: WorldNumber, token: u64) {
         if let Some(served) = self.worlds.get_mut(&number) {
             served.answer([ToPmix::Done { token, status: SUCCESS }]);
+        }
+    }
+
+    /// All members of a group are in, and this is its number, and what the nodes have given.
+    pub fn grouped(&mut self, number: WorldNumber, token: u64, group: Option<(u64, Vec<u8>)>) {
+        let status = if group.is_some() { SUCCESS } else { ERROR };
+        let (context, shared) = group.unwrap_or_default();
+        if let Some(served) = self.worlds.get_mut(&number) {
+            served.answer([ToPmix::GroupDone { token, status, context, shared }]);
+        }
+    }
+
+    /// A rank of another node has raised an event.
+    pub fn raised(&mut self, number: WorldNumber, event: Raised) {
+        let served = self.worlds.entry(number).or_default();
+        match &served.host {
+            Some(host) => host.send(ToPmix::Raise(event)),
+            None => {
+                served.raised.push_back(event);
+                let too_many = served.raised.len().saturating_sub(MOST_EVENTS);
+                served.raised.drain(..too_many);
+            }
         }
     }
 
@@ -469,6 +496,11 @@ impl Served {
                 fence(job, number, (protocol, token), &procs, Vec::new());
             }
             ToAgent::Modex { token, proc } => job.wish(number, Wish::Modex { token, proc }),
+            ToAgent::Group { token, name, procs, context, shared } => {
+                let data = group_part(context, &shared);
+                fence(job, number, (Protocol::Group(number_of(&name)), token), &procs, data);
+            }
+            ToAgent::Raised(event) => job.wish(number, Wish::Event(event)),
             request => self.answer_request(job, number, request),
         }
     }
@@ -489,6 +521,14 @@ fn ask_of_names(job: &mut Job, number: WorldNumber, token: u64, request: NameReq
 fn fence(job: &mut Job, number: WorldNumber, (protocol, token): (Protocol, u64), procs: &[Proc], data: Vec<u8>) {
     let ranks = runs(procs, job.spec.world_size);
     job.wish(number, Wish::Fence { protocol, ranks, token, data });
+}
+
+/// Groups of the same ranks that come about at the same time are told apart by their names.
+fn number_of(name: &str) -> u64 {
+    // Of one build, which the nodes have in common, it is the same everywhere.
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The ranks of these processes as runs: first and behind the last.

@@ -176,6 +176,8 @@ async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
     while let Some(message) = outgoing.recv().await {
         let bytes = match &message {
             ToPmix::FenceDone { data, .. } | ToPmix::ModexDone { data, .. } => data.len(),
+            ToPmix::GroupDone { shared, .. } => shared.len(),
+            ToPmix::Raise(event) => event.infos.iter().map(|(_, value)| value.len()).sum(),
             ToPmix::Found { found, .. } => found.iter().map(|(_, _, value)| value.len()).sum(),
             _ => 0,
         };

@@ -3,7 +3,7 @@
 use ft_wire::Rank;
 use ft_wire::between::{Asker, Leaver, NameAnswer, NameRequest, Protocol};
 use ft_wire::copies::CopyWord;
-use ft_wire::pmix::Proc;
+use ft_wire::pmix::{Proc, Raised};
 use ftd_core::NodeId;
 
 /// What is wanted.
@@ -54,6 +54,8 @@ pub enum Wish {
         /// The answer.
         answer: NameAnswer,
     },
+    /// A rank has raised an event: those of other nodes are to hear of it.
+    Event(Raised),
     /// The others are to know that a rank takes no more checkpoints.
     Left(Leaver),
     /// Something of a copy of a checkpoint.

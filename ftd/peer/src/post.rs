@@ -189,6 +189,11 @@ impl Post {
         self.lines.get(&node).is_some_and(|line| !line.parcels.is_empty())
     }
 
+    /// How many parcels to this node were not noted.
+    pub fn length(&self, node: NodeId) -> usize {
+        self.lines.get(&node).map_or(0, |line| line.parcels.len())
+    }
+
     /// How many parcels about that world to this node were not noted.
     pub fn waiting(&self, node: NodeId, world: u64) -> usize {
         let of = |line: &Line| line.parcels.iter().filter(|parcel| parcel.world == world).count();

@@ -19,7 +19,7 @@ pub use native::{
 pub use settings::{SETTINGS, Setting};
 
 use ft_wire::Rank;
-use ft_wire::pmix::{Proc, WorldInfo};
+use ft_wire::pmix::{Proc, Raised, WorldInfo};
 use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
@@ -125,6 +125,8 @@ pub enum Upcall {
     },
     /// A group is constructed; all local participants are in.
     Group {
+        /// What they call it.
+        name: String,
         /// Who is in it.
         members: Vec<Proc>,
         /// What the members want each other to know, as only libpmix understands it.
@@ -134,12 +136,10 @@ pub enum Upcall {
     },
     /// A process raised an event; libpmix has told the local processes.
     Notified {
-        /// Who raised it.
-        proc: Proc,
-        /// The event's status.
-        status: i32,
-        /// Answers.
-        respond: OpResponder,
+        /// Which.
+        event: Raised,
+        /// It is for processes of other nodes, too.
+        far: bool,
     },
 }
 
@@ -220,6 +220,14 @@ impl Server {
     /// The next upcall. `None` never comes while the server runs.
     pub async fn upcall(&mut self) -> Option<Upcall> {
         self.upcalls.recv().await
+    }
+
+    /// Tells the local processes of an event that a process elsewhere has raised.
+    ///
+    /// # Errors
+    /// [`PmixError`].
+    pub async fn raise(event: Raised) -> Result<(), PmixError> {
+        native::raise(event).await
     }
 
     /// The data that a local process has committed; waits until it has.

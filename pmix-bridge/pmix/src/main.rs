@@ -1,8 +1,10 @@
 //! `ft-pmix`: hosts libpmix's server for the ranks of one world on one node. Started by the agent, and worth nothing:
 //! it is killed with its world.
 
-use ft_pmix::{Constructed, LookupResponder, ModexResponder, OpResponder, Server, SpawnResponder, Status, Upcall};
-use ft_wire::pmix::{Proc, ToAgent, ToPmix};
+use ft_pmix::{
+    Constructed, GroupResponder, LookupResponder, ModexResponder, OpResponder, Server, SpawnResponder, Status, Upcall,
+};
+use ft_wire::pmix::{Proc, Raised, ToAgent, ToPmix, WorldInfo};
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -38,6 +40,8 @@ enum Waiting {
     Modex(ModexResponder),
     Lookup(LookupResponder),
     Spawn(SpawnResponder),
+    /// With the members.
+    Group(GroupResponder, Vec<Proc>),
 }
 
 /// What stands open.
@@ -48,17 +52,36 @@ struct Requests {
     waiting: HashMap<u64, Waiting>,
     /// Processes that have finalized: their connections may break without a meaning (libpmix 5 reports some).
     finalized: HashSet<Proc>,
-    /// Last context number of a group.
-    contexts: usize,
-    /// The world has ranks on other nodes.
-    several: bool,
+    /// How many groups there were.
+    groups: u64,
+    /// The place of this node among those of the world, and how many these are.
+    node: (u32, usize),
 }
+
+/// Numbers of groups begin here.
+const FIRST_CONTEXT: u64 = 1000;
 
 impl Requests {
     fn add(&mut self, responder: Waiting) -> u64 {
         self.last += 1;
         self.waiting.insert(self.last, responder);
         self.last
+    }
+
+    fn serves(&mut self, world: &WorldInfo) {
+        self.node = (world.me, world.nodes.len());
+    }
+
+    /// The world has ranks on other nodes.
+    fn several(&self) -> bool {
+        self.node.1 > 1
+    }
+
+    /// A number for a group that no other has, of whatever node.
+    fn context(&mut self) -> u64 {
+        let (me, nodes) = self.node;
+        self.groups += 1;
+        FIRST_CONTEXT + self.groups * nodes.max(1) as u64 + u64::from(me)
     }
 }
 
@@ -162,7 +185,7 @@ async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure>
                 None => return Ok(()),
                 Some(ToPmix::Register(world)) => {
                     let began = Instant::now();
-                    requests.several = world.nodes.len() > 1;
+                    requests.serves(&world);
                     match server.register(&world).await {
                         Ok(env) => {
                             tracing::debug!(took = ?began.elapsed(), "world registered");
@@ -175,6 +198,7 @@ async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure>
                     }
                 }
                 Some(ToPmix::Ask) => send(ToAgent::Here),
+                Some(ToPmix::Raise(event)) => drop(tokio::spawn(raise(event))),
                 Some(ToPmix::ModexRequest { token, proc }) => {
                     let to_agent = to_agent.clone();
                     // The process may not have committed its data yet: others must not wait for it.
@@ -195,15 +219,25 @@ async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure>
     }
 }
 
+/// The local processes hear of an event of another node.
+async fn raise(event: Raised) {
+    if let Err(error) = Server::raise(event).await {
+        complain(&format_args!("an event of another node does not come through: {error}"));
+    }
+}
+
 /// Gives an answer of the agent to the responder that waits for it. One that nobody waits for is dropped.
 fn answered(requests: &mut Requests, answer: ToPmix) {
     let (token, status, data, found) = match answer {
+        ToPmix::GroupDone { token, status, context, shared } => {
+            return grouped(requests, token, Status(status), context, shared);
+        }
         ToPmix::FenceDone { token, status, data } | ToPmix::ModexDone { token, status, data } => {
             (token, status, data, Vec::new())
         }
         ToPmix::Done { token, status } => (token, status, Vec::new(), Vec::new()),
         ToPmix::Found { token, status, found } => (token, status, Vec::new(), found),
-        ToPmix::Register(_) | ToPmix::Ask | ToPmix::ModexRequest { .. } => return,
+        ToPmix::Register(_) | ToPmix::Ask | ToPmix::Raise(_) | ToPmix::ModexRequest { .. } => return,
     };
     let status = Status(status);
     match requests.waiting.remove(&token) {
@@ -214,8 +248,24 @@ fn answered(requests: &mut Requests, answer: ToPmix) {
             // The protocol has no way to say what was spawned yet, so "success" would be a lie.
             respond.complete(Err(if status == Status::SUCCESS { Status::NOT_SUPPORTED } else { status }));
         }
-        None => tracing::warn!(token, "an answer that nobody waits for"),
+        // It is answered with an error when it is dropped.
+        Some(Waiting::Group(..)) | None => tracing::warn!(token, "an answer that nobody waits for"),
     }
+}
+
+/// All members of a group over several nodes are in.
+fn grouped(requests: &mut Requests, token: u64, status: Status, context: u64, shared: Vec<u8>) {
+    match requests.waiting.remove(&token) {
+        Some(Waiting::Group(respond, members)) => {
+            let constructed = constructed(context, members, Some(shared));
+            respond.complete(status, (status == Status::SUCCESS).then_some(constructed));
+        }
+        _ => tracing::warn!(token, "an answer that nobody waits for"),
+    }
+}
+
+fn constructed(context: u64, members: Vec<Proc>, shared: Option<Vec<u8>>) -> Constructed {
+    Constructed { context: usize::try_from(context).unwrap_or(usize::MAX), members, shared }
 }
 
 /// The message that an upcall becomes; what needs no agent is answered at once.
@@ -259,21 +309,18 @@ fn translate(upcall: Upcall, requests: &mut Requests) -> Option<ToAgent> {
         Upcall::Spawn { proc, command, respond } => {
             ToAgent::Spawn { token: requests.add(Waiting::Spawn(respond)), proc, command }
         }
-        Upcall::Group { respond, .. } if requests.several => {
-            respond.complete(Status::NOT_SUPPORTED, None);
-            ToAgent::Unsupported { what: "MPI Sessions (PMIx groups)".to_string() }
+        Upcall::Group { name, members, shared, respond } if requests.several() => {
+            let (context, procs) = (requests.context(), members.clone());
+            let token = requests.add(Waiting::Group(respond, members));
+            ToAgent::Group { token, name, procs, context, shared: shared.unwrap_or_default() }
         }
-        Upcall::Group { members, shared, respond } => {
-            // All participants live on this node; a context number must only be new.
-            requests.contexts += 1;
-            let context = requests.contexts + 1000;
-            respond.complete(Status::SUCCESS, Some(Constructed { context, members, shared }));
+        Upcall::Group { members, shared, respond, .. } => {
+            let constructed = constructed(requests.context(), members, shared);
+            respond.complete(Status::SUCCESS, Some(constructed));
             return None;
         }
-        Upcall::Notified { respond, .. } => {
-            respond.complete(Status::SUCCESS);
-            return None;
-        }
+        Upcall::Notified { event, far: true } if requests.several() => ToAgent::Raised(event),
+        Upcall::Notified { .. } => return None,
     };
     Some(message)
 }

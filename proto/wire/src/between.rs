@@ -2,7 +2,7 @@
 //! ft-peer, which know nothing of their content.
 
 use crate::copies::CopyWord;
-use crate::pmix::Proc;
+use crate::pmix::{Proc, Raised};
 use crate::{FRAME_HEADER, FrameError, MESSAGES, Rank, Role, Version, decode, encode};
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,8 @@ pub enum Protocol {
     Connect,
     /// `PMIx_Disconnect`, in the same way.
     Disconnect,
+    /// `PMIx_Group_construct`; this is of the group's name.
+    Group(u64),
 }
 
 /// Names a fence within its world.
@@ -136,6 +138,8 @@ pub enum Word {
         /// The answer.
         answer: NameAnswer,
     },
+    /// A rank has raised an event; goes on along the tree of the world's nodes.
+    Event(Raised),
     /// Ranks take no more checkpoints: those of which the sender knows and the receiver may not, its neighbour in the tree of the
     /// world's nodes.
     Left {

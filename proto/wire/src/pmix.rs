@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 /// PMIx status: success.
 pub const SUCCESS: i32 = 0;
+/// PMIx status: something went wrong.
+pub const ERROR: i32 = -1;
 /// PMIx status: it has taken longer than it may.
 pub const ERR_TIMEOUT: i32 = -24;
 /// PMIx status: there is no room.
@@ -38,6 +40,19 @@ pub struct Proc {
     pub nspace: String,
     /// Rank in it.
     pub rank: u32,
+}
+
+/// An event that a process has raised (`PMIx_Notify_event`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Raised {
+    /// By whom.
+    pub source: Proc,
+    /// Which.
+    pub status: i32,
+    /// Whom it is for, as PMIx numbers that.
+    pub range: u8,
+    /// What goes with it: keys and packed values, opaque to the agent.
+    pub infos: Vec<(String, Vec<u8>)>,
 }
 
 /// The world to serve.
@@ -92,6 +107,19 @@ pub enum ToPmix {
         /// Whose data.
         proc: Proc,
     },
+    /// Answer to [`ToAgent::Group`]: all of its members are in.
+    GroupDone {
+        /// Token of the request.
+        token: u64,
+        /// PMIx status.
+        status: i32,
+        /// The number that all nodes know the group by.
+        context: u64,
+        /// What the nodes have given, one after the other.
+        shared: Vec<u8>,
+    },
+    /// A process of another node has raised an event: the local ones hear of it.
+    Raise(Raised),
     /// Is `ft-pmix` there? Answered at once by [`ToAgent::Here`].
     Ask,
     /// Answer to any other request.
@@ -132,11 +160,21 @@ pub enum ToAgent {
         /// One sentence.
         reason: String,
     },
-    /// A process was refused this, because the world has ranks on other nodes.
-    Unsupported {
-        /// What.
-        what: String,
+    /// All local members of a group of a world over several nodes are in; answered by [`ToPmix::GroupDone`].
+    Group {
+        /// Token for the answer.
+        token: u64,
+        /// What the members call it.
+        name: String,
+        /// All members.
+        procs: Vec<Proc>,
+        /// A number for the group that no other node gives.
+        context: u64,
+        /// What this node gives.
+        shared: Vec<u8>,
     },
+    /// A process has raised an event that is for those of other nodes as well.
+    Raised(Raised),
     /// A process connected to the server.
     Connected {
         /// Which.

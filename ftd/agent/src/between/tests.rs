@@ -177,3 +177,51 @@ async fn a_long_word_is_written_and_read_elsewhere() {
     };
     assert!(*given == data);
 }
+
+fn event(bytes: usize) -> Raised {
+    let source = Proc { nspace: "1.0.w1".into(), rank: 2 };
+    Raised { source, status: -3001, range: 5, infos: vec![("a".into(), vec![7; bytes])] }
+}
+
+#[tokio::test]
+async fn an_event_goes_to_the_neighbours_but_the_one_from_which_it_comes_and_those_of_a_world_that_is_over_nowhere() {
+    let ranks: [&[Rank]; 4] = [&[0], &[1], &[2], &[3]];
+    // With this fan-out node 1 stands between node 0 and node 3.
+    let begin = |alone: &mut Alone, world| {
+        alone.between.nodes.me = NodeId(1);
+        alone.between.begin(world, Arc::new(layout(&ranks, 1, 2)));
+    };
+    let waits = |alone: &Alone, world| [0, 2, 3].map(|node| alone.between.post.waiting(NodeId(node), world));
+    let mut alone = Alone::of(4);
+    begin(&mut alone, 1);
+    let arrived = alone.between.hear(1, NodeId(0), Ok(Word::Event(event(3))));
+    assert!(matches!(&arrived[..], [Arrived::Event { world: 1, event: heard }] if *heard == event(3)), "{arrived:?}");
+    assert_eq!(waits(&alone, 1), [0, 0, 1]);
+    assert!(alone.between.carry_out(1, Wish::Event(event(3))).is_empty());
+    assert_eq!(waits(&alone, 1), [1, 0, 2]);
+    // Of the next world before it has begun here; then of the one that is over.
+    assert!(alone.between.hear(2, NodeId(0), Ok(Word::Event(event(4)))).is_empty());
+    begin(&mut alone, 3);
+    assert!(alone.between.hear(2, NodeId(0), Ok(Word::Event(event(4)))).is_empty());
+    assert!(alone.between.carry_out(1, Wish::Event(event(3))).is_empty());
+    assert_eq!((waits(&alone, 1), waits(&alone, 2)), ([0; 3], [0; 3]));
+}
+
+#[tokio::test]
+async fn more_events_than_a_neighbour_takes_end_the_world_with_a_sentence_and_not_with_the_memory() {
+    let mut alone = Alone::of(2);
+    alone.between.begin(1, Arc::new(layout(&[&[0], &[1]], 1, 16)));
+    let mut raise = || alone.between.carry_out(1, Wish::Event(event(3)));
+    assert!((0..MOST_WAITING).all(|_| raise().is_empty()));
+    let said = raise();
+    let [Arrived::Stuck { world: 1, reason }] = &said[..] else { panic!("{said:?}") };
+    assert!(reason.contains("more events (PMIx_Notify_event) than node 0 takes"), "{reason}");
+    assert_eq!(alone.between.post.length(NodeId(0)), MOST_WAITING);
+}
+
+#[test]
+fn a_group_has_the_number_that_the_first_node_gives_and_what_all_give() {
+    let parts = [group_part(7, b"a"), group_part(8, b""), group_part(9, b"bc")];
+    assert_eq!(group_of(&parts), Some((7, b"abc".to_vec())));
+    assert_eq!(group_of(&[group_part(7, b"a"), vec![1; 7]]), None);
+}

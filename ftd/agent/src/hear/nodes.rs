@@ -54,6 +54,7 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
         Arrived::Fenced { world, token, given } => match given {
             Given::Puts(puts) => pmi.fenced(job, worlds, shepherds, world, puts),
             Given::Data(data) => pmix.fenced(world, token, data),
+            Given::Group(group) => pmix.grouped(world, token, group),
             Given::Nothing => pmix.gathered(world, token),
         },
         Arrived::ModexAsked { world, from, token, proc } => pmix.modex_asked(world, from, token, proc),
@@ -63,6 +64,7 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
         }
         Arrived::NameAsked { world, from, asker, request } => published::keep(rooms, world, (from, asker), request),
         Arrived::Named { world, asker, answer } => published::tell(rooms, world, asker, answer),
+        Arrived::Event { world, event } => pmix.raised(world, event),
         Arrived::Left { world, leaver: Leaver { rank, last, finalized } } => {
             let how = if finalized { Leaves::Finalized } else { Leaves::Ended };
             rooms.rank_elsewhere_leaves(world, rank, last, how);

@@ -7,7 +7,7 @@ use crate::job::Info;
 use crate::settings::Setting;
 use crate::{PmixError, Upcall};
 use ft_wire::Rank;
-use ft_wire::pmix::Proc;
+use ft_wire::pmix::{Proc, Raised};
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 use tokio::sync::{mpsc, oneshot};
@@ -124,6 +124,17 @@ pub(crate) async fn register_client(nspace: &str, rank: Rank) -> Result<(), Pmix
             let (user, group) = (libc::geteuid(), libc::getegid());
             sys::PMIx_server_register_client(&proc, user, group, ptr::null_mut(), function, data)
         }
+    })
+    .await
+}
+
+/// Tells the local processes of an event. libpmix asks the host only of those that it raises itself.
+pub(crate) async fn raise(event: Raised) -> Result<(), PmixError> {
+    let Raised { source, status, range, infos } = event;
+    let source = proc_to(&source.nspace, source.rank);
+    call("PMIx_Notify_event", Some(Infos::unpacked(&infos)), |infos, count, function, data| {
+        // SAFETY: `call` keeps the attributes until the callback; the name is copied.
+        unsafe { sys::PMIx_Notify_event(status, &source, range, infos, count, function, data) }
     })
     .await
 }

@@ -58,6 +58,23 @@ impl Infos {
         Ok(all)
     }
 
+    /// From keys and packed values. What does not unpack is left out.
+    pub(super) fn unpacked(packed: &[(String, Vec<u8>)]) -> Self {
+        let mut all = Infos(Vec::with_capacity(packed.len()));
+        for (key, bytes) in packed {
+            let Some(value) = unpack(bytes) else {
+                tracing::warn!(key, "a value that cannot be read");
+                continue;
+            };
+            // SAFETY: all zero is a valid `pmix_info_t`: an empty key and an undefined value.
+            let mut info: sys::pmix_info_t = unsafe { std::mem::zeroed() };
+            put_text(&mut info.key, key);
+            info.value = value;
+            all.0.push(info);
+        }
+        all
+    }
+
     /// `data` points to a value of the type `kind` (for strings: to their first byte).
     pub(super) fn load(&mut self, key: &CStr, data: *const c_void, kind: u32) -> Result<(), PmixError> {
         // SAFETY: all zero is a valid `pmix_info_t`: an empty key and an undefined value.
@@ -93,7 +110,7 @@ impl Infos {
 impl Drop for Infos {
     fn drop(&mut self) {
         for info in &mut self.0 {
-            // SAFETY: each value was made by `PMIx_Info_load` and is destructed once.
+            // SAFETY: each value was made by `PMIx_Info_load` or `unpack` and is destructed once.
             unsafe { sys::PMIx_Value_destruct(&mut info.value) };
         }
     }

@@ -7,7 +7,7 @@ mod read;
 mod respond;
 mod upcalls;
 
-pub(crate) use calls::{modex_request, register_client, register_namespace, setup_fork, start, version};
+pub(crate) use calls::{modex_request, raise, register_client, register_namespace, setup_fork, start, version};
 pub use process::{leave, take_inherited_socket};
 pub use respond::{Constructed, GroupResponder, LookupResponder, ModexResponder, OpResponder, SpawnResponder};
 
@@ -59,6 +59,7 @@ mod tests {
     #[test]
     fn statuses_of_the_protocol_are_those_of_the_headers() {
         assert_eq!(Status::SUCCESS.0, ft_wire::pmix::SUCCESS);
+        assert_eq!(Status::ERROR.0, ft_wire::pmix::ERROR);
         assert_eq!(Status::NOT_FOUND.0, ft_wire::pmix::ERR_NOT_FOUND);
         assert_eq!(Status::NOT_SUPPORTED.0, ft_wire::pmix::ERR_NOT_SUPPORTED);
         assert_eq!(sys::PMIX_ERR_OUT_OF_RESOURCE, ft_wire::pmix::ERR_OUT_OF_RESOURCE);

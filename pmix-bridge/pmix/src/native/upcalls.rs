@@ -5,7 +5,7 @@ use super::read::{fixed, proc_from, procs_from, slice, text, texts};
 use super::respond::{GroupResponder, LookupResponder, ModexResponder, OpResponder, Owed, SpawnResponder};
 use super::{ERROR, OPERATION_SUCCEEDED, SUCCESS, sys};
 use crate::Upcall;
-use ft_wire::pmix::Proc;
+use ft_wire::pmix::{Proc, Raised};
 use std::ffi::{c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -286,14 +286,27 @@ unsafe extern "C" fn deregister_events(
 unsafe extern "C" fn notify_event(
     code: sys::pmix_status_t,
     source: *const sys::pmix_proc_t,
-    _range: sys::pmix_data_range_t,
-    _info: *mut sys::pmix_info_t,
-    _ninfo: usize,
-    function: sys::pmix_op_cbfunc_t,
-    data: *mut c_void,
+    range: sys::pmix_data_range_t,
+    info: *mut sys::pmix_info_t,
+    ninfo: usize,
+    _function: sys::pmix_op_cbfunc_t,
+    _data: *mut c_void,
 ) -> sys::pmix_status_t {
-    // SAFETY: libpmix passes null or a process name.
-    push(|| Upcall::Notified { proc: unsafe { one(source) }, status: code, respond: op(function, data) })
+    let status = push(|| {
+        // SAFETY: libpmix passes that many attributes.
+        let infos = unsafe { slice(info, ninfo) }.iter().map(|info| {
+            // SAFETY: libpmix passes sound values.
+            (fixed(&info.key), unsafe { pack(&info.value) })
+        });
+        let near = [sys::PMIX_RANGE_RM, sys::PMIX_RANGE_LOCAL, sys::PMIX_RANGE_PROC_LOCAL];
+        Upcall::Notified {
+            // SAFETY: libpmix passes null or a process name.
+            event: Raised { source: unsafe { one(source) }, status: code, range, infos: infos.collect() },
+            far: !near.contains(&u32::from(range)),
+        }
+    });
+    // libpmix 4.2.2 has freed by its return what an answer to anything else would come to.
+    if status == SUCCESS { OPERATION_SUCCEEDED } else { status }
 }
 
 unsafe extern "C" fn query(
@@ -322,7 +335,7 @@ unsafe extern "C" fn job_control(
 
 unsafe extern "C" fn group(
     operation: sys::pmix_group_operation_t,
-    _name: *mut c_char,
+    name: *mut c_char,
     procs: *const sys::pmix_proc_t,
     nprocs: usize,
     directives: *const sys::pmix_info_t,
@@ -347,7 +360,9 @@ unsafe extern "C" fn group(
             // SAFETY: the object describes its bytes.
             unsafe { slice(object.bytes.cast::<u8>(), object.size) }.to_vec()
         });
-        Upcall::Group { members, shared, respond: GroupResponder(Owed { function, data }) }
+        // SAFETY: libpmix passes null or a string.
+        let name = unsafe { text(name) };
+        Upcall::Group { name, members, shared, respond: GroupResponder(Owed { function, data }) }
     })
 }
 
