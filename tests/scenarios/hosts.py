@@ -507,6 +507,55 @@ def stands_still(context, who):
             nodes.empty(node)
 
 
+LINKS = [{"who": who} for who in ("near", "far", "far-survived", "user")]
+
+
+@scenario("hosts-link-stands-still", cluster=True, timeout=150, each=LINKS)
+def link_stands_still(context, who):
+    """A process that serves a link and stands still for good is as good as dead, on either end: what ran behind it is ended while it stands still,
+    with a sentence where anybody is left to say it, and with --ft=reinit the job goes on without that node. A user who stops the job for longer
+    ends nothing."""
+    with Nodes(context, 3) as nodes:
+        survives = who == "far-survived"
+        hosts, count = ("node0:1,node1:1,node2:1", 2) if survives else ("node0:1,node1:1", 2)
+        job = nodes.sh(hosts, count, "echo ready; while :; do sleep 0.05; done", ft="reinit" if survives else "none")
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        if who == "user":
+            job.interrupt(signal.SIGTSTP)
+            eventually(lambda: proc.stat(job.process.pid)[0] == "T", "the stop", 20)
+            # Longer than anybody may be silent.
+            time.sleep(25)
+            check(nodes.of_job(nodes.nodes[1]).count("sh") == 1, "the user's stop has ended the job")
+            job.interrupt(signal.SIGCONT)
+            os.kill(job.process.pid, signal.SIGCONT)
+            still = time.monotonic() + 8
+            eventually(lambda: time.monotonic() > still or job.process.poll() is not None, "the job to go on", 20)
+            check(job.process.poll() is None, f"the job has ended: {job.err}")
+            job.interrupt(signal.SIGTERM)
+            ended(job, 143)
+        else:
+            frozen = served(nodes, 0 if who == "near" else 1)
+            proc.freeze(frozen)
+            broke = "node node1: the link to the part of the job there broke (the ftd there has not answered for 15 s)"
+            match who:
+                case "near":
+                    ended(job, 1, "this node's ftd has not answered for 10 s: the job was ended on all nodes")
+                case "far":
+                    ended(job, 1, broke, patience=40)
+                case "far-survived":
+                    eventually(lambda: broke in job.err, "a word on the link", 40)
+                    eventually(lambda: job.output.text.count("ready\n") == 4, "the ranks of the next world", 40)
+            for node in nodes.nodes[:2] if who != "far-survived" else nodes.nodes[1:2]:
+                eventually(lambda: "sh" not in nodes.of_job(node), f"{node.name} without ranks, with its link still frozen", 25)
+            if survives:
+                job.interrupt(signal.SIGTERM)
+                ended(job, 143)
+            check(proc.stat(frozen)[0] == "T", "it was continued")
+            os.kill(frozen, signal.SIGCONT)
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
 @scenario("hosts-user-stops", cluster=True)
 def user_stops(context):
     """Whatever a user stops on a node is the user's: the daemon there answers others, and starts their jobs."""

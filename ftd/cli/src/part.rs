@@ -7,17 +7,17 @@ use crate::output::Output;
 use crate::{Refusal, describe, helpers, limits, own_proc, say};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::cluster::Cluster;
-use ft_wire::part::{self, Begin, FromPart, Order, PART_FD, ToPart};
+use ft_wire::part::{self, Begin, FromPart, Order, PART_FD, SILENT, ToPart};
 use ft_wire::{Role, Slot};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::stat::{Mode, umask};
 use std::ffi::OsString;
 use std::io;
-use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Shutdown, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The daemon that has started this says at once why.
 const DAEMON: Duration = Duration::from_secs(10);
@@ -45,6 +45,8 @@ pub struct Part {
     link: Channel,
     writer: UnixStream,
     open: bool,
+    /// When something was heard of the launcher last, or nothing need have been.
+    heard: Instant,
     begin: Begin,
     sockets: Option<(TcpListener, UdpSocket)>,
     cluster: Option<Box<Cluster>>,
@@ -101,7 +103,8 @@ fn attempt() -> Result<i32, PartError> {
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
     spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);
-    let part = Part { link, writer: writer.try_clone()?, open: true, begin: *begin, sockets, cluster };
+    let (writer_of_part, heard) = (writer.try_clone()?, Instant::now());
+    let part = Part { link, writer: writer_of_part, open: true, heard, begin: *begin, sockets, cluster };
     match Launcher::start(options, spec, helpers, held, soft, Some(part)) {
         Ok(launcher) => Ok(launcher.run()),
         Err(error) => {
@@ -218,13 +221,30 @@ impl Part {
         self.open = false;
     }
 
+    /// Nobody hears this part any more, and it hears nobody: what it says to one that stands still must not hold it up.
+    pub fn hang_up(&mut self) {
+        self.close();
+        let _ = self.writer.shutdown(Shutdown::Both);
+    }
+
+    /// Whether the launcher, or who is between it and this part, stands still. `in_time`: this process itself has run.
+    pub fn is_silent(&mut self, now: Instant, in_time: bool) -> bool {
+        if !in_time {
+            self.heard = now;
+        }
+        self.open && now.duration_since(self.heard) >= SILENT
+    }
+
     /// What is asked for next, if anything is.
     ///
     /// # Errors
     /// Nobody will ask any more.
     pub fn next(&mut self) -> Result<Option<Order>, ChannelError> {
         match self.link.try_receive()? {
-            Some((ToPart::Order(order), _)) => Ok(Some(order)),
+            Some((ToPart::Order(order), _)) => {
+                self.heard = Instant::now();
+                Ok(Some(order))
+            }
             // The daemon says the rest once, at the beginning.
             Some(_) | None => Ok(None),
         }

@@ -30,6 +30,9 @@ pub enum Broken {
     /// It sends more than it may.
     #[error("more was sent than may be under way")]
     TooMuch,
+    /// It stands still.
+    #[error("the ftd there has not answered for {} s", .0.as_secs())]
+    Silent(Duration),
     /// The connection failed.
     #[error("{0}")]
     Io(io::Error),

@@ -1,13 +1,15 @@
 //! A part's link between two daemons: bytes both ways, of which never more are under way than the other end takes at once. So a reader
 //! that stands still leaves nothing in TCP's buffers, and what TCP cannot deliver in its time means that the network or the node is gone.
+//! TCP answers for a process that stands still: so one end asks the other one whether it is there.
 
 use crate::frames::{self, Broken, Stream};
-use ft_wire::part::{Carried, MAX_SAID};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use crate::looks::Looks;
+use ft_wire::part::{Carried, MAX_SAID, PULSE, SILENT};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
+use tokio::sync::{Notify, Semaphore};
 
 /// Bytes that may be under way on all links of a job together, in each direction …
 const OF_JOB: usize = 16 << 20;
@@ -24,23 +26,41 @@ pub fn window(links: usize) -> u32 {
     u32::try_from((OF_JOB / links.max(1)).clamp(least, most)).unwrap_or(u32::MAX)
 }
 
+/// What an end of a link does to know that the other one is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pulse {
+    /// It asks.
+    Asks,
+    /// It answers.
+    Answers,
+}
+
+/// What is to be said of it, before all that waits.
+#[derive(Default)]
+struct Owed {
+    question: Notify,
+    answer: Notify,
+    /// Something has come since it was looked.
+    heard: AtomicBool,
+}
+
 /// Carries between `peer`, another daemon that does the same, and `own`, whose words they are, until one of the two has ended. What came
 /// from there before is passed on, also when what is to go there has nobody to take it any more.
 ///
 /// # Errors
 /// [`Broken`]: the other daemon is gone, or does not keep to this.
-pub async fn carry(peer: impl Stream, own: impl Stream, window: u32) -> Result<(), Broken> {
+pub async fn carry(peer: impl Stream, own: impl Stream, window: u32, pulse: Pulse) -> Result<(), Broken> {
     // A window that another end names is no reason to take more.
     let window = (window as usize).clamp(OF_LINK.0, OF_LINK.1);
     let (mut from_peer, mut to_peer) = tokio::io::split(peer);
     let (mut from_own, mut to_own) = tokio::io::split(own);
-    let (credit, held) = (Semaphore::new(window), AtomicUsize::new(0));
+    let (credit, held, owed) = (Semaphore::new(window), AtomicUsize::new(0), Owed::default());
     let (came, to_pass) = unbounded_channel();
     let (words, said) = channel(1);
     let passing = pass(&mut to_own, to_pass, &held, words.clone(), window);
     tokio::pin!(passing);
-    let hearing = hear(&mut from_peer, came, &held, &credit, window);
-    let saying = async { tokio::join!(read(&mut from_own, words, &credit, window), tell(&mut to_peer, said)).1 };
+    let hearing = hear(&mut from_peer, came, (&held, &owed), &credit, window);
+    let saying = async { tokio::join!(read(&mut from_own, words, &credit, window), tell(&mut to_peer, said, &owed)).1 };
     let ended = {
         tokio::pin!(hearing, saying);
         tokio::select! {
@@ -54,6 +74,7 @@ pub async fn carry(peer: impl Stream, own: impl Stream, window: u32) -> Result<(
             }
             // It ends with what it takes from `hearing`.
             () = &mut passing => Ok(()),
+            () = silence(pulse, &owed) => Err(Broken::Silent(SILENT)),
         }
     };
     drop((from_peer, to_peer));
@@ -70,12 +91,16 @@ pub async fn carry(peer: impl Stream, own: impl Stream, window: u32) -> Result<(
 async fn hear(
     from: &mut (impl AsyncRead + Unpin),
     came: UnboundedSender<Vec<u8>>,
-    held: &AtomicUsize,
+    (held, owed): (&AtomicUsize, &Owed),
     credit: &Semaphore,
     window: usize,
 ) -> Result<(), Broken> {
     loop {
-        match frames::receive(from, MAX_SAID).await? {
+        let word = frames::receive(from, MAX_SAID).await?;
+        owed.heard.store(true, Ordering::Relaxed);
+        match word {
+            Carried::Ask => owed.answer.notify_one(),
+            Carried::Here => {}
             Carried::Bytes(bytes) => {
                 if held.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > window {
                     return Err(Broken::TooMuch);
@@ -125,9 +150,35 @@ async fn read(from: &mut (impl AsyncRead + Unpin), words: Sender<Carried>, credi
     let _ = words.send(Carried::End).await;
 }
 
+/// Until one that is asked has not answered for too long. What starts the part there is not to be taken for that: the first word counts.
+async fn silence(pulse: Pulse, owed: &Owed) {
+    if pulse == Pulse::Answers {
+        return std::future::pending().await;
+    }
+    let mut looks = Looks::new(Instant::now());
+    loop {
+        tokio::time::sleep(PULSE).await;
+        if looks.look(Instant::now(), owed.heard.swap(false, Ordering::Relaxed)) {
+            return;
+        }
+        if looks.begun() {
+            owed.question.notify_one();
+        }
+    }
+}
+
 /// Sends all that is to be said to the other daemon.
-async fn tell(to: &mut (impl AsyncWrite + Unpin), mut said: Receiver<Carried>) -> Result<(), Broken> {
-    while let Some(word) = said.recv().await {
+async fn tell(to: &mut (impl AsyncWrite + Unpin), mut said: Receiver<Carried>, owed: &Owed) -> Result<(), Broken> {
+    loop {
+        let word = tokio::select! {
+            biased;
+            () = owed.answer.notified() => Carried::Here,
+            () = owed.question.notified() => Carried::Ask,
+            word = said.recv() => match word {
+                Some(word) => word,
+                None => break,
+            },
+        };
         frames::send(to, &word).await?;
         if word == Carried::End {
             break;
@@ -149,6 +200,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(10);
     const WINDOW: u32 = 64 << 10;
+    const ANSWERS: Pulse = Pulse::Answers;
 
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
@@ -189,8 +241,8 @@ mod tests {
             let (mut launcher, near_end) = duplex(1 << 10);
             let (mut part, far_end) = duplex(1 << 10);
             let (sent, whole) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(true)));
-            let near = tokio::spawn(carry(near, near_end, WINDOW));
-            let far = tokio::spawn(carry(Watched(far, sent.clone(), whole.clone()), far_end, WINDOW));
+            let near = tokio::spawn(carry(near, near_end, WINDOW, ANSWERS));
+            let far = tokio::spawn(carry(Watched(far, sent.clone(), whole.clone()), far_end, WINDOW, ANSWERS));
             let said: Vec<u8> = (0..1_000_000u32).map(|n| n as u8).collect();
             let expected = said.clone();
             let writer = tokio::spawn(async move { part.write_all(&said).await.map(|()| part) });
@@ -219,8 +271,8 @@ mod tests {
             part.write_all(&vec![7; 100_000]).await.unwrap();
             drop(part);
             launcher.write_all(&[1; 10_000]).await.unwrap();
-            let near = tokio::spawn(carry(near, near_end, WINDOW));
-            let far = tokio::spawn(carry(far, far_end, WINDOW));
+            let near = tokio::spawn(carry(near, near_end, WINDOW, ANSWERS));
+            let far = tokio::spawn(carry(far, far_end, WINDOW, ANSWERS));
             let mut heard = Vec::new();
             timeout(SOON, launcher.read_to_end(&mut heard)).await.unwrap().unwrap();
             assert_eq!(heard, vec![7; 100_000]);
@@ -233,7 +285,7 @@ mod tests {
         run(async {
             let (near, mut far) = duplex(1 << 20);
             let (mut launcher, near_end) = duplex(1 << 10);
-            let near = tokio::spawn(carry(near, near_end, WINDOW));
+            let near = tokio::spawn(carry(near, near_end, WINDOW, ANSWERS));
             for _ in 0..3 {
                 frames::send(&mut far, &Carried::Bytes(vec![0; 32 << 10])).await.unwrap();
             }
@@ -243,7 +295,7 @@ mod tests {
             assert!(matches!(near.await.unwrap(), Err(Broken::TooMuch)));
             let (near, far) = duplex(1 << 20);
             let (mut launcher, near_end) = duplex(1 << 10);
-            let near = tokio::spawn(carry(near, near_end, WINDOW));
+            let near = tokio::spawn(carry(near, near_end, WINDOW, ANSWERS));
             drop(far);
             assert_eq!(timeout(SOON, launcher.read(&mut heard)).await.unwrap().unwrap(), 0);
             assert!(matches!(near.await.unwrap(), Err(Broken::Closed)));

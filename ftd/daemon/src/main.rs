@@ -13,6 +13,7 @@ mod jobs;
 mod link;
 mod lock;
 mod log;
+mod looks;
 mod members;
 mod metrics;
 mod node;
@@ -28,6 +29,7 @@ mod state;
 mod status;
 mod strangers;
 mod tls;
+mod told;
 
 use clap::{Parser, Subcommand};
 use config::{Config, ConfigError};

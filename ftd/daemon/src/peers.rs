@@ -3,17 +3,19 @@
 use crate::config::{Config, Peers};
 use crate::errand::{self, Report, Reports, Whose};
 use crate::frames::{self, Broken, Stream, within};
+use crate::link::{self, Pulse};
 use crate::metrics::{self, Refusal};
+use crate::parts;
 use crate::state::State;
 use crate::strangers::Strangers;
 use crate::tls::Tls;
-use crate::{link, parts};
+use crate::told::Told;
 use ft_wire::part::{FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Start, ToPeer};
 use ft_wire::{FrameError, Role};
 use rustix::net::sockopt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -160,7 +162,7 @@ async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<
     let ended = match parts::start(start, &image, state).await {
         Ok(part) => {
             drop(image);
-            link::carry(stream, part, window).await
+            link::carry(stream, part, window, Pulse::Answers).await
         }
         Err(sentence) => {
             tracing::warn!(job, from, "a job was refused: {sentence}");
@@ -169,7 +171,7 @@ async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<
             let (mut said, own) = tokio::io::duplex(frame.len().max(1));
             let _ = said.write_all(&frame).await;
             drop(said);
-            link::carry(stream, own, window).await
+            link::carry(stream, own, window, Pulse::Answers).await
         }
     };
     tracing::debug!(job, from, ?ended, "the link of a job's part has ended");
@@ -255,13 +257,17 @@ pub async fn ask(
 
 /// The link to a part as if that were here.
 fn carried(stream: Box<dyn Stream>, node: String, window: u32) -> Box<dyn Stream> {
-    let (own, other) = tokio::io::duplex(PIECE);
+    let (own, mut other) = tokio::io::duplex(PIECE);
+    let why = Arc::new(OnceLock::new());
+    let broken = why.clone();
     tokio::spawn(async move {
-        if let Err(error) = link::carry(stream, other, window).await {
+        if let Err(error) = link::carry(stream, &mut other, window, Pulse::Asks).await {
             tracing::info!(node, %error, "the link to the part of a job there broke");
+            // Before the end is seen.
+            let _ = broken.set(error.to_string());
         }
     });
-    Box::new(own)
+    Box::new(Told { own, why })
 }
 
 async fn dial(address: SocketAddr, node: &str, secure: Option<&Tls>) -> Result<Box<dyn Stream>, Broken> {

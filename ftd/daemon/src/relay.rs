@@ -4,7 +4,7 @@ use crate::comebacks::Comebacks;
 use crate::frames::{self, Broken, Stream};
 use crate::members::{Ears, Parts, connect};
 use crate::orders::Orders;
-use ft_wire::part::{FromJobs, MAX_SAID, Order, ToJobs};
+use ft_wire::part::{FromJobs, MAX_SAID, Order, PULSE, ToJobs};
 use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
 use tokio::sync::mpsc::{Receiver, WeakSender, channel, unbounded_channel};
@@ -29,12 +29,24 @@ pub async fn relay(stream: UnixStream, parts: Parts, streams: Vec<Box<dyn Stream
     // When the last part has said its last word the launcher is told that nothing more comes.
     drop(said);
     tasks.spawn(tell_launcher(to_launcher, heard));
+    tasks.spawn(pulse(parts.clone()));
     if let Some(comebacks) = comebacks {
         tasks.spawn(comebacks.run(parts.clone(), losses, ears));
     }
     // Who reads nothing more has gone, also when something is still to be told.
     let _ = listen(from_launcher, &parts, answers).await;
     tasks.shutdown().await;
+}
+
+/// The parts hear that this process runs, and what is between it and them.
+async fn pulse(parts: Parts) {
+    loop {
+        for part in &parts.lock().orders {
+            // One that has too much before it is given up by who tells it the next thing.
+            let _ = part.give(Order::Pulse);
+        }
+        tokio::time::sleep(PULSE).await;
+    }
 }
 
 /// What the launcher says goes to the parts.

@@ -6,6 +6,7 @@ use crate::{Epoch, Rank, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The longest [`Request`] and [`Start`]: as many nodes as a job may have, with long names.
 pub const MAX_LAUNCH: usize = 512 << 10;
@@ -21,6 +22,11 @@ pub const PART: &str = "--part";
 pub const MOST_NODES: usize = 4096;
 /// How many soft limits go with a job.
 pub const LIMITS: usize = 9;
+
+/// So often those between a launcher and its parts are asked whether they are there, and parts hear that they are …
+pub const PULSE: Duration = Duration::from_secs(5);
+/// … and so long nothing may be heard, as of a network that is cut.
+pub const SILENT: Duration = Duration::from_secs(15);
 
 /// What `ftrun` asks its daemon for; its [`Image`] follows, in a frame of its own that the daemons pass on as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -156,6 +162,10 @@ pub enum Carried {
     Taken(u32),
     /// Nothing more comes from here, or is taken here.
     End,
+    /// Is the process there that carries? Whoever reads slowly behind it, it answers at once.
+    Ask,
+    /// Answer to [`Ask`](Self::Ask).
+    Here,
 }
 
 /// Which part, and whose.
@@ -246,6 +256,8 @@ pub enum Order {
     Announced(Epoch),
     /// A node comes into the job, behind those that there are.
     Joins(Box<ClusterNode>),
+    /// Nothing: whoever is between the launcher and the part is there. Said every [`PULSE`].
+    Pulse,
 }
 
 /// Part → launcher; the first word is for the daemon that asked.

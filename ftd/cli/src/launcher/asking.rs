@@ -43,6 +43,10 @@ impl Launcher {
             return;
         }
         let in_time = self.beat.beat(real);
+        self.miss_launcher(real, in_time);
+        if self.ending.is_some() {
+            return;
+        }
         if let Some(signal) = self.front.look() {
             match signal {
                 nix::libc::SIGCONT => job_time::go_on(),

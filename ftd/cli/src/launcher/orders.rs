@@ -4,8 +4,9 @@ use super::Launcher;
 use crate::signals::Meaning;
 use ft_sys::job_time;
 use ft_wire::launcher::ToAgent;
-use ft_wire::part::{FromPart, Order};
+use ft_wire::part::{FromPart, Order, SILENT};
 use nix::libc;
+use std::time::Instant;
 
 impl Launcher {
     /// Does what is asked for. When nobody asks any more, the job ends here: nobody hears of it, or could end it.
@@ -22,6 +23,20 @@ impl Launcher {
                     return;
                 }
             }
+        }
+    }
+
+    /// One that stands still is as good as gone: nobody would hear of the job, or could end it.
+    pub(super) fn miss_launcher(&mut self, now: Instant, in_time: bool) {
+        // What has come may not have been read.
+        self.follow_orders();
+        if let Some(part) = &mut self.part
+            && part.is_silent(now, in_time)
+        {
+            part.hang_up();
+            let sentence =
+                format!("nothing has come from the launcher, or from the ftd between, for {} s", SILENT.as_secs());
+            self.give_up(1, &sentence);
         }
     }
 
@@ -52,6 +67,7 @@ impl Launcher {
                 self.input.feed(None);
                 self.tell_input_grew();
             }
+            Order::Pulse => {}
             Order::Announced(epoch) => {
                 self.reported = self.reported.max(epoch);
                 self.output.announced();
