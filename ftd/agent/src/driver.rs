@@ -25,7 +25,9 @@ use ft_wire::Slot;
 use ft_wire::cluster::ClusterNode;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ftd_core::agent::Stage;
-use ftd_core::{Agent, Effect, EpochId, Event, Micros, NodeId, Predecessor, Process, SlotId, WorldId, ring};
+use ftd_core::{
+    Agent, Effect, EpochId, Event, Micros, NodeId, PeerMessage, Predecessor, Process, SlotId, WorldId, ring,
+};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -126,7 +128,7 @@ impl Driver {
             epochs,
             adopted: EpochId(0),
             filtered,
-            timer: Timer::new(outlet(inputs, |()| Input::Timer), time),
+            timer: Timer::new(outlet(inputs, |()| Input::Timer), time).map_err(AgentError::Io)?,
             time,
             ended: None,
         })
@@ -175,8 +177,15 @@ impl Driver {
             self.rooms.job.refused = self.core.refuses();
             self.adopt();
             self.rooms.lease.write(&self.rooms.shepherds, self.core.lease());
+            let mut tells_record = false;
             for effect in effects {
                 tracing::debug!(?effect, "effect");
+                // Who hears of an epoch that it does not know asks for its record, and reads it: the record leaves before a heartbeat of it.
+                tells_record |= matches!(effect, Effect::Send { message: PeerMessage::Record { .. }, .. });
+                if tells_record && matches!(effect, Effect::Send { message: PeerMessage::Heartbeat { .. }, .. }) {
+                    tokio::task::yield_now().await;
+                    tells_record = false;
+                }
                 self.carry_out(effect).await;
             }
         }
@@ -304,13 +313,13 @@ impl Driver {
         let rooms = &mut self.rooms;
         match effect {
             Effect::ReadStore => {
-                let read = self.epochs.read(&rooms.job).await;
-                read.into_iter().for_each(|read| rooms.job.report(read));
+                let read = self.epochs.read().await;
+                read.into_iter().for_each(|read| self.epochs.take(&mut rooms.job, read));
             }
             Effect::Cas { expected, leases, record } => {
                 tracing::info!(node = self.me.0, epoch = record.epoch.0, "an epoch is proposed");
-                let answer = self.epochs.swap(&rooms.job, expected, &record, &leases).await;
-                answer.into_iter().for_each(|answer| rooms.job.report(answer));
+                let answer = self.epochs.swap(expected, &record, &leases).await;
+                answer.into_iter().for_each(|answer| self.epochs.take(&mut rooms.job, answer));
             }
             Effect::Send { to, message } => match &rooms.between {
                 Some(between) => between.say(to, &message),

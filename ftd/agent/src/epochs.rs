@@ -84,13 +84,9 @@ impl Epochs {
     }
 
     /// Reads the record. Nothing: the answer comes later.
-    pub async fn read(&self, job: &Job) -> Option<Event> {
+    pub async fn read(&self) -> Option<News> {
         match self {
-            Epochs::Own(store) => {
-                let News { event, notice } = read(store, KEY, AT_ONCE).await;
-                notice.into_iter().for_each(|notice| job.notice(notice));
-                event
-            }
+            Epochs::Own(store) => Some(read(store, KEY, AT_ONCE).await),
             Epochs::Shared(Shared { store, key, news, .. }) => {
                 let (store, key, news) = (store.clone(), key.clone(), news.clone());
                 tokio::spawn(async move { news.send(read(&store, &key, WITHIN).await) });
@@ -100,16 +96,15 @@ impl Epochs {
     }
 
     /// Writes the record, if it is still at this revision and these nodes' leases are held. Nothing: the answer comes later.
-    pub async fn swap(&self, job: &Job, expected: Revision, record: &EpochRecord, leases: &[NodeId]) -> Option<Event> {
+    pub async fn swap(&self, expected: Revision, record: &EpochRecord, leases: &[NodeId]) -> Option<News> {
         ft_sys::gate::reach(if record.epoch.0 > 1 { "agent.noticed" } else { "agent.complete" }, None);
         let first = record.epoch.0 == 1;
         match self {
             Epochs::Own(store) => {
                 let swap = Swap::on(KEY, Expected::at(expected.0)).put(KEY, encode_record(record));
-                let News { event, notice } = answer(store.compare_and_swap(swap, AT_ONCE).await, KEY, &[]);
-                notice.into_iter().for_each(|notice| job.notice(notice));
+                let answer = answer(store.compare_and_swap(swap, AT_ONCE).await, KEY, &[]);
                 ft_sys::gate::reach(if first { "agent.recorded" } else { "agent.agreed" }, None);
-                event
+                Some(answer)
             }
             Epochs::Shared(shared) => {
                 let (swap, asked) = shared.swap(expected, record, leases);
@@ -124,7 +119,7 @@ impl Epochs {
         }
     }
 
-    /// What etcd has said.
+    /// What the store has said.
     pub fn take(&self, job: &mut Job, news: News) {
         news.notice.into_iter().for_each(|notice| job.notice_once(notice));
         news.event.into_iter().for_each(|event| job.report(event));

@@ -8,6 +8,7 @@
 
 mod accept;
 mod act;
+mod alarm;
 mod arenas;
 mod aside;
 mod asker;
@@ -101,7 +102,12 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&AgentError::Io(error)),
     };
-    let result = runtime.block_on(work());
+    // As a task among the others: what these tell it costs no look at all descriptors before it goes on.
+    let result = runtime.block_on(async { tokio::spawn(work()).await });
+    let result = result.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => Ok(()),
+    });
     // Threads that hash or sweep must not hold up the end.
     runtime.shutdown_timeout(std::time::Duration::from_millis(100));
     ft_sys::log::say_what_was_dropped();

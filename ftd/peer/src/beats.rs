@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 
 /// Who an endpoint is.
@@ -108,13 +110,14 @@ impl Beats {
     /// # Errors
     /// When the socket cannot be used.
     pub async fn listen(self, news: mpsc::Sender<News>) -> std::io::Result<()> {
-        let socket = tokio::net::UdpSocket::from_std(self.0.socket.try_clone()?)?;
+        // That it can be written to again, after each datagram that goes out, is no news.
+        let socket = watched(self.0.socket.try_clone()?)?;
         // One byte more, to tell what is too long.
         let mut bytes = [0; BYTES + 1];
         loop {
             let length = tokio::select! {
-                received = socket.recv_from(&mut bytes) => match received {
-                    Ok((length, _)) => length,
+                received = socket.async_io(Interest::READABLE, |socket| socket.recv(&mut bytes)) => match received {
+                    Ok(length) => length,
                     // The network's answer to something that was sent: nobody listened there.
                     Err(error) if is_of_one(error.kind()) => continue,
                     Err(error) => return Err(error),
@@ -132,6 +135,14 @@ impl Beats {
             }
         }
     }
+}
+
+#[expect(
+    deprecated,
+    reason = "the one that it is to be replaced by is unsafe for types that may lose their descriptor; a UdpSocket owns it"
+)]
+fn watched(socket: UdpSocket) -> std::io::Result<AsyncFd<UdpSocket>> {
+    AsyncFd::with_interest(socket, Interest::READABLE)
 }
 
 /// Whether an error tells of one datagram, and not of the socket.
