@@ -277,6 +277,31 @@ def daemon_dies(context):
             nodes.empty(node)
 
 
+# Starts argv[1] with "slow" and the named variables alone, by a call that no library sees.
+BARE = """
+import ctypes, os, sys
+program, *names = sys.argv[1:]
+texts = lambda *all: (ctypes.c_char_p * (len(all) + 1))(*(text.encode() for text in all), None)
+kept = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+ctypes.CDLL(None).syscall(59, ctypes.c_char_p(program.encode()), texts(program, "slow"), texts(*kept))
+"""
+
+
+@scenario("hosts-job-of-one", cluster=True)
+def job_of_one(context):
+    """A rank whose MPI was loaded without ftd's preload is no job of its own on a node without rank 0 either, where only a look at its
+    processes can tell."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 2) as nodes:
+        program = nodes.cluster.program(mpi, "ending.c")
+        bare = " ".join(["PATH", "HOME", *mpi.env])
+        script = f"""[ $FT_RANK = 0 ] && exec sleep 20; exec /usr/bin/python3 -c '{BARE}' "$0" {bare}"""
+        job = context.ftrun(mpi, 2, "bash", "-c", script, program, options=["--hosts", nodes.each_one()], on=nodes.nodes[0], env=ONE_CARD)
+        status = job.wait(30)
+        check(status not in (0, None) and job.output.results == [], f"exit status {status}: {job.output.text}{job.err}")
+        check(re.search(r"^ftrun: rank 1 cannot be started: process \d+ .*job of its own", job.err, re.M), f"no sentence: {job.err}")
+
+
 def nices(pid, named=None):
     """The nice values of a process's threads, or of those of a name."""
     found = set()

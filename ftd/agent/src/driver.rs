@@ -286,7 +286,10 @@ impl Driver {
             Input::Store(news) => self.epochs.take(job, news),
             Input::Between(news) => hear::nodes::take(rooms, news),
             Input::Ways(news) => hear::nodes::say_of_store(rooms, news),
-            Input::Timer => job.report(Event::Timer),
+            Input::Timer => {
+                lone.beat();
+                job.report(Event::Timer);
+            }
         }
     }
 

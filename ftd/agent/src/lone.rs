@@ -7,7 +7,11 @@ use crate::world::Member;
 use crate::worlds::Worlds;
 use ft_wire::{Rank, World as WorldNumber};
 use ftd_core::Event;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 
 /// What the search says.
 #[derive(Debug)]
@@ -18,33 +22,57 @@ pub enum News {
     Looked(WorldNumber, Box<Search>, Option<Loner>),
 }
 
+/// A search that has found nothing to look for looks all the same after this time.
+const ANEW: Duration = Duration::from_secs(2);
+
 /// The worlds whose processes are being looked at.
 #[derive(Debug)]
 pub struct Lone {
-    searched: BTreeSet<WorldNumber>,
+    searched: BTreeMap<WorldNumber, Arc<AtomicBool>>,
+    /// The agent is awake to say its heartbeats: one that has them wakes for no search of what has grown old.
+    beats: Option<Arc<Notify>>,
     news: Outlet<News>,
 }
 
 impl Lone {
-    /// None is.
-    pub fn new(news: Outlet<News>) -> Lone {
-        Lone { searched: BTreeSet::new(), news }
+    /// None is. `beats`: the agent has heartbeats to say.
+    pub fn new(news: Outlet<News>, beats: bool) -> Lone {
+        Lone { searched: BTreeMap::new(), beats: beats.then(Arc::default), news }
     }
 
-    /// Begins to look at a world's processes, unless that goes on already.
+    /// The agent is awake, as it is now and then.
+    pub fn beat(&self) {
+        self.beats.iter().for_each(|beats| beats.notify_waiters());
+    }
+
+    /// Begins to look at a world's processes, unless that goes on already: who is to be looked at may be others then.
     pub fn seek(&mut self, job: &Job, worlds: &Worlds, number: WorldNumber) {
         // What was found in the program's file is so.
         let certain = job.spec.linked_in.is_some() && job.spec.mpi == "auto";
-        if !certain && worlds.running(number).is_some() && self.searched.insert(number) {
-            self.rest(number, Search::default());
+        if certain || worlds.running(number).is_none() {
+            return;
+        }
+        match self.searched.get(&number) {
+            Some(others) => others.store(true, Ordering::Relaxed),
+            None => {
+                self.searched.insert(number, Arc::default());
+                self.rest(number, Search::default());
+            }
         }
     }
 
-    /// The next look comes when the last one has ended, and its rest is over.
+    /// The next look comes when the last one has ended, and its rest is over; and not while it would see what the last one has seen.
     fn rest(&self, number: WorldNumber, search: Search) {
-        let (news, rest) = (self.news.clone(), search.rest());
+        let (news, beats) = (self.news.clone(), self.beats.clone());
+        let others = self.searched.get(&number).cloned().unwrap_or_default();
         tokio::spawn(async move {
-            tokio::time::sleep(rest).await;
+            let until = Instant::now() + ANEW;
+            loop {
+                pause(&search, beats.as_deref()).await;
+                if others.swap(false, Ordering::Relaxed) || Instant::now() >= until || !search.is_still() {
+                    break;
+                }
+            }
             news.send(News::Look(number, Box::new(search)));
         });
     }
@@ -82,6 +110,15 @@ impl Lone {
             let loner = search.look(&ranks, &preload, served);
             news.send(News::Looked(number, Box::new(search), loner));
         });
+    }
+}
+
+/// Until the next look, or until it is seen that there is nothing to look for.
+async fn pause(search: &Search, beats: Option<&Notify>) {
+    let rest = tokio::time::sleep;
+    match beats.filter(|_| search.has_grown_old()) {
+        Some(beats) => tokio::select! { () = beats.notified() => {}, () = rest(2 * search.rest()) => {} },
+        None => rest(search.rest()).await,
     }
 }
 

@@ -31,9 +31,13 @@ pub fn in_short(library: &str) -> String {
 const SHARE: u32 = 50;
 
 /// The shortest rest between two looks, when the newest program was started this long ago: an MPI that is loaded takes longer
-/// than that to get going.
+/// than that to get going. Each look wakes the agent: where nothing was started for long there are fewer.
 fn shortest_rest(age: Duration) -> Duration {
-    Duration::from_millis(if age < Duration::from_millis(300) { 5 } else { 40 })
+    Duration::from_millis(match age {
+        _ if age < Duration::from_millis(300) => 5,
+        _ if age < YOUNG => 40,
+        _ => 100,
+    })
 }
 
 /// So long a program is looked at each time: most load their MPI at once. Later the others have their turn as well, but
@@ -53,6 +57,9 @@ pub struct Below {
     pub joined: Option<i32>,
 }
 
+/// Of so many processes it is seen without a thread for it whether something has changed.
+const FEW: usize = 16;
+
 /// What a process runs: it changes with `exec`.
 #[derive(Debug)]
 struct Image {
@@ -61,6 +68,13 @@ struct Image {
     looked: Option<Instant>,
     seen: Instant,
     served: bool,
+}
+
+impl Image {
+    /// Whether it may be alone, and is to be looked at.
+    fn is_due(&self, now: Instant) -> bool {
+        !self.served && (now - self.since < YOUNG || self.looked.is_none_or(|looked| now - looked >= SELDOM))
+    }
 }
 
 /// When the process was started, and where its program and its stack lie: also without address randomisation one of them
@@ -86,19 +100,59 @@ pub struct Search {
     programs: Programs,
     /// When the newest of them was started.
     newest: Instant,
+    still: Still,
+}
+
+/// While nobody forks, and nobody who is known calls `exec` or ends, there is nobody new, and nobody has to be looked for.
+#[derive(Debug, Default)]
+struct Still {
+    /// The newest process or thread of the machine before all these looks.
+    number: Option<i32>,
+    /// Those whose processes were looked at.
+    ranks: Vec<Below>,
+    /// So many of them since then.
+    looked: usize,
+}
+
+impl Still {
+    /// These are about to be looked at.
+    fn begin(&mut self, ranks: &[Below]) {
+        let number = ft_sys::process::last_number();
+        if number.is_none() || number != self.number || self.ranks != ranks {
+            *self = Still { number, ranks: ranks.to_vec(), looked: 0 };
+        }
+    }
+
+    /// Whether all have been looked at. A number is given a moment before its process is seen below its parent: so all have, twice.
+    fn is_whole(&self) -> bool {
+        self.looked >= 2 * self.ranks.len()
+    }
 }
 
 impl Default for Search {
     fn default() -> Search {
-        let (images, programs) = (BTreeMap::new(), Programs::default());
-        Search { next: 0, cost: Duration::ZERO, images, programs, newest: Instant::now() }
+        let (images, programs, still) = (BTreeMap::new(), Programs::default(), Still::default());
+        Search { next: 0, cost: Duration::ZERO, images, programs, newest: Instant::now(), still }
     }
 }
 
 impl Search {
+    /// Whether nothing was started for long, and looks are as rare as they become.
+    pub fn has_grown_old(&self) -> bool {
+        self.rest() == shortest_rest(Duration::MAX)
+    }
+
     /// How long to rest after the last look.
     pub fn rest(&self) -> Duration {
         shortest_rest(self.newest.elapsed()).max(self.cost * SHARE)
+    }
+
+    /// Whether nothing that could make one of them alone has happened since all were looked at. It is seen in no time, or not at all.
+    pub fn is_still(&self) -> bool {
+        let now = Instant::now();
+        let same = |(pid, image): (&i32, &Image)| !image.is_due(now) && key(*pid) == Some(image.key);
+        let whole = self.images.len() <= FEW && self.still.is_whole() && self.still.number.is_some();
+        whole && self.images.iter().all(same) && ft_sys::process::last_number() == self.still.number
     }
 
     /// Looks at as many of these ranks as may be looked at before the shortest rest, and at one at least. Returns one that has
@@ -109,7 +163,9 @@ impl Search {
         let (begun, enough) = (processor_time(), shortest_rest(self.newest.elapsed()) / SHARE);
         let (before, from) = ranks.split_at(ranks.partition_point(|below| below.rank < self.next));
         self.cost = Duration::ZERO;
+        self.still.begin(ranks);
         for below in from.iter().chain(before) {
+            self.still.looked += 1;
             let found = self.find(*below, around);
             self.next = below.rank + 1;
             self.cost = processor_time().saturating_sub(begun);
@@ -137,8 +193,7 @@ impl Search {
         }
         image.seen = now;
         self.newest = self.newest.max(image.since);
-        let due = now - image.since < YOUNG || image.looked.is_none_or(|looked| now - looked >= SELDOM);
-        if image.served || !due {
+        if !image.is_due(now) {
             return None;
         }
         image.looked = Some(now);
@@ -177,6 +232,104 @@ mod tests {
         let of = |family| forlorn(family).map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(of(Some(Flavour::OpenMpi)), ["PMI_FD"]);
         assert_eq!((of(Some(Flavour::Mpich)).len(), of(None).len()), (2, 3));
+    }
+
+    /// A command that goes on with each line, below nobody, and a search that has seen all of it.
+    fn searched(script: &str) -> (std::process::Child, [Below; 1], Search) {
+        let forks = crate::forks::one();
+        let mut command = std::process::Command::new("bash");
+        let child = command.args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        drop(forks);
+        let ranks = [Below { rank: 0, child: child.id() as i32, joined: None }];
+        let mut search = Search::default();
+        eventually(|| is_bash(ranks[0].child), "bash");
+        look(&mut search, &ranks);
+        assert!(!search.is_still(), "all are to be looked at twice");
+        let quiet = || {
+            look(&mut search, &ranks);
+            grow_old(&mut search);
+            search.is_still()
+        };
+        eventually(quiet, "nothing to look for");
+        (child, ranks, search)
+    }
+
+    fn is_bash(pid: i32) -> bool {
+        std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("bash"))
+    }
+
+    fn look(search: &mut Search, ranks: &[Below]) {
+        assert!(search.look(ranks, Path::new("libft_preload.so"), None).is_none());
+    }
+
+    /// Who was seen is so no more because of its youth, and was looked at just now.
+    fn grow_old(search: &mut Search) {
+        let now = Instant::now();
+        search.newest = now.checked_sub(YOUNG).unwrap();
+        for image in search.images.values_mut() {
+            (image.since, image.looked) = (now.checked_sub(YOUNG).unwrap(), Some(now));
+        }
+    }
+
+    fn eventually(mut what: impl FnMut() -> bool, text: &str) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while !what() {
+            assert!(Instant::now() < until, "waited in vain for {text}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn line(child: &mut std::process::Child) {
+        std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap();
+    }
+
+    #[test]
+    fn who_forks_is_looked_at_again() {
+        let (mut child, ranks, mut search) = searched("read; sleep 100 & read; kill -KILL $!");
+        assert_eq!(shortest_rest(search.newest.elapsed()), Duration::from_millis(100));
+        line(&mut child);
+        eventually(|| !ft_sys::process::children(ranks[0].child).is_empty(), "its child");
+        assert!(!search.is_still());
+        look(&mut search, &ranks);
+        assert!(search.images.len() == 2 && !search.is_still());
+        assert_eq!(shortest_rest(search.newest.elapsed()), Duration::from_millis(5));
+        line(&mut child);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn who_calls_exec_or_ends_is_looked_at_again_though_nobody_forks() {
+        let (mut child, ranks, mut search) = searched("read; exec sleep 100");
+        let pid = ranks[0].child;
+        line(&mut child);
+        eventually(|| !is_bash(pid) && key(pid) != Some(search.images[&pid].key), "another program");
+        // Whatever else has been started on this machine.
+        search.still.number = ft_sys::process::last_number();
+        assert!(!search.is_still());
+        look(&mut search, &ranks);
+        assert_eq!(key(pid), Some(search.images[&pid].key));
+        let quiet = || {
+            grow_old(&mut search);
+            search.still.number = ft_sys::process::last_number();
+            search.still.looked = 2;
+            search.is_still()
+        };
+        eventually(quiet, "nothing to look for");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        search.still.number = ft_sys::process::last_number();
+        assert!(!search.is_still());
+    }
+
+    #[test]
+    fn who_may_load_an_mpi_later_is_looked_at_now_and_then() {
+        let (mut child, _, mut search) = searched("read");
+        let image = search.images.values_mut().next().unwrap();
+        image.looked = Some(Instant::now().checked_sub(SELDOM).unwrap());
+        search.still.number = ft_sys::process::last_number();
+        assert!(!search.is_still());
+        line(&mut child);
+        child.wait().unwrap();
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl Rooms {
             shepherds: Shepherds::default(),
             lease: Lease::new(nodes).map_err(AgentError::Io)?,
             worlds: Worlds::new(watcher, outlet(inputs, Input::Gone)),
-            lone: Lone::new(outlet(inputs, Input::Lone)),
+            lone: Lone::new(outlet(inputs, Input::Lone), nodes > 1),
             pmix: Pmix::new(&job, outlet(inputs, Input::Pmix)),
             pmi: Pmi::new(outlet(inputs, Input::Pmi), ears.clone()),
             published: Directories::new(outlet(inputs, Input::Published)),

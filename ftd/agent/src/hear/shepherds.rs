@@ -22,9 +22,7 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent, fds: 
         ToAgent::Hello { slot, arenas, .. } => dialled(rooms, Early { connection, slot, ranks: arenas, fds }),
         ToAgent::Started { world, rank, pid } => {
             worlds.started(job, files, (world, rank), pid);
-            if rank == 0 {
-                rooms.seek_loners(world);
-            }
+            rooms.seek_loners(world);
         }
         ToAgent::StartFailed { world, rank, what, status } => worlds.start_failed(job, (world, rank), what, status),
         ToAgent::Notice(text) => job.notice_once(text),
