@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import signal
 
 from harness import etcd
@@ -106,11 +107,10 @@ def plugin(context):
 
 
 def refused(slurm):
-    """No mode but `none` can be had."""
+    """What is no mode, or not built."""
     number = lambda: re.search(r"NEXT_JOB_ID += (\d+)", slurm.run("scontrol", "show", "config")[1])[1]
     before = number()
     for mode, sentence in (
-        ("reinit", "--ft=reinit is not built yet under Slurm: leave it out, or start the program with ftrun"),
         ("spare", "--ft: the mode 'spare' is not built yet: this release has none and reinit"),
         ("rienit", "--ft: 'rienit' is no mode: choose none or reinit"),
         ("", "--ft: '' is no mode: choose none or reinit"),
@@ -118,3 +118,62 @@ def refused(slurm):
         status, out, err = slurm.run("srun", f"--ft={mode}", "-n1", "/bin/echo", "ran")
         check((status, out, err) == (2, "", f"srun: error: {sentence}\n"), f"{status}: {out}{err}")
     check(number() == before, "Slurm was asked for a job")
+
+
+# What the plugin has to do with ends here: who stands in srun's place says what it sees and starts the real srun, as ftd's front does.
+FRONT = """\
+#!/bin/sh
+echo $$ $(ps -o pgid= -p $$) $(grep SigBlk: /proc/$$/status | cut -f2) >&2
+for word in "$@"; do echo "word <$word>" >&2; done
+while [ "$1" != -- ]; do shift; done
+shift
+srun=$1
+shift
+FT_STEP=secret exec "$srun" --mpi=none --kill-on-bad-exit=0 "$@"
+"""
+
+# What stands in a task's place.
+SHEPHERD = """\
+#!/bin/sh
+echo "shepherd $SLURM_PROCID <$FT_STEP_PROGRAM> $# <$1> <$2> $(ulimit -n) $PROLOGUE"
+"""
+
+
+def front_and_shepherd(slurm, context):
+    """An installation of the plugin alone, with these two programs where it looks for ftd's. Its directory."""
+    place = context.dir / "installed"
+    for name, text in (("bin/ftrun", FRONT), ("libexec/ftd/ft-shepherd", SHEPHERD)):
+        (place / name).parent.mkdir(parents=True)
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+    shutil.copy(context.prefix / "libexec/ftd/ft_slurm.so", place / "libexec/ftd")
+    # Where plugins usually lie: ftd is where the link leads to.
+    link = context.dir / "ft_slurm.so"
+    link.symlink_to(place / "libexec/ftd/ft_slurm.so")
+    slurm.plug(f"required {link}")
+    return place
+
+
+@scenario("slurm-front", cluster=True)
+def front(context):
+    """`srun --ft=reinit` becomes `ftrun --step` with srun's own words, in its process and group, with no signal blocked. The tasks of the step that
+    is started there are `ft-shepherd`, which is told the program; what comes after the plugin (TaskProlog, limits) still happens. No other task
+    is touched."""
+    with slurm_of(context, 2) as slurm:
+        front_and_shepherd(slurm, context)
+        prologue = context.dir / "prologue"
+        prologue.write_text("#!/bin/sh\necho export PROLOGUE=ran\n")
+        prologue.chmod(0o755)
+        words = ["--ft=reinit", "-N2", f"--task-prolog={prologue}", "-l", "a program", "it's", "", "-n", "7"]
+        status, out, err = slurm.run("/bin/sh", "-c", 'ulimit -Sn 77; echo $$ $(ps -o pgid= -p $$) >&2; exec srun "$@"', "sh", *words)
+        srun, front, *said = err.splitlines()
+        check(front == f"{srun} {0:016x}", f"process, group and blocked signals: {front}, and srun's {srun}")
+        expected = ["--step", "--ft=reinit", "--", shutil.which("srun"), *words]
+        check(said == [f"word <{word}>" for word in expected], f"{said}, and not {expected}")
+        tasks = sorted(out.splitlines())
+        check((status, tasks) == (0, [f"{n}: shepherd {n} <a program> 4 <it's> <> 77 ran" for n in range(2)]), f"{status}: {out}{err}")
+        # The step alone decides, not the option that slurmstepd is told.
+        for options, env in ((["--ft=none"], {}), ([], {}), ([], {"FT_MODE": "reinit"})):
+            slurm.wait_for(2, "idle")
+            status, out, err = slurm.run("srun", *options, "-N2", "echo", "itself", env=env)
+            check((status, out, err) == (0, "itself\n" * 2, ""), f"{options}: {status}: {out}{err}")
