@@ -31,6 +31,12 @@ pub const SETTINGS: &[Setting] = &[
                  that they are there",
     },
     Setting {
+        name: "PMIX_MCA_psec",
+        value: "native",
+        reason: "where munge runs libpmix would ask for it, and a client whose libpmix has no module for that (Open MPI's \
+                 wheel) complains of it at each start; who connects is who the kernel says",
+    },
+    Setting {
         name: "HWLOC_COMPONENTS",
         value: "-linux:pci,-linux:io,-pci,-gl,-opencl",
         reason: "libpmix 4 explores the machine when it starts, and looks at every PCI device, X display and OpenCL \
