@@ -4,6 +4,7 @@ use crate::asker::Asker;
 use crate::input::Input;
 use crate::link::{ConnectionId, Incoming, Link, LinkError};
 use crate::unheard::Ears;
+use ft_sys::individual::Held;
 use ft_sys::peer::Peer;
 use ft_wire::ask::{self, FromAgent};
 use ft_wire::shepherd;
@@ -24,7 +25,9 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Accepts diallers for ever. Who dials while many others have not said what they are waits in front of the door.
 pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<Input>, ears: Ears) {
     let mut next: ConnectionId = 0;
-    let launcher = nix::unistd::getppid().as_raw();
+    // Tasks of Slurm's are known by their numbers alone, which the launcher names.
+    let has_tasks = std::env::var_os(ft_wire::step::TASKS).is_some();
+    let launcher = (!has_tasks).then(|| nix::unistd::getppid().as_raw());
     let pending = Arc::new(Semaphore::new(MOST_PENDING));
     let askers = Arc::new(Semaphore::new(MOST_ASKERS));
     loop {
@@ -55,7 +58,7 @@ pub async fn accept(listener: tokio::net::UnixListener, inputs: UnboundedSender<
 async fn serve(
     connection: ConnectionId,
     stream: UnixStream,
-    (peer, launcher): (Peer, i32),
+    (peer, launcher): (Peer, Option<i32>),
     (room, askers): (OwnedSemaphorePermit, Arc<Semaphore>),
     inputs: UnboundedSender<Input>,
     ears: Ears,
@@ -72,7 +75,8 @@ async fn serve(
         return;
     }
     // Before it sends anything: descriptors and slots are taken from none but the launcher's children.
-    if role == ft_wire::Role::Shepherd && !peer.held.as_ref().is_some_and(|held| held.is_child_of(launcher)) {
+    let is_started = |held: &Held| launcher.is_none_or(|launcher| held.is_child_of(launcher));
+    if role == ft_wire::Role::Shepherd && !peer.held.as_ref().is_some_and(is_started) {
         if peer.held.is_some_and(|held| held.lives()) {
             let sentence = format!("process {} says that it is a shepherd, and ftrun has not started it", peer.pid);
             let _ = inputs.send(Input::Metered(Box::new(Input::Trouble(connection, sentence)), room));

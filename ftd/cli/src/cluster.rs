@@ -6,30 +6,24 @@ use crate::front::Front;
 use crate::hosts::{Hosts, HostsError};
 use crate::options::Options;
 use crate::output::{AGENT, Output};
-use crate::part::LIMITS;
 use crate::signals::{Meaning, Signals};
 use crate::stdin::{Piece, Relay};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::job_time;
 use ft_sys::timescale::scaled;
 use ft_wire::Epoch;
-use ft_wire::part::{FromJobs, FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Order, Request, ToJobs, join};
+use ft_wire::part::{FromJobs, FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Order, Request, ToJobs};
+use ft_wire::step::DAEMON;
 use ftd_core::policy::Mode;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
-use nix::sys::resource::getrlimit;
-use nix::sys::stat::{Mode as Bits, umask};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The daemon's socket when `FT_DAEMON` says nothing.
-const DAEMON: &str = "/run/ftd/ftd.sock";
 /// A daemon that is there answers at once.
 const ANSWER: Duration = Duration::from_secs(5);
 /// All parts are ready within this time, or a daemon has said why not.
@@ -219,23 +213,11 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
 }
 
 fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), ClusterError> {
-    let bytes = OsString::into_vec;
-    // Asking for it sets it.
-    let mask = umask(Bits::empty());
-    umask(mask);
     let here = |error| ClusterError::System {
         what: "the directory in which ftrun was started cannot be used any more",
         error,
     };
-    let variable = |(name, value): (OsString, OsString)| [bytes(name), b"=".to_vec(), bytes(value)].concat();
-    let image = Image {
-        words: join(std::env::args_os().map(bytes)),
-        env: join(std::env::vars_os().map(variable)),
-        cwd: std::env::current_dir().map_err(here)?,
-        umask: mask.bits(),
-        nice: ft_sys::priority::own(),
-        limits: LIMITS.map(|resource| getrlimit(resource).map_or(u64::MAX, |(soft, _)| soft)),
-    };
+    let image = ft_sys::image::of_this_process(std::env::args_os(), std::env::vars_os()).map_err(here)?;
     let request = Request {
         messages: ft_wire::MESSAGES,
         ranks: options.ranks,
@@ -576,7 +558,7 @@ impl Above<'_> {
                 end.1 = end.1.take().or(reason);
             }
             // What the daemon asks for; and another node has announced it before.
-            FromPart::Refused { .. } | FromPart::Prepared { .. } | FromPart::Block { .. } => {}
+            FromPart::Refused { .. } | FromPart::Prepared { .. } | FromPart::Block { .. } | FromPart::Here => {}
         }
     }
 

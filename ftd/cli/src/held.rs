@@ -65,6 +65,16 @@ impl Held {
         [self.program.as_fd(), self.directory.as_fd(), self.content.as_fd()]
     }
 
+    /// The program as it was, for a shepherd that is not told by its command line.
+    pub fn then(&self) -> String {
+        self.then.to_string()
+    }
+
+    /// Whether the kernel can start it without its name.
+    pub fn is_binary(&self) -> bool {
+        self.is_binary
+    }
+
     /// What a shepherd has to be told.
     pub fn arguments(&self) -> [String; 6] {
         let [program, directory, content] = self.descriptors().map(|held| held.as_raw_fd().to_string());

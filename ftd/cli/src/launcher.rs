@@ -55,6 +55,7 @@ const TERMINAL_AGAIN: Duration = Duration::from_millis(200);
 
 mod asking;
 mod orders;
+mod tasks;
 
 /// Why a job cannot be launched.
 #[derive(Debug, thiserror::Error)]
@@ -121,17 +122,23 @@ impl AgentProcess {
 #[derive(Debug)]
 struct Shepherd {
     pid: i32,
+    /// It is a task of Slurm's.
+    task: Option<ft_sys::individual::Held>,
     /// Open as long as the job runs; its end of file ends the shepherd.
     lifeline: UnixStream,
     pulse: Pulse,
-    /// Where the pipes of its processes come from.
-    pipes: Channel,
+    /// Where the pipes of its processes come from, if they have any.
+    pipes: Option<Channel>,
     /// The rank that it has started last.
     rank: Option<Rank>,
     /// It may have told an agent who it is, and keep arenas for it.
     dialled: bool,
     /// It has ended filters: output was lost.
     lost_output: bool,
+    /// Nothing is left below it, and it waits for the end.
+    is_empty: bool,
+    /// Signals to end the job that it was sent.
+    signals: Vec<i32>,
     /// Shepherds in a row before it that were ended without having come so far.
     unborn: u32,
 }
@@ -144,12 +151,16 @@ impl Shepherd {
             self.pulse.one_of_many_answered();
             self.dialled |= said[..count].contains(&Lifeline::DIALS);
             self.lost_output |= said[..count].contains(&Lifeline::LOST);
+            self.is_empty |= said[..count].contains(&Lifeline::EMPTY);
+            let signals = said[..count].iter().filter(|byte| **byte > Lifeline::SIGNAL);
+            self.signals.extend(signals.map(|byte| i32::from(byte - Lifeline::SIGNAL)));
         }
     }
 
     /// Takes the pipes of processes that it has started.
     fn take_pipes(&mut self, slot: u32, output: &mut Output, now: Instant) {
-        while let Ok(Some((Pipes { world, rank }, fds))) = self.pipes.try_receive() {
+        let Some(pipes) = &mut self.pipes else { return };
+        while let Ok(Some((Pipes { world, rank }, fds))) = pipes.try_receive() {
             self.rank = Some(rank);
             let mut fds = fds.into_iter();
             if let Some(pipes) = fds.next().zip(fds.next())
@@ -234,6 +245,8 @@ pub struct Launcher {
     /// The newest version that was complete.
     complete: Option<Version>,
     cancelled: Option<Cancelled>,
+    /// Tasks of Slurm's that have been sent a signal that ends the job.
+    told: BTreeSet<Slot>,
     ending: Option<Ending>,
     /// The agent has said that the job is over.
     ended_by_agent: bool,
@@ -247,6 +260,7 @@ enum Ready {
     Signals,
     Orders,
     Agent,
+    Tasks,
     Input,
     Pipes,
     Source(Key),
@@ -282,7 +296,12 @@ impl Launcher {
             notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             printed: printed::sheet(spec.world_size).map_err(system("no memory for notes"))?,
-            input: part.as_ref().map_or_else(Input::open, |_| Input::fed()).map_err(system("standard input"))?,
+            // The first of Slurm's tasks has given its own.
+            input: part
+                .as_ref()
+                .filter(|part| part.tasks.is_none())
+                .map_or_else(Input::open, |_| Input::fed())
+                .map_err(system("standard input"))?,
             output: match &part {
                 None => Output::new(options.tag_output, options.once()),
                 Some(part) => part.output(),
@@ -319,6 +338,7 @@ impl Launcher {
             shepherd_failures: Deaths::default(),
             complete: None,
             cancelled: None,
+            told: BTreeSet::new(),
             ending: None,
             ended_by_agent: false,
             output_until: None,
@@ -371,13 +391,13 @@ impl Launcher {
         let out = err.try_clone().map_err(system("no pipe"))?;
         let Some(listener) = &self.listener else { return Ok(()) };
         ft_sys::build_check::check(&self.helpers.agent)?;
+        let tasks = self.has_tasks().then(|| (ft_wire::step::TASKS, String::new()));
+        let descriptors =
+            [("FT_LAUNCHER_FD", theirs.as_raw_fd().to_string()), ("FT_LISTEN_FD", listener.as_raw_fd().to_string())];
         let helper = Helper {
             program: &self.helpers.agent,
             arguments: Vec::new(),
-            environment: vec![
-                ("FT_LAUNCHER_FD", theirs.as_raw_fd().to_string()),
-                ("FT_LISTEN_FD", listener.as_raw_fd().to_string()),
-            ],
+            environment: descriptors.into_iter().chain(tasks).collect(),
             descriptors: &[theirs.as_fd(), listener.as_fd()],
             output: Some((out, err)),
             own_session: true,
@@ -429,6 +449,9 @@ impl Launcher {
     }
 
     fn start_shepherd(&mut self, slot: Slot) -> Result<(), LaunchError> {
+        if self.has_tasks() {
+            return self.seat(slot);
+        }
         let (mine, theirs) = UnixStream::pair().map_err(system("no socket pair"))?;
         mine.set_nonblocking(true).map_err(system("no socket pair"))?;
         let (pipes, pipes_end) = UnixStream::pair().map_err(system("no socket pair"))?;
@@ -467,10 +490,19 @@ impl Launcher {
             own_session: false,
         };
         let pid = helper.start().map_err(|error| LaunchError::Start { program: program.clone(), error })?;
-        let pipes = Channel::from_stream(pipes);
-        let (pulse, unborn) = (Pulse::default(), self.unborn.pop().unwrap_or(0));
-        let shepherd =
-            Shepherd { pid, lifeline: mine, pulse, pipes, rank: None, dialled: false, lost_output: false, unborn };
+        let shepherd = Shepherd {
+            pid,
+            task: None,
+            lifeline: mine,
+            pulse: Pulse::default(),
+            pipes: Some(Channel::from_stream(pipes)),
+            rank: None,
+            dialled: false,
+            lost_output: false,
+            is_empty: false,
+            signals: Vec::new(),
+            unborn: self.unborn.pop().unwrap_or(0),
+        };
         self.shepherds.insert(slot, shepherd);
         self.verbose(|| format!("slot {slot}: shepherd {pid}"));
         Ok(())
@@ -498,6 +530,7 @@ impl Launcher {
             }
             // Before the pipes: the end of a world is told before the next one writes.
             self.listen_to_agent();
+            self.look_at_tasks();
             let now = job_time::now();
             if ready.iter().any(|ready| matches!(ready, Ready::Pipes)) {
                 self.take_pipes(now);
@@ -510,7 +543,7 @@ impl Launcher {
                             self.tell_input_grew();
                         }
                     }
-                    Ready::Signals | Ready::Orders | Ready::Agent | Ready::Pipes | Ready::Written => {}
+                    Ready::Signals | Ready::Orders | Ready::Agent | Ready::Tasks | Ready::Pipes | Ready::Written => {}
                 }
             }
             self.sweep_step();
@@ -550,7 +583,15 @@ impl Launcher {
             waited.push((Ready::Source(key), PollFd::new(fd, PollFlags::POLLIN)));
         }
         for shepherd in self.shepherds.values() {
-            waited.push((Ready::Pipes, PollFd::new(shepherd.pipes.as_fd(), PollFlags::POLLIN)));
+            waited.extend(
+                shepherd.pipes.iter().map(|pipes| (Ready::Pipes, PollFd::new(pipes.as_fd(), PollFlags::POLLIN))),
+            );
+            if let Some(task) = &shepherd.task {
+                waited.extend(
+                    [task.as_fd(), shepherd.lifeline.as_fd()]
+                        .map(|fd| (Ready::Tasks, PollFd::new(fd, PollFlags::POLLIN))),
+                );
+            }
         }
         waited.push((Ready::Written, PollFd::new(self.output.written(), PollFlags::POLLIN)));
         let (of, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waited.into_iter().unzip();
@@ -739,7 +780,10 @@ impl Launcher {
                 shepherd.hear();
                 self.lost_output |= shepherd.lost_output;
                 let _ = shepherd.lifeline.write(&[Lifeline::OVER]);
-                let _ = shepherd.lifeline.shutdown(std::net::Shutdown::Both);
+                // A task has an answer to that.
+                if shepherd.task.is_none() {
+                    let _ = shepherd.lifeline.shutdown(std::net::Shutdown::Both);
+                }
             }
         }
     }
@@ -748,6 +792,9 @@ impl Launcher {
     fn give_up(&mut self, status: i32, sentence: &str) {
         job_time::go_on();
         family::end_all(LEAVE);
+        if self.has_tasks() {
+            self.empty_tasks();
+        }
         self.take_pipes(job_time::now());
         let left = ft_sys::litter::Litter::of_job(Path::new(&self.spec.job_dir)).sweep(ft_sys::litter::End::Killed);
         if let Some(sentence) = left.sentence() {
@@ -878,6 +925,7 @@ impl Launcher {
             let sentence = self.overdue();
             self.output.say(&sentence);
             family::end_all(LEAVE);
+            self.shepherds.values().filter(|shepherd| shepherd.task.is_some()).for_each(Shepherd::kill);
             self.agent = None;
         }
         self.take_pipes(now);
@@ -909,8 +957,16 @@ impl Launcher {
         format!("ftrun: {who}: still there {} s after the job's end, and killed", LEAVE.as_secs())
     }
 
-    /// The last of the output, the last sentence, and the status.
+    /// The last of all that is said and done.
     fn leave(mut self) -> i32 {
+        let tasks = self.part.as_mut().and_then(|part| part.tasks.take());
+        let status = self.say_the_rest();
+        tasks.into_iter().for_each(|tasks| tasks.dismiss(status));
+        status
+    }
+
+    /// The last of the output, the last sentence, and the status.
+    fn say_the_rest(mut self) -> i32 {
         // Strays of shepherds that had to be killed at the end.
         let mut sweep = Sweep::default();
         let until = job_time::now() + LEAVE;

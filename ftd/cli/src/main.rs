@@ -9,6 +9,7 @@ mod front;
 mod held;
 mod helpers;
 mod hosts;
+mod in_step;
 mod job_dir;
 mod keepers;
 mod launcher;
@@ -24,6 +25,8 @@ mod program;
 mod signals;
 mod sink;
 mod stdin;
+mod step;
+mod tasks;
 mod variables;
 
 use ft_sys::standard::{self, Standard};
@@ -72,6 +75,10 @@ enum Refusal {
     Launch(#[from] LaunchError),
     #[error(transparent)]
     Proc(#[from] own_proc::ProcError),
+    #[error(transparent)]
+    Tasks(#[from] tasks::TasksError),
+    #[error(transparent)]
+    Step(#[from] step::StepError),
 }
 
 impl Refusal {
@@ -91,7 +98,9 @@ impl Refusal {
             | Refusal::Build(_)
             | Refusal::Limit(_)
             | Refusal::Launch(_)
-            | Refusal::Proc(_) => 1,
+            | Refusal::Proc(_)
+            | Refusal::Tasks(_)
+            | Refusal::Step(_) => 1,
         }
     }
 }
@@ -104,6 +113,20 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let is_part = std::env::args_os().nth(1).is_some_and(|word| word == ft_wire::part::PART);
+    if std::env::args_os().nth(1).is_some_and(|word| word == ft_wire::part::SWEEP) {
+        // What dead launchers have left goes when a place for another one is chosen. Nobody is there to hear why not.
+        return if job_dir::JobDir::choose().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if std::env::args_os().nth(1).is_some_and(|word| word == ft_wire::step::FRONT) {
+        return match front_of_step() {
+            Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
+            Err(refusal) => {
+                // Nobody may be there to read it.
+                let _ = writeln!(std::io::stderr(), "srun: error: {refusal}");
+                ExitCode::from(refusal.status())
+            }
+        };
+    }
     match front::divide() {
         Ok(Some(status)) => return status,
         Ok(None) => {}
@@ -154,6 +177,18 @@ fn launch() -> Result<i32, Refusal> {
     let (spec, held) = describe(&options, &helpers)?;
     let soft = limits::raise(options.ranks)?;
     Ok(Launcher::start(options, spec, helpers, held, soft, None)?.run())
+}
+
+/// Stands in srun's place: `ftrun --step OPTIONS -- SRUN WORDS…`.
+fn front_of_step() -> Result<i32, Refusal> {
+    let words: Vec<OsString> =
+        std::env::args_os().enumerate().filter(|(at, _)| *at != 1).map(|(_, word)| word).collect();
+    let options = match options::parse_step(words.clone())? {
+        Request::Run(options) => *options,
+        Request::Print(text) => return print(&text),
+    };
+    let own = words.into_iter().skip(1).take_while(|word| word != "--").collect();
+    Ok(step::Front::start(options, own)?.run()?)
 }
 
 fn print(text: &str) -> Result<i32, Refusal> {

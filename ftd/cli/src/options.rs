@@ -89,7 +89,7 @@ pub enum OptionError {
 /// What the user wants, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// `-n`: number of ranks, at least 1.
+    /// `-n`: number of ranks, at least 1; in a step of Slurm's 0 when it is not said.
     pub ranks: u32,
     /// `--ft`.
     pub mode: Mode,
@@ -410,6 +410,19 @@ pub fn check_log(text: Option<OsString>) -> Result<(), OptionError> {
 /// # Errors
 /// One sentence.
 pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, OptionError> {
+    read(words, false)
+}
+
+/// Reads the options of a step of Slurm's, where Slurm says how many ranks there may be, and on which nodes. [`Options::ranks`] is 0 where
+/// they do not.
+///
+/// # Errors
+/// One sentence.
+pub fn parse_step(words: impl IntoIterator<Item = OsString>) -> Result<Request, OptionError> {
+    read(words, true)
+}
+
+fn read(words: impl IntoIterator<Item = OsString>, in_step: bool) -> Result<Request, OptionError> {
     let typed: Vec<OsString> = words.into_iter().collect();
     let (words, marked) = like_mpirun(typed.iter().cloned());
     let parsed = command()
@@ -422,7 +435,7 @@ pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Request, Optio
             let misplaced = mpirun::misplaced(&arguments.command, &names_of_ftd(), arguments.ranks.is_none());
             match misplaced.filter(|_| !marked) {
                 Some(misplaced) => Err(misplaced.into()),
-                None => Ok(Request::Run(Box::new(check(arguments, &Blamed(&matches))?))),
+                None => Ok(Request::Run(Box::new(check(arguments, &Blamed(&matches), in_step)?))),
             }
         }
         Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
@@ -585,9 +598,12 @@ fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     }
 }
 
-fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionError> {
-    let ranks = arguments.ranks.ok_or(OptionError::NoRanks)?;
-    let ranks = positive("-n", &ranks, "a number of ranks from 1 on")?;
+fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Options, OptionError> {
+    let ranks = match arguments.ranks {
+        Some(ranks) => positive("-n", &ranks, "a number of ranks from 1 on")?,
+        None if in_step => 0,
+        None => return Err(OptionError::NoRanks),
+    };
     let mode = match arguments.mode.as_str() {
         "" => Mode::None,
         text => text.parse().map_err(|error| OptionError::Mode { option: blamed.name("mode"), error })?,
@@ -616,9 +632,10 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>) -> Result<Options, OptionErr
     refuse_unbuilt(blamed, &arguments.standby, arguments.degree, arguments.flush)?;
     let copy_rate = given(arguments.copy_rate).map_or(Ok(0), |text| rate(blamed.name("copy_rate"), text))?;
     let heartbeat = given(arguments.heartbeat).map(|text| heartbeat(blamed.name("heartbeat"), &text)).transpose()?;
-    let injections = injections(blamed.name("inject"), arguments.inject, ranks)?;
+    let known_ranks = if ranks == 0 { u32::MAX } else { ranks };
+    let injections = injections(blamed.name("inject"), arguments.inject, known_ranks)?;
     let hosts = nodes(arguments.hostfile, arguments.hosts)?;
-    let spares = spares(blamed, arguments.spares, hosts.is_some(), mode)?;
+    let spares = spares(blamed, arguments.spares, hosts.is_some() || in_step, mode)?;
     let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
     for parameter in arguments.mca.chunks_exact(2) {
         if parameter[0].is_empty() {

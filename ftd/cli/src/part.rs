@@ -4,17 +4,20 @@
 use crate::launcher::Launcher;
 use crate::options::{self, Request};
 use crate::output::Output;
+use crate::tasks::Tasks;
 use crate::{Refusal, describe, helpers, limits, own_proc, say};
 use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::image::RESOURCES;
 use ft_wire::cluster::Cluster;
 use ft_wire::part::{self, Begin, FromPart, Order, PART_FD, SILENT, ToPart};
 use ft_wire::{Role, Slot};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::resource::{getrlimit, setrlimit};
+use nix::sys::socket::{Shutdown, shutdown};
 use nix::sys::stat::{Mode, umask};
 use std::ffi::OsString;
 use std::io;
-use std::net::{IpAddr, Shutdown, TcpListener, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -26,41 +29,34 @@ const OTHERS: Duration = Duration::from_secs(300);
 /// A port that is free for TCP may be somebody's for UDP.
 const PORTS: usize = 64;
 
-/// The soft limits that go with a job, in the order of the messages.
-pub const LIMITS: [Resource; part::LIMITS] = [
-    Resource::RLIMIT_AS,
-    Resource::RLIMIT_CORE,
-    Resource::RLIMIT_CPU,
-    Resource::RLIMIT_DATA,
-    Resource::RLIMIT_FSIZE,
-    Resource::RLIMIT_MEMLOCK,
-    Resource::RLIMIT_NOFILE,
-    Resource::RLIMIT_NPROC,
-    Resource::RLIMIT_STACK,
-];
-
 /// What a launcher has that is only a part of one.
 #[derive(Debug)]
 pub struct Part {
     link: Channel,
-    writer: UnixStream,
+    writer: OwnedFd,
     open: bool,
     /// When something was heard of the launcher last, or nothing need have been.
     heard: Instant,
     begin: Begin,
     sockets: Option<(TcpListener, UdpSocket)>,
     cluster: Option<Box<Cluster>>,
+    /// Its shepherds, where they are tasks of Slurm's.
+    pub tasks: Option<Tasks>,
 }
 
 /// Why a part ends before it is one.
 #[derive(Debug, thiserror::Error)]
-enum PartError {
+pub enum PartError {
+    /// There is no link.
     #[error("{0} is for ftd alone, which starts ftrun so on the nodes of a job")]
     NotStarted(&'static str),
+    /// It broke.
     #[error("the link to ftd: {0}")]
     Link(#[from] ChannelError),
+    /// As above.
     #[error("the link to ftd: {0}")]
     Io(#[from] io::Error),
+    /// Something else came over it.
     #[error("ftd said something else than what a part begins with")]
     Unexpected,
 }
@@ -79,12 +75,19 @@ pub fn run() -> i32 {
 fn attempt() -> Result<i32, PartError> {
     let inherited = ft_sys::process::take_inherited_fd(PART_FD);
     let stream = UnixStream::from(inherited.map_err(|_| PartError::NotStarted(ft_wire::part::PART))?);
-    let mut writer = stream.try_clone()?;
     let mut link = Channel::from_stream(stream);
     link.exchange(Role::Launcher, DAEMON)?;
-    let (ToPart::Begin(begin), _) = link.receive(Some(DAEMON))? else { return Err(PartError::Unexpected) };
+    let begin = match link.receive(Some(DAEMON))?.0 {
+        ToPart::Begin(begin) => begin,
+        ToPart::BeginStep { begin, node } => {
+            // From here on the daemon has nothing to say.
+            drop(link);
+            return crate::in_step::run(begin, *node);
+        }
+        _ => return Err(PartError::Unexpected),
+    };
     let tell = |link: &mut Channel, word: FromPart| link.send(&word, &[]);
-    let (ready, sockets) = match prepare(&begin) {
+    let (ready, sockets) = match prepare(&begin, options::parse) {
         Ok(ready) => ready,
         Err(refusal) => {
             let (status, sentence) = (refusal.status(), refusal.to_string());
@@ -103,34 +106,52 @@ fn attempt() -> Result<i32, PartError> {
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
     spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);
-    let (writer_of_part, heard) = (writer.try_clone()?, Instant::now());
-    let part = Part { link, writer: writer_of_part, open: true, heard, begin: *begin, sockets, cluster };
+    let mut second = Channel::from_stream(link.try_clone()?);
+    let part = Part::new(link, begin, sockets, cluster, None)?;
     match Launcher::start(options, spec, helpers, held, soft, Some(part)) {
         Ok(launcher) => Ok(launcher.run()),
         Err(error) => {
-            let reason = Some(error.to_string());
-            let word = FromPart::Ended { status: 1, of_job: false, lost_output: false, reason };
-            let frame = ft_wire::encode(&word, 0).map_err(ChannelError::from)?;
-            io::Write::write_all(&mut writer, &frame)?;
+            fails(&mut second, error.to_string())?;
             Ok(1)
         }
     }
 }
 
-/// All that can be known before the others are asked.
-struct Ready {
-    options: options::Options,
-    spec: ft_wire::launcher::JobSpec,
-    helpers: helpers::Helpers,
-    held: crate::held::Held,
-    soft: limits::Soft,
+/// The last word of a part that could not begin.
+///
+/// # Errors
+/// Nobody hears it.
+pub fn fails(link: &mut Channel, reason: String) -> Result<(), ChannelError> {
+    link.send(&FromPart::Ended { status: 1, of_job: false, lost_output: false, reason: Some(reason) }, &[])
 }
 
-type Sockets = Option<(TcpListener, UdpSocket)>;
+/// All that can be known before the others are asked.
+pub struct Ready {
+    /// The command line.
+    pub options: options::Options,
+    /// The job, but for what the others say.
+    pub spec: ft_wire::launcher::JobSpec,
+    /// ftd's other programs.
+    pub helpers: helpers::Helpers,
+    /// The program and the working directory.
+    pub held: crate::held::Held,
+    /// The user's limits.
+    pub soft: limits::Soft,
+}
 
-fn prepare(begin: &Begin) -> Result<(Ready, Sockets), Refusal> {
+/// Where the agent will be reached.
+pub type Sockets = Option<(TcpListener, UdpSocket)>;
+
+/// How a command line is read.
+type Parse = fn(Vec<OsString>) -> Result<Request, options::OptionError>;
+
+/// Makes ready what is needed here.
+///
+/// # Errors
+/// One sentence.
+pub fn prepare(begin: &Begin, parse: Parse) -> Result<(Ready, Sockets), Refusal> {
     umask(Mode::from_bits_truncate(begin.umask));
-    for (resource, wanted) in LIMITS.into_iter().zip(&begin.limits) {
+    for (resource, wanted) in RESOURCES.into_iter().zip(&begin.limits) {
         if let Ok((_, hard)) = getrlimit(resource) {
             let _ = setrlimit(resource, (*wanted).min(hard), hard);
         }
@@ -141,11 +162,8 @@ fn prepare(begin: &Begin) -> Result<(Ready, Sockets), Refusal> {
         path: cwd.clone(),
         error,
     })?;
-    let Request::Run(options) =
-        options::parse(part::split(&begin.words).map(|word| OsString::from_vec(word.to_vec())))?
-    else {
-        return Err(Refusal::NoJob);
-    };
+    let words = part::split(&begin.words).map(|word| OsString::from_vec(word.to_vec()));
+    let Request::Run(options) = parse(words.collect())? else { return Err(Refusal::NoJob) };
     let options = *options;
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
@@ -158,9 +176,9 @@ fn prepare(begin: &Begin) -> Result<(Ready, Sockets), Refusal> {
     Ok((Ready { options, spec, helpers, held, soft }, sockets))
 }
 
-/// How many ranks' processes there may be here: on the only node of a job there are no others.
+/// How many ranks' processes there may be here: on the only node of a job there are no others, unless Slurm has said how many.
 fn own_slots(begin: &Begin, ranks: u32) -> u32 {
-    if begin.share.bind.is_some() { begin.share.slots } else { ranks }
+    if begin.share.bind.is_some() || ranks == 0 { begin.share.slots } else { ranks }
 }
 
 /// A port of that address that is free for TCP and for UDP.
@@ -178,6 +196,22 @@ fn bind(address: IpAddr) -> Result<(TcpListener, UdpSocket), Refusal> {
 }
 
 impl Part {
+    /// One that has heard that all are ready.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn new(
+        link: Channel,
+        begin: Box<Begin>,
+        sockets: Sockets,
+        cluster: Option<Box<Cluster>>,
+        tasks: Option<Tasks>,
+    ) -> io::Result<Part> {
+        let writer = link.try_clone()?;
+        let heard = Instant::now();
+        Ok(Part { link, writer, open: true, heard, begin: *begin, sockets, cluster, tasks })
+    }
+
     /// The job's name.
     pub fn job(&self) -> &str {
         &self.begin.share.job
@@ -198,7 +232,7 @@ impl Part {
 
     /// How many slots there are here, of a job of so many ranks.
     pub fn slots(&self, ranks: u32) -> u32 {
-        own_slots(&self.begin, ranks)
+        if self.tasks.is_some() { self.begin.share.slots } else { own_slots(&self.begin, ranks) }
     }
 
     /// The slot that follows this one.
@@ -224,15 +258,16 @@ impl Part {
     /// Nobody hears this part any more, and it hears nobody: what it says to one that stands still must not hold it up.
     pub fn hang_up(&mut self) {
         self.close();
-        let _ = self.writer.shutdown(Shutdown::Both);
+        let _ = shutdown(self.writer.as_raw_fd(), Shutdown::Both);
     }
 
-    /// Whether the launcher, or who is between it and this part, stands still. `in_time`: this process itself has run.
+    /// Whether the launcher, or who is between it and this part, stands still. `in_time`: this process itself has run. Between a step's front
+    /// and its parts there is nobody, and that one may be stopped as srun may be.
     pub fn is_silent(&mut self, now: Instant, in_time: bool) -> bool {
         if !in_time {
             self.heard = now;
         }
-        self.open && now.duration_since(self.heard) >= SILENT
+        self.open && self.tasks.is_none() && now.duration_since(self.heard) >= SILENT
     }
 
     /// What is asked for next, if anything is.

@@ -1,12 +1,13 @@
 //! The first moments of a part. The daemon starts this program once more, as root, and waits until that is loaded; it becomes the job's
 //! user, and `ftrun`. A user may stop what is the user's: so the daemon waits for nothing that is.
 
+use crate::home::Home;
 use ft_sys::account;
 use ft_sys::as_user::{Credentials, become_user, execute};
 use ft_sys::channel::Channel;
 use ft_sys::helper::Helper;
 use ft_wire::Role;
-use ft_wire::part::{FromPart, PART, PART_FD, ToPart};
+use ft_wire::part::{FromPart, PART_FD, ToPart};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -27,6 +28,8 @@ const DAEMON: Duration = Duration::from_secs(10);
 pub struct Birth {
     /// `ftrun`.
     pub program: PathBuf,
+    /// What `ftrun` is started for: [`PART`](ft_wire::part::PART), or to clean up behind one.
+    pub word: String,
     /// The job's name.
     pub job: String,
     /// The user's name.
@@ -37,23 +40,26 @@ pub struct Birth {
     pub nice: i32,
     /// The environment: `NAME=value`, each with a zero behind it.
     pub env: Vec<u8>,
+    /// The step of Slurm's in which it is to live.
+    pub home: Option<Home>,
 }
 
-/// Starts it, with this link. Returns its pid; the caller waits for it.
+/// Starts it, with this link; `task` is a process of the step in which it is to live. Returns its pid; the caller waits for it.
 ///
 /// # Errors
 /// What the system said.
-pub fn start(birth: &Birth, link: BorrowedFd<'_>) -> io::Result<i32> {
+pub fn start(birth: &Birth, link: BorrowedFd<'_>, task: Option<BorrowedFd<'_>>) -> io::Result<i32> {
     let mut memory = File::from(ft_sys::memory::create_memfd("ft-part", 0)?);
     // Not among the arguments, which everybody may read, and not in the environment, which loads libraries into what is root's still.
     memory.write_all(&ft_wire::encode(birth, 0).map_err(io::Error::other)?)?;
     memory.rewind()?;
-    let number = |fd: RawFd| fd.to_string().into();
+    let descriptors: Vec<BorrowedFd<'_>> = [link, memory.as_fd()].into_iter().chain(task).collect();
+    let numbers = descriptors.iter().map(|fd| fd.as_raw_fd().to_string().into());
     Helper {
         program: Path::new(OWN),
-        arguments: vec![COMMAND.into(), number(link.as_raw_fd()), number(memory.as_raw_fd())],
+        arguments: std::iter::once(COMMAND.into()).chain(numbers).collect(),
         environment: Vec::new(),
-        descriptors: &[link, memory.as_fd()],
+        descriptors: &descriptors,
         output: None,
         own_session: true,
     }
@@ -61,13 +67,14 @@ pub fn start(birth: &Birth, link: BorrowedFd<'_>) -> io::Result<i32> {
 }
 
 /// Is it: returns only where nothing comes of it, with the exit status.
-pub fn be(link: RawFd, memory: RawFd) -> u8 {
+pub fn be(link: RawFd, memory: RawFd, task: Option<RawFd>) -> u8 {
     let inherited = ft_sys::process::take_inherited_fd;
     let (Ok(link), Ok(memory)) = (inherited(link), inherited(memory)) else {
         ft_sys::log::say(format_args!("ftd: {COMMAND} is for ftd alone"));
         return 2;
     };
-    let Err(sentence) = attempt(&link, memory);
+    let task = task.and_then(|task| inherited(task).ok());
+    let Err(sentence) = attempt(&link, memory, task);
     // Who listens hears it as the part's.
     let mut channel = Channel::from_stream(UnixStream::from(link));
     let told = channel.exchange(Role::Launcher, DAEMON).and_then(|_| channel.receive::<ToPart>(Some(DAEMON)));
@@ -75,7 +82,7 @@ pub fn be(link: RawFd, memory: RawFd) -> u8 {
     1
 }
 
-fn attempt(link: &OwnedFd, memory: OwnedFd) -> Result<std::convert::Infallible, String> {
+fn attempt(link: &OwnedFd, memory: OwnedFd, task: Option<OwnedFd>) -> Result<std::convert::Infallible, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let mut frame = Vec::new();
     File::from(memory).read_to_end(&mut frame).map_err(failed("what ftd asks for cannot be read"))?;
@@ -86,7 +93,10 @@ fn attempt(link: &OwnedFd, memory: OwnedFd) -> Result<std::convert::Infallible, 
     {
         return Err(why);
     }
+    if let Some((home, task)) = birth.home.as_ref().zip(task) {
+        home.enter(task).map_err(failed("ftrun cannot be brought to where the step of Slurm's is"))?;
+    }
     become_user(birth.credentials.as_ref(), birth.nice).map_err(failed("ftrun cannot be the user's"))?;
-    let argv = ["ftrun", PART, &birth.job];
+    let argv = ["ftrun", &birth.word, &birth.job];
     execute(&birth.program, &argv, &birth.env, (link.as_fd(), PART_FD)).map_err(failed("ftrun cannot be started"))
 }

@@ -9,11 +9,12 @@ use crate::members::Parts;
 use crate::places::{Place, Places, Prepared, Refusal, address, prepare};
 use crate::relay::relay;
 use crate::state::State;
-use crate::{agents, link, parts, peers};
+use crate::{agents, link, parts, peers, steps};
 use ft_store::Etcd;
-use ft_wire::MESSAGES;
+use ft_sys::peer::Peer;
 use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
 use ft_wire::part::{FromJobs, Host, Image, MAX_IMAGE, MAX_LAUNCH, MOST_NODES, Request, Share, Start, ToJobs, ToPart};
+use ft_wire::{MESSAGES, step};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::PathBuf;
@@ -57,6 +58,7 @@ impl Jobs {
     pub async fn serve(&self, mut stream: UnixStream, uid: u32) -> Result<(), Broken> {
         let request = match within(FIRST, frames::receive(&mut stream, MAX_LAUNCH)).await? {
             ToJobs::Launch(request) => *request,
+            ToJobs::Step(request) => return self.serve_step(stream, *request).await,
             ToJobs::Tell { .. } | ToJobs::Ask => return Ok(()),
         };
         let begun = match check(&request) {
@@ -82,6 +84,20 @@ impl Jobs {
                 frames::send(&mut stream, &FromJobs::Refused { status, sentence }).await
             }
         }
+    }
+
+    /// Serves a task of a step of Slurm's.
+    async fn serve_step(&self, mut stream: UnixStream, request: step::Request) -> Result<(), Broken> {
+        let who = Peer::of(&stream)?;
+        let image = within(FIRST, frames::receive(&mut stream, MAX_IMAGE)).await?;
+        let word = match steps::begin(request, &image, who, &self.state).await {
+            Ok(job) => FromJobs::Begun { job, nodes: Vec::new() },
+            Err(Refusal { status, sentence }) => {
+                tracing::info!("a part of a step was refused: {sentence}");
+                FromJobs::Refused { status, sentence }
+            }
+        };
+        frames::send(&mut stream, &word).await
     }
 
     /// Has all parts made ready, and then started.

@@ -9,6 +9,7 @@ mod daemon;
 mod errand;
 mod etcd;
 mod frames;
+mod home;
 mod jobs;
 mod link;
 mod lock;
@@ -27,6 +28,7 @@ mod session;
 mod socket;
 mod state;
 mod status;
+mod steps;
 mod strangers;
 mod tls;
 mod told;
@@ -67,6 +69,8 @@ enum Command {
         link: i32,
         /// The descriptor of what is to be started.
         memory: i32,
+        /// The descriptor of a process of the step of Slurm's in which it is to live.
+        task: Option<i32>,
     },
     /// What the daemon starts for a connection of a job's.
     #[command(name = errand::COMMAND, hide = true)]
@@ -103,7 +107,7 @@ fn main() -> ExitCode {
             }
             Err(error) => fail(&error, ExitCode::FAILURE),
         },
-        Some(Command::StartPart { link, memory }) => ExitCode::from(birth::be(link, memory)),
+        Some(Command::StartPart { link, memory, task }) => ExitCode::from(birth::be(link, memory, task)),
         Some(Command::Serve { connection, memory, reports }) => {
             ExitCode::from(session::be([connection, memory, reports]))
         }

@@ -3,29 +3,49 @@
 use crate::agents;
 use crate::birth::{self, Birth};
 use crate::frames::{self, within};
+use crate::home::Home;
 use crate::state::State;
 use ft_sys::as_user::Credentials;
-use ft_wire::part::{Begin, Image, Start, ToPart};
-use ft_wire::{MESSAGES, Role};
+use ft_sys::wait::Status;
+use ft_wire::part::{Begin, Image, PART, SWEEP, Start, ToPart};
+use ft_wire::{MESSAGES, Role, step};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::ffi::CString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
 
 /// A part that has been started says soon that it is one, and who may have one there may be asked for elsewhere.
 const BORN: Duration = Duration::from_secs(20);
+/// What a part has left is removed within this time, or is left for the next one.
+const SWEPT: Duration = Duration::from_secs(30);
 /// The nice value of the lowest priority. The highest that a rank has is the ordinary one, whatever the user may have elsewhere.
 const LOWEST: i32 = 19;
+
+/// What is around the part of a step of Slurm's.
+pub struct Around {
+    /// What the step's front is to hear of the node.
+    pub node: Box<step::Node>,
+    /// Where the step lives.
+    pub home: Home,
+    /// The task that has asked.
+    pub task: Option<OwnedFd>,
+}
 
 /// Starts the part of a job on this node. Returns the link to it, on which its own words come next.
 ///
 /// # Errors
 /// One sentence.
-pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<UnixStream, String> {
+pub async fn start(
+    start: Start,
+    image: &Image,
+    state: &Arc<State>,
+    around: Option<Around>,
+) -> Result<UnixStream, String> {
     let config = state.config();
     if start.messages != MESSAGES {
         return Err(format!(
@@ -50,12 +70,19 @@ pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<Un
     let Start { share, from, uid, user, .. } = start;
     let job = share.job.clone();
     let nice = config.agent_nice();
-    let birth = Birth { program, job: job.clone(), user, credentials, nice, env: image.env.clone() };
-    let pid = birth::start(&birth, theirs.as_fd()).map_err(failed)?;
-    drop((theirs, birth));
+    let (node, home, task) = match around {
+        None => (None, None, None),
+        Some(Around { node, home, task }) => (Some(node), Some(home), task),
+    };
+    let (word, env) = (PART.to_string(), image.env.clone());
+    let birth = Birth { program, word, job: job.clone(), user, credentials, nice, env, home };
+    let pid = birth::start(&birth, theirs.as_fd(), task.as_ref().map(AsFd::as_fd)).map_err(failed)?;
+    drop((theirs, task));
     tracing::info!(job, pid, uid, from, "a job begins here");
     state.job_begins(&job, uid);
-    tokio::spawn(bury(pid, job, state.clone()));
+    // Slurm kills all of a step at once, and with it who would have cleaned up.
+    let sweeper = birth.home.is_some().then(|| Birth { word: SWEEP.into(), home: None, ..birth });
+    tokio::spawn(bury(pid, job, sweeper, state.clone()));
     let Image { words, cwd, umask, limits, nice, .. } = image;
     let begin = Begin {
         node: config.node().into(),
@@ -71,7 +98,12 @@ pub async fn start(start: Start, image: &Image, state: &Arc<State>) -> Result<Un
     let begin = async {
         frames::greet(&mut link).await?;
         frames::greeted(&mut link, Role::Launcher).await?;
-        frames::send(&mut link, &ToPart::Begin(Box::new(begin))).await
+        let begin = Box::new(begin);
+        let first = match node {
+            None => ToPart::Begin(begin),
+            Some(node) => ToPart::BeginStep { begin, node },
+        };
+        frames::send(&mut link, &first).await
     };
     match within(BORN, begin).await {
         Ok(()) => Ok(link),
@@ -134,20 +166,37 @@ pub async fn name_of(uid: u32) -> Result<String, String> {
 }
 
 /// Waits for a part's end.
-async fn bury(pid: i32, job: String, state: Arc<State>) {
+async fn bury(pid: i32, job: String, sweeper: Option<Birth>, state: Arc<State>) {
     let Ok(mut ends) = signal(SignalKind::child()) else { return };
-    let status = loop {
-        match ft_sys::wait::look_for(pid) {
-            Ok(None) => drop(ends.recv().await),
-            Ok(status) => break status,
-            Err(_) => break None,
-        }
-    };
+    let status = ended(pid, &mut ends).await;
     let how = match status.map(|status| (status.code(), status.signal())) {
         Some((Some(code), _)) => format!("status {code}"),
         Some((_, Some(signal))) => format!("signal {signal}"),
         _ => "unknown".into(),
     };
     tracing::info!(job, pid, how, "a job has ended here");
+    if let Some(sweeper) = sweeper.filter(|_| status.is_none_or(|status| status.as_raw() != 0)) {
+        sweep(&sweeper, &mut ends).await;
+    }
     state.job_ended(&job);
+}
+
+async fn ended(pid: i32, ends: &mut Signal) -> Option<Status> {
+    loop {
+        match ft_sys::wait::look_for(pid) {
+            Ok(None) => drop(ends.recv().await),
+            Ok(status) => return status,
+            Err(_) => return None,
+        }
+    }
+}
+
+/// Removes what a part has left that was killed.
+async fn sweep(sweeper: &Birth, ends: &mut Signal) {
+    let started =
+        std::os::unix::net::UnixStream::pair().and_then(|(_mine, theirs)| birth::start(sweeper, theirs.as_fd(), None));
+    match started {
+        Ok(pid) => drop(timeout(SWEPT, ended(pid, ends)).await),
+        Err(error) => tracing::warn!(%error, job = sweeper.job, "what a job has left could not be removed"),
+    }
 }

@@ -159,7 +159,7 @@ async fn first_words(stream: &mut Box<dyn Stream>) -> Result<(Start, Image), Bro
 /// Starts the part; from then on the two ends speak with each other.
 async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<State>) {
     let (job, from, window) = (start.share.job.clone(), start.from.clone(), start.window);
-    let ended = match parts::start(start, &image, state).await {
+    let ended = match parts::start(start, &image, state, None).await {
         Ok(part) => {
             drop(image);
             link::carry(stream, part, window, Pulse::Answers).await

@@ -102,7 +102,7 @@ pub async fn prepare(
     let config = state.config();
     let node = start.to.clone();
     let mut stream: Box<dyn Stream> = if node == config.node() {
-        Box::new(parts::start(start, image.whole(), &state).await?)
+        Box::new(parts::start(start, image.whole(), &state, None).await?)
     } else {
         let told = [&record.store, &record.mpi];
         let addresses: Vec<SocketAddr> = told.into_iter().filter_map(|address| address.parse().ok()).collect();

@@ -11,6 +11,7 @@ mod options;
 mod output;
 mod slot;
 mod start_error;
+mod task;
 
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::job_dir::{self, Proven};
@@ -27,6 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
+use task::Task;
 
 /// How long the agent may take over the rest of its greeting once it has begun.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
@@ -45,15 +47,22 @@ static BUILD: fn() = ft_sys::build::keep;
 
 fn main() -> ExitCode {
     ft_sys::process::die_of_faults();
-    let options = match Options::parse(std::env::args_os().skip(1)) {
-        Ok(options) => options,
+    if let Some(program) = std::env::var_os(ft_wire::step::PROGRAM) {
+        let Ok((options, task)) = task::join(program, std::env::args_os().skip(1)) else { return ExitCode::FAILURE };
+        return tended(tend(options, Some(task)));
+    }
+    match Options::parse(std::env::args_os().skip(1)) {
+        Ok(options) => tended(tend(options, None)),
         Err(sentence) => {
             ft_sys::log::say(format_args!("ftd: ft-shepherd: {sentence}"));
-            return ExitCode::from(2);
+            ExitCode::from(2)
         }
-    };
-    match tend(options) {
-        Ok(()) => ExitCode::SUCCESS,
+    }
+}
+
+fn tended(tended: std::io::Result<u8>) -> ExitCode {
+    match tended {
+        Ok(status) => ExitCode::from(status),
         Err(error) => {
             ft_sys::log::say(format_args!("ftd: ft-shepherd: {error}"));
             ExitCode::FAILURE
@@ -61,7 +70,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn tend(mut options: Options) -> std::io::Result<()> {
+/// Returns the exit status.
+fn tend(mut options: Options, task: Option<Task>) -> std::io::Result<u8> {
     ft_sys::process::set_subreaper()?;
     ft_sys::gate::reach("shepherd.born", Some(options.slot));
     ft_sys::process::survive_file_size_limit();
@@ -73,7 +83,7 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     children.thread_block()?;
     let deaths = SignalFd::with_flags(&children, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
     let mut shepherd = Shepherd {
-        slot: Slot::new(&mut options),
+        slot: Slot::new(&mut options, task),
         lifeline: options.lifeline,
         deaths,
         agent: None,
@@ -87,7 +97,7 @@ fn tend(mut options: Options) -> std::io::Result<()> {
         }
         if shepherd.turn()? == Turn::Exit {
             std::mem::forget(shepherd);
-            return Ok(());
+            return Ok(0);
         }
     }
     ft_sys::gate::reach("shepherd.leaves", Some(options.slot));
@@ -98,9 +108,10 @@ fn tend(mut options: Options) -> std::io::Result<()> {
     if let Some(mut litter) = litter {
         clean_up_after_launcher(&mut shepherd, &options.job_dir, &mut litter);
     }
+    let status = shepherd.farewell();
     // The exit gives the arenas back. Who looks at this process then sees one that has ended, and not one that hangs.
     std::mem::forget(shepherd);
-    Ok(())
+    Ok(status)
 }
 
 /// All shepherds do this at the same time, and the agent, which may still be making files.
@@ -138,8 +149,29 @@ struct Shepherd {
 }
 
 impl Shepherd {
-    /// Reads what the launcher wrote; its end of file is the launcher's death, or the job's end.
+    /// Reads what the launcher wrote; its end of file is the launcher's death, or the job's end. A task of Slurm's that is told of that end
+    /// has something to say before it, and one whose slurmstepd is gone belongs to nobody.
     fn launcher_lives(&mut self) -> bool {
+        self.reads_on() && self.slot.task().is_none_or(|task| !self.over && !task.is_orphan())
+    }
+
+    /// Tells the part that nothing is left here, and waits for the exit status, which is the job's: when the last of a step's tasks has ended
+    /// Slurm kills what there is beside them. What is gone has nothing to say.
+    fn farewell(&mut self) -> u8 {
+        if self.slot.task().is_none() {
+            return 0;
+        }
+        let _ = self.lifeline.set_nonblocking(false);
+        let mut status = [1];
+        if self.over && self.lifeline.write_all(&[Lifeline::EMPTY]).is_ok() {
+            // What was asked before that is no status.
+            let _ = self.lifeline.read_exact(&mut status);
+        }
+        status[0]
+    }
+
+    /// See [`launcher_lives`](Self::launcher_lives).
+    fn reads_on(&mut self) -> bool {
         let mut bytes = [0; 64];
         loop {
             match self.lifeline.read(&mut bytes) {
@@ -236,6 +268,7 @@ impl Shepherd {
         if let Some(pipe) = self.slot.feeding() {
             waited.push(PollFd::new(pipe, PollFlags::POLLOUT));
         }
+        waited.extend(self.slot.task().into_iter().flat_map(Task::waited).map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         waited.extend(self.slot.watched().map(|pipe| PollFd::new(pipe, PollFlags::empty())));
         let tries = (self.slot.waits_for_program() || self.slot.is_undecided()) && !job_time::is_stopped();
         let tried = if tries { TRY_AGAIN } else { Duration::MAX };
@@ -256,10 +289,10 @@ impl Shepherd {
         self.slot.stop_without_lease();
         self.slot.go_on_undecided();
         self.slot.feed();
-        let mut reports = Vec::new();
+        let mut reports = self.slot.signalled(&self.lifeline);
         if died {
             let _ = self.deaths.read_signal();
-            reports = self.slot.reap();
+            reports.extend(self.slot.reap());
         }
         let (exit, mut agent_gone) = if said { self.obey(&mut reports) } else { (false, false) };
         self.slot.stop_without_lease();

@@ -6,6 +6,7 @@ use crate::leaving::{Leaving, Left};
 use crate::options::{Options, Stdin};
 use crate::output::Output;
 use crate::start_error::StartError;
+use crate::task::Task;
 use ft_sys::cgroup::Group;
 use ft_sys::filters;
 use ft_sys::individual;
@@ -22,6 +23,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -129,6 +131,8 @@ pub struct Slot {
     notes: Notes,
     groups: Groups,
     kills: Kills,
+    /// What there is if this process is a task of Slurm's.
+    task: Option<Task>,
 }
 
 /// The slot's cgroups, where they can be had: one at a time.
@@ -160,7 +164,7 @@ impl Groups {
 
 impl Slot {
     /// An empty slot. Takes the standard input out of the options, what the launcher opened, and the way to it.
-    pub fn new(options: &mut Options) -> Slot {
+    pub fn new(options: &mut Options, task: Option<Task>) -> Slot {
         let stdin = match &options.stdin {
             Stdin::Null => Stdin::Null,
             Stdin::File(fd, offset) => fd.try_clone().map_or(Stdin::Null, |fd| Stdin::File(fd, *offset)),
@@ -191,7 +195,22 @@ impl Slot {
             notes: Notes::new(&options.job_dir, options.slot),
             groups: Groups::default(),
             kills: Kills::default(),
+            task,
         }
+    }
+
+    /// What there is if this process is a task of Slurm's.
+    pub fn task(&self) -> Option<&Task> {
+        self.task.as_ref()
+    }
+
+    /// Gives the rank what Slurm has sent this task for it.
+    pub fn signalled(&mut self, part: &UnixStream) -> Vec<ToAgent> {
+        let mut reports = Vec::new();
+        while let Some(signal) = self.task.as_ref().and_then(|task| task.next_signal(part)) {
+            reports.extend(self.signal(signal));
+        }
+        reports
     }
 
     /// Its number.
@@ -457,7 +476,8 @@ impl Slot {
         let opened = self.output.open(start.world, start.rank);
         let (output, live) =
             opened.map_err(|error| StartError::of_system("cannot open a pipe for its output".into(), &error))?;
-        let env: Vec<_> = start.env.iter().cloned().chain(live).collect();
+        let env = self.task.as_ref().map_or_else(|| start.env.clone(), |task| task.environment(&start.env));
+        let env: Vec<_> = env.into_iter().chain(live).collect();
         let group = self.groups.current(self.number).and_then(Group::descriptor);
         let mut notes = Vec::new();
         let mut by = |way| match way {

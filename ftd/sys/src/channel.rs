@@ -1,4 +1,4 @@
-//! Unix stream sockets that carry [`ft_wire`] frames and descriptors.
+//! Stream sockets that carry [`ft_wire`] frames and, those of unix, descriptors.
 //!
 //! [`Channel`] blocks, for the small programs in and above a rank. [`recv_with_fds`] and [`send_with_fds`] are the system
 //! calls below it, for those that wait by other means.
@@ -8,7 +8,7 @@ use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role, decode, enc
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
@@ -52,7 +52,7 @@ pub enum ChannelError {
 /// A connection that blocks.
 #[derive(Debug)]
 pub struct Channel {
-    stream: UnixStream,
+    stream: OwnedFd,
     frames: FrameBuffer,
     fds: VecDeque<OwnedFd>,
     /// A message was sent in part: what followed it would be taken for the rest of it.
@@ -73,9 +73,9 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Takes a connected stream, an inherited socket pair for example. Nothing is sent yet.
-    pub fn from_stream(stream: UnixStream) -> Channel {
-        Channel { stream, frames: FrameBuffer::default(), fds: VecDeque::new(), cut: false }
+    /// Takes a connected stream, an inherited socket pair for example, or one of TCP, with which no descriptors travel. Nothing is sent yet.
+    pub fn from_stream(stream: impl Into<OwnedFd>) -> Channel {
+        Channel { stream: stream.into(), frames: FrameBuffer::default(), fds: VecDeque::new(), cut: false }
     }
 
     /// Sends this side's preamble and reads the peer's.
@@ -157,6 +157,19 @@ impl Channel {
         }
     }
 
+    /// Another descriptor of the connection, to write to.
+    ///
+    /// # Errors
+    /// When no descriptor is left.
+    pub fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.stream.try_clone()
+    }
+
+    /// From now on takes messages of at most so many bytes.
+    pub fn limit(&mut self, most: usize) {
+        self.frames.limit(most);
+    }
+
     fn buffered<M: DeserializeOwned>(&mut self) -> Result<Option<(M, Vec<OwnedFd>)>, ChannelError> {
         let Some((body, count)) = self.frames.next_frame()? else { return Ok(None) };
         let count = usize::from(count);
@@ -213,7 +226,7 @@ impl Channel {
         if written.is_err() {
             self.cut = true;
             // A peer that reads again finds the end behind what it was sent.
-            let _ = self.stream.shutdown(std::net::Shutdown::Write);
+            let _ = shutdown(&self.stream, Shutdown::Write);
         }
         written
     }

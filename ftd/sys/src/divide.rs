@@ -72,6 +72,11 @@ pub fn fate(child: i32) -> Option<Fate> {
     }
 }
 
+/// Waits for a child that has been killed.
+pub fn bury(child: i32) {
+    crate::wait::wait_for(child);
+}
+
 /// Whether a signal that is blocked has come, and has not been read.
 pub fn is_pending(signal: i32) -> bool {
     // SAFETY: a set of signals is plain numbers, of which the kernel writes all; and it is only read.

@@ -19,6 +19,7 @@ pub mod filters;
 pub mod gate;
 pub mod helper;
 pub mod identity;
+pub mod image;
 pub mod individual;
 pub mod job_dir;
 pub mod job_time;
@@ -26,6 +27,8 @@ pub mod lease;
 pub mod litter;
 pub mod log;
 pub mod made;
+#[cfg(feature = "meeting")]
+pub mod meeting;
 pub mod memory;
 pub mod notes;
 pub mod oom;

@@ -15,6 +15,7 @@
 //! | control | programs of the node, to its daemon `ftd` | [`control`] |
 //! | ship | `ft-ship` (inherited socket pair) | [`ship`] |
 //! | part | `ftrun`, to the daemons, to the launcher's parts on the job's nodes | [`part`] |
+//! | step | a part, to the front in srun's place; a task, to its node's part | [`step`] |
 //!
 //! What the launcher says of other nodes is in [`cluster`]; what agents tell each other of a world, over connections of ft-peer, in
 //! [`between`] and [`copies`].
@@ -35,6 +36,7 @@ pub mod pmix;
 pub mod rank;
 pub mod shepherd;
 pub mod ship;
+pub mod step;
 
 pub use frame::{
     FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode,
@@ -60,6 +62,7 @@ pub const MESSAGES: u32 = {
         include_str!("rank.rs"),
         include_str!("shepherd.rs"),
         include_str!("ship.rs"),
+        include_str!("step.rs"),
     ];
     // FNV-1a.
     let (mut hash, mut at) = (0x811c_9dc5u32, 0);

@@ -2,7 +2,7 @@
 //! back. The daemons start the parts and pass on what both ends say.
 
 use crate::cluster::{Cluster, ClusterNode};
-use crate::{Epoch, Rank, Slot, Version, World, path};
+use crate::{Epoch, Rank, Slot, Version, World, path, step};
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -18,6 +18,8 @@ pub const MAX_SAID: usize = 1 << 20;
 pub const PART_FD: i32 = 3;
 /// The first word of a part's command line.
 pub const PART: &str = "--part";
+/// The first word of what cleans up behind a part that was killed with all of its job.
+pub const SWEEP: &str = "--sweep";
 /// So many nodes a job may have.
 pub const MOST_NODES: usize = 4096;
 /// How many soft limits go with a job.
@@ -100,6 +102,9 @@ pub enum ToJobs {
     },
     /// Is it there? Answered at once by [`FromJobs::Here`].
     Ask,
+    /// A task's first message, before its [`Image`]: start this node's part of a step of Slurm's. Answered by [`FromJobs::Begun`], with
+    /// nothing behind it.
+    Step(Box<step::Request>),
 }
 
 /// Daemon → launcher.
@@ -237,6 +242,13 @@ pub enum ToPart {
     },
     /// What the launcher says.
     Order(Order),
+    /// First message for the part of a step of Slurm's: what to make ready. Whatever else it has to be told the step's front tells it.
+    BeginStep {
+        /// The share is this node's of the step.
+        begin: Box<Begin>,
+        /// What the front is to hear of the node.
+        node: Box<step::Node>,
+    },
 }
 
 /// Launcher → part.
@@ -258,6 +270,8 @@ pub enum Order {
     Joins(Box<ClusterNode>),
     /// Nothing: whoever is between the launcher and the part is there. Said every [`PULSE`].
     Pulse,
+    /// Is it there? Answered at once by [`FromPart::Here`].
+    Ask,
 }
 
 /// Part → launcher; the first word is for the daemon that asked.
@@ -341,6 +355,8 @@ pub enum FromPart {
         /// Why, when it is not a clean end.
         reason: Option<String>,
     },
+    /// Answer to [`Order::Ask`].
+    Here,
 }
 
 #[cfg(test)]

@@ -22,6 +22,11 @@ impl Lifeline {
     pub const DIALS: u8 = 4;
     /// What the shepherd says there when it has ended filters that may have had something to print: output is lost.
     pub const LOST: u8 = 5;
+    /// What a shepherd that is a task of Slurm's says there when it has heard [`OVER`](Self::OVER) and nothing is left below it. It then
+    /// waits for its exit status, which is the next byte, and for the end of file.
+    pub const EMPTY: u8 = 6;
+    /// What a shepherd that is a task of Slurm's says there, with the number added, of a signal that ends the job.
+    pub const SIGNAL: u8 = 128;
 }
 
 /// Shepherd → launcher, over a socket of its own and before the process runs: two descriptors come with it, the reading

@@ -132,7 +132,10 @@ impl Launcher {
             ));
         }
         self.output.say(&format!("ftrun: {who} (process {pid}) does not answer: it is ended and replaced"));
-        ft_sys::process::kill(pid, nix::libc::SIGKILL);
+        match who {
+            Who::Shepherd(slot) => self.shepherds.get(&slot).into_iter().for_each(super::Shepherd::kill),
+            Who::Agent => ft_sys::process::kill(pid, nix::libc::SIGKILL),
+        }
         match who {
             Who::Agent => {
                 self.mute_agents += 1;

@@ -54,6 +54,7 @@ impl Launcher {
             Order::Cancel(signal) if self.ending.is_none() => self.cancel(signal, job_time::now()),
             Order::Kill(sentence) if self.ending.is_none() => self.give_up(1, &sentence),
             Order::Cancel(_) | Order::Kill(_) => {}
+            Order::Ask => self.output.send(&FromPart::Here),
             Order::Joins(node) => {
                 // The next agent hears of it with the job.
                 self.spec.cluster.iter_mut().for_each(|cluster| cluster.nodes.push((*node).clone()));

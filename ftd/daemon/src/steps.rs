@@ -1,0 +1,55 @@
+//! Steps of Slurm's: a node's first task asks for the node's part, which is started in the step's control groups. Which step it is the
+//! kernel says. From then on the part and the step's front have nothing to do with this daemon but for the store.
+
+use crate::node::Record;
+use crate::parts::{self, Around};
+use crate::places::{Refusal, address};
+use crate::state::State;
+use crate::{agents, home, link};
+use ft_sys::peer::Peer;
+use ft_wire::MESSAGES;
+use ft_wire::part::{Image, Share, Start};
+use ft_wire::step::{Node, Request};
+use std::sync::Arc;
+
+/// The longest word of a job's name.
+const WORD: usize = 32;
+
+/// Starts the part; the job's name.
+///
+/// # Errors
+/// One sentence.
+pub async fn begin(request: Request, image: &Image, who: Peer, state: &Arc<State>) -> Result<String, Refusal> {
+    let config = state.config();
+    let name = config.node().to_string();
+    let refuse = |what: String| Refusal::from(format!("node {name}: {what}"));
+    let Request { messages, word, layout } = request;
+    if messages != MESSAGES {
+        return Err(refuse(
+            "its ftd is of another build than what srun has started there: install all of ftd again".into(),
+        ));
+    }
+    if word.is_empty() || word.len() > WORD || !word.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return Err(refuse("what asks for a part of a step is none of its tasks".into()));
+    }
+    let (id, home) = home::of(who.pid, who.held.as_ref()).map_err(|error| refuse(error.to_string()))?;
+    let job = format!("slurm-{}-{}-{word}", id.job, id.step);
+    let bind = if layout.nodes > 1 { Some(address(&name, &Record::of(&config, ""))?.ip()) } else { None };
+    let user = parts::name_of(who.uid).await.map_err(refuse)?;
+    let share = Share { job: job.clone(), me: layout.node, slots: layout.tasks, bind };
+    let (from, to, uid) = (name.clone(), name.clone(), who.uid);
+    let start = Start { messages, from, to, uid, user, window: link::window(1), share };
+    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let node = Node {
+        step: id,
+        layout,
+        domain: config.label().into(),
+        lease: format!("{}/nodes/{name}", config.prefix()),
+        prefix: agents::keys_of(&config, &job),
+        heartbeat_ms: ms(config.heartbeat().1),
+        path_ms: ms(config.path_timeout()),
+    };
+    let around = Around { node: Box::new(node), home, task: who.held.map(|held| held.into_descriptor()) };
+    parts::start(start, image, state, Some(around)).await?;
+    Ok(job)
+}

@@ -1,0 +1,236 @@
+"""`srun --ft=reinit` on a real Slurm cluster, with the daemon on each node and etcd: what `ftrun --hosts` promises, as steps of Slurm's."""
+
+import contextlib
+import signal
+
+from harness import etcd, proc
+from harness.cluster import Cluster
+from harness.job import check
+from harness.registry import scenario
+from harness.slurm import LOGIN, Slurm
+
+from .copies import COPIES, kept, wait_kept
+from .hosts import INSECURE, ONE_CARD
+from .nodes import NodeDaemon, key_of
+from .processes import eventually
+
+
+class Steps:
+    """Nodes with Slurm, the plugin and ftd, and a machine where users log in, which has no ftd."""
+
+    def __init__(self, context, size, jobs="", without=()):
+        """`without`: numbers of nodes where no ftd runs."""
+        self.context, self.jobs, self.without = context, jobs, without
+        self.cluster = Cluster(context, size, extra=[LOGIN, etcd.NAMES[0]])
+        self.slurm = None
+
+    def __enter__(self):
+        self.cluster.__enter__()
+        try:
+            self.nodes = self.cluster.nodes
+            self.store = etcd.Etcd(self.cluster)
+            self.daemons = {node.number: self.daemon(node).start() for node in self.nodes if node.number not in self.without}
+            self.slurm = Slurm(self.cluster, plugins=[f"required {self.context.prefix}/libexec/ftd/ft_slurm.so"])
+            for number in self.daemons:
+                eventually(lambda: key_of(self.store, self.nodes[number].name), f"node{number}'s key", 20)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def daemon(self, node):
+        more = f'store = "{node.address("store")}:9728"\n{INSECURE}{self.jobs}'
+        return NodeDaemon(node, self.store, lease="10s", more=more)
+
+    def __exit__(self, *_):
+        self.cluster.close()
+        if self.slurm:
+            self.slurm.close()
+
+    def srun(self, *words, mpi=None, **more):
+        """Starts `srun --ft=reinit` where users log in."""
+        return self.slurm.job("srun", "--ft=reinit", *words, mpi=mpi, **more)
+
+    def reference(self, mpi, size, program, *words):
+        return self.context.reference(mpi, size, program, *words, on=self.nodes[0])
+
+    def of_job(self, node):
+        """Processes of the user's on a node, by name."""
+        return [proc.name(pid) for pid in node.pids() if proc.alive(pid) and proc.uid(pid) == self.cluster.user.pw_uid]
+
+    def empty(self, *without, patience=15.0):
+        """Waits until nothing of a job is on the nodes but these, nor in their memory, nor in Slurm's queue."""
+        nodes = [node for node in self.nodes if node not in without]
+        left = lambda: [found for node in nodes for found in self.of_job(node) + node.run("/bin/ls", "/dev/shm")[1].split()]
+        with contextlib.suppress(Exception):
+            eventually(lambda: not left(), "the nodes without the job", patience)
+        check(not left(), f"there is still {left()}")
+        # Slurm itself may wait for a node that is gone.
+        running = lambda: [state for state in self.slurm.run("squeue", "-h", "-o", "%T")[1].split() if state != "COMPLETING" or not without]
+        eventually(lambda: not running(), "an empty queue", patience)
+
+
+MPIS = [{"mpi": "mpich5"}, {"mpi": "openmpi4"}, {"mpi": "openmpi5"}]
+
+
+@scenario("slurm-reinit-one", cluster=True, timeout=120, each=MPIS)
+def one_node(context, mpi):
+    """An MPI program in a step of one node computes what it does under its own launcher, and its output, its error and its status are srun's;
+    when a rank is killed the job goes on with its state, the block is on srun's standard error once, and the result is the same."""
+    mpi = context.mpi(mpi)
+    with Steps(context, 1) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 2, program)
+        job = steps.srun("-n2", program, mpi=mpi)
+        job.expect(0, reference)
+        check(job.err == "" and job.restored == [], job.err)
+        steps.empty()
+        job = steps.srun("-n2", program, mpi=mpi, gates=["app.compute:1"])
+        job.on = steps.nodes[0]
+        job.kill(job.at_gate("app.compute", 1))
+        job.expect(0, reference)
+        check(job.restored == [5] and job.err.count("ftd: recovery, epoch") == 1, f"restored {job.restored}: {job.err}")
+        steps.empty()
+
+
+@scenario("slurm-reinit-nodes", cluster=True, timeout=120, each=MPIS)
+def over_nodes(context, mpi):
+    """The same over two nodes, with the rank killed on the second one; each rank has the numbers of its own in Slurm's variables, and what
+    the step has for itself alone no rank sees."""
+    mpi = context.mpi(mpi)
+    with Steps(context, 2) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        job = steps.srun("-N2", "--ntasks-per-node=2", program, mpi=mpi, gates=["app.compute:3"])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        check(victim in steps.nodes[1].pids(), "the rank is not on the node")
+        there = proc.environ(victim)
+        expected = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "SLURM_NODEID": "1", "FT_RANK": "3"}
+        check({name: there.get(name) for name in expected} == expected, f"{there}")
+        check(not [name for name in there if name.startswith(("FT_STEP", "SLURM_FT_STEP"))], f"{there}")
+        job.kill(victim)
+        job.expect(0, reference)
+        check(job.restored == [5] and job.err.count("ftd: recovery, epoch") == 1, f"restored {job.restored}: {job.err}")
+        steps.empty()
+
+
+@scenario("slurm-reinit-node-dies", cluster=True, timeout=120, each=[{"how": "crash"}, {"how": "power_off"}])
+def node_dies(context, how):
+    """A node of a step dies, by crash or without a word, and its ranks go on in the tasks of the spare node, from their partners' copies: the
+    result is the undisturbed one. srun is over within two seconds of the application's end, and the allocation with it, though Slurm waits for
+    the dead node."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 3) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        job = steps.srun("-N3", "--ntasks-per-node=2", program, mpi=mpi, env={**ONE_CARD, "FT_SPARES": 1}, gates=["app.compute:3", *kept(5)])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        check(victim in steps.nodes[1].pids(), "the rank is not on the node")
+        check(proc.environ(victim)["SLURM_NTASKS"] == "4", "the rank is told of the spare node's tasks")
+        wait_kept(job)
+        getattr(steps.nodes[1], how)()
+        job.expect(0, reference)
+        check(job.restored == [5] and "node node1 was silent for the heartbeat time-out" in job.err, job.err)
+        check(COPIES in job.err and job.output.starts == [None, 5], f"{job.output.starts}: {job.err}")
+        steps.empty(steps.nodes[1])
+
+
+@scenario("slurm-reinit-stepd", cluster=True, timeout=120)
+def stepd_dies(context):
+    """A slurmstepd that is killed is a lost node for that job: nothing of the step stays there, also what had left its rank's session, and the job
+    goes on elsewhere and ends with its own status, for which srun alone would wait for ever."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 3) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        wrapper = ["/bin/sh", "-c", 'setsid sleep 600 < /dev/null > /dev/null 2>&1 & exec "$0"', program]
+        job = steps.srun("-N3", "--ntasks-per-node=2", *wrapper, mpi=mpi, env={**ONE_CARD, "FT_SPARES": 1}, gates=["app.compute:3", *kept(5)])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        check(victim in steps.nodes[1].pids(), "the rank is not on the node")
+        check(proc.environ(victim)["SLURM_NTASKS"] == "4", "the rank is told of the spare node's tasks")
+        wait_kept(job)
+        for pid in steps.nodes[1].named("slurmstepd"):
+            job.kill(pid)
+        job.expect(0, reference)
+        check(job.output.starts == [None, 5] and job.restored == [5], f"{job.output.starts}: {job.err}")
+        steps.empty()
+
+
+READS = """[ $SLURM_PROCID = 0 ] && cat
+echo ready; until [ -e go ]; do sleep 0.02; done"""
+
+
+@scenario("slurm-reinit-stdin", cluster=True, timeout=90)
+def stdin(context):
+    """Standard input is rank 0's, whole in each world, and who does not read it holds up nobody."""
+    with Steps(context, 2) as steps:
+        text = "".join(f"line {number}\n" for number in range(30000))
+        (context.work / "input").write_text(text)
+        with open(context.work / "input", "rb") as file:
+            job = steps.srun("-N2", "--ntasks-per-node=1", "/bin/sh", "-c", READS, stdin=file)
+        said = lambda worlds: job.output.text.count("ready\n") == 2 * worlds and job.output.text.count("line 29999\n") == worlds
+        eventually(lambda: said(1), "the ranks", 30)
+        (victim,) = [pid for pid in steps.nodes[1].named("sh") if "FT_RANK" in proc.environ(pid)]
+        job.kill(victim)
+        eventually(lambda: said(2), "the ranks of the next world", 30)
+        (context.work / "go").touch()
+        job.expect(0)
+        check(job.output.text.replace("ready\n", "") == 2 * text, "the input is another one")
+        steps.empty()
+
+
+TRAPS = """trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM
+echo ready; while :; do sleep 0.02; done"""
+
+
+@scenario("slurm-reinit-signals", cluster=True, timeout=90)
+def signals(context):
+    """What srun passes on reaches the ranks, and what scancel sends as well: they have the time that they need to end by themselves."""
+    with Steps(context, 2) as steps:
+        job = steps.srun("-N2", "--ntasks-per-node=1", "/bin/sh", "-c", TRAPS)
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        job.interrupt(signal.SIGUSR1)
+        eventually(lambda: job.output.text.count("usr1\n") == 2, "the signal", 20)
+        (number,) = steps.slurm.run("squeue", "-h", "-o", "%A")[1].split()
+        status, _, err = steps.slurm.run("scancel", number)
+        check(status == 0, err)
+        ended = job.wait(20)
+        check(ended == 5 and job.output.text.count("term\n") == 2, f"{ended}: {job.output.text}{job.err}")
+        check("recovery" not in job.err and job.err.count("the job was cancelled by SIGTERM") == 1, job.err)
+        steps.empty()
+
+
+@scenario("slurm-reinit-no-ftd", cluster=True, timeout=90)
+def no_ftd(context):
+    """Where no ftd runs on a node of the step srun ends with one sentence that says so, and no rank has run."""
+    with Steps(context, 2, without=(1,)) as steps:
+        job = steps.srun("-N2", "--ntasks-per-node=2", "/bin/echo", "ran")
+        status = job.wait(20)
+        said = [line for line in job.err.splitlines() if "Exited with exit code" not in line]
+        sentence = "no ftd answers on /run/ftd/ftd.sock: No such file or directory (os error 2); --ft needs it on every node of the step"
+        check(status == 1 and len(said) == 1 and sentence in said[0] and said[0].startswith("srun: error: node "), f"{status}: {job.err}")
+        check(job.output.text == "", job.output.text)
+        steps.empty()
+
+
+@scenario("slurm-reinit-two-steps", cluster=True, timeout=90)
+def two_steps(context):
+    """Two jobs of one user on the same node know nothing of each other."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 1) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 2, program)
+        jobs = [steps.srun("-n2", program, mpi=mpi, gates=["app.compute:1"]) for _ in range(2)]
+        for job in jobs:
+            job.on = steps.nodes[0]
+        victims = [job.at_gate("app.compute", 1) for job in jobs]
+        jobs[0].kill(victims[0])
+        jobs[0].expect(0, reference)
+        check(proc.alive(victims[1]) and jobs[0].restored == [5], jobs[0].err)
+        jobs[1].go("app.compute", 1)
+        jobs[1].expect(0, reference)
+        check(jobs[1].err == "", jobs[1].err)
+        steps.empty()
