@@ -234,3 +234,21 @@ def two_steps(context):
         jobs[1].expect(0, reference)
         check(jobs[1].err == "", jobs[1].err)
         steps.empty()
+
+
+@scenario("slurm-reinit-killed", cluster=True, timeout=90, each=[{"who": "step"}, {"who": "front"}])
+def killed(context, who):
+    """A step that Slurm kills whole, and with it all who would have cleaned up, leaves nothing, for ftd removes it; nor does one whose front is
+    killed."""
+    with Steps(context, 1) as steps:
+        job = steps.srun("-n2", "/bin/sh", "-c", "setsid sleep 600 & echo ready; sleep 601")
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        check(steps.nodes[0].run("/bin/ls", "/dev/shm")[1], "the job has no directory")
+        if who == "front":
+            job.kill(job.pid)
+        else:
+            (number,) = steps.slurm.run("squeue", "-h", "-o", "%A")[1].split()
+            status, _, err = steps.slurm.run("scancel", "--signal=KILL", number)
+            check(status == 0, err)
+        check(job.wait(20) != 0, job.err)
+        steps.empty()

@@ -2,12 +2,13 @@
 
 use crate::agents;
 use crate::birth::{self, Birth};
+use crate::config::Config;
 use crate::frames::{self, within};
 use crate::home::Home;
 use crate::state::State;
 use ft_sys::as_user::Credentials;
 use ft_sys::wait::Status;
-use ft_wire::part::{Begin, Image, PART, SWEEP, Start, ToPart};
+use ft_wire::part::{Begin, Image, PART, SWEEP, Share, Start, ToPart};
 use ft_wire::{MESSAGES, Role, step};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::ffi::CString;
@@ -83,8 +84,22 @@ pub async fn start(
     // Slurm kills all of a step at once, and with it who would have cleaned up.
     let sweeper = birth.home.is_some().then(|| Birth { word: SWEEP.into(), home: None, ..birth });
     tokio::spawn(bury(pid, job, sweeper, state.clone()));
+    let first = first_word(&config, share, image, node);
+    let begin = async {
+        frames::greet(&mut link).await?;
+        frames::greeted(&mut link, Role::Launcher).await?;
+        frames::send(&mut link, &first).await
+    };
+    match within(BORN, begin).await {
+        Ok(()) => Ok(link),
+        Err(error) => Err(format!("node {}: ftrun was started there, and then: {error}", config.node())),
+    }
+}
+
+/// What a part is told at first.
+fn first_word(config: &Config, share: Share, image: &Image, node: Option<Box<step::Node>>) -> ToPart {
     let Image { words, cwd, umask, limits, nice, .. } = image;
-    let begin = Begin {
+    let begin = Box::new(Begin {
         node: config.node().into(),
         store: agents::socket(&config.socket()),
         share,
@@ -94,20 +109,10 @@ pub async fn start(
         limits: *limits,
         nice: (*nice).clamp(0, LOWEST),
         copy_rate: config.copy_rate(),
-    };
-    let begin = async {
-        frames::greet(&mut link).await?;
-        frames::greeted(&mut link, Role::Launcher).await?;
-        let begin = Box::new(begin);
-        let first = match node {
-            None => ToPart::Begin(begin),
-            Some(node) => ToPart::BeginStep { begin, node },
-        };
-        frames::send(&mut link, &first).await
-    };
-    match within(BORN, begin).await {
-        Ok(()) => Ok(link),
-        Err(error) => Err(format!("node {}: ftrun was started there, and then: {error}", config.node())),
+    });
+    match node {
+        None => ToPart::Begin(begin),
+        Some(node) => ToPart::BeginStep { begin, node },
     }
 }
 
