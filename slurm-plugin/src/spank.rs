@@ -1,8 +1,10 @@
 //! Slurm's interface for plugins, as far as it is used: declared here, so that the plugin is built without Slurm's headers. What is declared
 //! is alike from 22.05 to today's `spank.h`; what is younger than 22.05 is looked up by its name when it is called.
 
+use crate::told::Row;
 use libc::{c_char, c_int, c_uint, c_void};
 use std::ffi::{CStr, CString};
+use std::ptr::NonNull;
 
 /// Slurm's own name of who runs the plugin. It is passed on and never looked into.
 #[repr(C)]
@@ -35,6 +37,7 @@ unsafe extern "C" {
 }
 
 // `enum spank_item`.
+const S_JOB_ID: c_int = 2;
 const S_JOB_STEPID: c_int = 3;
 const S_JOB_ARGV: c_int = 9;
 const S_JOB_ENV: c_int = 10;
@@ -62,7 +65,9 @@ pub enum Context {
     Srun,
     /// `S_CTX_REMOTE`: slurmstepd.
     Step,
-    /// sbatch, salloc, slurmd, prolog and epilog.
+    /// `S_CTX_ALLOCATOR`: sbatch and salloc.
+    Allocator,
+    /// slurmd, prolog and epilog.
     Other,
 }
 
@@ -71,55 +76,54 @@ pub fn context() -> Context {
     match spank_context() {
         1 => Context::Srun,
         2 => Context::Step,
+        3 => Context::Allocator,
         _ => Context::Other,
     }
 }
 
-/// Gives the program an option with an argument. What Slurm says to that: 0 is success.
-pub fn register(
-    spank: Spank,
-    name: &'static CStr,
-    argument: &'static CStr,
-    usage: &'static CStr,
-    heard: Heard,
-) -> c_int {
+/// Gives the program an option with an argument, and a number by which it is heard of. What Slurm says to that: 0 is success.
+pub fn register(spank: Spank, row: &Row, number: c_int, heard: Heard) -> c_int {
     let mut option = SpankOption {
-        name: name.as_ptr(),
-        argument: argument.as_ptr(),
-        usage: usage.as_ptr(),
+        name: row.name.as_ptr(),
+        argument: row.argument.as_ptr(),
+        usage: row.usage.as_ptr(),
         has_argument: 1,
-        value: 0,
+        value: number,
         heard: Some(heard),
     };
     // SAFETY: `spank` is what Slurm has called with; it copies the option, whose strings end with a zero and live for ever.
     unsafe { spank_option_register(spank, &raw mut option) }
 }
 
-/// Whether this is a step that srun has started, in slurmstepd.
-pub fn is_of_srun(spank: Spank) -> bool {
-    let mut step = u32::MAX;
-    // SAFETY: `spank` is what Slurm has called with; this item is a `uint32_t`.
-    let said = unsafe { spank_get_item(spank, S_JOB_STEPID, &raw mut step) };
-    said == 0 && step <= GREATEST_STEP
+/// Job and step, in slurmstepd, if it is a step that srun has started.
+pub fn step(spank: Spank) -> Option<(u32, u32)> {
+    let number = |item| {
+        let mut number = u32::MAX;
+        // SAFETY: `spank` is what Slurm has called with; both items are a `uint32_t`.
+        let said = unsafe { spank_get_item(spank, item, &raw mut number) };
+        (said == 0).then_some(number)
+    };
+    let step = number(S_JOB_STEPID).filter(|step| *step <= GREATEST_STEP)?;
+    Some((number(S_JOB_ID)?, step))
 }
 
-/// Whether the step's environment has this variable. In slurmstepd.
-pub fn has_variable(spank: Spank, name: &[u8]) -> bool {
+/// A variable of the step's environment, in slurmstepd.
+pub fn variable(spank: Spank, name: &[u8]) -> Option<Vec<u8>> {
     let mut list: *mut *mut c_char = std::ptr::null_mut();
     // SAFETY: `spank` is what Slurm has called with; this item is a `char **`.
     if unsafe { spank_get_item(spank, S_JOB_ENV, &raw mut list) } != 0 || list.is_null() {
-        return false;
+        return None;
     }
     loop {
         // SAFETY: the list ends with a null pointer, at which this ends too.
         let entry = unsafe { *list };
         if entry.is_null() {
-            return false;
+            return None;
         }
         // SAFETY: an entry that is there is a C string of Slurm's, which nothing changes meanwhile.
         let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-        if entry.strip_prefix(name).is_some_and(|rest| rest.starts_with(b"=")) {
-            return true;
+        if let Some(value) = entry.strip_prefix(name).and_then(|rest| rest.strip_prefix(b"=")) {
+            return Some(value.to_vec());
         }
         // SAFETY: that entry was not the last one.
         list = unsafe { list.add(1) };
@@ -132,47 +136,43 @@ pub fn set_variable(spank: Spank, name: &CStr, value: &CStr) -> c_int {
     unsafe { spank_setenv(spank, name.as_ptr(), value.as_ptr(), 1) }
 }
 
-/// How a program came before a task's.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Placed {
-    /// It has the task's program as its first argument.
-    Before,
-    /// It stands in its place; this was there.
-    Instead(CString),
+/// The words of a task, as slurmstepd will execute them: read in 22.05.8 and 26.05.3, where `task->argv` is what this item is.
+fn words(spank: Spank) -> Option<NonNull<*mut c_char>> {
+    let (mut count, mut words): (c_int, *mut *mut c_char) = (0, std::ptr::null_mut());
+    // SAFETY: `spank` is what Slurm has called with; this item is an `int` and a `char **`.
+    let said = unsafe { spank_get_item(spank, S_JOB_ARGV, &raw mut count, &raw mut words) };
+    NonNull::new(words).filter(|_| said == 0 && count > 0)
 }
 
-/// Puts a program before the task's own, in `task_init`, where Slurm has yet to execute it: Slurm's function for that where there is one. The
-/// older ones have none, and what they execute is the array that they show (22.05: `task->argv` is `job->argv`). Nothing if Slurm will not.
-pub fn place(spank: Spank, program: &CStr) -> Option<Placed> {
+/// The name of a task's program, in slurmstepd.
+pub fn program(spank: Spank) -> Option<CString> {
+    let words = words(spank)?;
+    // SAFETY: the array has at least one place.
+    let first = unsafe { *words.as_ptr() };
+    // SAFETY: what stands there is a C string of Slurm's.
+    (!first.is_null()).then(|| unsafe { CStr::from_ptr(first) }.to_owned())
+}
+
+/// Puts a program before a task's own, which becomes its first argument, by Slurm's function for that, which there is from 23.11 on. Whether it
+/// was there and did so.
+pub fn prepend(spank: Spank, program: &CStr) -> bool {
     // SAFETY: a name that ends with a zero.
-    let prepend = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"spank_prepend_task_argv".as_ptr()) };
-    if prepend.is_null() { exchange(spank, program) } else { before(spank, prepend, program) }
-}
-
-fn before(spank: Spank, function: *mut c_void, program: &CStr) -> Option<Placed> {
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"spank_prepend_task_argv".as_ptr()) };
+    if function.is_null() {
+        return false;
+    }
     // SAFETY: the function of this name has this type since there is one.
     let prepend = unsafe { std::mem::transmute::<*mut c_void, Prepend>(function) };
     let words = [program.as_ptr(), std::ptr::null()];
     // SAFETY: `spank` is what Slurm has called with; it copies the one word.
-    let said = unsafe { prepend(spank, 1, words.as_ptr()) };
-    (said == 0).then_some(Placed::Before)
+    unsafe { prepend(spank, 1, words.as_ptr()) == 0 }
 }
 
-fn exchange(spank: Spank, program: &CStr) -> Option<Placed> {
-    let (mut count, mut words): (c_int, *mut *mut c_char) = (0, std::ptr::null_mut());
-    // SAFETY: `spank` is what Slurm has called with; this item is an `int` and a `char **`.
-    let said = unsafe { spank_get_item(spank, S_JOB_ARGV, &raw mut count, &raw mut words) };
-    if said != 0 || count < 1 || words.is_null() {
-        return None;
-    }
-    // SAFETY: the array has at least one place.
-    let old = unsafe { *words };
-    if old.is_null() {
-        return None;
-    }
-    // SAFETY: a C string of Slurm's.
-    let old = unsafe { CStr::from_ptr(old) }.to_owned();
-    // SAFETY: the array is this process's own: slurmstepd has forked, and executes what stands there, or ends, without giving it back.
-    unsafe { *words = program.to_owned().into_raw() };
-    Some(Placed::Instead(old))
+/// Puts a program in the place of a task's own. In the task's process alone, before Slurm executes it. Whether Slurm has shown it.
+pub fn exchange(spank: Spank, program: CString) -> bool {
+    let Some(words) = words(spank) else { return false };
+    // SAFETY: the array has at least one place, and is this process's own: slurmstepd has forked, and executes what stands there, or ends,
+    // without giving it back.
+    unsafe { *words.as_ptr() = program.into_raw() };
+    true
 }

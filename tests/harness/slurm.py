@@ -132,6 +132,11 @@ class Slurm:
         context = self.cluster.context
         return self.login.run(*command, user=self.cluster.user, env=context.env(mpi, {**self.environment, **(env or {})}), cwd=context.work, patience=patience)
 
+    def update(self, *words):
+        """What an administrator has Slurm's controller do."""
+        said = self.login.run("scontrol", "update", *words, env=self._env())
+        check(said[0] == 0, f"scontrol update {words}: {said}")
+
     def job(self, *command, env=None, **options):
         """The same, as a job that runs."""
         return self.cluster.context.start(command, env={**self.environment, **(env or {})}, on=self.login, **options)
