@@ -94,7 +94,7 @@ def check_rank(job, rank, size, worlds, restored):
 
 @scenario(
     "once-generated", timeout=150, weight=2,
-    each=[{"mpi": mpi, "every": every, "seed": seed} for mpi in ("openmpi4", "mpich4") for every in (0, 4) for seed in SEEDS], spread=True,
+    each=[{"mpi": mpi, "every": every, "seed": seed} for mpi in ("openmpi5", "mpich4") for every in (0, 4) for seed in SEEDS], spread=True,
 )
 def once_generated(context, mpi, every, seed):
     """Sixteen ranks print blank, equal and stamped lines, some with a carriage return or a NUL, and more or fewer of them after a

@@ -343,8 +343,6 @@ impl Launcher {
             ended_by_agent: false,
             output_until: None,
         };
-        let notes = printed::Reader::of(&launcher.printed).map_err(system("no memory for notes"))?;
-        launcher.output.look_at(notes);
         match launcher.start_all() {
             Ok(()) => Ok(launcher),
             Err(error) => {
@@ -356,6 +354,7 @@ impl Launcher {
     }
 
     fn start_all(&mut self) -> Result<(), LaunchError> {
+        self.output.look_at(printed::Reader::of(&self.printed).map_err(system("no memory for notes"))?);
         // From here on somebody removes the directory, even if this process is killed at any moment.
         let first = self.own_slot();
         self.start_shepherd(first)?;

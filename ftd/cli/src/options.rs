@@ -613,16 +613,8 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Opt
     let grace = given(arguments.grace).map_or(Ok(GRACE), |text| time(blamed.name("grace"), &text))?;
     let wait = given(arguments.wait).map_or(Ok(Duration::ZERO), |text| time(blamed.name("wait"), &text))?;
     let oversubscribe = given(arguments.crowd).map_or(Ok(false), |text| yes(blamed.name("crowd"), text))?;
-    let recover_aborts = match arguments.on_abort.as_str() {
-        "end" | "" => false,
-        "recover" => true,
-        _ => return Err(value(blamed.name("on_abort"), arguments.on_abort, "end or recover")),
-    };
-    let output_once = match arguments.output.as_str() {
-        "once" | "" => true,
-        "all" => false,
-        _ => return Err(value(blamed.name("output"), arguments.output, "once or all")),
-    };
+    let recover_aborts = is_second(blamed.name("on_abort"), arguments.on_abort, ["end", "recover"], "end or recover")?;
+    let output_all = is_second(blamed.name("output"), arguments.output, ["once", "all"], "once or all")?;
     let mpi = match arguments.mpi.as_str() {
         "auto" | "" => "auto",
         "openmpi" => "openmpi",
@@ -656,7 +648,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Opt
         mpi,
         mpi_option: blamed.name("mpi"),
         tag_output: arguments.tag_output,
-        output_once,
+        output_once: !output_all,
         verbose: arguments.verbose,
         directory: arguments.directory,
         hosts,
@@ -669,6 +661,20 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Opt
         variables,
         command: arguments.command,
     })
+}
+
+/// Which of two words it is; nothing is the first.
+fn is_second(
+    option: &'static str,
+    text: String,
+    words: [&str; 2],
+    expected: &'static str,
+) -> Result<bool, OptionError> {
+    match text.as_str() {
+        word if word == words[1] => Ok(true),
+        word if word.is_empty() || word == words[0] => Ok(false),
+        _ => Err(value(option, text, expected)),
+    }
 }
 
 /// An option with an empty value (`--ft=$MODE`, where there is no MODE) says nothing, and must not pass for one that was not
