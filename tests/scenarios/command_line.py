@@ -248,6 +248,7 @@ VARIABLES = {
     "FT_HEARTBEAT": (harmless("FT_HEARTBEAT", "100ms,1s"), ["100", "100,200", "1,200"]),
     "FT_INJECT": (harmless("FT_INJECT", "rank=0,after=1h"), ["rank=7", "rank=0,at=x", "after=1s"]),
     "FT_OUTPUT": (harmless("FT_OUTPUT", "once"), ["twice", "ONCE"]),
+    "FT_SUMMARY": (harmless("FT_SUMMARY", "no"), ["maybe"]),
     "FT_MEMORY_DIR": (memory_directory_variable, ["/no/such"]),
     "FT_DAEMON": (daemon_variable, []),
     "FT_LIBEXEC": (libexec_variable, ["/no/such"]),
@@ -272,7 +273,8 @@ def variable(context, name):
                "FT_GRACE": "--ft-grace=10", "FT_MPI": "--ft-mpi=auto", "FT_STANDBY": "--ft-standby=none", "FT_SPARES": "--ft-spares=0",
                "FT_WAIT": "--ft-wait=0", "FT_OVERSUBSCRIBE": "--ft-oversubscribe=no",
                "FT_COPY_RATE": "--ft-copy-rate=1G", "FT_HEARTBEAT": "--ft-heartbeat=100,500",
-               "FT_INJECT": "--ft-inject=rank=0,after=1h", "FT_OUTPUT": "--ft-output=all"}
+               "FT_INJECT": "--ft-inject=rank=0,after=1h", "FT_OUTPUT": "--ft-output=all",
+               "FT_SUMMARY": "--ft-summary=no"}
     if name in options:
         job = context.start([context.prefix / "bin/ftrun", "-n", "1", options[name], "true"], env={name: os.fsdecode(wrong[0])})
         job.expect(0)

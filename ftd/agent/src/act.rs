@@ -1,6 +1,7 @@
 //! Carries out what ftd-core decided, as far as it concerns this node's processes.
 
 use crate::arenas::Commit;
+use crate::costs::{Failing, From, Words};
 use crate::environment;
 use crate::files;
 use crate::hear::{injections, nodes};
@@ -11,6 +12,7 @@ use crate::restart_files::RestartFiles;
 use crate::rooms::Rooms;
 use crate::world::{Member, World};
 use crate::worlds::Stopping;
+use ft_sys::job_time;
 use ft_sys::litter::{End, Litter};
 use ft_wire::ask::Kind;
 use ft_wire::client::ToClient;
@@ -18,11 +20,15 @@ use ft_wire::launcher::ToLauncher;
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
 use ftd_core::ranks::RankSet;
-use ftd_core::{EpochId, EpochRecord, Event, Exit, Process, Report, SlotId, WorldId};
+use ftd_core::{
+    Agent, EpochId, EpochRecord, Event, Exit, FailureSet, Process, Recovery, Report, SlotId, Subject, Suspect, WorldId,
+};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+/// A job that has nothing to go on from after so long is told so.
+const UNPROTECTED: Duration = Duration::from_secs(10 * 60);
 /// Where a statically linked program of the MPICH family finds its `PMI_FD`.
 const STATIC_PMI_FD: i32 = 200;
 /// How long it may take until nobody else has a job's directory whose launcher is gone, and until its cgroup can be removed.
@@ -72,6 +78,7 @@ pub fn launch(
 /// The world is the job's from now on: those that have waited for that are started.
 pub fn release(rooms: &mut Rooms, number: WorldNumber) {
     rooms.job.events.happened(Kind::Released, "");
+    rooms.costs.released(job_time::now());
     if number == 1 {
         injections::begin(rooms);
     }
@@ -248,22 +255,120 @@ pub fn answer_due(rooms: &Rooms, process: Process, yes: bool) {
 }
 
 /// Tells people.
-pub fn tell(rooms: &mut Rooms, report: &Report) {
+pub fn tell(rooms: &mut Rooms, core: &Agent, report: &Report) {
     let here = match rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1) {
         None => report::Here::Alone,
         Some(cluster) => report::Here::Named(cluster.own().map(|node| node.name.clone()).unwrap_or_default()),
     };
-    let job = &rooms.job;
+    let mut words = Words::default();
     match report {
-        Report::RecoveryBegun { failures, .. } => job.events.happened(Kind::Failed, &job.said(&failures.to_string())),
-        Report::RecoveryAgreed { failures, .. } => job.events.happened(Kind::Agreed, &job.said(&failures.to_string())),
-        Report::RecoveryDone(_) | Report::Notice(_) => {}
+        Report::RecoveryBegun { failures, .. } => {
+            rooms.job.events.happened(Kind::Failed, &rooms.job.said(&failures.to_string()));
+            failing(rooms, failures);
+        }
+        Report::RecoveryAgreed { failures, .. } => {
+            rooms.job.events.happened(Kind::Agreed, &rooms.job.said(&failures.to_string()));
+        }
+        Report::RecoveryDone(recovery) => words = cost(rooms, core, recovery),
+        Report::Notice(_) => {}
     }
-    match report::text(report, rooms.restart_files, &here) {
+    match report::text(report, rooms.restart_files, &here, &words) {
         report::Text::Block(EpochId(epoch), block) => rooms.job.recovered(epoch, &block),
         report::Text::Notice(notice) => rooms.job.notice(notice),
         report::Text::Silent => {}
     }
+}
+
+/// What is known when a failure is noticed, for what it costs.
+fn failing(rooms: &mut Rooms, failures: &FailureSet) {
+    let member = |process: Process| rooms.worlds.get(process.world.0)?.members.get(&process.rank.0);
+    let dead = failures.failures().iter().filter_map(|failure| match failure.subject {
+        Subject::Process(process) => Some((process.rank.0, member(process)?.pid.or(member(process)?.child)?)),
+        Subject::Slot(_) | Subject::Node(_) => None,
+    });
+    let taken = rooms
+        .worlds
+        .newest()
+        .and_then(|number| rooms.worlds.get(number))
+        .and_then(|world| world.members.keys().filter_map(|rank| rooms.checkpoints.last(*rank, world.epoch)).max());
+    let failing = Failing {
+        day: SystemTime::now(),
+        since: job_time::now(),
+        dead: dead.collect(),
+        complete: rooms.checkpoints.newest(),
+        taken,
+    };
+    rooms.costs.failed(failing);
+}
+
+/// What a recovery cost, and which failure it was about.
+fn cost(rooms: &mut Rooms, core: &Agent, recovery: &Recovery) -> Words {
+    let stamp = recovery.restored.as_ref().and_then(|choice| choice.values().next().copied());
+    let from = match stamp {
+        _ if recovery.stuck => From::Unknown,
+        Some(Some(stamp)) if recovery.taken => From::Version(stamp.version.0),
+        Some(None) if rooms.restart_files.is_empty() => From::Beginning,
+        Some(None) => From::Files,
+        _ => From::Unknown,
+    };
+    let host = ft_sys::process::host_name().unwrap_or_default();
+    let mut words = rooms.costs.recovered(&host, from, job_time::now());
+    let counts = core.deaths_in_a_row().into_iter().filter(|(suspect, _)| *suspect != Suspect::Nodes);
+    let in_a_row = counts.map(|(_, deaths)| deaths).max().unwrap_or(0);
+    words.count = format!("failure {} of this job", recovery.epoch.0.saturating_sub(1));
+    if in_a_row > 0 {
+        let most = rooms.job.spec.max_failures;
+        words.count += &format!("; {in_a_row} in a row without progress, of {most} (--ft-max-failures)");
+    }
+    words
+}
+
+/// A job that has run for a while, and has nothing to go on from after a failure, is told so once.
+pub fn look_for_protection(rooms: &mut Rooms) {
+    let due = |time: Duration| time >= ft_sys::timescale::scaled(UNPROTECTED);
+    let survives = rooms.job.spec.mode != "none" && !rooms.job.over;
+    if !survives || !rooms.costs.computed(job_time::now()).is_some_and(due) || !rooms.costs.look_once() {
+        return;
+    }
+    let world = rooms.worlds.newest().and_then(|number| rooms.worlds.get(number));
+    let ranks: Vec<u32> = world.iter().flat_map(|world| world.members.keys().copied()).collect();
+    let taken = |rank: &u32| rooms.checkpoints.of_rank(*rank, 0).is_some_and(|of_rank| of_rank.number > 0);
+    let job_dir = Path::new(&rooms.job.spec.job_dir);
+    if ranks.first() == Some(&0)
+        && !ranks.iter().any(taken)
+        && RestartFiles::below(job_dir, &job_dir.join(files::NAME)) == RestartFiles::Found(0)
+    {
+        rooms.job.notice(format!(
+            "nothing protects this job: after {} min there is neither a checkpoint (ft_checkpoint) nor a file in              $FT_CHECKPOINT_DIR, so after a failure it begins from the beginning; --ft=none ends it instead",
+            UNPROTECTED.as_secs() / 60
+        ));
+    }
+}
+
+/// What the job's failures and checkpoints cost, at its end, when there were failures or it is wanted.
+pub fn summarize(rooms: &Rooms) {
+    let failures = rooms.costs.summary();
+    if failures.is_none() && !rooms.job.spec.summary {
+        return;
+    }
+    let node = rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1).and_then(|c| c.own());
+    let node = node.map(|node| format!("{}: ", node.name)).unwrap_or_default();
+    let failures = failures.unwrap_or_else(|| "no failure".into());
+    rooms.job.notice(format!("summary   {node}{failures}"));
+    let all: Vec<_> = (0..rooms.job.spec.world_size).filter_map(|rank| rooms.checkpoints.of_rank(rank, 0)).collect();
+    let number: u64 = all.iter().map(|of_rank| u64::from(of_rank.number)).sum();
+    let megabytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let (bytes, memory) = (all.iter().map(|r| r.bytes).sum(), all.iter().map(|r| r.memory).sum());
+    let spent = all.iter().map(|of_rank| of_rank.spent_us).max().unwrap_or(0) as f64 / 1e6;
+    rooms.job.notice(match number {
+        0 => format!("summary   {node}no checkpoint of the API"),
+        _ => format!(
+            "summary   {node}{number} checkpoints of {} ranks, {:.1} MiB: {spent:.1} s in ft_checkpoint at most; {:.1} MiB of memory",
+            all.len(),
+            megabytes(bytes),
+            megabytes(memory)
+        ),
+    });
 }
 
 /// Ends what is left of the job on this node, and sweeps what it made.

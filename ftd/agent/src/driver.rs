@@ -157,6 +157,7 @@ impl Driver {
                 Some(world) => End::Own(world),
                 None => End::Killed,
             };
+            act::summarize(&self.rooms);
             act::clean_up(&mut self.rooms, end).await;
             self.rooms.between.iter().for_each(Between::log);
             self.rooms.job.ended(status, reason, left_out);
@@ -360,7 +361,7 @@ impl Driver {
             Effect::Signal { signal } => act::signal_ranks(rooms, signal),
             Effect::NeedSlot => rooms.job.tell(&ToLauncher::NeedSlot),
             Effect::MakeSlot(slot) => rooms.job.tell(&ToLauncher::MakeSlot { slot: slot.0 }),
-            Effect::Report(report) => act::tell(rooms, &report),
+            Effect::Report(report) => act::tell(rooms, &self.core, &report),
             Effect::End { status, reason, left_out } => {
                 let (status, reason) = rooms.worlds.unless_late(status, reason);
                 self.ended = Some(Ended { status, reason, left_out });

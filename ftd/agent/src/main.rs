@@ -18,6 +18,7 @@ mod checkpoints;
 mod clients;
 mod commits;
 mod config;
+mod costs;
 mod door;
 mod driver;
 mod environment;

@@ -1,5 +1,6 @@
 //! What people read about a recovery: one block on the job's stderr.
 
+use crate::costs::Words;
 use crate::restart_files::RestartFiles;
 use ftd_core::report::Move;
 use ftd_core::{EpochId, Micros, NodeId, Notice, Rank, Recovery, Report, Subject};
@@ -43,7 +44,9 @@ impl Here {
 }
 
 /// The text of a report. `files`: what the program's own restart files are, if it has any.
-pub fn text(report: &Report, files: RestartFiles, here: &Here) -> Text {
+///
+/// `words`: what a recovery cost.
+pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) -> Text {
     match report {
         Report::RecoveryBegun { epoch, failures, .. } => {
             tracing::info!(epoch = epoch.0, %failures, "a failure is known");
@@ -53,7 +56,7 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here) -> Text {
             tracing::info!(epoch = epoch.0, world = world.0, %failures, "the next epoch is agreed");
             Text::Silent
         }
-        Report::RecoveryDone(recovery) => Text::Block(recovery.epoch, block(recovery, files, here)),
+        Report::RecoveryDone(recovery) => Text::Block(recovery.epoch, block(recovery, files, here, words)),
         Report::Notice(notice) => match notice {
             Notice::StoreUnavailable if *here == Here::Alone => {
                 Text::Notice("the store does not answer; asking again".into())
@@ -94,16 +97,18 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here) -> Text {
 }
 
 /// The block. `failed`, `restored` (or `restarted`) and `took` begin its lines, so that scripts can find them.
-fn block(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
+fn block(recovery: &Recovery, files: RestartFiles, here: &Here, words: &Words) -> String {
     let mut out = format!("ftd: recovery, epoch {}, world {}\n", recovery.epoch.0, recovery.world.0);
     for (i, sentence) in recovery.blame.iter().enumerate() {
         let _ = writeln!(out, "ftd:   {:<9} {sentence}", if i == 0 { "failed" } else { "" });
     }
+    out.push_str(&line("when", &words.when));
     for Move { ranks, from, to, beyond } in &recovery.moved {
         let beyond = if *beyond { ", beyond its slots (--ft-oversubscribe)" } else { "" };
         let _ = writeln!(out, "ftd:   moved     {} from {from} to {to}{beyond}", named(ranks));
     }
     out.push_str(&restored(recovery, files, here));
+    out.push_str(&line("lost", &words.lost));
     let times = &recovery.times;
     let steps = [
         ("agreed", times.agreed),
@@ -122,12 +127,28 @@ fn block(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
     }
     let _ = writeln!(
         out,
-        "ftd:   took      {} ms from the notice on: {}{}",
+        "ftd:   took      {} ms from the notice on: {}{}{}",
         milliseconds(times.noticed, last),
         parts.join(", "),
+        begun_anew(recovery),
         unfinished(recovery)
     );
+    out.push_str(&line("count", &words.count));
     out
+}
+
+/// A line of the block, if there is anything to say.
+fn line(name: &str, words: &str) -> String {
+    if words.is_empty() { String::new() } else { format!("ftd:   {name:<9} {words}\n") }
+}
+
+/// Why it took longer than one does.
+fn begun_anew(recovery: &Recovery) -> String {
+    match recovery.episodes.len() {
+        0 | 1 => String::new(),
+        2 => "; another failure came meanwhile, and it was begun anew".into(),
+        more => format!("; {} other failures came meanwhile, and it was begun anew each time", more - 1),
+    }
 }
 
 /// What had not come about when the block was written.
@@ -262,7 +283,7 @@ mod tests {
 
     fn said_of(stamp: Option<Stamp>, taken: bool, files: RestartFiles, stuck: bool) -> String {
         let recovery = Recovery { restored: Some([(GroupId(0), stamp)].into()), stuck, taken, ..nothing() };
-        block(&recovery, files, &Here::Alone).lines().nth(1).unwrap_or_default().to_string()
+        block(&recovery, files, &Here::Alone, &Words::default()).lines().nth(1).unwrap_or_default().to_string()
     }
 
     #[test]
@@ -301,7 +322,7 @@ mod tests {
             restored(&recovery, RestartFiles::Found(0), &Here::Named("node0".into())),
             "ftd:   restored  version 7 from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies\n"
         );
-        let said = block(&recovery, RestartFiles::Found(0), &Here::Named("node0".into()));
+        let said = block(&recovery, RestartFiles::Found(0), &Here::Named("node0".into()), &Words::default());
         let lines = "\nftd:   moved     rank 3 from node 1 to node 0\nftd:   moved     rank 2 from node 1 to node 2, beyond its slots (--ft-oversubscribe)\nftd:   restored";
         assert!(said.contains(lines), "{said}");
     }
@@ -323,6 +344,25 @@ mod tests {
             said(RestartFiles::Found(2))
                 .ends_with("with 2 files in $FT_CHECKPOINT_DIR on b; what node 1 had there is lost with it\n")
         );
+    }
+
+    #[test]
+    fn the_block_says_what_it_cost_and_why_it_took_long() {
+        let words = Words { when: "now".into(), lost: "much".into(), count: "failure 1".into() };
+        let said = |recovery: &Recovery| block(recovery, RestartFiles::Found(0), &Here::Alone, &words);
+        let lines = said(&nothing());
+        let names: Vec<&str> = lines.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
+        assert_eq!(names, ["when", "restored", "lost", "took", "count"]);
+        let episode = |epoch: u64| {
+            let (failures, placement) = (FailureSet::new(), Placement::default());
+            Episode { epoch: EpochId(epoch), failures, placement }
+        };
+        let of = |number: u64| Recovery { episodes: (2..2 + number).map(episode).collect(), ..nothing() };
+        assert!(!said(&of(1)).contains("anew"));
+        assert!(
+            said(&of(2)).contains("ms from the notice on: ; another failure came meanwhile, and it was begun anew\n")
+        );
+        assert!(said(&of(4)).contains("3 other failures came meanwhile, and it was begun anew each time\n"));
     }
 
     #[test]

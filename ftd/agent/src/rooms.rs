@@ -3,6 +3,7 @@
 use crate::between::Between;
 use crate::checkpoints::Checkpoints;
 use crate::clients::Clients;
+use crate::costs::Costs;
 use crate::door::Door;
 use crate::error::AgentError;
 use crate::files;
@@ -83,6 +84,8 @@ pub struct Rooms {
     pub told: Copied,
     /// Failures that somebody has asked for.
     pub injections: Injections,
+    /// What failures cost.
+    pub costs: Costs,
     /// On which the ranks note where in their output they take versions.
     pub printed: OwnedFd,
     /// The program's own restart files.
@@ -124,6 +127,7 @@ impl Rooms {
             checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
             told: Copied::default(),
             injections: Injections::new(outlet(inputs, Input::Injections)),
+            costs: Costs::default(),
             printed,
             files,
             restart_files: RestartFiles::default(),

@@ -242,6 +242,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         copy_rate: options.copy_rate,
         verbose: options.verbose,
         nice: None,
+        summary: options.summary,
         injections: options.injections.clone(),
         cluster: None,
     };

@@ -123,6 +123,8 @@ pub struct Options {
     pub copy_rate: u64,
     /// `--ft-heartbeat`: period and time-out.
     pub heartbeat: Option<(Duration, Duration)>,
+    /// `--ft-summary`.
+    pub summary: bool,
     /// `--ft-inject`: failures that are asked for.
     pub injections: Vec<Injection>,
     /// `-x`, in order: variable and, if given, its value.
@@ -324,6 +326,19 @@ struct Arguments {
     )]
     output: String,
 
+    /// Says at the end what failures and checkpoints have cost: `yes` (also without a value) or `no`. After failures it is said anyway
+    /// [default: no]
+    #[arg(
+        long = "ft-summary",
+        value_name = "yes|no",
+        env = "FT_SUMMARY",
+        hide_env_values = true,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "yes"
+    )]
+    summary: Option<String>,
+
     /// Writes the rank and the stream before every line: `[3]<stdout>: …`
     #[arg(long)]
     tag_output: bool,
@@ -359,7 +374,7 @@ pub fn command() -> clap::Command {
 }
 
 /// clap's name of an option, the option, and the variable that is read in its place.
-const VARIABLES: [(&str, &str, &str); 15] = [
+const VARIABLES: [(&str, &str, &str); 16] = [
     ("mode", "--ft", "FT_MODE"),
     ("max_failures", "--ft-max-failures", "FT_MAX_FAILURES"),
     ("on_abort", "--ft-on-abort", "FT_ON_ABORT"),
@@ -375,6 +390,7 @@ const VARIABLES: [(&str, &str, &str); 15] = [
     ("heartbeat", "--ft-heartbeat", "FT_HEARTBEAT"),
     ("inject", "--ft-inject", "FT_INJECT"),
     ("output", "--ft-output", "FT_OUTPUT"),
+    ("summary", "--ft-summary", "FT_SUMMARY"),
 ];
 
 /// Who is to blame for the value of an option: the option itself, or the variable.
@@ -388,7 +404,7 @@ impl Blamed<'_> {
 }
 
 /// The variables of the options.
-pub fn variables() -> [&'static str; 15] {
+pub fn variables() -> [&'static str; 16] {
     VARIABLES.map(|(.., variable)| variable)
 }
 
@@ -624,6 +640,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Opt
     refuse_unbuilt(blamed, &arguments.standby, arguments.degree, arguments.flush)?;
     let copy_rate = given(arguments.copy_rate).map_or(Ok(0), |text| rate(blamed.name("copy_rate"), text))?;
     let heartbeat = given(arguments.heartbeat).map(|text| heartbeat(blamed.name("heartbeat"), &text)).transpose()?;
+    let summary = given(arguments.summary).map_or(Ok(false), |text| yes(blamed.name("summary"), text))?;
     let known_ranks = if ranks == 0 { u32::MAX } else { ranks };
     let injections = injections(blamed.name("inject"), arguments.inject, known_ranks)?;
     let hosts = nodes(arguments.hostfile, arguments.hosts)?;
@@ -657,6 +674,7 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Opt
         oversubscribe,
         copy_rate,
         heartbeat,
+        summary,
         injections,
         variables,
         command: arguments.command,
@@ -1108,7 +1126,7 @@ mod tests {
                     "--np" | "-n" => lines = vec![vec!["ftrun", &option, "", "app"], vec!["ftrun", &joined, "app"]],
                     "-x" => {}
                     // What stands behind it is the program.
-                    "--ft-oversubscribe" => lines[0] = vec!["ftrun", "-n", "1", &joined, "app"],
+                    "--ft-oversubscribe" | "--ft-summary" => lines[0] = vec!["ftrun", "-n", "1", &joined, "app"],
                     _ => lines.push(vec!["ftrun", "-n", "1", &joined, "app"]),
                 }
                 for line in lines {

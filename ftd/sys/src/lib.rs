@@ -13,6 +13,7 @@ pub mod cgroup;
 pub mod channel;
 #[cfg(feature = "content")]
 pub mod content;
+pub mod day;
 pub mod death;
 pub mod divide;
 pub mod filters;

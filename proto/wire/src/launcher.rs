@@ -53,6 +53,8 @@ pub struct JobSpec {
     pub verbose: bool,
     /// The nice value of the user's own processes, where the agent's is a higher priority.
     pub nice: Option<i32>,
+    /// `--ft-summary`: at the end it is said what failures and checkpoints cost, also when there were none.
+    pub summary: bool,
     /// `--ft-inject`: failures that the user asks for.
     pub injections: Vec<Injection>,
     /// The nodes of a job over several; nothing on one machine.

@@ -1,6 +1,7 @@
 //! The launcher's words.
 
 use super::shepherds;
+use crate::act;
 use crate::rooms::Rooms;
 use ft_sys::job_time;
 use ft_wire::launcher::{ToAgent, ToLauncher};
@@ -40,6 +41,7 @@ pub fn take(rooms: &mut Rooms, message: ToAgent) {
             job.tell(&ToLauncher::Here { absent, complete });
             rooms.pmix.ask(job);
             rooms.checkpoints.ask(job);
+            act::look_for_protection(rooms);
         }
         ToAgent::Silent { slots } => job.report(Event::SlotsSilent(slots.into_iter().map(SlotId).collect())),
         ToAgent::Signal(signal) => {
