@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
-    benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|idle|nodes|copies …] [--mpi NAME …]
+    benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|idle|output|nodes|copies …] [--mpi NAME …]
     benches/run.py [--quick] [--nodes N …] [--ranks N] [--loss NAME …] [epochs|losses|agents …] [--mpi NAME …]     as root
     benches/run.py --against PREFIX …      this build against the one that is installed there
 
@@ -299,6 +299,64 @@ def idle_costs(bench, mpi, size, launchers):
 SLEEPS = str(SETTLED + WATCHED + 10)
 
 
+LINES = (20, 80, 1000)
+GIGABYTE = 10**9
+# As programs print: a line, a write.
+PRINTS = """
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+int main(int argc, char **argv) {
+    int length = atoi(argv[1]);
+    char line[4096];
+    setvbuf(stdout, NULL, argv[2][0] == 'l' ? _IOLBF : _IOFBF, 1 << 16);
+    for (long written = 0, number = 0; written < atol(argv[3]); written += length, number++) {
+        memset(line, 'x', length);
+        line[sprintf(line, "%ld", number)] = ' ';
+        line[length - 1] = '\\n';
+        fwrite(line, 1, length, stdout);
+    }
+    return 0;
+}
+"""
+
+
+def prints(bench):
+    """The program that prints."""
+    target = bench.scratch / "prints"
+    if not target.exists():
+        (bench.scratch / "prints.c").write_text(PRINTS)
+        subprocess.run(["cc", "-O2", "-o", target, bench.scratch / "prints.c"], check=True)
+    return str(target)
+
+
+def output_seconds(bench, length, how, options, total):
+    """How long one rank needs to print so much through ftrun, and how long ftrun computes for it."""
+    argv = [str(bench.prefix / "bin/ftrun"), "-n", "1", "--ft=reinit", *options, prints(bench), str(length), how, str(total)]
+    before, begun = os.times(), time.monotonic()
+    reader = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    subprocess.run(argv, check=True, stdout=reader.stdin, stdin=subprocess.DEVNULL, env=bench.env(mpis.ALL["openmpi4"]))
+    reader.stdin.close()
+    reader.wait()
+    took, after = time.monotonic() - begun, os.times()
+    return took, after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def bench_output(bench):
+    total, rounds = (GIGABYTE // 10 if bench.repetitions < 5 else GIGABYTE), max(3, bench.repetitions // 3)
+    print(f"\n## {total / 1e9:g} GB of standard output of one rank through ftrun, s, --ft-output=all and once; medians of {rounds}")
+    print("bytes a line  writes | all: time  processor | once: time  processor | once/all: time  processor")
+    for length in LINES:
+        for how in ("line", "block"):
+            times = [[], []]
+            for number in range(rounds):
+                for which in (0, 1) if number % 2 else (1, 0):
+                    times[which].append(output_seconds(bench, length, how, [f"--ft-output={('all', 'once')[which]}"], total))
+            (all_time, all_cpu), (time_, cpu) = ([statistics.median(column) for column in zip(*of)] for of in times)
+            print(f"{length:12} {how:>7} | {all_time:9.2f} {all_cpu:10.2f} | {time_:10.2f} {cpu:10.2f} | "
+                  f"{time_ / all_time:14.3f} {cpu / all_cpu:10.3f}", flush=True)
+
+
 def bench_idle(bench):
     print("\n## Idle: what the launcher's processes take while 16 ranks sleep, per second")
     print(f"{'MPI':10} | ftrun: ms of processor  turns | mpirun: ms of processor  turns")
@@ -388,6 +446,16 @@ def two_recovery(new, old):
             print(f"{mpi.name:10} {size:5} {protected:6} MB {resident:5} MB | {row}", flush=True)
 
 
+def two_output(new, old):
+    total, rounds = (GIGABYTE // 10 if new.repetitions < 5 else GIGABYTE), max(3, new.repetitions // 3)
+    print(f"\n## {total / 1e9:g} GB of standard output of one rank through ftrun, s, this build against the other, medians of {rounds}")
+    print(f"bytes a line  writes | {COLUMNS}")
+    for length in LINES:
+        for how in ("line", "block"):
+            row = in_turns(new, old, rounds, lambda bench: [output_seconds(bench, length, how, [], total)[0]])
+            print(f"{length:12} {how:>7} | {row}", flush=True)
+
+
 def two_idle(new, old):
     print("\n## Idle: what the launcher's processes take while 16 ranks sleep, per second, this build against the other")
     print(f"{'MPI':10} | ms of processor: this  other  other again | turns: this  other  other again")
@@ -399,8 +467,8 @@ def two_idle(new, old):
               flush=True)
 
 
-ONE = {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup, "idle": bench_idle}
-TWO = {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_startup, "idle": two_idle}
+ONE = {"recovery": bench_recovery, "checkpoint": bench_checkpoint, "startup": bench_startup, "idle": bench_idle, "output": bench_output}
+TWO = {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_startup, "idle": two_idle, "output": two_output}
 
 
 # Over nodes. What returns False has missed a limit.
@@ -425,7 +493,7 @@ def arguments():
 
 def main():
     options = arguments()
-    names = options.what or ["startup", "idle", "checkpoint", "recovery", "nodes", "copies", *OVER_NODES]
+    names = options.what or ["startup", "idle", "output", "checkpoint", "recovery", "nodes", "copies", *OVER_NODES]
     well = True
     if "nodes" in names:
         names.remove("nodes")
