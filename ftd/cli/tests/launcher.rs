@@ -239,7 +239,7 @@ impl Job {
         let mut control = Channel::from_stream(stream);
         let (pid, mut fds) = control.receive::<u32>(Some(PATIENCE)).unwrap();
         let (listener, link) = (fds.pop().unwrap(), fds.pop().unwrap());
-        let mut link = Channel::from_stream(link.into());
+        let mut link = Channel::from_stream(link);
         assert_eq!(link.exchange(Role::Agent, PATIENCE).unwrap().role, Role::Launcher);
         match link.receive(Some(PATIENCE)).unwrap() {
             (ToAgent::Job { spec, slots, .. }, mut fds) => Agent {

@@ -44,16 +44,16 @@ pub struct Birth {
     pub home: Option<Home>,
 }
 
-/// Starts it, with this link; `task` is a process of the step in which it is to live. Returns its pid; the caller waits for it.
+/// Starts it, with this link; `mounts` are those of the step in which it is to live. Returns its pid; the caller waits for it.
 ///
 /// # Errors
 /// What the system said.
-pub fn start(birth: &Birth, link: BorrowedFd<'_>, task: Option<BorrowedFd<'_>>) -> io::Result<i32> {
+pub fn start(birth: &Birth, link: BorrowedFd<'_>, mounts: Option<BorrowedFd<'_>>) -> io::Result<i32> {
     let mut memory = File::from(ft_sys::memory::create_memfd("ft-part", 0)?);
     // Not among the arguments, which everybody may read, and not in the environment, which loads libraries into what is root's still.
     memory.write_all(&ft_wire::encode(birth, 0).map_err(io::Error::other)?)?;
     memory.rewind()?;
-    let descriptors: Vec<BorrowedFd<'_>> = [link, memory.as_fd()].into_iter().chain(task).collect();
+    let descriptors: Vec<BorrowedFd<'_>> = [link, memory.as_fd()].into_iter().chain(mounts).collect();
     let numbers = descriptors.iter().map(|fd| fd.as_raw_fd().to_string().into());
     Helper {
         program: Path::new(OWN),
@@ -67,14 +67,14 @@ pub fn start(birth: &Birth, link: BorrowedFd<'_>, task: Option<BorrowedFd<'_>>) 
 }
 
 /// Is it: returns only where nothing comes of it, with the exit status.
-pub fn be(link: RawFd, memory: RawFd, task: Option<RawFd>) -> u8 {
+pub fn be(link: RawFd, memory: RawFd, mounts: Option<RawFd>) -> u8 {
     let inherited = ft_sys::process::take_inherited_fd;
     let (Ok(link), Ok(memory)) = (inherited(link), inherited(memory)) else {
         ft_sys::log::say(format_args!("ftd: {COMMAND} is for ftd alone"));
         return 2;
     };
-    let task = task.and_then(|task| inherited(task).ok());
-    let Err(sentence) = attempt(&link, memory, task);
+    let mounts = mounts.and_then(|mounts| inherited(mounts).ok());
+    let Err(sentence) = attempt(&link, memory, mounts);
     // Who listens hears it as the part's.
     let mut channel = Channel::from_stream(UnixStream::from(link));
     let told = channel.exchange(Role::Launcher, DAEMON).and_then(|_| channel.receive::<ToPart>(Some(DAEMON)));
@@ -82,7 +82,7 @@ pub fn be(link: RawFd, memory: RawFd, task: Option<RawFd>) -> u8 {
     1
 }
 
-fn attempt(link: &OwnedFd, memory: OwnedFd, task: Option<OwnedFd>) -> Result<std::convert::Infallible, String> {
+fn attempt(link: &OwnedFd, memory: OwnedFd, mounts: Option<OwnedFd>) -> Result<std::convert::Infallible, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let mut frame = Vec::new();
     File::from(memory).read_to_end(&mut frame).map_err(failed("what ftd asks for cannot be read"))?;
@@ -93,8 +93,8 @@ fn attempt(link: &OwnedFd, memory: OwnedFd, task: Option<OwnedFd>) -> Result<std
     {
         return Err(why);
     }
-    if let Some((home, task)) = birth.home.as_ref().zip(task) {
-        home.enter(task).map_err(failed("ftrun cannot be brought to where the step of Slurm's is"))?;
+    if let Some((home, mounts)) = birth.home.as_ref().zip(mounts) {
+        home.enter(mounts).map_err(failed("ftrun cannot be brought to where the step of Slurm's is"))?;
     }
     become_user(birth.credentials.as_ref(), birth.nice).map_err(failed("ftrun cannot be the user's"))?;
     let argv = ["ftrun", &birth.word, &birth.job];

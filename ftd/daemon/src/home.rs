@@ -2,12 +2,13 @@
 //! name space. Nobody but root can bring a process into a group of Slurm's.
 
 use ft_sys::individual::Held;
+use ft_sys::mounts;
 use ft_wire::step::StepId;
 use nix::sched::{CloneFlags, setns};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,12 @@ pub enum HomeError {
          ftd needs ProctrackType=proctrack/cgroup in slurm.conf"
     )]
     NoStep(i32),
+    /// What it sees mounted is its user's making.
+    #[error(
+        "process {0}, which asks for a part of its step, is in a user name space of its own: ftd does not enter a mount name space that a \
+         user has made; start containers within the task, and not around it"
+    )]
+    Strange(i32),
     /// The system does not say it.
     #[error("{}: {error}", path.display())]
     Io {
@@ -44,13 +51,15 @@ pub enum HomeError {
     },
 }
 
-/// A process and its step.
+/// The step of a process, its control groups, and its mount name space.
 ///
 /// # Errors
 /// [`HomeError`].
-pub fn of(pid: i32, held: Option<&Held>) -> Result<(StepId, Home), HomeError> {
+pub fn of(pid: i32, held: Option<&Held>) -> Result<(StepId, Home, OwnedFd), HomeError> {
     let path = PathBuf::from(format!("/proc/{pid}/cgroup"));
     let text = fs::read_to_string(&path).map_err(|error| HomeError::Io { path, error })?;
+    let seen = |error| HomeError::Io { path: format!("/proc/{pid}/ns/mnt").into(), error };
+    let mounts = mounts::of(pid).map_err(seen)?;
     // What was read is that process's only if it has been there all the time.
     if !held.is_some_and(Held::lives) {
         return Err(HomeError::Gone);
@@ -62,7 +71,10 @@ pub fn of(pid: i32, held: Option<&Held>) -> Result<(StepId, Home), HomeError> {
     if found.iter().any(|(other, _)| other != id) {
         return Err(HomeError::NoStep(pid));
     }
-    Ok((*id, Home { groups: found.into_iter().map(|(_, place)| place).collect() }))
+    if !mounts::are_of_this_machine(&mounts).map_err(seen)? {
+        return Err(HomeError::Strange(pid));
+    }
+    Ok((*id, Home { groups: found.into_iter().map(|(_, place)| place).collect() }, mounts))
 }
 
 /// Which step's a line of /proc/PID/cgroup is, and where that group is mounted.
@@ -100,15 +112,15 @@ fn is_roots(place: &Path) -> bool {
 }
 
 impl Home {
-    /// Brings this process, which has one thread, there: into its groups, and among what the process behind this descriptor sees mounted.
+    /// Brings this process, which has one thread, there: into its groups, and among what is mounted there.
     ///
     /// # Errors
     /// What the system said.
-    pub fn enter(&self, task: impl AsFd) -> io::Result<()> {
+    pub fn enter(&self, mounts: impl AsFd) -> io::Result<()> {
         for group in &self.groups {
             fs::write(group.join(PROCESSES), "0")?;
         }
-        Ok(setns(task, CloneFlags::CLONE_NEWNS)?)
+        Ok(setns(mounts, CloneFlags::CLONE_NEWNS)?)
     }
 }
 

@@ -33,8 +33,8 @@ pub struct Around {
     pub node: Box<step::Node>,
     /// Where the step lives.
     pub home: Home,
-    /// The task that has asked.
-    pub task: Option<OwnedFd>,
+    /// What is mounted there.
+    pub mounts: OwnedFd,
 }
 
 /// Starts the part of a job on this node. Returns the link to it, on which its own words come next.
@@ -71,14 +71,14 @@ pub async fn start(
     let Start { share, from, uid, user, .. } = start;
     let job = share.job.clone();
     let nice = config.agent_nice();
-    let (node, home, task) = match around {
+    let (node, home, mounts) = match around {
         None => (None, None, None),
-        Some(Around { node, home, task }) => (Some(node), Some(home), task),
+        Some(Around { node, home, mounts }) => (Some(node), Some(home), Some(mounts)),
     };
     let (word, env) = (PART.to_string(), image.env.clone());
     let birth = Birth { program, word, job: job.clone(), user, credentials, nice, env, home };
-    let pid = birth::start(&birth, theirs.as_fd(), task.as_ref().map(AsFd::as_fd)).map_err(failed)?;
-    drop((theirs, task));
+    let pid = birth::start(&birth, theirs.as_fd(), mounts.as_ref().map(AsFd::as_fd)).map_err(failed)?;
+    drop((theirs, mounts));
     tracing::info!(job, pid, uid, from, "a job begins here");
     state.job_begins(&job, uid);
     // Slurm kills all of a step at once, and with it who would have cleaned up.

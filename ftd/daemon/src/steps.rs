@@ -32,7 +32,7 @@ pub async fn begin(request: Request, image: &Image, who: Peer, state: &Arc<State
     if word.is_empty() || word.len() > WORD || !word.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(refuse("what asks for a part of a step is none of its tasks".into()));
     }
-    let (id, home) = home::of(who.pid, who.held.as_ref()).map_err(|error| refuse(error.to_string()))?;
+    let (id, home, mounts) = home::of(who.pid, who.held.as_ref()).map_err(|error| refuse(error.to_string()))?;
     let job = format!("slurm-{}-{}-{word}", id.job, id.step);
     let bind = if layout.nodes > 1 { Some(address(&name, &Record::of(&config, ""))?.ip()) } else { None };
     let user = parts::name_of(who.uid).await.map_err(refuse)?;
@@ -49,7 +49,7 @@ pub async fn begin(request: Request, image: &Image, who: Peer, state: &Arc<State
         heartbeat_ms: ms(config.heartbeat().1),
         path_ms: ms(config.path_timeout()),
     };
-    let around = Around { node: Box::new(node), home, task: who.held.map(|held| held.into_descriptor()) };
+    let around = Around { node: Box::new(node), home, mounts };
     parts::start(start, image, state, Some(around)).await?;
     Ok(job)
 }

@@ -104,11 +104,6 @@ impl Held {
     pub fn is_child_of(&self, parent: i32) -> bool {
         stat(self.identity.pid).is_some_and(|(above, _)| above == parent) && self.lives()
     }
-
-    /// The descriptor, to wait for its end.
-    pub fn into_descriptor(self) -> OwnedFd {
-        self.fd
-    }
 }
 
 impl AsFd for Held {

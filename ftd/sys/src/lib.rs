@@ -31,6 +31,7 @@ pub mod made;
 #[cfg(feature = "meeting")]
 pub mod meeting;
 pub mod memory;
+pub mod mounts;
 pub mod notes;
 pub mod oom;
 pub mod open_files;
