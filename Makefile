@@ -25,6 +25,8 @@ includedir = $(DESTDIR)$(prefix)/include
 mandir     = $(DESTDIR)$(prefix)/share/man
 unitdir    = $(DESTDIR)$(prefix)/lib/systemd/system
 sharedir   = $(DESTDIR)$(prefix)/share/ftd
+bashdir    = $(DESTDIR)$(prefix)/share/bash-completion/completions
+zshdir     = $(DESTDIR)$(prefix)/share/zsh/site-functions
 docdir     = $(DESTDIR)$(prefix)/share/doc/ftd
 
 .PHONY: build demo test check licences subjects specification documented rooms scenarios sim soak bench install uninstall clean
@@ -115,6 +117,11 @@ install:
 		if [ -e "$$page" ]; then install -m 644 "$$page" $(mandir)/man$${page##*.}/ || exit 1; fi; \
 	done
 	install -m 644 docs/ftctl.schema.json docs/guide.md docs/admin.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(docdir)/
+	install -d $(bashdir) $(zshdir)
+	for program in ftrun ftctl; do \
+		install -m 644 deploy/completion/$$program.bash $(bashdir)/$$program && \
+		install -m 644 deploy/completion/_$$program $(zshdir)/ || exit 1; \
+	done
 	sed -e 's|@BINDIR@|$(prefix)/bin|' deploy/systemd/ftd.service.in > $(unitdir)/ftd.service
 	chmod 644 $(unitdir)/ftd.service
 	install -m 644 deploy/ftd.toml $(sharedir)/
@@ -129,6 +136,7 @@ uninstall:
 	rm -f $(bindir)/ftrun $(bindir)/ftctl $(bindir)/ftd $(unitdir)/ftd.service $(libdir)/libftd_client.so.0 $(libdir)/libftd_client.so $(libdir)/libftd_client.a $(libdir)/pkgconfig/ftd-client.pc
 	rm -f $(includedir)/ft.h $(includedir)/ft.f90
 	for page in docs/man/*.[1358]; do rm -f $(mandir)/man$${page##*.}/$${page##*/}; done
+	rm -f $(bashdir)/ftrun $(bashdir)/ftctl $(zshdir)/_ftrun $(zshdir)/_ftctl
 	rm -rf $(libexecdir) $(docdir) $(sharedir)
 
 clean:

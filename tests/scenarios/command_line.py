@@ -70,7 +70,8 @@ def readme_build(context):
 # --- words after the program ---------------------------------------------------------------------------------------
 
 MISPLACED = {
-    "colon": (["-n", "1", "./a", ":", "-n", "1", "./b"], ["':'", "one program per job"]),
+    "colon": (["-n", "1", "./a", ":", "./b"], ["':' after ./a begins another program", "-n N", "write --"]),
+    "of-the-job": (["-n", "1", "./a", ":", "-n", "1", "--ft=reinit", "./b"], ["--ft is for the whole job", "before the first program"]),
     "option": (["-n", "2", "echo", "--ft=reinit"], ["--ft=reinit", "after the program echo", "--"]),
     "option-with-value": (["-n", "2", "echo", "x", "--ft-max-failures", "3"], ["--ft-max-failures", "after the program echo"]),
     "mode-one-dash": (["-n", "2", "echo", "-ft=reinit"], ["-ft=reinit", "after the program echo"]),
@@ -79,12 +80,13 @@ MISPLACED = {
     "mode-long-dash": (["-n", "2", "echo", "\u2014ft=reinit"], ["\u2014ft=reinit", "after the program echo"]),
     "long-dash-first": (["-n", "2", "\u2014ft=reinit", "echo"], ["\u2014ft=reinit begins with a dash", "--"]),
     "machine": (["-n", "2", "-machine", "other", "echo"], ["option -machine", "--hosts"]),
-    "ppn": (["-n", "2", "-ppn", "1", "echo"], ["option -ppn", "-n"]),
+    "each": (["-n", "2", "-N", "1", "echo"], ["option -N", "-ppn"]),
     "bind-to": (["-n", "2", "--bind-to", "core", "echo"], ["--bind-to", "taskset"]),
     "ranks": (["./a", "-n", "4"], ["-n stands after the program ./a", "options of ftrun go before the program"]),
     "misspelt": (["-n", "2", "--ft-grce=3", "./a"], ["--ft-grce (did you mean --ft-grace?)"]),
     "misspelt-mode": (["-n", "2", "--ft=reinti", "./a"], ["'reinti'", "(did you mean reinit?)"]),
-    "genv": (["-genv", "A", "b", "-n", "2", "echo"], ["option -genv", "-x NAME=VALUE"]),
+    "genvlist": (["-genvlist", "A", "-n", "2", "echo"], ["option -genvlist", "leave it out"]),
+    "misspelt-long": (["-n", "2", "--output-filenam", "x", "./a"], ["--output-filenam (did you mean --output-filename?)"]),
 }
 
 

@@ -89,15 +89,20 @@ pub fn release(rooms: &mut Rooms, number: WorldNumber) {
 }
 
 fn start(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot, Start)>) {
-    match rooms.job.spec.linked_in {
-        None => starts.into_iter().for_each(|(slot, start)| {
-            rooms.shepherds.tell(slot, &ToShepherd::Start(start));
-        }),
-        Some(Flavour::OpenMpi) => {
-            rooms.pmix.defer(number, starts);
-            rooms.pmix.serve(&mut rooms.job, &rooms.worlds, number);
+    let (mut of_open_mpi, mut of_mpich) = (Vec::new(), Vec::new());
+    for (slot, start) in starts {
+        match rooms.job.spec.program(start.rank).linked_in {
+            None => {
+                rooms.shepherds.tell(slot, &ToShepherd::Start(start));
+            }
+            Some(Flavour::OpenMpi) => of_open_mpi.push((slot, start)),
+            Some(Flavour::Mpich) => of_mpich.push((slot, start)),
         }
-        Some(Flavour::Mpich) => start_static_mpich(rooms, number, starts),
+    }
+    start_static_mpich(rooms, number, of_mpich);
+    if !of_open_mpi.is_empty() {
+        rooms.pmix.defer(number, of_open_mpi);
+        rooms.pmix.serve(&mut rooms.job, &rooms.worlds, number);
     }
 }
 
@@ -114,13 +119,15 @@ fn starts(rooms: &mut Rooms, mut world: World, processes: Vec<(Process, SlotId)>
         }
         world.members.insert(rank, Member::new(process, slot));
         world.occupied.insert(slot);
+        let program = job.spec.program(rank);
         let start = Start {
             world: world.number,
             epoch: world.epoch,
             rank,
-            argv: job.spec.argv.clone(),
+            argv: program.argv.clone(),
             env: environment::of_rank(job, &world, rank),
-            cwd: job.spec.cwd.clone(),
+            cwd: program.cwd.clone(),
+            held: program.held,
             stdin: rank == 0,
             fd_at: None,
         };
@@ -135,7 +142,6 @@ fn starts(rooms: &mut Rooms, mut world: World, processes: Vec<(Process, SlotId)>
 /// The environment is complete from the start: nothing can be preloaded in front of this program's MPI.
 fn start_static_mpich(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot, Start)>) {
     let Rooms { job, shepherds, worlds, pmi, .. } = rooms;
-    let version = job.unless_set(ft_pmi1::VERSION.0, ft_pmi1::VERSION.1);
     for (slot, mut start) in starts {
         let Some(layout) = worlds.get(number).map(|world| world.layout.clone()) else { return };
         let (fd, env) = match pmi.open(job, number, &layout, start.rank) {
@@ -152,7 +158,8 @@ fn start_static_mpich(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot,
         for (key, value) in env {
             start.env.push((key.into_bytes(), value.into_bytes()));
         }
-        start.env.extend(version.iter().filter_map(|(key, value)| Some((key.clone().into_bytes(), value.clone()?))));
+        let version = job.unless_set(start.rank, ft_pmi1::VERSION.0, ft_pmi1::VERSION.1);
+        start.env.extend(version.and_then(|(key, value)| Some((key.into_bytes(), value?))));
         start.env.push((b"PMI_FD".to_vec(), STATIC_PMI_FD.to_string().into_bytes()));
         start.fd_at = Some(STATIC_PMI_FD);
         shepherds.tell_with(slot, &ToShepherd::Start(start), vec![fd]);

@@ -14,7 +14,7 @@ pub fn of_rank(job: &Job, world: &World, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> 
     let local = world.layout.local_rank(rank).unwrap_or_default().to_string();
     let local_size = world.layout.local().len().to_string();
     let mut env: Vec<(Vec<u8>, Vec<u8>)> =
-        spec.env.iter().filter(|(key, _)| reaches_ranks(key) && key != b"LD_PRELOAD").cloned().collect();
+        spec.variables(rank).filter(|(key, _)| reaches_ranks(key) && key != b"LD_PRELOAD").cloned().collect();
     let mut set_path = |key: &str, name: &str| {
         env.push((key.as_bytes().to_vec(), spec.job_dir.join(name).into_os_string().into_vec()));
     };
@@ -45,15 +45,13 @@ pub fn of_rank(job: &Job, world: &World, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> 
         set("FT_MPI", spec.mpi.clone());
     }
     // What was found in the program's file is so; what somebody has said may not be.
-    if spec.linked_in.is_none() || spec.mpi != "auto" {
-        for (key, value) in loners::forlorn(spec.linked_in) {
+    let linked_in = spec.program(rank).linked_in;
+    if linked_in.is_none() || spec.mpi != "auto" {
+        for (key, value) in loners::forlorn(linked_in) {
             set(key, value.to_string());
         }
     }
-    let old = |key: &[u8]| {
-        let found = spec.env.iter().find(|(name, _)| name == key);
-        found.map_or(&[][..], |(_, value)| value)
-    };
+    let old = |key: &[u8]| spec.variable(rank, key).unwrap_or_default();
     let preload = in_front(spec.preload.clone().into_os_string().into_vec(), old(b"LD_PRELOAD"));
     // AddressSanitizer takes any library in front of its own for a mistake, and ends the program.
     let sanitizer = [&b"verify_asan_link_order=0"[..], old(b"ASAN_OPTIONS")].join(&b':');

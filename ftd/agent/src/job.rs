@@ -189,9 +189,9 @@ impl Job {
         self.ranks_here() as usize > self.processors
     }
 
-    /// A setting for the ranks, unless the user made it.
-    pub fn unless_set(&self, key: &str, value: impl Into<Vec<u8>>) -> Option<(String, Option<Vec<u8>>)> {
-        let set = self.spec.env.iter().any(|(name, _)| name == key.as_bytes());
+    /// A setting for a rank, unless the user made it.
+    pub fn unless_set(&self, rank: Rank, key: &str, value: impl Into<Vec<u8>>) -> Option<(String, Option<Vec<u8>>)> {
+        let set = self.spec.variable(rank, key.as_bytes()).is_some();
         (!set).then(|| (key.to_string(), Some(value.into())))
     }
 

@@ -5,6 +5,7 @@ use crate::loners::{self, Loner, Search};
 use crate::outlet::Outlet;
 use crate::world::Member;
 use crate::worlds::Worlds;
+use ft_wire::launcher::Program;
 use ft_wire::{Rank, World as WorldNumber};
 use ftd_core::Event;
 use std::collections::BTreeMap;
@@ -48,7 +49,8 @@ impl Lone {
     /// Begins to look at a world's processes, unless that goes on already: who is to be looked at may be others then.
     pub fn seek(&mut self, job: &Job, worlds: &Worlds, number: WorldNumber) {
         // What was found in the program's file is so.
-        let certain = job.spec.linked_in.is_some() && job.spec.mpi == "auto";
+        let linked_in = |program: &Program| program.linked_in.is_some();
+        let certain = job.spec.programs.iter().all(linked_in) && job.spec.mpi == "auto";
         if certain || worlds.running(number).is_none() {
             return;
         }
@@ -101,13 +103,14 @@ impl Lone {
             return;
         }
         let below = |(rank, member): (&Rank, &Member)| {
-            Some(loners::Below { rank: *rank, child: member.child?, joined: member.mpi_pid() })
+            let served = job.spec.program(*rank).linked_in;
+            Some(loners::Below { rank: *rank, child: member.child?, joined: member.mpi_pid(), served })
         };
         let ranks: Vec<_> = waiting.into_iter().filter_map(below).collect();
-        let (news, preload, served) = (self.news.clone(), job.spec.preload.clone(), job.spec.linked_in);
+        let (news, preload) = (self.news.clone(), job.spec.preload.clone());
         tokio::task::spawn_blocking(move || {
             let _behind = ft_sys::behind::Behind::begin();
-            let loner = search.look(&ranks, &preload, served);
+            let loner = search.look(&ranks, &preload);
             news.send(News::Looked(number, Box::new(search), loner));
         });
     }

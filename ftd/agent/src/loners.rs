@@ -55,6 +55,8 @@ pub struct Below {
     pub child: i32,
     /// Who has joined as the rank, and is no loner.
     pub joined: Option<i32>,
+    /// The family that its environment serves from the start.
+    pub served: Option<Flavour>,
 }
 
 /// Of so many processes it is seen without a thread for it whether something has changed.
@@ -156,17 +158,17 @@ impl Search {
     }
 
     /// Looks at as many of these ranks as may be looked at before the shortest rest, and at one at least. Returns one that has
-    /// loaded an MPI alone, itself or in a process below it. With `served` (the environment serves that family from the start)
+    /// loaded an MPI alone, itself or in a process below it. With [`Below::served`] (the environment serves that family from the start)
     /// it is one that is certainly of another family, or has another environment.
-    pub fn look(&mut self, ranks: &[Below], preload: &Path, served: Option<Flavour>) -> Option<Loner> {
-        let around = Surroundings { preload: preload.file_name()?, served };
+    pub fn look(&mut self, ranks: &[Below], preload: &Path) -> Option<Loner> {
+        let preload = preload.file_name()?;
         let (begun, enough) = (processor_time(), shortest_rest(self.newest.elapsed()) / SHARE);
         let (before, from) = ranks.split_at(ranks.partition_point(|below| below.rank < self.next));
         self.cost = Duration::ZERO;
         self.still.begin(ranks);
         for below in from.iter().chain(before) {
             self.still.looked += 1;
-            let found = self.find(*below, around);
+            let found = self.find(*below, Surroundings { preload, served: below.served });
             self.next = below.rank + 1;
             self.cost = processor_time().saturating_sub(begun);
             if found.is_some() || self.cost >= enough {
@@ -240,7 +242,7 @@ mod tests {
         let mut command = std::process::Command::new("bash");
         let child = command.args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().unwrap();
         drop(forks);
-        let ranks = [Below { rank: 0, child: child.id() as i32, joined: None }];
+        let ranks = [Below { rank: 0, child: child.id() as i32, joined: None, served: None }];
         let mut search = Search::default();
         eventually(|| is_bash(ranks[0].child), "bash");
         look(&mut search, &ranks);
@@ -259,7 +261,7 @@ mod tests {
     }
 
     fn look(search: &mut Search, ranks: &[Below]) {
-        assert!(search.look(ranks, Path::new("libft_preload.so"), None).is_none());
+        assert!(search.look(ranks, Path::new("libft_preload.so")).is_none());
     }
 
     /// Who was seen is so no more because of its youth, and was looked at just now.
@@ -335,13 +337,13 @@ mod tests {
     #[test]
     fn every_rank_has_its_turn_and_all_looks_together_their_share() {
         let child = std::process::id() as i32;
-        let ranks: Vec<Below> = (0..500).map(|rank| Below { rank, child, joined: None }).collect();
+        let ranks: Vec<Below> = (0..500).map(|rank| Below { rank, child, joined: None, served: None }).collect();
         let preload = Path::new("libft_preload.so");
         let mut search = Search::default();
         let (begun, mut rests, mut looks) = (processor_time(), Duration::ZERO, 0);
         loop {
             let from = search.next;
-            assert!(search.look(&ranks, preload, None).is_none());
+            assert!(search.look(&ranks, preload).is_none());
             rests += search.rest();
             looks += 1;
             // Round once.
@@ -352,6 +354,6 @@ mod tests {
         assert!(looks > 2, "500 maps were read in {looks} looks");
         let used = processor_time() - begun;
         assert!(used < rests / (SHARE / 2), "{used:?} of a processor with rests of {rests:?}");
-        assert!(search.look(&[], preload, None).is_none() && search.cost == Duration::ZERO);
+        assert!(search.look(&[], preload).is_none() && search.cost == Duration::ZERO);
     }
 }

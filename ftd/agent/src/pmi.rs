@@ -86,7 +86,10 @@ impl Pmi {
         let served = match self.worlds.entry(number) {
             std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
             std::collections::btree_map::Entry::Vacant(entry) => {
-                let server = server(&format!("{}.w{number}", job.spec.job), layout)?;
+                let mut server = server(&format!("{}.w{number}", job.spec.job), layout)?;
+                if job.spec.programs.len() > 1 {
+                    server.number_programs(|rank| u32::try_from(job.spec.program_number(rank)).unwrap_or(0));
+                }
                 entry.insert(Served { server, ranks: BTreeMap::new(), fenced: false })
             }
         };

@@ -13,7 +13,7 @@ use ft_sys::job_time;
 use ft_wire::between::{Asker, NameAnswer, NameRequest, Protocol};
 use ft_wire::pmix::{self, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, ERROR, Proc, Raised, SUCCESS, ToAgent, ToPmix};
 use ft_wire::shepherd::{Start, ToShepherd};
-use ft_wire::{Flavour, Rank, Slot, World as WorldNumber, rank};
+use ft_wire::{Rank, Slot, World as WorldNumber, rank};
 use ftd_core::{Event, Family, NodeId, Process, WorldId};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -88,7 +88,7 @@ impl Pmix {
             libpmix: None,
             next_host: 1,
             beat: ft_sys::pulse::Beat::new(std::time::Instant::now()),
-            wanted: job.spec.expect_pmix && job.spec.linked_in != Some(Flavour::Mpich),
+            wanted: job.spec.expect_pmix,
             news,
         }
     }
@@ -193,8 +193,7 @@ impl Pmix {
             nodes: layout.places().iter().map(|place| (place.host.clone(), place.ranks.clone())).collect(),
             me: u32::try_from(layout.me()).unwrap_or(u32::MAX),
             incarnation: u32::try_from(number - 1).unwrap_or(u32::MAX),
-            argv0: job.spec.argv.first().cloned().unwrap_or_default(),
-            cwd: job.spec.cwd.clone(),
+            apps: job.spec.programs.iter().map(app).collect(),
         }));
         let served = self.worlds.entry(number).or_default();
         for (token, proc) in std::mem::take(&mut served.questions) {
@@ -223,7 +222,6 @@ impl Pmix {
 
     /// Gives the environment to those that wait for it, if it is known.
     pub fn welcome(&mut self, job: &Job, worlds: &Worlds, shepherds: &Shepherds, number: WorldNumber) {
-        let extra = open_mpi_environment(job, number);
         let Some(served) = self.worlds.get_mut(&number) else { return };
         let Some(env) = &served.env else { return };
         for (rank, page) in std::mem::take(&mut served.waiting) {
@@ -232,13 +230,14 @@ impl Pmix {
             for key in ["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID"] {
                 all.push((key.into(), None));
             }
-            all.extend(extra.iter().cloned());
+            all.extend(open_mpi_environment(job, number, rank));
             if let Some(link) = worlds.member(number, rank).and_then(|member| member.link.as_ref()) {
                 link.send_with(&rank::ToRank::Welcome { env: all, pmi_fd: false }, vec![page]);
             }
         }
         for (slot, mut start) in std::mem::take(&mut served.deferred) {
-            let extra = extra.iter().filter_map(|(key, value)| Some((key.clone(), value.clone()?)));
+            let extra = open_mpi_environment(job, number, start.rank);
+            let extra = extra.into_iter().filter_map(|(key, value)| Some((key, value?)));
             for (key, value) in env.get(&start.rank).into_iter().flatten().cloned().chain(extra) {
                 start.env.push((key.into_bytes(), value));
             }
@@ -562,16 +561,21 @@ fn cannot_be_served(job: &mut Job, process: Process, reason: String) {
     job.report(Event::StartFailed { process, reason, status: 1 });
 }
 
+fn app(program: &ft_wire::launcher::Program) -> pmix::App {
+    let argv0 = program.argv.first().cloned().unwrap_or_default();
+    pmix::App { ranks: program.ranks, argv0, cwd: program.cwd.clone() }
+}
+
 /// What Open MPI needs besides PMIx's variables: what keeps it from becoming a singleton, what its own launcher says
 /// when ranks share processors, and shared memory in the world's directory, which goes with the world.
-fn open_mpi_environment(job: &Job, number: WorldNumber) -> Vec<(String, Option<Vec<u8>>)> {
+fn open_mpi_environment(job: &Job, number: WorldNumber, rank: Rank) -> Vec<(String, Option<Vec<u8>>)> {
     let mut env = vec![(pmix::NOT_SINGLETON.0.to_string(), Some(pmix::NOT_SINGLETON.1.into()))];
     if job.oversubscribed() {
-        env.extend(job.unless_set(pmix::OVERSUBSCRIBED.0, pmix::OVERSUBSCRIBED.1));
+        env.extend(job.unless_set(rank, pmix::OVERSUBSCRIBED.0, pmix::OVERSUBSCRIBED.1));
     }
     for component in ["btl_vader", "btl_sm", "osc_rdma", "osc_sm"] {
         let key = &format!("OMPI_MCA_{component}_backing_directory");
-        env.extend(job.unless_set(key, directory(job, number).into_os_string().into_vec()));
+        env.extend(job.unless_set(rank, key, directory(job, number).into_os_string().into_vec()));
     }
     env
 }

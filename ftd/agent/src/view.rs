@@ -23,7 +23,7 @@ pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
     Job {
         name: spec.job.clone(),
         mode: spec.mode.clone(),
-        argv: spec.argv.clone(),
+        argv: spec.words(),
         world_size: spec.world_size,
         launcher: nix::unistd::getppid().as_raw(),
         agent: nix::unistd::getpid().as_raw(),

@@ -248,7 +248,7 @@ impl Worlds {
         let Ended { world, rank, pid, status, limit, waited } = ended;
         // What died below a wrapper before it joined nobody has seen. And with an MPI that nothing was preloaded in front of, nobody
         // tells which process is the rank.
-        let told = waited || (job.spec.linked_in.is_some() && job.spec.mpi != "auto");
+        let told = waited || (job.spec.program(rank).linked_in.is_some() && job.spec.mpi != "auto");
         // The kernel may let go of a process long after its world was buried; how it ended is of interest still.
         let stopping = self.get(world).is_some_and(|world| world.stopping);
         let (process, unseen, mut below) = match self.member_mut(world, rank) {

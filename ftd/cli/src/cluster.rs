@@ -8,6 +8,7 @@ use crate::options::Options;
 use crate::output::{AGENT, Output};
 use crate::signals::{Meaning, Signals};
 use crate::stdin::{Piece, Relay};
+use crate::time_limit::TimeLimit;
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::job_time;
 use ft_sys::timescale::scaled;
@@ -19,6 +20,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -136,6 +138,7 @@ struct Above<'a> {
     notices: BTreeMap<String, usize>,
     announced: Epoch,
     cancelled: Option<Cancelled>,
+    limit: TimeLimit,
     /// When the job is begun at the latest.
     begin: Instant,
     /// Parts that have not ended by then never will.
@@ -164,6 +167,23 @@ enum Ready {
     Written,
 }
 
+/// The nodes for which other machines, or this one's daemon, are to be asked. Where none runs, a job on this machine alone needs none.
+///
+/// # Errors
+/// What is wrong with the nodes.
+pub fn needed(options: &Options) -> Result<Option<&Hosts>, ClusterError> {
+    let Some(hosts) = &options.hosts else { return Ok(None) };
+    let system = |error| ClusterError::System { what: "this machine's name cannot be read", error };
+    let told = std::env::var_os("FT_DAEMON").is_some_and(|path| !path.is_empty());
+    let asked = told || options.spares > 0 || std::path::Path::new(DAEMON).exists();
+    if asked || !hosts.are_here(&ft_sys::process::host_name().map_err(system)?)? {
+        return Ok(Some(hosts));
+    }
+    // They are to fit all the same.
+    hosts.share(options.ranks, 0, options.per_node)?;
+    Ok(None)
+}
+
 /// Runs the job; returns its exit status.
 ///
 /// # Errors
@@ -184,7 +204,10 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
     let message = ToJobs::Launch(Box::new(request));
     // One that refuses has closed its end by now, and what it has said is there to be read.
     let _ = link.send(&message, &[]).and_then(|()| link.send(&image, &[]));
-    let output = Output::new(options.tag_output, options.once()).map_err(system("standard output"))?;
+    let mut output = Output::new(options.label, options.once()).map_err(system("standard output"))?;
+    if let Some(name) = &options.output_name {
+        output.into_files(name, options.ranks);
+    }
     let mut above = Above {
         options,
         daemon,
@@ -198,6 +221,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
         notices: BTreeMap::new(),
         announced: 0,
         cancelled: None,
+        limit: TimeLimit::new(options.timeout, job_time::now()),
         begin: job_time::now() + scaled(BEGIN),
         until: None,
         asked: None,
@@ -217,12 +241,12 @@ fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), Cluster
         what: "the directory in which ftrun was started cannot be used any more",
         error,
     };
-    let image = ft_sys::image::of_this_process(std::env::args_os(), std::env::vars_os()).map_err(here)?;
+    let image = ft_sys::image::of_this_process(words(options), std::env::vars_os()).map_err(here)?;
     let request = Request {
         messages: ft_wire::MESSAGES,
         ranks: options.ranks,
         heartbeat_ms: options.heartbeat.map(|(_, timeout)| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
-        hosts: hosts.share(options.ranks, options.spares)?,
+        hosts: hosts.share(options.ranks, options.spares, options.per_node)?,
         spares: options.spares,
         survives: options.mode != Mode::None,
         wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
@@ -236,6 +260,14 @@ fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), Cluster
         return Err(ClusterError::TooLong);
     }
     Ok((request, image))
+}
+
+/// The command line for the parts, which do not look for nodes: who counts ranks by them has done so here.
+fn words(options: &Options) -> impl Iterator<Item = OsString> {
+    let mut typed = std::env::args_os();
+    let name = typed.next();
+    let ranks = ["-n".into(), options.ranks.to_string().into()].into_iter().filter(|_| options.ranks_of_nodes);
+    name.into_iter().chain(ranks).chain(typed)
 }
 
 impl Above<'_> {
@@ -262,6 +294,7 @@ impl Above<'_> {
             }
             let now = job_time::now();
             self.output.tick(now);
+            self.look_at_limit(job_time::now());
             self.look_at_cancelled(now);
             self.look_at_front();
             self.ask(now);
@@ -327,6 +360,7 @@ impl Above<'_> {
             self.until,
             self.quiet.map(|since| since + scaled(END)),
             self.nodes.is_empty().then_some(self.begin),
+            self.limit.deadline().filter(|_| self.cancelled.is_none() && self.until.is_none()),
             self.cancelled.filter(|_| self.until.is_none()).map(|cancelled| cancelled.deadline()),
             self.input.waits_for_terminal().then(|| job_time::now() + TERMINAL_AGAIN),
         ];
@@ -415,6 +449,16 @@ impl Above<'_> {
                 self.until.get_or_insert(now + LEAVE);
             }
             Some(_) => {}
+        }
+    }
+
+    fn look_at_limit(&mut self, now: Instant) {
+        if self.cancelled.is_none()
+            && self.until.is_none()
+            && let Some(sentence) = self.limit.passes(now)
+        {
+            self.output.say(&format!("ftrun: {sentence}"));
+            self.cancel(libc::SIGTERM, now);
         }
     }
 
@@ -610,7 +654,7 @@ impl Above<'_> {
         let now = job_time::now();
         self.output.finish(now);
         let (status, reason) = self.ends();
-        let status = if self.late { status.max(1) } else { status };
+        let status = self.limit.status(if self.late { status.max(1) } else { status });
         if let Some(reason) = reason {
             self.output.say(&format!("ftrun: {reason}"));
         }

@@ -90,17 +90,46 @@ impl Hosts {
         text.split(',').map(|part| named(part.trim())).collect::<Option<_>>().map(Hosts::List)
     }
 
-    /// The nodes with their slots, for a job of so many ranks. What the user does not say is shared out: the ranks that the others
+    fn named(&self) -> Result<Vec<Named>, HostsError> {
+        match self {
+            Hosts::List(named) => Ok(merged(named.clone())),
+            Hosts::File(path) => Ok(merged(read(path)?)),
+        }
+    }
+
+    /// The slots of all of them, with so many where the user says nothing.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn slots(&self, each: u32) -> Result<u32, HostsError> {
+        Ok(self.named()?.iter().fold(0, |all: u32, node| all.saturating_add(node.slots.unwrap_or(each))))
+    }
+
+    /// Whether they are all this machine, which calls itself so.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn are_here(&self, host: &str) -> Result<bool, HostsError> {
+        let short = |name: &str| name.split('.').next().unwrap_or_default().to_string();
+        let is_name = |name: &str| {
+            name.eq_ignore_ascii_case(host)
+                || !(name.contains('.') && host.contains('.')) && short(name).eq_ignore_ascii_case(&short(host))
+        };
+        Ok(self
+            .named()?
+            .iter()
+            .all(|node| matches!(node.name.as_str(), "localhost" | "127.0.0.1") || is_name(&node.name)))
+    }
+
+    /// The nodes with their slots, for a job of so many ranks; `each`: those that say nothing have so many. What the user does not say at all is shared out: the ranks that the others
     /// leave, in blocks, and to each node one slot at least. The last ones are spare: those take nothing of that, and have as many slots as
     /// the node with the most, so that they can stand in for each.
     ///
     /// # Errors
     /// One sentence.
-    pub fn share(&self, ranks: u32, spares: u32) -> Result<Vec<Host>, HostsError> {
-        let mut named = match self {
-            Hosts::List(named) => merged(named.clone()),
-            Hosts::File(path) => merged(read(path)?),
-        };
+    pub fn share(&self, ranks: u32, spares: u32, each: Option<u32>) -> Result<Vec<Host>, HostsError> {
+        let mut named = self.named()?;
+        named.iter_mut().for_each(|node| node.slots = node.slots.or(each));
         let names = || named.iter().map(|node| node.name.as_str()).collect::<Vec<_>>().join(", ");
         let Some(first_spare @ 1..) = named.len().checked_sub(spares as usize) else {
             return Err(HostsError::AllSpare { spares, nodes: names() });
@@ -179,7 +208,10 @@ mod tests {
     }
 
     fn shared_beside(list: &str, ranks: u32, spares: u32) -> String {
-        Hosts::list(list).unwrap().share(ranks, spares).map_or_else(|error| error.to_string(), |hosts| say(&hosts))
+        Hosts::list(list)
+            .unwrap()
+            .share(ranks, spares, None)
+            .map_or_else(|error| error.to_string(), |hosts| say(&hosts))
     }
 
     #[test]
@@ -210,6 +242,28 @@ mod tests {
     }
 
     #[test]
+    fn nodes_that_say_nothing_have_as_many_slots_as_each() {
+        let hosts = Hosts::list("a,b:3,c").unwrap();
+        assert_eq!((hosts.slots(1), hosts.slots(2)), (Ok(5), Ok(7)));
+        assert_eq!(say(&hosts.share(4, 0, Some(2)).unwrap()), "a:2,b:3,c:2");
+        assert!(hosts.share(8, 0, Some(2)).unwrap_err().to_string().contains("the nodes have 7"));
+    }
+
+    #[test]
+    fn one_machine_has_several_names() {
+        for (list, host, here) in [
+            ("localhost:4", "vm", true),
+            ("127.0.0.1,VM:2", "vm", true),
+            ("vm.cluster", "vm", true),
+            ("vm", "vm.cluster", true),
+            ("vm.other", "vm.cluster", false),
+            ("localhost,b", "vm", false),
+        ] {
+            assert_eq!(Hosts::list(list).unwrap().are_here(host), Ok(here), "{list} on {host}");
+        }
+    }
+
+    #[test]
     fn what_is_no_list_is_none() {
         for text in ["", "a,,b", "a:0", "a:x", "a:", "a b", "/etc", "a:70000"] {
             assert_eq!(Hosts::list(text), None, "{text}");
@@ -221,11 +275,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("hosts");
         std::fs::write(&path, "# mine\na slots=2\n\n  b   # the other\na slots=1\n").unwrap();
-        assert_eq!(say(&Hosts::File(path.clone()).share(5, 0).unwrap()), "a:3,b:2");
+        assert_eq!(say(&Hosts::File(path.clone()).share(5, 0, None).unwrap()), "a:3,b:2");
         std::fs::write(&path, "a\nb slot=2\n").unwrap();
-        let sentence = Hosts::File(path.clone()).share(2, 0).unwrap_err().to_string();
+        let sentence = Hosts::File(path.clone()).share(2, 0, None).unwrap_err().to_string();
         assert!(sentence.contains("line 2: 'b slot=2' is not a node's name"), "{sentence}");
         std::fs::write(&path, "\n").unwrap();
-        assert!(Hosts::File(path).share(2, 0).unwrap_err().to_string().ends_with("names no node"));
+        assert!(Hosts::File(path).share(2, 0, None).unwrap_err().to_string().ends_with("names no node"));
     }
 }

@@ -49,6 +49,9 @@ pub fn run(begin: Box<Begin>, node: step::Node) -> Result<i32, PartError> {
     link.limit(MAX_SAID);
     let Ready { mut options, mut spec, helpers, held, soft } = ready;
     (options.ranks, spec.world_size) = (ranks, ranks);
+    // A step has one program, which all ranks run.
+    options.programs.iter_mut().for_each(|program| program.ranks = ranks);
+    spec.programs.iter_mut().for_each(|program| program.ranks = ranks);
     if let Some(cluster) = &mut cluster {
         cluster.store.socket = begin.store.clone();
     }

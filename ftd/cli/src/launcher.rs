@@ -16,6 +16,7 @@ use crate::output::{AGENT, Key, Output};
 use crate::part::Part;
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
+use crate::time_limit::TimeLimit;
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
 use ft_sys::job_time;
@@ -194,7 +195,8 @@ pub struct Launcher {
     options: Options,
     spec: JobSpec,
     helpers: Helpers,
-    held: Held,
+    /// What is held of each program.
+    held: Vec<Held>,
     /// For the ranks.
     soft: Soft,
     directory: JobDir,
@@ -247,6 +249,7 @@ pub struct Launcher {
     cancelled: Option<Cancelled>,
     /// Tasks of Slurm's that have been sent a signal that ends the job.
     told: BTreeSet<Slot>,
+    limit: TimeLimit,
     ending: Option<Ending>,
     /// The agent has said that the job is over.
     ended_by_agent: bool,
@@ -280,7 +283,7 @@ impl Launcher {
         options: Options,
         mut spec: JobSpec,
         helpers: Helpers,
-        held: Held,
+        held: Vec<Held>,
         soft: Soft,
         part: Option<Part>,
     ) -> Result<Launcher, LaunchError> {
@@ -292,6 +295,7 @@ impl Launcher {
         let directory = JobDir::choose()?;
         spec.job = part.as_ref().map_or_else(|| format!("ftrun-{}", directory.word()), |part| part.job().to_string());
         spec.job_dir = directory.path().to_path_buf();
+        let limit = TimeLimit::new(options.timeout.filter(|_| part.is_none()), job_time::now());
         let mut launcher = Launcher {
             notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
@@ -303,7 +307,7 @@ impl Launcher {
                 .map_or_else(Input::open, |_| Input::fed())
                 .map_err(system("standard input"))?,
             output: match &part {
-                None => Output::new(options.tag_output, options.once()),
+                None => Output::new(options.label, options.once()),
                 Some(part) => part.output(),
             }
             .map_err(system("standard output"))?,
@@ -339,10 +343,14 @@ impl Launcher {
             complete: None,
             cancelled: None,
             told: BTreeSet::new(),
+            limit,
             ending: None,
             ended_by_agent: false,
             output_until: None,
         };
+        if let Some(name) = launcher.options.output_name.as_ref().filter(|_| launcher.part.is_none()) {
+            launcher.output.into_files(name, launcher.options.ranks);
+        }
         match launcher.start_all() {
             Ok(()) => Ok(launcher),
             Err(error) => {
@@ -368,7 +376,7 @@ impl Launcher {
         }
         // Nothing is started twice without.
         if self.options.mode != Mode::None {
-            self.held.read_behind();
+            self.held.iter().for_each(Held::read_behind);
         }
         Ok(())
     }
@@ -471,8 +479,10 @@ impl Launcher {
             self.soft.tasks.to_string().into(),
         ];
         arguments.extend(self.spec.nice.iter().flat_map(|nice| ["--nice".into(), nice.to_string().into()]));
-        descriptors.extend(self.held.descriptors());
-        arguments.extend(self.held.arguments().map(OsString::from));
+        for held in &self.held {
+            descriptors.extend(held.descriptors());
+            arguments.extend(held.arguments().map(OsString::from));
+        }
         if let Some((fd, option, offset)) = self.input.for_shepherd() {
             descriptors.push(fd);
             arguments.extend([option.into(), fd.as_raw_fd().to_string().into()]);
@@ -558,6 +568,7 @@ impl Launcher {
                 ft_sys::process::kill(agent.pid, nix::libc::SIGKILL);
             }
             self.output.tick(now);
+            self.look_at_limit(now);
             self.look_at_cancelled(now);
             self.ask_helpers();
             if self.has_left(now) {
@@ -610,6 +621,7 @@ impl Launcher {
             self.output.deadline(),
             self.output_until,
             self.cancelled.filter(|_| self.ending.is_none()).map(|cancelled| cancelled.deadline()),
+            self.limit.deadline().filter(|_| self.ending.is_none() && self.cancelled.is_none()),
             self.ending.as_ref().filter(|_| self.has_children()).map(|ending| ending.until),
             self.orphans.as_ref().map(|_| now + LOOK_AGAIN),
             self.agent.as_ref().and_then(|agent| agent.until),
@@ -659,6 +671,16 @@ impl Launcher {
                 self.give_up(128 + signal, &format!("{} came again: everything was killed", signals::name(signal)));
             }
             Some(_) => {}
+        }
+    }
+
+    fn look_at_limit(&mut self, now: Instant) {
+        if self.ending.is_none()
+            && self.cancelled.is_none()
+            && let Some(sentence) = self.limit.passes(now)
+        {
+            self.output.say(&format!("ftrun: {sentence}"));
+            self.cancel(nix::libc::SIGTERM, now);
         }
     }
 
@@ -979,6 +1001,7 @@ impl Launcher {
         self.output.read_all(now);
         self.output.finish(now);
         let (status, reason) = self.ending.as_mut().map_or((1, None), |ending| (ending.status, ending.reason.take()));
+        let status = self.limit.status(status);
         if self.part.is_none()
             && let Some(reason) = &reason
         {

@@ -22,24 +22,26 @@ mod output;
 mod own_proc;
 mod part;
 mod program;
+mod rank_files;
 mod signals;
 mod sink;
 mod stdin;
 mod step;
 mod tasks;
+mod time_limit;
 mod variables;
 
 use ft_sys::standard::{self, Standard};
 use ft_wire::Flavour;
-use ft_wire::launcher::JobSpec;
+use ft_wire::launcher::{JobSpec, Program};
 use held::Held;
 use launcher::{LaunchError, Launcher};
 use options::{Options, Request};
 use program::ProgramError;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Why there is no job; each is one sentence.
@@ -164,11 +166,12 @@ fn launch() -> Result<i32, Refusal> {
     };
     options::check_log(std::env::var_os("FT_LOG"))?;
     let names = std::env::vars_os().map(|(name, _)| name);
-    let given = options.variables.iter().map(|(name, _)| name);
+    let own = options.programs.iter().flat_map(|program| &program.variables).map(|(name, _)| name);
+    let given = options.variables.iter().map(|(name, _)| name).chain(own);
     variables::warnings(names, given, &options::variables()).iter().for_each(|warning| say(warning));
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
-    if let Some(hosts) = &options.hosts {
+    if let Some(hosts) = cluster::needed(&options)? {
         return Ok(cluster::run(&options, hosts)?);
     }
     own_proc::check()?;
@@ -203,32 +206,31 @@ fn print(text: &str) -> Result<i32, Refusal> {
     }
 }
 
-/// The job, except for its name and directory.
-fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, Held), Refusal> {
-    let directory = working_directory(options)?;
-    let environment = environment(options, &directory);
-    let value = |name| environment.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_os_str());
-    // The client library reads it in the ranks, where nobody could complain once.
-    if let Some(text) = value("FT_CHECKPOINT_TIMEOUT").filter(|text| !text.is_empty())
-        && text.to_str().and_then(|text| text.parse::<u64>().ok()).is_none_or(|seconds| seconds == 0)
-    {
-        return Err(Refusal::Timeout(text.to_string_lossy().into_owned()));
+/// The job, except for its name and directory, and what is held open of each of its programs.
+fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, Vec<Held>), Refusal> {
+    let mut held = Holding::default();
+    let environment = environment(options);
+    let (mut programs, mut expect_pmix) = (Vec::new(), false);
+    for program in &options.programs {
+        let described = describe_program(options, program, &environment, &mut held)?;
+        let path = OsStr::from_bytes(described.argv.first().map_or(&[], |path| path));
+        expect_pmix |= match described.linked_in {
+            Some(flavour) => flavour == Flavour::OpenMpi,
+            None => program::is_linked_with_open_mpi(path.as_ref()),
+        };
+        programs.push(described);
     }
-    let path = value("PATH");
-    let mut argv = options.command.clone();
-    let program = program::find(&argv[0], path, &directory)?;
-    let held = Held::open(&program, &directory).map_err(|error| ProgramError::Io { path: program.clone(), error })?;
-    let linked_in = linked_in(options, &program)?;
-    let expect_pmix = linked_in == Some(Flavour::OpenMpi) || program::is_linked_with_open_mpi(&program);
-    argv[0] = program.into_os_string();
-    let bytes = OsString::into_vec;
+    missing_variables(options);
+    if let Some(name) = &options.output_name {
+        let refuse = |(path, error)| Refusal::Directory { option: "--output-filename", path, error };
+        rank_files::make_directory(name).map_err(refuse)?;
+    }
     let spec = JobSpec {
         job: String::new(),
         world_size: options.ranks,
         mode: options.mode.to_string(),
-        argv: argv.into_iter().map(bytes).collect(),
-        env: environment.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
-        cwd: bytes(directory.into_os_string()),
+        programs,
+        env: environment.into_iter().map(|(name, value)| (name.into_vec(), value.into_vec())).collect(),
         job_dir: PathBuf::new(),
         max_failures: options.max_failures,
         grace_ms: u64::try_from(options.grace.as_millis()).unwrap_or(u64::MAX),
@@ -237,7 +239,6 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         preload: helpers.preload.clone(),
         ft_pmix: helpers.pmix.clone(),
         ft_ship: helpers.ship.clone(),
-        linked_in,
         expect_pmix,
         copy_rate: options.copy_rate,
         verbose: options.verbose,
@@ -246,7 +247,65 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, H
         injections: options.injections.clone(),
         cluster: None,
     };
-    Ok((spec, held))
+    Ok((spec, held.all))
+}
+
+/// Programs with their directories, each once.
+#[derive(Default)]
+struct Holding {
+    paths: Vec<(PathBuf, PathBuf)>,
+    all: Vec<Held>,
+}
+
+impl Holding {
+    /// The place of this one.
+    fn hold(&mut self, program: &Path, directory: &Path) -> Result<u32, ProgramError> {
+        let known = self.paths.iter().position(|(other, place)| other == program && place == directory);
+        let place = match known {
+            Some(place) => place,
+            None => {
+                let path = program.to_path_buf();
+                self.all.push(Held::open(program, directory).map_err(|error| ProgramError::Io { path, error })?);
+                self.paths.push((program.into(), directory.into()));
+                self.all.len() - 1
+            }
+        };
+        Ok(u32::try_from(place).unwrap_or(u32::MAX))
+    }
+}
+
+fn describe_program(
+    options: &Options,
+    program: &options::Program,
+    environment: &[(OsString, OsString)],
+    held: &mut Holding,
+) -> Result<Program, Refusal> {
+    let directory = working_directory(program)?;
+    let own = own_environment(program, &directory);
+    let value = |name: &str| {
+        let find = |all: &'_ [(OsString, OsString)]| all.iter().position(|(other, _)| other == name);
+        find(&own).map(|at| &own[at].1).or_else(|| find(environment).map(|at| &environment[at].1))
+    };
+    // The client library reads it in the ranks, where nobody could complain once.
+    if let Some(text) = value("FT_CHECKPOINT_TIMEOUT").filter(|text| !text.is_empty())
+        && text.to_str().and_then(|text| text.parse::<u64>().ok()).is_none_or(|seconds| seconds == 0)
+    {
+        return Err(Refusal::Timeout(text.to_string_lossy().into_owned()));
+    }
+    let mut argv = program.command.clone();
+    let path = program::find(&argv[0], value("PATH").map(OsString::as_os_str), &directory)?;
+    let held = held.hold(&path, &directory)?;
+    let linked_in = linked_in(options, &path)?;
+    argv[0] = path.into_os_string();
+    let bytes = OsString::into_vec;
+    Ok(Program {
+        ranks: program.ranks,
+        argv: argv.into_iter().map(bytes).collect(),
+        env: own.into_iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
+        cwd: bytes(directory.into_os_string()),
+        linked_in,
+        held,
+    })
 }
 
 /// The MPI that is served from the start, because nothing can be preloaded in front of it: what the user has said, or what is
@@ -265,8 +324,8 @@ fn linked_in(options: &Options, program: &std::path::Path) -> Result<Option<Flav
     Ok(Some(told))
 }
 
-fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {
-    let Some(directory) = &options.directory else { return std::env::current_dir().map_err(Refusal::Here) };
+fn working_directory(program: &options::Program) -> Result<PathBuf, Refusal> {
+    let Some(directory) = &program.directory else { return std::env::current_dir().map_err(Refusal::Here) };
     let directory = if directory.is_absolute() {
         directory.clone()
     } else {
@@ -284,26 +343,36 @@ fn working_directory(options: &Options) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// The environment of the ranks, before what the agent adds.
-fn environment(options: &Options, directory: &std::path::Path) -> Vec<(OsString, OsString)> {
-    let mut environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    let mut set = |name: &OsString, value: OsString| {
-        environment.retain(|(other, _)| other != name);
-        environment.push((name.clone(), value));
-    };
-    if options.directory.is_some() {
-        set(&"PWD".into(), directory.into());
+type Variables = Vec<(OsString, OsString)>;
+
+fn set(variables: &mut Variables, name: &OsStr, value: &OsStr) {
+    variables.retain(|(other, _)| other != name);
+    variables.push((name.into(), value.into()));
+}
+
+/// The environment of all ranks, before what the agent adds.
+fn environment(options: &Options) -> Variables {
+    let mut environment = std::env::vars_os().collect();
+    options.variables.iter().for_each(|(name, value)| set(&mut environment, name, value));
+    environment
+}
+
+/// What a program's ranks have beside it.
+fn own_environment(program: &options::Program, directory: &Path) -> Variables {
+    let mut environment = Variables::new();
+    if program.directory.is_some() {
+        set(&mut environment, "PWD".as_ref(), directory.as_ref());
     }
-    for (name, value) in &options.variables {
-        value.as_ref().inspect(|value| set(name, (*value).clone()));
+    for (name, value) in &program.variables {
+        value.as_ref().inspect(|value| set(&mut environment, name, value));
     }
-    missing_variables(options);
     environment
 }
 
 /// What is to be passed on and is not there.
 fn missing_variables(options: &Options) {
-    let named = options.variables.iter().filter(|(_, value)| value.is_none());
+    let all = options.programs.iter().flat_map(|program| &program.variables);
+    let named = all.filter(|(_, value)| value.is_none());
     for (name, _) in named.filter(|(name, _)| std::env::var_os(name).is_none()) {
         say(&format!("-x {}: there is no such variable in the environment", name.to_string_lossy()));
     }

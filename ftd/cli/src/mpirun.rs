@@ -5,27 +5,29 @@ use std::os::unix::ffi::OsStrExt;
 
 const HERE: &str = "ftrun starts all ranks on this machine, or on the nodes that --hosts names: leave it out";
 const UNBOUND: &str = "ftrun binds ranks to no cores: put taskset or numactl before the program";
-const ONE: &str = "ftrun starts one program per job";
+const ONE: &str = "name the programs in the command line, with : between them (-n 1 ./a : -n 2 ./b)";
 const SILENT: &str = "ftrun says nothing of the kind by itself: leave it out";
 
 /// Options of mpirun's and mpiexec's that ftrun has not, and what is meant instead.
-const WORDS: [(&[&str], &str); 16] = [
+const WORDS: [(&[&str], &str); 15] = [
     (&["default-hostfile", "machine", "f"], "the nodes are --hosts NODE:SLOTS,... or --hostfile FILE"),
     (&["nolocal", "rankfile", "rf", "launcher", "bootstrap", "iface", "rmk", "dvm", "prefix", "noprefix"], HERE),
-    (&["ppn", "N", "npernode", "pernode", "perhost", "npersocket", "persocket", "usize"], "say with -n how many ranks"),
+    (
+        &["N", "pernode", "npersocket", "persocket", "usize"],
+        "say with -n how many ranks, and with -ppn how many on each node",
+    ),
     (&["bind-to", "bind-to-core", "bind-to-socket", "bind-to-none", "map-by", "rank-by", "cpu-set"], UNBOUND),
     (&["cpu-list", "cpus-per-proc", "cpus-per-rank", "bynode", "bycore", "byslot", "bysocket"], UNBOUND),
     (&["report-bindings", "display-map", "display-allocation", "display", "q", "quiet", "d", "debug"], SILENT),
     (&["use-hwthread-cpus", "nooversubscribe", "map-to"], "more ranks than cores are always allowed: leave it out"),
-    (&["allow-run-as-root"], "it is always allowed: leave it out"),
-    (&["genv", "env", "E"], "a variable for the ranks is -x NAME=VALUE"),
+    (&["E"], "a variable for the ranks is -x NAME=VALUE"),
     (&["genvall", "envall", "genvlist", "envlist"], "the ranks have the whole environment anyway: leave it out"),
     (&["gmca", "gpmixmca", "gprrtemca", "omca"], "a parameter of Open MPI's is --mca NAME VALUE"),
-    (&["l", "prepend-rank", "timestamp-output", "output"], "the rank before every line is --tag-output"),
-    (&["output-filename", "outfile-pattern", "errfile-pattern", "xml"], "redirect the output of ftrun instead"),
+    (&["timestamp-output", "prepend-pattern"], "the rank before every line is -l, rank and stream --tag-output"),
+    (&["output", "outfile-pattern", "errfile-pattern", "xml"], "files of the ranks' output are --output-filename NAME"),
     (&["s", "stdin"], "standard input goes to rank 0"),
     (&["app", "configfile"], ONE),
-    (&["enable-recovery", "with-ft", "timeout"], "to survive failures is --ft=reinit, a limit of time is timeout(1)"),
+    (&["enable-recovery", "with-ft", "recovery"], "to survive failures is --ft=reinit"),
 ];
 
 /// What to do instead of an option that ftrun has not, if mpirun has it. `option` is with its dashes.
@@ -36,39 +38,14 @@ pub fn instead(option: &str) -> Option<&'static str> {
 
 /// What of these was probably meant by a word that is none of them: the one with the fewest slips of a finger between.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let slips = |known: &str| distance(&word.to_lowercase(), known);
+    let slips = |known: &str| strsim::osa_distance(&word.to_lowercase(), known);
     let near = known.into_iter().map(|known| (slips(known), known));
     near.filter(|(slips, known)| *slips <= known.trim_start_matches('-').len().min(9) / 3).min().map(|(_, known)| known)
-}
-
-/// How many letters are to be put in, left out, replaced, or exchanged with the next one.
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows: Vec<Vec<usize>> = vec![(0..=other.len()).collect()];
-    for (i, letter) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, meant) in other.iter().enumerate() {
-            let replaced = rows[i][j] + usize::from(letter != meant);
-            let mut least = replaced.min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *letter == other[j - 1] && one[i - 1] == *meant {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[one.len()][other.len()]
 }
 
 /// Why words of the program are probably not meant for it; one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misplaced {
-    /// mpirun's way to start several programs.
-    #[error(
-        "':' after {0} would start a second program with mpirun, but {ONE}; \
-         if it is an argument of the program, write -- before the program"
-    )]
-    Colon(String),
     /// An option in the place of the program.
     #[error(
         "{0} begins with a dash that is none of the keyboard's, as in a text that was typeset: options begin with - or --; if it \
@@ -118,7 +95,7 @@ fn is_disguised(word: &str, own: &[String]) -> bool {
     (pasted || name.starts_with("ft-")) && own.iter().any(|own| own.strip_prefix("--") == Some(name))
 }
 
-/// Looks for words among the program's that ftrun was to read: a lone `:`, options whose names (`own`), or nearly these, nobody
+/// Looks for words among the program's that ftrun was to read: options whose names (`own`), or nearly these, nobody
 /// else has, and a number of ranks when there is none yet (`no_ranks`). Not beyond a `--`.
 pub fn misplaced(command: &[OsString], own: &[String], no_ranks: bool) -> Option<Misplaced> {
     let (program, arguments) = command.split_first()?;
@@ -131,9 +108,6 @@ pub fn misplaced(command: &[OsString], own: &[String], no_ranks: bool) -> Option
         let name = word.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
         let is_own =
             |own: &String| own.as_bytes() == name || own.len() > "--ft".len() && own.as_bytes().get(1..) == Some(name);
-        if *word == ":" {
-            return Some(Misplaced::Colon(program));
-        }
         let ranks = no_ranks && matches!(name, b"-n" | b"-np" | b"--np" | [b'-', b'n', b'0'..=b'9', ..]);
         let misspelt = || {
             name.starts_with(b"--ft-")

@@ -2,9 +2,10 @@
 
 use crate::hosts::Hosts;
 use crate::mpirun::{self, Misplaced};
+use crate::output::Label;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueHint};
 use ft_wire::injection::{Injection, InjectionError};
 use ftd_core::Mode;
 use std::ffi::{OsStr, OsString};
@@ -30,6 +31,27 @@ pub enum OptionError {
     /// No program.
     #[error("there is no program to start: name it after the options")]
     NoProgram,
+    /// A second program without one of these.
+    #[error(
+        "':' after {before} begins another program, and {lacks}; if ':' is an argument of {before}, write -- before that program"
+    )]
+    Further {
+        /// The program before it.
+        before: String,
+        /// What is missing.
+        lacks: &'static str,
+    },
+    /// An option of the whole job behind a `:`.
+    #[error(
+        "{0} is for the whole job: write it before the first program; -n, -x, --env and --chdir are each program's own"
+    )]
+    OfTheJob(String),
+    /// A second program in a step of Slurm's.
+    #[error("':' begins another program, and a step of Slurm's has one: `ftrun` starts several as one job")]
+    SeveralInStep,
+    /// What the nodes' file says.
+    #[error(transparent)]
+    Hosts(#[from] crate::hosts::HostsError),
     /// A mode that cannot be had.
     #[error("{option}: {error}{}", near(near_mode(error)))]
     Mode {
@@ -89,8 +111,12 @@ pub enum OptionError {
 /// What the user wants, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// `-n`: number of ranks, at least 1; in a step of Slurm's 0 when it is not said.
+    /// Number of ranks, of all programs together, at least 1; in a step of Slurm's 0 when no `-n` says it.
     pub ranks: u32,
+    /// No `-n` says that, but the nodes do.
+    pub ranks_of_nodes: bool,
+    /// The programs, in the order of their ranks.
+    pub programs: Vec<Program>,
     /// `--ft`.
     pub mode: Mode,
     /// `--ft-max-failures`.
@@ -103,16 +129,20 @@ pub struct Options {
     pub mpi: &'static str,
     /// `--ft-mpi`, or the variable that was read in its place.
     pub mpi_option: &'static str,
-    /// `--tag-output`.
-    pub tag_output: bool,
     /// `--ft-output=once`.
     pub output_once: bool,
+    /// `--tag-output` or `-l`.
+    pub label: Label,
+    /// `--output-filename`: the beginning of the names of the files of the ranks' output.
+    pub output_name: Option<PathBuf>,
+    /// `--timeout`: so long the job may run.
+    pub timeout: Option<Duration>,
     /// `-v`.
     pub verbose: bool,
-    /// `--chdir`.
-    pub directory: Option<PathBuf>,
     /// `--hosts` or `--hostfile`: the nodes of a job over several machines.
     pub hosts: Option<Hosts>,
+    /// `-ppn`: so many slots has a node that says nothing else.
+    pub per_node: Option<u32>,
     /// `--ft-spares`: so many of the nodes are spare.
     pub spares: u32,
     /// `--ft-wait`: so long the job waits for a node.
@@ -127,8 +157,19 @@ pub struct Options {
     pub summary: bool,
     /// `--ft-inject`: failures that are asked for.
     pub injections: Vec<Injection>,
-    /// `-x`, in order: variable and, if given, its value.
+    /// `-genv` and `--mca`, in order: variables for all ranks.
+    pub variables: Vec<(OsString, OsString)>,
+}
+
+/// A program of the job, and what is its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// `-n`: how many ranks run it.
+    pub ranks: u32,
+    /// `-x` and `-env`, in order: variable and, if given, its value.
     pub variables: Vec<(OsString, Option<OsString>)>,
+    /// `--chdir`.
+    pub directory: Option<PathBuf>,
     /// Program and arguments, as typed.
     pub command: Vec<OsString>,
 }
@@ -154,7 +195,7 @@ pub enum Request {
     name = "ftrun",
     version,
     about = "Starts an MPI job that survives the failure of its processes.",
-    override_usage = "ftrun -n N [OPTIONS] PROGRAM [ARGUMENTS]...",
+    override_usage = "ftrun -n N [OPTIONS] PROGRAM [ARGUMENTS]... [: -n N [-x VAR=VALUE] [--chdir DIR] PROGRAM [ARGUMENTS]...]...",
     after_help = "Signals sent to ftrun reach the ranks. Ctrl-C, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU and SIGALRM end the job: \
                   the ranks have --ft-grace to end by themselves, and a second signal kills them at once.\n\n\
                   The exit status is the job's: 0 when every rank ended well, the program's own status when it ended itself, \
@@ -163,13 +204,14 @@ pub enum Request {
                   Examples:\n  \
                   ftrun -n 4 --ft=reinit ./app input\n  \
                   ftrun -n 4 --ft=reinit --tag-output -x OMP_NUM_THREADS=2 python3 -m mpi4py app.py\n  \
-                  ftrun -n 4 --ft=reinit lmp < in.file\n\n\
+                  ftrun -n 4 --ft=reinit lmp < in.file\n  \
+                  ftrun --ft=reinit -n 1 ./server : -n 3 -x ROLE=client ./client\n\n\
                   `man ftrun` has more, and the guide (share/doc/ftd/guide.md) says what happens at a failure.",
     max_term_width = 110,
     disable_help_subcommand = true
 )]
 struct Arguments {
-    /// Number of ranks, at least 1 [no default]. There may be more of them than processor cores
+    /// Number of ranks, at least 1 [default: the slots that -H names]. There may be more of them than processor cores
     #[arg(short = 'n', long = "np", visible_short_alias = 'c', value_name = "N", allow_hyphen_values = true)]
     ranks: Option<String>,
 
@@ -312,7 +354,7 @@ struct Arguments {
     hosts: Option<String>,
 
     /// The same, from a file: a line for each node, `NODE` or `NODE slots=N` [default: this machine alone]
-    #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
+    #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE", value_hint = ValueHint::FilePath)]
     hostfile: Option<PathBuf>,
 
     /// What of the ranks' standard output is shown after a recovery: `once` leaves out the lines that a rank prints again, `all` leaves
@@ -338,33 +380,67 @@ struct Arguments {
         default_missing_value = "yes"
     )]
     summary: Option<String>,
+    /// So many slots has each node that --hosts or --hostfile names without a number; without -n all of these are filled [default: the
+    /// ranks are shared out]. On one machine all ranks are there, and the value is only checked
+    #[arg(
+        long = "ppn",
+        visible_aliases = ["npernode", "perhost"],
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
+    per_node: Option<String>,
 
     /// Writes the rank and the stream before every line: `[3]<stdout>: …`
     #[arg(long)]
     tag_output: bool,
 
-    /// Sets a variable for the ranks; again for another one. Without a value it is that of ftrun's own environment, which the ranks have anyway
+    /// Writes the rank alone before every line: `[3] …`
+    #[arg(short = 'l', long = "prepend-rank", conflicts_with = "tag_output")]
+    prepend_rank: bool,
+
+    /// Writes what each rank prints into files NAME.RANK.out and NAME.RANK.err, and not to ftrun's own output [default: no files]
+    #[arg(long = "output-filename", value_name = "NAME", value_hint = ValueHint::FilePath)]
+    output_name: Option<PathBuf>,
+
+    /// Ends the job, as SIGTERM does, when it has run so long, with status 124: a time in seconds or with a unit (90m, 36h) [default: no
+    /// limit]
+    #[arg(long = "timeout", value_name = "TIME", allow_hyphen_values = true)]
+    timeout: Option<String>,
+
+    /// Sets a variable for the ranks of the program that follows; again for another one. Without a value it is that of ftrun's own environment, which the ranks have anyway
     #[arg(short = 'x', value_name = "VAR[=VALUE]", allow_hyphen_values = true)]
     variables: Vec<OsString>,
 
-    /// Sets a parameter of Open MPI's for the ranks, as `-x OMPI_MCA_NAME=VALUE` does
+    /// The same in two words, as MPICH's mpiexec has it
+    #[arg(long = "env", num_args = 2, value_names = ["VAR", "VALUE"], allow_hyphen_values = true)]
+    own: Vec<OsString>,
+
+    /// Sets a variable for the ranks of all programs
+    #[arg(long = "genv", num_args = 2, value_names = ["VAR", "VALUE"], allow_hyphen_values = true)]
+    global: Vec<OsString>,
+
+    /// Sets a parameter of Open MPI's for all ranks, as `-x OMPI_MCA_NAME=VALUE` does
     #[arg(long = "mca", num_args = 2, value_names = ["NAME", "VALUE"], allow_hyphen_values = true)]
     mca: Vec<OsString>,
 
     /// Working directory of the ranks; relative names of the program are looked up from there [default: that of ftrun]
-    #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR")]
+    #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR", value_hint = ValueHint::DirPath)]
     directory: Option<PathBuf>,
 
     /// Accepted for mpirun's sake: more ranks than cores are always allowed
     #[arg(long)]
     oversubscribe: bool,
 
+    /// Accepted for mpirun's sake: root may always start jobs
+    #[arg(long)]
+    allow_run_as_root: bool,
+
     /// Says on standard error what is started and where, and over several nodes how far copies of checkpoints are
     #[arg(short = 'v', long)]
     verbose: bool,
 
     /// The program and its arguments
-    #[arg(value_name = "PROGRAM")]
+    #[arg(value_name = "PROGRAM", trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
@@ -439,26 +515,168 @@ pub fn parse_step(words: impl IntoIterator<Item = OsString>) -> Result<Request, 
 }
 
 fn read(words: impl IntoIterator<Item = OsString>, in_step: bool) -> Result<Request, OptionError> {
-    let typed: Vec<OsString> = words.into_iter().collect();
-    let (words, marked) = like_mpirun(typed.iter().cloned());
-    let parsed = command()
-        .try_get_matches_from(words)
-        .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
-    match parsed {
-        Ok((arguments, matches)) => {
-            without_value(&matches)?;
-            // Before what is missing: it may be what stands in the wrong place.
-            let misplaced = mpirun::misplaced(&arguments.command, &names_of_ftd(), arguments.ranks.is_none());
-            match misplaced.filter(|_| !marked) {
-                Some(misplaced) => Err(misplaced.into()),
-                None => Ok(Request::Run(Box::new(check(arguments, &Blamed(&matches), in_step)?))),
+    let mut words = words.into_iter();
+    let name = words.next().unwrap_or_default();
+    let (mut first, mut programs): (Option<(Arguments, ArgMatches)>, Vec<Program>) = (None, Vec::new());
+    loop {
+        let segment = Segment::read(&name, &mut words);
+        let (arguments, matches) = match segment.parse()? {
+            Parsed::Arguments(parsed) => *parsed,
+            Parsed::Text(text) => return Ok(Request::Print(text)),
+        };
+        let before = programs.last().and_then(|program| program.command.first());
+        if let Some(before) = before.map(|word| word.to_string_lossy().into_owned()) {
+            is_of_a_program(&matches)?;
+            let lacks = match (arguments.command.is_empty(), &arguments.ranks) {
+                (true, _) => "there is none",
+                (false, None) => "nothing says how many ranks run it (-n N)",
+                (false, Some(_)) => "",
+            };
+            if !lacks.is_empty() {
+                return Err(OptionError::Further { before, lacks });
             }
         }
-        Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
-            Ok(Request::Print(error.render().to_string()))
+        let more = segment.more;
+        if more && in_step {
+            return Err(OptionError::SeveralInStep);
         }
-        Err(error) => Err(unreadable(&error).unwrap_or_else(|| OptionError::CommandLine(sentence(&error, &typed)))),
+        let nodes = match (more || first.is_some(), in_step) {
+            (true, _) => None,
+            (false, true) => Some(0),
+            (false, false) => nodes_of(&arguments)?,
+        };
+        programs.push(program(&arguments, nodes)?);
+        match &mut first {
+            None => first = Some((arguments, matches)),
+            // They are for the MPI as a whole, wherever they stand.
+            Some((first, _)) => first.mca.extend(arguments.mca),
+        }
+        if let Some((arguments, matches)) = first.take_if(|_| !more) {
+            return Ok(Request::Run(Box::new(check(arguments, &Blamed(&matches), programs, in_step)?)));
+        }
     }
+}
+
+/// The words of one program: its options, its name and its arguments.
+struct Segment {
+    typed: Vec<OsString>,
+    words: Vec<OsString>,
+    /// `--` stands before the program.
+    marked: bool,
+    /// Another one follows.
+    more: bool,
+}
+
+enum Parsed {
+    Arguments(Box<(Arguments, ArgMatches)>),
+    Text(String),
+}
+
+impl Segment {
+    /// Takes the words up to the `:` before the next program.
+    fn read(name: &OsStr, words: &mut impl Iterator<Item = OsString>) -> Segment {
+        let mut typed = vec![name.to_os_string()];
+        let mut of_program = false;
+        let (mut own, mut more) = (false, false);
+        let values = Values::new();
+        while let Some(word) = words.next() {
+            if word == ":" && !own {
+                more = true;
+                break;
+            }
+            // Behind `--` all is the program's own.
+            own |= word == "--";
+            let is_option = word.as_encoded_bytes().starts_with(b"-") && word != "-";
+            of_program |= !is_option;
+            let follow = if of_program { 0 } else { values.of(&dashed(&word)) };
+            typed.push(word);
+            typed.extend(words.by_ref().take(follow));
+        }
+        let (words, marked) = like_mpirun(typed.iter().cloned(), &values);
+        Segment { typed, words, marked, more }
+    }
+
+    fn parse(&self) -> Result<Parsed, OptionError> {
+        let parsed = command()
+            .try_get_matches_from(&self.words)
+            .and_then(|matches| Arguments::from_arg_matches(&matches).map(|arguments| (arguments, matches)));
+        let (arguments, matches) = match parsed {
+            Ok(parsed) => parsed,
+            Err(error) if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) => {
+                return Ok(Parsed::Text(error.render().to_string()));
+            }
+            Err(error) => {
+                let otherwise = || OptionError::CommandLine(sentence(&error, &self.typed));
+                return Err(unreadable(&error).unwrap_or_else(otherwise));
+            }
+        };
+        without_value(&matches)?;
+        // Before what is missing: it may be what stands in the wrong place.
+        let misplaced = mpirun::misplaced(&arguments.command, &names_of_ftd(), arguments.ranks.is_none());
+        match misplaced.filter(|_| !self.marked) {
+            Some(misplaced) => Err(misplaced.into()),
+            None => Ok(Parsed::Arguments(Box::new((arguments, matches)))),
+        }
+    }
+}
+
+/// What stands behind a `:` is about the program there.
+fn is_of_a_program(matches: &ArgMatches) -> Result<(), OptionError> {
+    const OWN: [&str; 6] = ["ranks", "variables", "own", "directory", "command", "mca"];
+    let command = command();
+    let others = command.get_arguments().filter(|argument| !OWN.contains(&argument.get_id().as_str()));
+    let typed = |argument: &&clap::Arg| {
+        let id = argument.get_id().as_str();
+        // clap asks about options of its own in another way.
+        matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine)
+    };
+    others.into_iter().find(typed).map_or(Ok(()), |argument| Err(OptionError::OfTheJob(typed_name(argument))))
+}
+
+/// The slots of the nodes, which say how many ranks there are where nothing else does.
+fn nodes_of(arguments: &Arguments) -> Result<Option<u32>, OptionError> {
+    if arguments.ranks.is_some() {
+        return Ok(None);
+    }
+    let each = per_node(arguments)?;
+    match nodes(arguments.hostfile.clone(), arguments.hosts.clone())? {
+        None => Ok(each),
+        Some(hosts) => Ok(Some(hosts.slots(each.unwrap_or(1))?)),
+    }
+}
+
+fn per_node(arguments: &Arguments) -> Result<Option<u32>, OptionError> {
+    let number = |text: &String| positive("-ppn", text, "a number of ranks from 1 on");
+    arguments.per_node.as_ref().map(number).transpose()
+}
+
+/// What is a program's own.
+fn program(arguments: &Arguments, slots: Option<u32>) -> Result<Program, OptionError> {
+    let ranks = match (&arguments.ranks, slots) {
+        (Some(text), _) => positive("-n", text, "a number of ranks from 1 on")?,
+        (None, Some(slots)) => slots,
+        (None, None) => return Err(OptionError::NoRanks),
+    };
+    let mut variables = arguments.variables.iter().cloned().map(variable).collect::<Result<Vec<_>, _>>()?;
+    for (name, value) in pairs("--env", "", &arguments.own)? {
+        variables.push((name, Some(value)));
+    }
+    if arguments.command.is_empty() {
+        return Err(OptionError::NoProgram);
+    }
+    Ok(Program { ranks, variables, directory: arguments.directory.clone(), command: arguments.command.clone() })
+}
+
+/// Names and values in turn.
+fn pairs(option: &'static str, prefix: &str, words: &[OsString]) -> Result<Vec<(OsString, OsString)>, OptionError> {
+    let pair = |pair: &[OsString]| {
+        let name = [prefix.as_bytes(), pair[0].as_bytes()].concat();
+        if pair[0].is_empty() || pair[0].as_bytes().contains(&b'=') {
+            return Err(value(option, pair[0].to_string_lossy().into_owned(), "the name of a parameter or variable"));
+        }
+        Ok((OsString::from_vec(name), pair[1].clone()))
+    };
+    words.chunks_exact(2).map(pair).collect()
 }
 
 /// A long option as its user has written it: perhaps with one dash.
@@ -502,57 +720,53 @@ fn unreadable(error: &clap::Error) -> Option<OptionError> {
     (error.kind() == ErrorKind::InvalidUtf8).then_some(OptionError::NoText(variable))
 }
 
-/// Long options that mpirun has with one dash.
-const LONG: [&str; 13] = [
-    "-mca",
-    "-np",
-    "-wdir",
-    "-wd",
-    "-chdir",
-    "-host",
-    "-hosts",
-    "-hostfile",
-    "-machinefile",
-    "-oversubscribe",
-    "-tag-output",
-    "-version",
-    "-help",
-];
-/// Options with one value.
-const WITH_VALUE: [&str; 23] = [
-    "-H",
-    "--host",
-    "--hosts",
-    "--hostfile",
-    "--machinefile",
-    "-n",
-    "-c",
-    "-x",
-    "--np",
-    "--ft",
-    "--ft-max-failures",
-    "--ft-on-abort",
-    "--ft-grace",
-    "--ft-mpi",
-    "--ft-standby",
-    "--ft-spares",
-    "--ft-wait",
-    "--ft-degree",
-    "--ft-flush",
-    "--ft-copy-rate",
-    "--ft-heartbeat",
-    "--ft-inject",
-    "--chdir",
-];
+/// How many words stand behind each option that is written with them.
+struct Values(Vec<(String, usize)>);
+
+impl Values {
+    fn new() -> Values {
+        let mut command = command();
+        command.build();
+        let mut all = Vec::new();
+        for argument in command.get_arguments().filter(|argument| !argument.is_positional()) {
+            let count = match argument.get_num_args() {
+                Some(range) if argument.get_action().takes_values() && !argument.is_require_equals_set() => {
+                    range.min_values()
+                }
+                _ => 0,
+            };
+            let long = argument.get_long().into_iter().chain(argument.get_all_aliases().into_iter().flatten());
+            all.extend(long.map(|long| (format!("--{long}"), count)));
+            let short = argument.get_short_and_visible_aliases().unwrap_or_default();
+            all.extend(short.into_iter().map(|short| (format!("-{short}"), count)));
+        }
+        Values(all)
+    }
+
+    fn of(&self, option: &OsStr) -> usize {
+        self.0.iter().find(|(name, _)| option == name.as_str()).map_or(0, |(_, count)| *count)
+    }
+}
+
+/// One of mpirun's long options with two dashes.
+fn dashed(word: &OsStr) -> OsString {
+    let text = word.as_encoded_bytes();
+    // `-n4` and `-xA=b` are short options; `-host` is none, and `-h` least of all.
+    let short = text.len() == 2
+        || text.starts_with(b"--")
+        || text.starts_with(b"-x")
+        || text.starts_with(b"-H")
+        || matches!(text, [_, b'n' | b'c', b'=' | b'0'..=b'9', ..]);
+    if short { word.to_os_string() } else { [OsStr::new("-"), word].into_iter().collect() }
+}
 
 /// Writes mpirun's long options with two dashes, and puts `--` before the program; whether the user did that already.
-fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, bool) {
+fn like_mpirun(words: impl IntoIterator<Item = OsString>, values: &Values) -> (Vec<OsString>, bool) {
     let mut words = words.into_iter();
     let mut marked = false;
     let mut rewritten: Vec<OsString> = words.by_ref().take(1).collect();
     while let Some(word) = words.next() {
         let text = word.as_encoded_bytes();
-        let name = text.split(|byte| *byte == b'=').next().unwrap_or_default();
         if !text.starts_with(b"-") || text == b"-" || text == b"--" {
             // From here on all words are the program's.
             marked = text == b"--";
@@ -560,21 +774,10 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>) -> (Vec<OsString>, boo
             rewritten.extend((text != b"--").then_some(word));
             break;
         }
-        // `-n4` and `-xA=b` are short options; `-host` is none, and `-h` least of all.
-        let short = text.len() == 2
-            || text.starts_with(b"--")
-            || text.starts_with(b"-x")
-            || text.starts_with(b"-H")
-            || matches!(text, [_, b'n' | b'c', b'=' | b'0'..=b'9', ..]);
-        let long = LONG.iter().any(|option| name == option.as_bytes());
-        let word = if long || !short { [OsStr::new("-"), &word].into_iter().collect() } else { word };
-        let values = match word.as_encoded_bytes() {
-            b"--mca" => 2,
-            b"--wdir" | b"--wd" => 1,
-            text => usize::from(WITH_VALUE.iter().any(|option| text == option.as_bytes())),
-        };
+        let word = dashed(&word);
+        let follow = values.of(&word);
         rewritten.push(word);
-        rewritten.extend(words.by_ref().take(values));
+        rewritten.extend(words.by_ref().take(follow));
     }
     rewritten.extend(words);
     (rewritten, marked)
@@ -614,12 +817,16 @@ fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
     }
 }
 
-fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Options, OptionError> {
-    let ranks = match arguments.ranks {
-        Some(ranks) => positive("-n", &ranks, "a number of ranks from 1 on")?,
-        None if in_step => 0,
-        None => return Err(OptionError::NoRanks),
-    };
+fn check(
+    arguments: Arguments,
+    blamed: &Blamed<'_>,
+    programs: Vec<Program>,
+    in_step: bool,
+) -> Result<Options, OptionError> {
+    let all = programs.iter().try_fold(0_u32, |ranks, program| ranks.checked_add(program.ranks));
+    let ranks = all.ok_or_else(|| value("-n", "all together".into(), "a number of ranks"))?;
+    let per_node = per_node(&arguments)?;
+    let timeout = arguments.timeout.as_deref().map(limit).transpose()?;
     let mode = match arguments.mode.as_str() {
         "" => Mode::None,
         text => text.parse().map_err(|error| OptionError::Mode { option: blamed.name("mode"), error })?,
@@ -645,30 +852,30 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Opt
     let injections = injections(blamed.name("inject"), arguments.inject, known_ranks)?;
     let hosts = nodes(arguments.hostfile, arguments.hosts)?;
     let spares = spares(blamed, arguments.spares, hosts.is_some() || in_step, mode)?;
-    let mut variables = arguments.variables.into_iter().map(variable).collect::<Result<Vec<_>, _>>()?;
-    for parameter in arguments.mca.chunks_exact(2) {
-        if parameter[0].is_empty() {
-            return Err(value("--mca", String::new(), "the name of a parameter"));
-        }
-        let name = OsString::from_vec([b"OMPI_MCA_", parameter[0].as_bytes()].concat());
-        variables.push((name, Some(parameter[1].clone())));
-    }
-    if arguments.command.is_empty() {
-        return Err(OptionError::NoProgram);
-    }
+    let mut variables = pairs("-genv", "", &arguments.global)?;
+    variables.extend(pairs("--mca", "OMPI_MCA_", &arguments.mca)?);
+    let label = match (arguments.tag_output, arguments.prepend_rank) {
+        (true, _) => Label::Stream,
+        (false, true) => Label::Rank,
+        (false, false) => Label::None,
+    };
     Ok(Options {
         ranks,
+        ranks_of_nodes: arguments.ranks.is_none(),
+        programs,
         mode,
         max_failures,
         grace,
         recover_aborts,
         mpi,
         mpi_option: blamed.name("mpi"),
-        tag_output: arguments.tag_output,
         output_once: !output_all,
+        label,
+        output_name: arguments.output_name,
+        timeout,
         verbose: arguments.verbose,
-        directory: arguments.directory,
         hosts,
+        per_node,
         spares,
         wait,
         oversubscribe,
@@ -677,7 +884,6 @@ fn check(arguments: Arguments, blamed: &Blamed<'_>, in_step: bool) -> Result<Opt
         summary,
         injections,
         variables,
-        command: arguments.command,
     })
 }
 
@@ -699,8 +905,9 @@ fn is_second(
 /// given: what the user meant is not known.
 fn without_value(matches: &ArgMatches) -> Result<(), OptionError> {
     let command = command();
-    // The second word of --mca is Open MPI's, and may be empty.
-    let own = |argument: &&clap::Arg| !argument.is_positional() && argument.get_id() != "mca";
+    // The second word of each of these is a value that may be empty.
+    const PAIRS: [&str; 3] = ["mca", "global", "own"];
+    let own = |argument: &&clap::Arg| !argument.is_positional() && !PAIRS.contains(&argument.get_id().as_str());
     for argument in command.get_arguments().filter(own).filter(|argument| argument.get_action().takes_values()) {
         let id = argument.get_id().as_str();
         let typed = matches.value_source(id) == Some(ValueSource::CommandLine);
@@ -716,6 +923,7 @@ fn without_value(matches: &ArgMatches) -> Result<(), OptionError> {
 fn typed_name(argument: &clap::Arg) -> String {
     match (argument.get_id().as_str(), argument.get_long(), argument.get_short()) {
         ("ranks", ..) => "-n".into(),
+        ("per_node", ..) => "-ppn".into(),
         (_, Some(long), _) => format!("--{long}"),
         (_, None, short) => format!("-{}", short.unwrap_or('-')),
     }
@@ -807,6 +1015,22 @@ fn time(option: &'static str, text: &str) -> Result<Duration, OptionError> {
     ft_wire::injection::time(text).ok_or_else(wrong)
 }
 
+/// How long a job may run: up to a year.
+fn limit(text: &str) -> Result<Duration, OptionError> {
+    const DAY: u64 = 86_400;
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let seconds = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => DAY,
+        _ => 0,
+    };
+    let time = number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds));
+    let wrong = || value("--timeout", text.into(), "a time of up to a year, for example 30, 90m, 36h or 3d");
+    time.filter(|time| (1..=366 * DAY).contains(time)).map(Duration::from_secs).ok_or_else(wrong)
+}
+
 /// Failures that are asked for.
 fn injections(option: &'static str, texts: Vec<String>, ranks: u32) -> Result<Vec<Injection>, OptionError> {
     let mut injections = Vec::new();
@@ -881,7 +1105,8 @@ mod tests {
         assert!(parse(words.clone()).is_err(), "the directory was given twice");
         let words = words.into_iter().enumerate().filter(|(at, _)| *at != 3).map(|(_, word)| word);
         let Ok(Request::Run(options)) = parse(words) else { panic!() };
-        assert_eq!(options.directory.unwrap().as_os_str().as_bytes(), b"/\xff");
+        let options = &options.programs[0];
+        assert_eq!(options.directory.as_ref().unwrap().as_os_str().as_bytes(), b"/\xff");
         assert_eq!(options.variables[0].1.as_ref().unwrap().as_bytes(), b"\xfe");
         assert_eq!(options.command, [OsString::from_vec(b"\xff".to_vec()), "-n".into()]);
     }
@@ -904,18 +1129,75 @@ mod tests {
         for line in ["-n 4 ./app -n 3 --help", "-np 4 ./app -n 3 --help", "--np 4 -- ./app -n 3 --help"] {
             let options = run(line);
             assert_eq!((options.ranks, options.mode), (4, Mode::None));
-            assert_eq!(options.command, ["./app", "-n", "3", "--help"]);
+            assert_eq!(options.programs[0].command, ["./app", "-n", "3", "--help"]);
         }
         let options = run("-n 2 -wdir /tmp --tag-output -x A=b=c -x D --oversubscribe -v app -np");
+        assert!(options.label == Label::Stream && options.verbose);
+        let options = &options.programs[0];
         assert_eq!(options.directory, Some(PathBuf::from("/tmp")));
-        assert!(options.tag_output && options.verbose);
         assert_eq!(options.variables, [("A".into(), Some("b=c".into())), ("D".into(), None)]);
         assert_eq!(options.command, ["app", "-np"], "the program's words are its own");
-        assert_eq!(run("-n 2 -x -np app").variables, [("-np".into(), None)], "neither are an option's");
+        assert_eq!(run("-n 2 -x -np app").programs[0].variables, [("-np".into(), None)], "neither are an option's");
         let options = run("-n2 --mca btl self,sm -mca pml ob1 -xA=b app --mca c d");
-        let expected = [("A", "b"), ("OMPI_MCA_btl", "self,sm"), ("OMPI_MCA_pml", "ob1")];
-        assert_eq!(options.variables, expected.map(|(name, value)| (name.into(), Some(value.into()))));
-        assert_eq!((options.ranks, options.command.len()), (2, 4));
+        let expected = [("OMPI_MCA_btl", "self,sm"), ("OMPI_MCA_pml", "ob1")];
+        assert_eq!(options.variables, expected.map(|(name, value)| (name.into(), value.into())));
+        assert_eq!(options.programs[0].variables, [("A".into(), Some("b".into()))]);
+        assert_eq!((options.ranks, options.programs[0].command.len()), (2, 4));
+    }
+
+    #[test]
+    fn programs_stand_beside_each_other() {
+        let options = run("--ft=reinit -genv G 1 -n 1 -x A=1 ./a x : -n 2 -env A 2 -wdir /tmp --mca p q -- ./b : -n 9");
+        assert_eq!((options.ranks, options.mode, options.programs.len()), (3, Mode::Reinit, 2));
+        assert_eq!(options.programs[1].command, ["./b", ":", "-n", "9"]);
+        let options = run("-genv G 1 -n 1 -x A=1 ./a x : -n 2 -env A 2 -wdir /tmp --mca p q ./b : -n 3 ./a -- : y");
+        let commands = options.programs.iter().map(|program| (program.ranks, program.command.len()));
+        assert_eq!(commands.collect::<Vec<_>>(), [(1, 2), (2, 1), (3, 4)]);
+        assert_eq!(options.ranks, 6);
+        let own = |number: usize| &options.programs[number];
+        assert_eq!(own(0).variables, [("A".into(), Some("1".into()))]);
+        assert_eq!(own(1).variables, [("A".into(), Some("2".into()))]);
+        assert!(own(2).variables.is_empty() && own(0).directory.is_none());
+        assert_eq!(own(1).directory, Some("/tmp".into()));
+        assert_eq!(options.variables, [("G".into(), "1".into()), ("OMPI_MCA_p".into(), "q".into())]);
+        assert_eq!(run("-n 1 -genv A : b").programs.len(), 1, "a value that is a colon is none");
+    }
+
+    #[test]
+    fn nodes_say_how_many_ranks_there_are() {
+        for (line, ranks) in [
+            ("-H a:2,b:3 app", 5),
+            ("-H a,b app", 2),
+            ("-H a,b:3 -ppn 2 app", 5),
+            ("-ppn 3 app", 3),
+            ("-H a:4 -n 2 app", 2),
+        ] {
+            let options = run(line);
+            assert_eq!((options.ranks, options.ranks_of_nodes), (ranks, !line.contains("-n ")), "{line}");
+        }
+        assert!(refused("-H a:4 app : -n 1 b").contains("-n N"));
+        assert!(refused("-hostfile /no/such app").contains("--hostfile: /no/such"));
+    }
+
+    #[test]
+    fn what_others_have_is_understood() {
+        let options = run("-n 2 -l -output-filename out/x -timeout 90m --allow-run-as-root -npernode 2 app");
+        assert_eq!((options.label, options.per_node), (Label::Rank, Some(2)));
+        assert_eq!((options.output_name, options.timeout), (Some("out/x".into()), Some(Duration::from_secs(5400))));
+        assert_eq!(run("-n 2 -prepend-rank app").label, Label::Rank);
+    }
+
+    #[test]
+    fn slurm_says_how_many_ranks_a_step_has() {
+        let step = |line: &str| match parse_step(words(line)) {
+            Ok(Request::Run(options)) => Ok((options.ranks, options.spares, options.programs.len())),
+            Ok(other) => panic!("{line}: {other:?}"),
+            Err(error) => Err(error),
+        };
+        assert_eq!(step("--ft=reinit --ft-spares=1 -- srun -n 4 app : b"), Ok((0, 1, 1)));
+        assert_eq!(step("-n3 -- srun app"), Ok((3, 0, 1)));
+        assert_eq!(step("-n 1 app : -n 1 b"), Err(OptionError::SeveralInStep));
+        assert_eq!(step("--ft=reinit --"), Err(OptionError::NoProgram));
     }
 
     #[test]
@@ -925,8 +1207,8 @@ mod tests {
         for line in ["-n 1 -- app : --ft=reinit", "-n 1 app -- : --ft=reinit", words_of_its_own] {
             assert_eq!(run(line).mode, Mode::None, "{line}");
         }
-        assert_eq!(run("-n 1 -- app : --ft=reinit").command, ["app", ":", "--ft=reinit"]);
-        assert_eq!(run("-n 1 app -- :").command, ["app", "--", ":"]);
+        assert_eq!(run("-n 1 -- app : --ft=reinit").programs[0].command, ["app", ":", "--ft=reinit"]);
+        assert_eq!(run("-n 1 app -- :").programs[0].command, ["app", "--", ":"]);
     }
 
     #[test]
@@ -1005,11 +1287,24 @@ mod tests {
             ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
             ("-n 2 --bind-to core app", "no option --bind-to: ftrun binds ranks to no cores"),
             ("-n 2 -nolocal app", "no option -nolocal: ftrun starts all ranks on this machine, or on the nodes"),
-            ("-n 4 -ppn 2 app", "no option -ppn: say with -n"),
-            ("-n 2 -genv A b app", "-x NAME=VALUE"),
-            ("-n 2 --allow-run-as-root app", "always allowed"),
-            ("-n 1 app : -n 1 other", "':' after app"),
-            ("-n 1 app a : b", "one program per job"),
+            ("-n 4 -N 2 app", "no option -N: say with -n"),
+            ("-n 4 -ppn 0 app", "-ppn: '0'"),
+            ("-n 2 -genv A=b c app", "-genv: 'A=b'"),
+            ("-n 2 --timeout 0 app", "'0' is not a time"),
+            ("-n 2 --timeout 3w app", "'3w' is not a time"),
+            ("-n 2 -l --tag-output app", "--tag-output"),
+            ("-n 2 --app file", "with : between"),
+            ("-n 2 --output-filenam x app", "(did you mean --output-filename?)"),
+            ("-n 2 -genvv A b app", "(did you mean --genv?)"),
+            ("-n 1 app a : b", "':' after app begins another program, and nothing says how many ranks"),
+            ("-n 1 app a :", "':' after app begins another program, and there is none"),
+            ("-n 1 app a : -n 2", "':' after app begins another program, and there is none"),
+            ("-n 1 app : -n 0 b", "'0'"),
+            (": -n 1 app", "no program"),
+            ("-n 1 app : -n 1 --ft=reinit b", "--ft is for the whole job"),
+            ("-n 1 app : -n 1 -genv A b c", "--genv is for the whole job"),
+            ("-n 1 app : -n 1 b --ft=reinit", "--ft=reinit stands after the program b"),
+            ("-n 1 app : -n 1 -nosuch b", "no option -nosuch"),
             ("-n 2 app --ft=reinit", "--ft=reinit stands after the program app"),
             ("-n 2 app -ft=reinit", "-ft=reinit stands after the program app"),
             ("-n 2 app --ftmode=reinit", "--ftmode=reinit stands after the program app"),
@@ -1062,7 +1357,7 @@ mod tests {
         assert!(refused("-n 2 --ft-oversubscribe=maybe app").contains("'maybe' is not yes or no"));
         for (option, says) in [("", false), ("--ft-oversubscribe", true), ("--ft-oversubscribe=no", false)] {
             let options = run(&format!("-n 2 --hosts a,b {option} app"));
-            assert_eq!((options.oversubscribe, options.command), (says, vec!["app".into()]));
+            assert_eq!((options.oversubscribe, options.programs[0].command.len()), (says, 1));
         }
         let options = run("-n 2 --ft=reinit --hosts a,b,c --ft-spares 1 --ft-wait 2m app");
         assert_eq!((options.spares, options.wait), (1, Duration::from_secs(120)));
@@ -1121,7 +1416,7 @@ mod tests {
                 let mut lines = vec![vec!["ftrun", "-n", "1", &option, "", "app"]];
                 let joined = format!("{option}=");
                 match option.as_str() {
-                    "--mca" => lines[0] = vec!["ftrun", "-n", "1", "--mca", "", "value", "app"],
+                    "--mca" | "--genv" | "--env" => lines = vec![vec!["ftrun", "-n", "1", &option, "", "value", "app"]],
                     // `-n=3` is a number, as `-n3` is.
                     "--np" | "-n" => lines = vec![vec!["ftrun", &option, "", "app"], vec!["ftrun", &joined, "app"]],
                     "-x" => {}
@@ -1136,6 +1431,8 @@ mod tests {
                         "directory" => "--chdir",
                         "hosts" => "--hosts",
                         "hostfile" => "--hostfile",
+                        "per_node" => "-ppn",
+                        "global" => "-genv",
                         _ => name,
                     };
                     assert!(sentence.contains(name), "{line:?}: {sentence}");
@@ -1154,11 +1451,29 @@ mod tests {
         }
         for argument in command().get_arguments().filter(|a| a.get_long().is_some() && a.get_action().takes_values()) {
             let said = argument.get_help().map(ToString::to_string).unwrap_or_default();
-            let known =
-                said.contains("default") || !argument.get_default_values().is_empty() || argument.get_id() == "mca";
+            let in_pairs = ["mca", "global", "own"].contains(&argument.get_id().as_str());
+            let known = said.contains("default") || !argument.get_default_values().is_empty() || in_pairs;
             assert!(known, "{}: no default in the help", argument.get_id());
         }
         assert!(matches!(parse(words("--version")), Ok(Request::Print(text)) if text.starts_with("ftrun ")));
+    }
+
+    #[test]
+    fn the_completions_are_those_of_these_options() {
+        use clap_complete::Shell;
+        for (shell, name) in [(Shell::Bash, "ftrun.bash"), (Shell::Zsh, "_ftrun")] {
+            let mut text = Vec::new();
+            clap_complete::generate(shell, &mut command(), "ftrun", &mut text);
+            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/completion").join(name);
+            if std::env::var_os("FT_TEST_WRITE").is_some() {
+                std::fs::write(&path, &text).unwrap();
+            }
+            let is_same = std::fs::read(&path).unwrap() == text;
+            assert!(
+                is_same,
+                "deploy/completion/{name} is of other options: FT_TEST_WRITE=1 cargo test -p ftrun writes it anew"
+            );
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! Nothing here blocks. A sink that is slow holds up the ranks that write to it, as a pipe would; it holds up nobody else.
 
 use crate::once::{Commit, Once};
+use crate::rank_files::RankFiles;
 use crate::sink::{self, Sink, Trouble};
 use ft_sys::printed::{Note, Reader};
 use ft_sys::standard::Standard;
@@ -42,6 +43,17 @@ pub enum Stream {
     Out,
     /// Standard error.
     Err,
+}
+
+/// What stands before every line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Label {
+    /// Nothing.
+    None,
+    /// Rank and stream: `--tag-output`.
+    Stream,
+    /// The rank: `-l`.
+    Rank,
 }
 
 /// Which pipe. The world 0 is none: there the shepherd of the slot writes, or the agent.
@@ -109,7 +121,9 @@ pub struct Output {
     err: Option<Sink>,
     /// Told by the sinks when something has changed.
     wake: Arc<EventFd>,
-    tag: bool,
+    label: Label,
+    /// Where the ranks have files of their own.
+    files: Option<RankFiles>,
     /// All goes to a launcher on another node, which puts it together with what comes from others.
     far: bool,
     /// Where ranks note what versions they take.
@@ -143,14 +157,14 @@ impl Output {
     ///
     /// # Errors
     /// When no descriptor or thread is left.
-    pub fn new(tag: bool, once: bool) -> io::Result<Output> {
+    pub fn new(label: Label, once: bool) -> io::Result<Output> {
         let (out, err) = (io::stdout(), io::stderr());
         // What stands in for a closed one is the null device, which the other one may be as well.
         let alike = Standard::Output.was_closed() == Standard::Error.was_closed();
         let same = alike && same_file(out.as_fd(), err.as_fd());
         let err: Option<Box<dyn AsFd + Send>> = if same { None } else { Some(Box::new(err)) };
         let once = once.then(Once::default);
-        Ok(Output { once, ..Output::to(Box::new(out), err, tag)? })
+        Ok(Output { once, ..Output::to(Box::new(out), err, label)? })
     }
 
     /// Sends all to the launcher at the other end, in the order in which it comes.
@@ -158,7 +172,7 @@ impl Output {
     /// # Errors
     /// When no descriptor or thread is left.
     pub fn far(link: Box<dyn AsFd + Send>) -> io::Result<Output> {
-        Ok(Output { far: true, ..Output::to(link, None, false)? })
+        Ok(Output { far: true, ..Output::to(link, None, Label::None)? })
     }
 
     /// The sheet on which the ranks here note what versions they take.
@@ -166,7 +180,7 @@ impl Output {
         self.printed = Some(printed);
     }
 
-    fn to(out: Box<dyn AsFd + Send>, err: Option<Box<dyn AsFd + Send>>, tag: bool) -> io::Result<Output> {
+    fn to(out: Box<dyn AsFd + Send>, err: Option<Box<dyn AsFd + Send>>, label: Label) -> io::Result<Output> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let out = Sink::new(out, Arc::clone(&wake))?;
         let err = err.map(|err| Sink::new(err, Arc::clone(&wake))).transpose()?;
@@ -175,7 +189,8 @@ impl Output {
             out,
             err,
             wake,
-            tag,
+            label,
+            files: None,
             far: false,
             printed: None,
             once: None,
@@ -183,6 +198,13 @@ impl Output {
             held: None,
             block: None,
         })
+    }
+
+    /// What so many ranks write goes into files of theirs, whose names begin so.
+    pub fn into_files(&mut self, name: &std::path::Path, ranks: Rank) {
+        let (files, sentences) = RankFiles::open(name, ranks, &self.wake);
+        self.files = Some(files);
+        sentences.into_iter().for_each(|sentence| self.say(&format!("ftrun: {sentence}")));
     }
 
     /// Makes the pipe of a slot's shepherd, or of the agent, and returns its writing end. Those do not wait for a reader.
@@ -234,7 +256,10 @@ impl Output {
         let wanted = move |stream| if stream == Stream::Out { out } else { err };
         self.sources
             .iter()
-            .filter(move |((_, _, stream), _)| wanted(*stream))
+            .filter(move |((_, _, stream), source)| match self.files.as_ref().zip(source.rank) {
+                Some((files, rank)) => files.pending(rank, *stream) < PENDING,
+                None => wanted(*stream),
+            })
             .filter_map(|(key, source)| source.pipe.as_ref().map(|pipe| (*key, pipe.as_fd())))
     }
 
@@ -252,7 +277,7 @@ impl Output {
 
     /// Whether nothing waits to be written.
     pub fn all_written(&self) -> bool {
-        self.held.is_none() && self.block.is_none() && self.sinks().all(|sink| sink.pending() == 0)
+        self.held.is_none() && self.block.is_none() && self.all_sinks().all(|sink| sink.pending() == 0)
     }
 
     /// Reads one pipe; call when it is readable.
@@ -426,10 +451,15 @@ impl Output {
 
     /// Hands bytes over to the sink, with tags where they are wanted.
     fn show(&mut self, key: Key, rank: Option<Rank>, bytes: &[u8]) {
-        if !self.tag {
+        if let Some((files, rank)) = self.files.as_mut().zip(rank)
+            && files.push(rank, key.2, bytes)
+        {
+            return;
+        }
+        if self.label == Label::None {
             return self.sink_mut(key.2).push(bytes);
         }
-        let tag = rank.map(|rank| tag(rank, key.2)).unwrap_or_default();
+        let tag = rank.map(|rank| tag(self.label, rank, key.2)).unwrap_or_default();
         // A rank's line may go on in what was kept back of it.
         let key = rank.filter(|_| key.2 == Stream::Out).map_or(key, |rank| (0, rank, Stream::Out));
         let mut inside = self.open.remove(&key);
@@ -568,10 +598,6 @@ impl Output {
         let _ = self.wake.read();
         self.settle();
         for (name, trouble) in self.troubles() {
-            // Nobody is at the other end of the link, and the job is about to end for that.
-            if self.far {
-                break;
-            }
             let seconds = ft_sys::timescale::scaled(sink::PATIENCE).as_secs();
             self.say(&match trouble {
                 Trouble::Waiting(errno) => {
@@ -600,14 +626,18 @@ impl Output {
         idle
     }
 
-    fn troubles(&self) -> Vec<(&'static str, Trouble)> {
-        self.named_sinks().flat_map(|(name, sink)| sink.troubles().into_iter().map(move |t| (name, t))).collect()
+    fn troubles(&self) -> Vec<(String, Trouble)> {
+        // Of the link nobody is told: nobody is at its other end, and the job is about to end for that.
+        let own = self.named_sinks().filter(|_| !self.far);
+        let own = own.flat_map(|(name, sink)| sink.troubles().into_iter().map(move |t| (name.to_string(), t)));
+        own.chain(self.files.iter().flat_map(RankFiles::troubles)).collect()
     }
 
     /// Sentences about output that could not be written, or that nobody has read by now.
     pub fn losses(&self) -> Vec<String> {
         let mut sentences = Vec::new();
-        for (name, sink) in self.named_sinks().filter(|_| !self.far) {
+        let own = self.named_sinks().map(|(name, sink)| (name.to_string(), sink));
+        for (name, sink) in own.chain(self.files.iter().flat_map(RankFiles::sinks)).filter(|_| !self.far) {
             if let Some((bytes, errno)) = sink.lost() {
                 let why = if errno == Errno::EBADF { "it is not open for writing" } else { errno.desc() };
                 sentences.push(format!("{bytes} bytes of {name} were lost: {why}"));
@@ -649,6 +679,10 @@ impl Output {
         std::iter::once(&self.out).chain(&self.err)
     }
 
+    fn all_sinks(&self) -> impl Iterator<Item = &Sink> {
+        self.sinks().chain(self.files.iter().flat_map(RankFiles::sinks).map(|(_, sink)| sink))
+    }
+
     fn named_sinks(&self) -> impl Iterator<Item = (&'static str, &Sink)> {
         ["standard output", "standard error"].into_iter().zip(self.sinks())
     }
@@ -668,9 +702,13 @@ impl Output {
     }
 }
 
-fn tag(rank: Rank, stream: Stream) -> Vec<u8> {
-    let name = if stream == Stream::Out { "stdout" } else { "stderr" };
-    format!("[{rank}]<{name}>: ").into_bytes()
+fn tag(label: Label, rank: Rank, stream: Stream) -> Vec<u8> {
+    let tag = match (label, stream) {
+        (Label::Rank, _) => format!("[{rank}] "),
+        (_, Stream::Out) => format!("[{rank}]<stdout>: "),
+        (_, Stream::Err) => format!("[{rank}]<stderr>: "),
+    };
+    tag.into_bytes()
 }
 
 fn same_file(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
@@ -694,11 +732,11 @@ mod tests {
     }
 
     impl Bench {
-        fn new(slots: u32, tag: bool, same: bool) -> Bench {
+        fn new(slots: u32, label: Label, same: bool) -> Bench {
             let file = || File::from(ft_sys::memory::create_memfd("t", 0).unwrap());
             let (out, err) = (file(), (!same).then(file));
             let sink = |file: &File| -> Box<dyn AsFd + Send> { Box::new(file.try_clone().unwrap()) };
-            let output = Output::to(sink(&out), err.as_ref().map(sink), tag).unwrap();
+            let output = Output::to(sink(&out), err.as_ref().map(sink), label).unwrap();
             let mut bench = Bench { output, world: 0, pipes: Vec::new(), out, err, now: Instant::now() };
             bench.next_world(slots);
             bench
@@ -753,7 +791,8 @@ mod tests {
     #[test]
     fn what_was_printed_since_the_restored_version_is_not_shown_again() {
         for tag in [false, true] {
-            let mut bench = Bench::new(2, tag, true);
+            let label = if tag { Label::Stream } else { Label::None };
+            let mut bench = Bench::new(2, label, true);
             let sheet = ft_sys::printed::sheet(2).unwrap();
             bench.output.once = Some(Once::default());
             bench.output.look_at(Reader::of(&sheet).unwrap());
@@ -786,7 +825,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_back_of_a_line_goes_on_with_its_tag() {
-        let mut bench = Bench::new(1, true, true);
+        let mut bench = Bench::new(1, Label::Stream, true);
         bench.output.once = Some(Once::default());
         bench.write(0, "a\nname? x\n");
         bench.output.end_world(1, bench.now);
@@ -807,7 +846,7 @@ mod tests {
     /// A launcher and its part: what goes over the link comes out as if there were none.
     #[test]
     fn a_part_passes_on_what_there_is_to_know() {
-        let mut far = Bench::new(1, false, true);
+        let mut far = Bench::new(1, Label::None, true);
         let sheet = ft_sys::printed::sheet(1).unwrap();
         far.output.far = true;
         far.output.look_at(Reader::of(&sheet).unwrap());
@@ -821,7 +860,7 @@ mod tests {
         far.write(0, "step 2\nstep 3\n");
         far.output.announced();
         far.tick(0);
-        let mut near = Bench::new(0, true, true);
+        let mut near = Bench::new(0, Label::Stream, true);
         near.output.once = Some(Once::default());
         let mut bytes = vec![0; far.out.metadata().unwrap().len() as usize];
         far.out.read_exact_at(&mut bytes, 0).unwrap();
@@ -849,7 +888,7 @@ mod tests {
 
     #[test]
     fn lines_of_two_slots_do_not_mix() {
-        let mut bench = Bench::new(2, false, false);
+        let mut bench = Bench::new(2, Label::None, false);
         bench.write(0, "one ");
         bench.write(1, "two\nthr");
         bench.write(0, "more\n");
@@ -860,7 +899,7 @@ mod tests {
 
     #[test]
     fn an_unfinished_line_goes_out_after_a_while() {
-        let mut bench = Bench::new(1, false, false);
+        let mut bench = Bench::new(1, Label::None, false);
         bench.write(0, "name? ");
         bench.tick(10);
         assert_eq!(bench.out(), "");
@@ -875,7 +914,7 @@ mod tests {
 
     #[test]
     fn a_line_is_not_cut_because_nobody_has_read_its_rest() {
-        let mut bench = Bench::new(2, false, false);
+        let mut bench = Bench::new(2, Label::None, false);
         bench.write(0, "one ");
         bench.pipes[0].0.write_all(b"mo").unwrap();
         bench.tick(60);
@@ -892,7 +931,7 @@ mod tests {
 
     #[test]
     fn every_line_bears_its_rank() {
-        let mut bench = Bench::new(2, true, false);
+        let mut bench = Bench::new(2, Label::Stream, false);
         bench.write(1, "a\nb\nc");
         bench.tick(60);
         bench.write(0, "d\n");
@@ -917,7 +956,7 @@ mod tests {
     #[test]
     fn a_new_world_writes_below_the_block() {
         for same in [false, true] {
-            let mut bench = Bench::new(2, false, same);
+            let mut bench = Bench::new(2, Label::None, same);
             bench.write(0, "old 1\nold");
             (&bench.pipes[1].0).write_all(b"old, not read yet\n").unwrap();
             bench.output.end_world(1, bench.now);
@@ -945,7 +984,7 @@ mod tests {
 
     #[test]
     fn a_world_whose_end_is_read_late_does_not_cut_the_next_ones_lines() {
-        let mut bench = Bench::new(1, false, true);
+        let mut bench = Bench::new(1, Label::None, true);
         bench.write(0, "old 1\nold");
         (&bench.pipes[0].0).write_all(b" 2\nend").unwrap();
         bench.next_world(1);
@@ -960,7 +999,7 @@ mod tests {
 
     #[test]
     fn a_line_that_was_begun_before_the_end_of_the_pipe_is_ended_with_the_world() {
-        let mut bench = Bench::new(1, false, true);
+        let mut bench = Bench::new(1, Label::None, true);
         bench.write(0, "old");
         bench.pipes.clear();
         bench.output.read((1, 0, Stream::Out), bench.now);
@@ -978,7 +1017,7 @@ mod tests {
 
     #[test]
     fn output_is_not_held_back_for_ever() {
-        let mut bench = Bench::new(1, false, false);
+        let mut bench = Bench::new(1, Label::None, false);
         bench.output.end_world(1, bench.now);
         bench.next_world(1);
         bench.write(0, "new\n");
@@ -994,7 +1033,7 @@ mod tests {
     #[test]
     fn memory_is_bounded_when_nobody_reads() {
         let (_read, write) = io::pipe().unwrap();
-        let mut output = Output::to(Box::new(write), None, false).unwrap();
+        let mut output = Output::to(Box::new(write), None, Label::None).unwrap();
         let now = Instant::now();
         let pipe = || nix::unistd::pipe2(OFlag::O_CLOEXEC).unwrap();
         let (read, out) = pipe();

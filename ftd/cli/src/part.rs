@@ -133,8 +133,8 @@ pub struct Ready {
     pub spec: ft_wire::launcher::JobSpec,
     /// ftd's other programs.
     pub helpers: helpers::Helpers,
-    /// The program and the working directory.
-    pub held: crate::held::Held,
+    /// The programs and their working directories.
+    pub held: Vec<crate::held::Held>,
     /// The user's limits.
     pub soft: limits::Soft,
 }

@@ -113,8 +113,9 @@ impl Front {
     /// # Errors
     /// One sentence.
     pub fn start(options: Options, own: Vec<OsString>) -> Result<Front, StepError> {
+        let command = options.programs.first().map(|program| program.command.clone()).unwrap_or_default();
         let (program, words) =
-            options.command.split_first().map(|(program, words)| (program.clone(), words.to_vec())).unwrap_or_default();
+            command.split_first().map(|(program, words)| (program.clone(), words.to_vec())).unwrap_or_default();
         let listener =
             srun::listen(&program).map_err(system("no port is to be had on which the nodes could be heard"))?;
         let port = listener.local_addr().map_err(system("the port is not known"))?.port();

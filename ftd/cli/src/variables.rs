@@ -69,24 +69,10 @@ fn is_unknown(name: &OsStr, known: &[&str]) -> bool {
 
 /// The known name that somebody may have meant.
 fn nearest<'a>(name: &OsStr, known: &[&'a str]) -> Option<&'a str> {
-    let name = name.as_bytes();
-    let near = known.iter().map(|known| (distance(name, known.as_bytes()), *known));
+    let name = name.to_string_lossy();
+    let near = known.iter().map(|known| (strsim::levenshtein(&name, known), *known));
     let (_, known) = near.filter(|(distance, known)| *distance <= 1 + known.len() / 5).min()?;
     Some(known)
-}
-
-/// How many letters have to be put in, taken out or changed.
-fn distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -125,7 +111,7 @@ mod tests {
     fn letters_are_counted() {
         let cases = [("", "abc", 3), ("abc", "abc", 0), ("abc", "acb", 2), ("mode", "moode", 1), ("grace", "trace", 1)];
         for (a, b, expected) in cases {
-            assert_eq!(distance(a.as_bytes(), b.as_bytes()), expected, "{a} {b}");
+            assert_eq!(strsim::levenshtein(a, b), expected, "{a} {b}");
         }
     }
 }

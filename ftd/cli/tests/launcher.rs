@@ -109,8 +109,9 @@ impl Agent {
             epoch: world,
             rank,
             argv: ["/bin/bash", "-c", script].iter().map(|word| word.as_bytes().to_vec()).collect(),
-            env: self.spec.env.clone(),
-            cwd: self.spec.cwd.clone(),
+            env: self.spec.variables(rank).cloned().collect(),
+            cwd: self.spec.programs[0].cwd.clone(),
+            held: 0,
             stdin: slot == 0,
             fd_at: None,
         };
@@ -340,11 +341,14 @@ fn the_agent_learns_what_the_job_is_and_says_how_it_ends() {
     let options = ["-n", "3", "--ft=reinit", "-x", "PROBE=a b", "--chdir", "/usr", "--ft-max-failures=9"];
     let (mut job, mut agent) = Job::start(Setup { options: &options, ..Setup::default() });
     let spec = &agent.spec;
-    assert_eq!(spec.argv, [b"/bin/bash".to_vec(), b"argument".to_vec()]);
+    assert_eq!(spec.programs[0].argv, [b"/bin/bash".to_vec(), b"argument".to_vec()]);
     assert_eq!((spec.world_size, spec.mode.as_str(), spec.max_failures), (3, "reinit", 9));
-    assert_eq!((spec.cwd.as_slice(), spec.recover_aborts, spec.mpi.as_str()), (&b"/usr"[..], false, "auto"));
-    assert!(spec.env.contains(&(b"PROBE".to_vec(), b"a b".to_vec())));
-    assert_eq!((spec.expect_pmix, spec.linked_in), (false, None));
+    assert_eq!(
+        (spec.programs[0].cwd.as_slice(), spec.recover_aborts, spec.mpi.as_str()),
+        (&b"/usr"[..], false, "auto")
+    );
+    assert_eq!(spec.variable(2, b"PROBE"), Some(&b"a b"[..]));
+    assert_eq!((spec.expect_pmix, spec.programs[0].linked_in), (false, None));
     assert_eq!(fs::metadata(&spec.job_dir).unwrap().permissions().mode() & 0o777, 0o700);
     assert_eq!(agent.slots, [0, 1, 2]);
     for slot in 0..3 {

@@ -28,8 +28,8 @@ pub struct Options {
     pub job_dir: PathBuf,
     /// Open for as long as the launcher lives.
     pub lifeline: UnixStream,
-    /// The program and the working directory as they were when the job began, if the launcher opened them.
-    pub held: Option<Held>,
+    /// The programs and their working directories as they were when the job began, if the launcher opened them.
+    pub held: Vec<Held>,
     /// Standard input of rank 0.
     pub stdin: Stdin,
     /// Where the launcher wants the pipes that processes write to. Without, they have this process's standard output and
@@ -48,7 +48,7 @@ impl Options {
     /// One sentence.
     pub fn parse(mut arguments: impl Iterator<Item = OsString>) -> Result<Options, String> {
         let (mut slot, mut socket, mut lifeline, mut stdin) = (None, None, None, Stdin::Null);
-        let (mut held, mut pipes, mut soft_limits, mut nice) = (None, None, None, None);
+        let (mut held, mut pipes, mut soft_limits, mut nice) = (Vec::new(), None, None, None);
         while let Some(name) = arguments.next() {
             let name = name.to_string_lossy().into_owned();
             let mut value = || arguments.next().ok_or(format!("{name} needs a value; ft-shepherd is started by ftrun"));
@@ -65,7 +65,7 @@ impl Options {
                     let (program, directory) = (descriptor(&name, value()?)?, descriptor(&name, value()?)?);
                     let content = descriptor(&name, value()?)?;
                     let (then, is_binary) = (number(&name, value()?)?, number(&name, value()?)?);
-                    held = Some(Held::new(program, then, is_binary, content, directory));
+                    held.push(Held::new(program, then, is_binary, content, directory));
                 }
                 _ => return Err(format!("unknown option {name}; ft-shepherd is started by ftrun")),
             }

@@ -106,7 +106,7 @@ pub struct Slot {
     piping: filters::Piping,
     /// When it is looked whether that has changed.
     prints: Prints,
-    held: Option<Held>,
+    held: Vec<Held>,
     soft_limits: Option<(u64, u64)>,
     nice: Option<i32>,
     waiting: Option<Waiting>,
@@ -176,7 +176,7 @@ impl Slot {
             stdin,
             piping: filters::Piping::default(),
             prints: Prints::default(),
-            held: options.held.take(),
+            held: std::mem::take(&mut options.held),
             soft_limits: options.soft_limits,
             nice: options.nice,
             waiting: None,
@@ -479,6 +479,7 @@ impl Slot {
         let env = self.task.as_ref().map_or_else(|| start.env.clone(), |task| task.environment(&start.env));
         let env: Vec<_> = env.into_iter().chain(live).collect();
         let group = self.groups.current(self.number).and_then(Group::descriptor);
+        let held = self.held.get(start.held as usize);
         let mut notes = Vec::new();
         let mut by = |way| match way {
             Way::Path => None,
@@ -497,8 +498,8 @@ impl Slot {
             soft_limits: self.soft_limits,
             nice: self.nice,
             extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
-            directory: self.held.as_ref().map(|held| held.directory(directory)).and_then(&mut by),
-            image: match &self.held {
+            directory: held.map(|held| held.directory(directory)).and_then(&mut by),
+            image: match held {
                 Some(held) => by(held.program(program).map_err(StartError::of_program)?),
                 None => None,
             },

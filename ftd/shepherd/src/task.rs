@@ -240,7 +240,7 @@ fn options(slot: ft_wire::Slot, place: Place, descriptors: Vec<OwnedFd>) -> Resu
         socket: place.socket,
         job_dir,
         lifeline,
-        held: Some(held),
+        held: vec![held],
         stdin,
         pipes: None,
         soft_limits: Some(place.soft_limits),

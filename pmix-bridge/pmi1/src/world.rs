@@ -30,6 +30,8 @@ pub struct World {
     size: usize,
     mapping: String,
     local: BTreeMap<u32, Connection>,
+    /// The numbers of their programs; of those that are not there it is 0.
+    programs: BTreeMap<u32, u32>,
     keys: KeySpace,
     /// Somebody was told that there is no room for its key.
     full: bool,
@@ -62,9 +64,15 @@ impl World {
             size: node_of_rank.len(),
             mapping,
             local,
+            programs: BTreeMap::new(),
             keys: KeySpace::of(node_of_rank.len()),
             full: false,
         })
+    }
+
+    /// Ranks of this node are of several programs: so says MPI_APPNUM there.
+    pub fn number_programs(&mut self, number: impl Fn(u32) -> u32) {
+        self.programs = self.local.keys().map(|rank| (*rank, number(*rank))).collect();
     }
 
     /// Environment of a rank of this world, apart from `PMI_FD`; for a rank of another node, empty.
@@ -176,7 +184,10 @@ impl World {
             Request::Maxes => {
                 reply(format!("cmd=maxes kvsname_max={MAX_NAME} keylen_max={MAX_KEY} vallen_max={MAX_VALUE} rc=0"));
             }
-            Request::Appnum => reply("cmd=appnum appnum=0 rc=0".to_string()),
+            Request::Appnum => {
+                let number = self.programs.get(&rank).copied().unwrap_or(0);
+                reply(format!("cmd=appnum appnum={number} rc=0"));
+            }
             Request::KeySpaceName => reply(format!("cmd=my_kvsname kvsname={} rc=0", self.name)),
             Request::UniverseSize => reply(format!("cmd=universe_size size={} rc=0", self.size)),
             Request::Put { key, value } => self.put(rank, key, value, actions),

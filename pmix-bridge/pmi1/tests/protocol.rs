@@ -45,6 +45,16 @@ fn the_start_of_mpich_is_answered() {
 }
 
 #[test]
+fn each_rank_hears_the_number_of_its_program() {
+    let mut w = World::new("kvs", vec![0, 1, 0], 0).unwrap();
+    w.number_programs(|rank| rank + 5);
+    for rank in [0, 2] {
+        let (text, _) = say(&mut w, rank, "cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_appnum\n");
+        assert!(text.ends_with(&format!("cmd=appnum appnum={} rc=0\n", rank + 5)), "{text}");
+    }
+}
+
+#[test]
 fn what_other_nodes_put_and_there_is_no_room_for_is_told() {
     let mut w = World::new("kvs", vec![0, 1], 0).unwrap();
     say(&mut w, 0, "cmd=barrier_in\n");

@@ -55,6 +55,9 @@ pub enum JobError {
     /// Ranks are missing, doubled or too large.
     #[error("the placement does not hold each of the {0} ranks once")]
     Placement(u32),
+    /// Ranks without a program, or programs of more ranks.
+    #[error("the programs do not have {0} ranks in all")]
+    Programs(u32),
     /// A host name that would be read as two.
     #[error("host name {0:?} is empty or holds a comma, a semicolon or a NUL")]
     Host(String),
@@ -95,7 +98,7 @@ pub(crate) fn describe(world: &WorldInfo, folder: &Path, cpus: usize) -> Result<
     let local = world.nodes[world.me as usize].1.clone();
     let mut infos = Vec::from(of_job(world));
     infos.extend(of_node(world, &local, folder, cpus));
-    infos.push(info(keys::PMIX_APP_INFO_ARRAY, Value::Infos(of_app(world))));
+    infos.extend(of_apps(world));
     infos.extend(of_processes(world));
     Ok(Job { local, infos })
 }
@@ -113,7 +116,7 @@ fn of_job(world: &WorldInfo) -> [Info; 8] {
         count(keys::PMIX_UNIV_SIZE, size),
         count(keys::PMIX_JOB_SIZE, size),
         count(keys::PMIX_MAX_PROCS, size),
-        count(keys::PMIX_JOB_NUM_APPS, 1),
+        count(keys::PMIX_JOB_NUM_APPS, world.apps.len()),
         count(keys::PMIX_NUM_NODES, world.nodes.len()),
         info(keys::PMIX_NODE_MAP, Value::NodeMap(hosts.join(","))),
         info(keys::PMIX_PROC_MAP, Value::ProcMap(ranks.join(";"))),
@@ -143,14 +146,26 @@ fn of_node(world: &WorldInfo, local: &[Rank], folder: &Path, cpus: usize) -> Vec
     infos
 }
 
-fn of_app(world: &WorldInfo) -> Vec<Info> {
-    vec![
-        count(keys::PMIX_APPNUM, 0),
-        count(keys::PMIX_APP_SIZE, world.world_size as usize),
-        info(keys::PMIX_APPLDR, Value::Rank(0)),
-        text(keys::PMIX_WDIR, world.cwd.clone()),
-        text(keys::PMIX_APP_ARGV, world.argv0.clone()),
-    ]
+/// The programs, in the order of their ranks.
+fn of_apps(world: &WorldInfo) -> impl Iterator<Item = Info> {
+    let mut first = 0;
+    world.apps.iter().enumerate().map(move |(number, app)| {
+        let leader = first;
+        first += app.ranks;
+        let infos = vec![
+            count(keys::PMIX_APPNUM, number),
+            count(keys::PMIX_APP_SIZE, app.ranks as usize),
+            info(keys::PMIX_APPLDR, Value::Rank(leader)),
+            text(keys::PMIX_WDIR, app.cwd.clone()),
+            text(keys::PMIX_APP_ARGV, app.argv0.clone()),
+        ];
+        info(keys::PMIX_APP_INFO_ARRAY, Value::Infos(infos))
+    })
+}
+
+/// For each rank the number of its program, and its place among that program's.
+fn in_apps(world: &WorldInfo) -> Vec<(usize, Rank)> {
+    world.apps.iter().enumerate().flat_map(|(number, app)| (0..app.ranks).map(move |rank| (number, rank))).collect()
 }
 
 /// Each process, in the order of the ranks.
@@ -163,12 +178,14 @@ fn of_processes(world: &WorldInfo) -> impl Iterator<Item = Info> {
         .collect();
     procs.sort_unstable();
     let incarnation = world.incarnation;
+    let apps = in_apps(world);
     procs.into_iter().map(move |(rank, local_rank, node, host)| {
+        let (app, in_app) = apps.get(rank as usize).copied().unwrap_or_default();
         // RANK must stand first, LOCAL_RANK and NODE_RANK must be there.
         let proc = vec![
             info(keys::PMIX_RANK, Value::Rank(rank)),
-            count(keys::PMIX_APPNUM, 0),
-            info(keys::PMIX_APP_RANK, Value::Rank(rank)),
+            count(keys::PMIX_APPNUM, app),
+            info(keys::PMIX_APP_RANK, Value::Rank(in_app)),
             info(keys::PMIX_GLOBAL_RANK, Value::Rank(rank)),
             info(keys::PMIX_LOCAL_RANK, Value::U16(local_rank)),
             info(keys::PMIX_NODE_RANK, Value::U16(local_rank)),
@@ -194,17 +211,25 @@ fn check(world: &WorldInfo) -> Result<(), JobError> {
     if !sound || seen.len() != world.world_size as usize || seen.is_empty() || seen.len() > usize::from(u16::MAX) {
         return Err(JobError::Placement(world.world_size));
     }
+    if in_apps(world).len() != world.world_size as usize {
+        return Err(JobError::Programs(world.world_size));
+    }
     if let Some((host, _)) = world.nodes.iter().find(|(host, _)| host.is_empty() || host.contains([',', ';', '\0'])) {
         return Err(JobError::Host(host.clone()));
     }
-    let texts = [world.tmpdir.as_os_str().as_bytes(), &world.argv0, &world.cwd];
-    let nul = texts.into_iter().find(|text| text.contains(&0));
+    let of_apps = world.apps.iter().flat_map(|app| [&app.argv0[..], &app.cwd]);
+    let nul = of_apps.chain([world.tmpdir.as_os_str().as_bytes()]).find(|text| text.contains(&0));
     nul.map_or(Ok(()), |text| Err(JobError::Nul(String::from_utf8_lossy(text).into_owned())))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ft_wire::pmix::App;
+
+    fn app(ranks: u32, name: &str) -> App {
+        App { ranks, argv0: name.into(), cwd: b"/".to_vec() }
+    }
 
     fn world() -> WorldInfo {
         WorldInfo {
@@ -214,8 +239,7 @@ mod tests {
             me: 1,
             tmpdir: std::path::PathBuf::new(),
             incarnation: 3,
-            argv0: b"/bin/app".to_vec(),
-            cwd: b"/".to_vec(),
+            apps: vec![app(1, "/bin/one"), app(3, "/bin/three")],
         }
     }
 
@@ -251,6 +275,26 @@ mod tests {
         assert!(matches!(refuse(|w| w.world_size = 5), JobError::Placement(5)));
         assert!(matches!(refuse(|w| w.nodes[0].1 = vec![0, 0]), JobError::Placement(4)));
         assert!(matches!(refuse(|w| w.nodes[0].0 = "a,b".to_string()), JobError::Host(_)));
-        assert!(matches!(refuse(|w| w.cwd = b"a\0b".to_vec()), JobError::Nul(_)));
+        assert!(matches!(refuse(|w| w.apps[1].cwd = b"a\0b".to_vec()), JobError::Nul(_)));
+        assert!(matches!(refuse(|w| w.apps[1].ranks = 2), JobError::Programs(4)));
+    }
+
+    #[test]
+    fn each_rank_is_of_its_program() {
+        assert_eq!(in_apps(&world()), [(0, 0), (1, 0), (1, 1), (1, 2)]);
+        let job = describe(&world(), Path::new("/x"), 1).unwrap();
+        let arrays = job.infos.iter().filter(|i| i.key == keys::PMIX_APP_INFO_ARRAY);
+        let arrays: Vec<_> = arrays.map(|array| array.value.clone()).collect();
+        for (array, (number, ranks, leader)) in arrays.iter().zip([(0, 1, 0), (1, 3, 1)]) {
+            let Value::Infos(infos) = array else { panic!("{array:?}") };
+            for expected in [
+                count(keys::PMIX_APPNUM, number),
+                count(keys::PMIX_APP_SIZE, ranks),
+                info(keys::PMIX_APPLDR, Value::Rank(leader)),
+            ] {
+                assert!(infos.contains(&expected), "{expected:?} is not in {infos:?}");
+            }
+        }
+        assert_eq!(arrays.len(), 2);
     }
 }

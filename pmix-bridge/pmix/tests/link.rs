@@ -48,8 +48,7 @@ fn a_senseless_world_is_refused_with_a_sentence() {
         me: 0,
         tmpdir: folder.path().to_path_buf(),
         incarnation: 0,
-        argv0: Vec::new(),
-        cwd: Vec::new(),
+        apps: Vec::new(),
     }));
     let Some(ToAgent::Failed { reason }) = host.receive(LIMIT) else { panic!("no refusal") };
     assert_eq!(reason, "the placement does not hold each of the 2 ranks once");
@@ -69,8 +68,7 @@ fn a_world_of_a_job_that_is_over_makes_no_directories() {
         me: 0,
         tmpdir: gone.join("w1"),
         incarnation: 0,
-        argv0: Vec::new(),
-        cwd: Vec::new(),
+        apps: Vec::new(),
     }));
     let Some(ToAgent::Failed { reason }) = host.receive(LIMIT) else { panic!("no refusal") };
     assert!(reason.contains("job/w1") && !gone.exists(), "{reason}");

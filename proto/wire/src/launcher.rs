@@ -3,7 +3,7 @@
 
 use crate::cluster::{Cluster, ClusterNode};
 use crate::injection::Injection;
-use crate::{Epoch, Flavour, Slot, Version, World, path};
+use crate::{Epoch, Flavour, Rank, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -16,12 +16,10 @@ pub struct JobSpec {
     pub world_size: u32,
     /// `none` or `reinit`.
     pub mode: String,
-    /// Program and arguments; the program is an absolute path.
-    pub argv: Vec<Vec<u8>>,
-    /// Environment of the ranks, before what ftd adds.
+    /// The programs, in the order of their ranks, `world_size` in all.
+    pub programs: Vec<Program>,
+    /// Environment of all ranks, before what their program has beside it and what ftd adds.
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Working directory of the ranks.
-    pub cwd: Vec<u8>,
     /// The job's directory in node memory (mode 0700): `agent.sock`, `pmix/`, `ckpt/`.
     #[serde(with = "path")]
     pub job_dir: PathBuf,
@@ -33,9 +31,6 @@ pub struct JobSpec {
     pub recover_aborts: bool,
     /// `--ft-mpi`: `auto`, `openmpi` or `mpich`.
     pub mpi: String,
-    /// The MPI that is part of the program file, so that nothing can be preloaded in front of it: what it wants to find in
-    /// its environment must be there from the start. So says the option, or the file.
-    pub linked_in: Option<Flavour>,
     /// Absolute path of `libft_preload.so`.
     #[serde(with = "path")]
     pub preload: PathBuf,
@@ -59,6 +54,64 @@ pub struct JobSpec {
     pub injections: Vec<Injection>,
     /// The nodes of a job over several; nothing on one machine.
     pub cluster: Option<Cluster>,
+}
+
+/// A program of the job. Its ranks are those that follow the ones of the programs before it, in every world.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    /// How many they are.
+    pub ranks: u32,
+    /// Program and arguments; the program is an absolute path.
+    pub argv: Vec<Vec<u8>>,
+    /// Variables of its ranks that stand in the place of those of all, or beside them.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Their working directory.
+    pub cwd: Vec<u8>,
+    /// The MPI that is part of the program file, so that nothing can be preloaded in front of it: what it wants to find in
+    /// its environment must be there from the start. So says the option, or the file.
+    pub linked_in: Option<Flavour>,
+    /// Which of the files that the launcher holds open for the shepherds is the program's, with its directory.
+    pub held: u32,
+}
+
+/// What a rank has that is none of the job's: it cannot be started.
+static NONE: Program =
+    Program { ranks: 0, argv: Vec::new(), env: Vec::new(), cwd: Vec::new(), linked_in: None, held: 0 };
+
+impl JobSpec {
+    /// The place of a rank's program among the programs, as MPI counts them (`MPI_APPNUM`).
+    pub fn program_number(&self, rank: Rank) -> usize {
+        let mut end = 0;
+        let past = self.programs.iter().take_while(|program| {
+            end += program.ranks;
+            end <= rank
+        });
+        past.count()
+    }
+
+    /// A rank's program.
+    pub fn program(&self, rank: Rank) -> &Program {
+        self.programs.get(self.program_number(rank)).unwrap_or(&NONE)
+    }
+
+    /// The variables that the user gives a rank, each once.
+    pub fn variables(&self, rank: Rank) -> impl Iterator<Item = &(Vec<u8>, Vec<u8>)> {
+        let own = &self.program(rank).env;
+        self.env.iter().filter(|(name, _)| own.iter().all(|(other, _)| other != name)).chain(own)
+    }
+
+    /// One of these.
+    pub fn variable(&self, rank: Rank, name: &[u8]) -> Option<&[u8]> {
+        let find = |variables: &'_ [(Vec<u8>, Vec<u8>)]| variables.iter().position(|(other, _)| other == name);
+        let own = &self.program(rank).env;
+        find(own).map(|at| &own[at]).or_else(|| find(&self.env).map(|at| &self.env[at])).map(|(_, value)| &value[..])
+    }
+
+    /// All programs as one command line, with `:` between.
+    pub fn words(&self) -> Vec<Vec<u8>> {
+        let argvs: Vec<_> = self.programs.iter().map(|program| program.argv.clone()).collect();
+        argvs.join(&b":".to_vec())
+    }
 }
 
 /// Beginnings of the names of environment variables that are a launcher's: another one's would mislead a rank.
@@ -205,4 +258,50 @@ pub enum ToLauncher {
         /// This node is not in the job any more, which may go on without it: that is no end of the others.
         left_out: bool,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_follow_their_programs() {
+        let program = |ranks, name: &str, env: &[(&str, &str)]| Program {
+            ranks,
+            argv: vec![name.into(), b"x".to_vec()],
+            env: env.iter().map(|(name, value)| (name.as_bytes().to_vec(), value.as_bytes().to_vec())).collect(),
+            ..NONE.clone()
+        };
+        let spec = JobSpec {
+            job: String::new(),
+            world_size: 4,
+            mode: String::new(),
+            programs: vec![program(1, "a", &[]), program(3, "b", &[("A", "2"), ("C", "3")])],
+            env: vec![(b"A".to_vec(), b"1".to_vec()), (b"B".to_vec(), b"1".to_vec())],
+            job_dir: PathBuf::new(),
+            max_failures: 1,
+            grace_ms: 0,
+            recover_aborts: false,
+            mpi: String::new(),
+            preload: PathBuf::new(),
+            ft_pmix: PathBuf::new(),
+            ft_ship: PathBuf::new(),
+            expect_pmix: false,
+            copy_rate: 0,
+            verbose: false,
+            nice: None,
+            summary: false,
+            injections: Vec::new(),
+            cluster: None,
+        };
+        assert_eq!([0, 1, 2, 3].map(|rank| spec.program_number(rank)), [0, 1, 1, 1]);
+        assert_eq!((spec.program(0).argv[0].as_slice(), spec.program(3).argv[0].as_slice()), (&b"a"[..], &b"b"[..]));
+        assert!(spec.program(4).argv.is_empty());
+        let all = |rank| spec.variables(rank).map(|(name, value)| [&name[..], value].concat()).collect::<Vec<_>>();
+        assert_eq!(all(0), [b"A1".to_vec(), b"B1".to_vec()]);
+        assert_eq!(all(1), [b"B1".to_vec(), b"A2".to_vec(), b"C3".to_vec()]);
+        assert_eq!((spec.variable(0, b"A"), spec.variable(2, b"A")), (Some(&b"1"[..]), Some(&b"2"[..])));
+        assert_eq!((spec.variable(2, b"B"), spec.variable(0, b"C")), (Some(&b"1"[..]), None));
+        assert_eq!(spec.words(), [&b"a"[..], b"x", b":", b"b", b"x"]);
+    }
 }

@@ -71,9 +71,18 @@ pub struct WorldInfo {
     pub tmpdir: PathBuf,
     /// Incarnation, for `PMIX_REINCARNATION`.
     pub incarnation: u32,
-    /// Program, for `PMIX_APP_ARGV`.
+    /// The programs, in the order of their ranks.
+    pub apps: Vec<App>,
+}
+
+/// A program of a world.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct App {
+    /// How many ranks it has: those that follow the ones of the programs before it.
+    pub ranks: u32,
+    /// Its name, for `PMIX_APP_ARGV`.
     pub argv0: Vec<u8>,
-    /// Working directory.
+    /// Its working directory.
     pub cwd: Vec<u8>,
 }
 

@@ -114,7 +114,7 @@ fn welcome(
     door.admit(connection, Dialler::Rank(number, rank));
     ears.add(number, rank, link.ear());
     tracing::info!(rank, pid, library = library.name, "a rank is about to initialise MPI");
-    correct(job, library);
+    correct(job, rank, library);
     match library.flavour {
         Flavour::Mpich => welcome_pmi(rooms, (number, rank), &link, page),
         Flavour::OpenMpi => {
@@ -139,7 +139,7 @@ fn welcome_pmi(
     let (fd, env) = pmi.open(job, number, &layout, rank).map_err(no_connection)?;
     let mut env: Vec<_> = env.into_iter().map(|(key, value)| (key, Some(value.into_bytes()))).collect();
     if job.oversubscribed() {
-        env.extend(job.unless_set(ft_pmi1::OVERSUBSCRIBED.0, ft_pmi1::OVERSUBSCRIBED.1));
+        env.extend(job.unless_set(rank, ft_pmi1::OVERSUBSCRIBED.0, ft_pmi1::OVERSUBSCRIBED.1));
     }
     env.push(("PMIX_NAMESPACE".into(), None));
     env.push(("PMIX_RANK".into(), None));
@@ -148,8 +148,8 @@ fn welcome_pmi(
 }
 
 /// What was said of the MPI may be wrong; what the library says of itself is what it is served as.
-fn correct(job: &mut Job, library: &Library) {
-    if job.spec.mpi == "auto" || job.spec.linked_in == Some(library.flavour) {
+fn correct(job: &mut Job, rank: Rank, library: &Library) {
+    if job.spec.mpi == "auto" || job.spec.program(rank).linked_in == Some(library.flavour) {
         return;
     }
     let sentence = format!(

@@ -19,6 +19,8 @@ impl Launcher {
 
     /// Gives a slot's task its place.
     pub(super) fn seat(&mut self, slot: Slot) -> Result<(), LaunchError> {
+        // A step has one program.
+        let Some(held) = self.held.first() else { return Ok(()) };
         let (stdin, kind) = match self.input.for_shepherd() {
             None => (None, Stdin::Null),
             Some((fd, _, Some(offset))) => (Some(fd), Stdin::File(offset)),
@@ -28,11 +30,11 @@ impl Launcher {
             socket: self.directory.socket(),
             soft_limits: (self.soft.files, self.soft.tasks),
             nice: self.spec.nice,
-            then: self.held.then(),
-            is_binary: self.held.is_binary(),
+            then: held.then(),
+            is_binary: held.is_binary(),
             stdin: kind,
         };
-        let descriptors: Vec<_> = self.held.descriptors().into_iter().chain(stdin).collect();
+        let descriptors: Vec<_> = held.descriptors().into_iter().chain(stdin).collect();
         let Some(tasks) = self.part.as_mut().and_then(|part| part.tasks.as_mut()) else { return Ok(()) };
         let seated =
             tasks.seat(slot, place, &descriptors).map_err(system("a task of Slurm's has not taken its place"))?;

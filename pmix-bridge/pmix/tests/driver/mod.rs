@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 use ft_wire::pmix::{
-    ERR_NOT_FOUND, ERR_NOT_SUPPORTED, NOT_SINGLETON, OVERSUBSCRIBED, Proc, SUCCESS, ToAgent, ToPmix, WorldInfo,
+    App, ERR_NOT_FOUND, ERR_NOT_SUPPORTED, NOT_SINGLETON, OVERSUBSCRIBED, Proc, SUCCESS, ToAgent, ToPmix, WorldInfo,
 };
 use ft_wire::{FrameBuffer, PREAMBLE_LEN, Preamble, Role};
 use std::collections::HashMap;
@@ -193,8 +193,7 @@ impl Host {
             me: 0,
             tmpdir: folder.to_path_buf(),
             incarnation: 0,
-            argv0: b"world".to_vec(),
-            cwd: b"/".to_vec(),
+            apps: vec![App { ranks: size, argv0: b"world".to_vec(), cwd: b"/".to_vec() }],
         }));
         match self.receive(LIMIT) {
             Some(ToAgent::Registered { env }) => {
