@@ -35,6 +35,7 @@
 //! | `agent/failures.rs` | **what has failed: the failure set of the next epoch** |
 
 pub mod agent;
+pub mod binding;
 pub mod blame;
 pub mod breach;
 pub mod crowd;

@@ -81,7 +81,7 @@ MISPLACED = {
     "long-dash-first": (["-n", "2", "\u2014ft=reinit", "echo"], ["\u2014ft=reinit begins with a dash", "--"]),
     "machine": (["-n", "2", "-machine", "other", "echo"], ["option -machine", "--hosts"]),
     "each": (["-n", "2", "-N", "1", "echo"], ["option -N", "-ppn"]),
-    "bind-to": (["-n", "2", "--bind-to", "core", "echo"], ["--bind-to", "taskset"]),
+    "rank-by": (["-n", "2", "--rank-by", "core", "echo"], ["--rank-by", "--map-by"]),
     "ranks": (["./a", "-n", "4"], ["-n stands after the program ./a", "options of ftrun go before the program"]),
     "misspelt": (["-n", "2", "--ft-grce=3", "./a"], ["--ft-grce (did you mean --ft-grace?)"]),
     "misspelt-mode": (["-n", "2", "--ft=reinti", "./a"], ["'reinti'", "(did you mean reinit?)"]),

@@ -58,7 +58,7 @@ def several_programs(context, mpi, victim):
 @scenario("programs-over-nodes", cluster=True, timeout=90)
 def programs_over_nodes(context):
     """… and on another node, when its node is lost."""
-    script = 'echo "$1 $FT_WORLD $FT_RANK $OWN $(hostname)"; [ $FT_WORLD = 2 ] || sleep 600'
+    script = 'echo "$0 $FT_WORLD $FT_RANK $OWN $(hostname)"; [ $FT_WORLD = 2 ] || sleep 600'
     with Nodes(context, 3) as nodes:
         words = lambda name: ["/bin/sh", "-c", script, name]
         job = nodes.run("node0,node1,node2", 3, "-x", "OWN=1", *words("a"), ":", "-n", "1", "-x", "OWN=2", *words("b"), ft="reinit",
@@ -109,7 +109,8 @@ def output_files(context):
     script = """for i in $(seq 2000); do echo "world $FT_WORLD line $i of $FT_RANK"; done; echo wrong $FT_RANK >&2; printf 'no end'
     [ $FT_WORLD = 2 ] || if [ $FT_RANK = 1 ]; then until [ -e go ]; do sleep 0.05; done; kill -9 $$; else sleep 600; fi"""
     job = context.ftrun(None, 3, "sh", "-c", script, options=["--output-filename", "out/run"])
-    read = lambda rank, end="out": (context.work / f"out/run.{rank}.{end}").read_text()
+    file = lambda rank, end: context.work / f"out/run.{rank}.{end}"
+    read = lambda rank, end="out": file(rank, end).read_text() if file(rank, end).exists() else ""
     eventually(lambda: all(read(rank).endswith("no end") for rank in range(3)), "the files of world 1", 30)
     (context.work / "go").touch()
     job.expect(0)
@@ -120,7 +121,7 @@ def output_files(context):
     check(job.output.text == "" and all(line.startswith("ftd:") for line in job.err.splitlines()), f"{job.output.text}{job.err}")
 
 
-@scenario("output-files-fail")
+@scenario("output-files-fail", timeout=120)
 def output_files_fail(context):
     """A directory for these files that cannot be made is refused; a file that cannot be opened is named, and its rank's output is ftrun's;
     bytes that a full disk does not take are counted, and the job has not ended well."""
@@ -133,8 +134,8 @@ def output_files_fail(context):
     check(job.output.text == "0\n" and "run.0.out" in job.err, f"{job.output.text}{job.err}")
     check((context.work / "run.1.out").read_text() == "1\n", "rank 1 has no file")
     (context.work / "full.0.out").symlink_to("/dev/full")
-    job = context.ftrun(None, 1, "echo", "12345", options=["--output-filename", "full"], hurry=30)
-    check(job.wait(30) == 1 and "6 bytes of full.0.out were lost" in job.err, f"{job.process.returncode}: {job.err}")
+    job = context.ftrun(None, 1, "echo", "12345", options=["--output-filename", "full"], hurry=10)
+    check(job.wait(90) == 1 and "6 bytes of full.0.out were lost" in job.err, f"{job.process.returncode}: {job.err}")
 
 
 @scenario("time-limit")

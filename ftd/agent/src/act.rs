@@ -1,6 +1,7 @@
 //! Carries out what ftd-core decided, as far as it concerns this node's processes.
 
 use crate::arenas::Commit;
+use crate::binding;
 use crate::costs::{Failing, From, Words};
 use crate::environment;
 use crate::files;
@@ -109,6 +110,10 @@ fn start(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot, Start)>) {
 /// Makes the world; returns what is to be started for it.
 fn starts(rooms: &mut Rooms, mut world: World, processes: Vec<(Process, SlotId)>) -> Vec<(Slot, Start)> {
     let Rooms { job, shepherds, .. } = rooms;
+    let note = job.spec.binding.as_mut().and_then(|binding| binding.note.take());
+    note.into_iter().for_each(|note| job.notice(note));
+    let (processors, sentences) = binding::of_ranks(&job.spec, job.binding.as_ref(), world.layout.local());
+    sentences.into_iter().for_each(|sentence| job.notice(sentence));
     let mut starts = Vec::new();
     for (process, SlotId(slot)) in processes {
         let rank = process.rank.0;
@@ -127,6 +132,7 @@ fn starts(rooms: &mut Rooms, mut world: World, processes: Vec<(Process, SlotId)>
             argv: program.argv.clone(),
             env: environment::of_rank(job, &world, rank),
             cwd: program.cwd.clone(),
+            processors: world.layout.local_rank(rank).and_then(|at| processors.get(at).cloned()).unwrap_or_default(),
             held: program.held,
             stdin: rank == 0,
             fd_at: None,

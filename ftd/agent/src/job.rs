@@ -1,5 +1,6 @@
 //! What every room needs to know: what the job is, and whom to tell of what happens in it.
 
+use crate::binding::Binding;
 use crate::events::Events;
 use crate::link::Link;
 use crate::names::Names;
@@ -24,6 +25,8 @@ pub struct Job {
     pub refused: bool,
     /// The ranks were told to end by a signal of the user's.
     pub told: bool,
+    /// To what its ranks are bound here.
+    pub binding: Option<Binding>,
     /// What has happened in it.
     pub events: Events,
     launcher: Link,
@@ -69,6 +72,13 @@ impl Time {
     }
 }
 
+fn ranks_here(spec: &JobSpec) -> u32 {
+    match &spec.cluster {
+        None => spec.world_size,
+        Some(cluster) => cluster.own().map_or(0, |node| node.slots.min(spec.world_size)),
+    }
+}
+
 fn since_boot() -> Micros {
     Micros(ft_sys::process::micros_since_boot())
 }
@@ -77,8 +87,10 @@ impl Job {
     /// `launcher`: who described it.
     pub fn new(spec: JobSpec, launcher: Link) -> Job {
         let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
+        let ranks = ranks_here(&spec);
         Job {
             names: Names::of(spec.cluster.as_ref()),
+            binding: Binding::of(&spec, ranks),
             spec,
             over: false,
             refused: false,
@@ -121,10 +133,7 @@ impl Job {
 
     /// How many ranks this node has when the job begins.
     fn ranks_here(&self) -> u32 {
-        match &self.spec.cluster {
-            None => self.spec.world_size,
-            Some(cluster) => cluster.own().map_or(0, |node| node.slots.min(self.spec.world_size)),
-        }
+        ranks_here(&self.spec)
     }
 
     /// A node comes into the job, behind those that there are.

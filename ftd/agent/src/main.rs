@@ -14,6 +14,7 @@ mod aside;
 mod asker;
 mod below;
 mod between;
+mod binding;
 mod checkpoints;
 mod clients;
 mod commits;

@@ -97,6 +97,15 @@ pub struct JobDir {
     group: Option<Group>,
 }
 
+/// Where the directories of jobs are.
+pub fn memory() -> PathBuf {
+    let memory = match std::env::var_os("FT_MEMORY_DIR") {
+        Some(directory) if !directory.is_empty() => PathBuf::from(directory),
+        _ => PathBuf::from(MEMORY),
+    };
+    std::path::absolute(&memory).unwrap_or(memory)
+}
+
 impl JobDir {
     /// Chooses a place, after those of dead launchers were swept. Nothing is there before [`make`](Self::make): somebody
     /// who removes it if this process is killed can be started first.
@@ -104,11 +113,7 @@ impl JobDir {
     /// # Errors
     /// When the place is not in memory: what a lock there says is not to be trusted.
     pub fn choose() -> Result<JobDir, JobDirError> {
-        let memory = match std::env::var_os("FT_MEMORY_DIR") {
-            Some(directory) if !directory.is_empty() => PathBuf::from(directory),
-            _ => PathBuf::from(MEMORY),
-        };
-        let memory = std::path::absolute(&memory).unwrap_or(memory);
+        let memory = memory();
         match crate::file_system::not_in_memory(&memory) {
             Ok(None) => {}
             Ok(Some(kind)) => return Err(JobDirError::NotMemory { path: memory, kind }),

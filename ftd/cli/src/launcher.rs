@@ -441,6 +441,8 @@ impl Launcher {
             return self.verbose(|| format!("the agent did not take the job: {error}"));
         }
         agent.pulse.answered();
+        // Once is enough.
+        self.spec.binding.iter_mut().for_each(|binding| binding.note = None);
         if job_time::is_stopped() {
             self.tell(&ToAgent::Signal(nix::libc::SIGTSTP));
         }

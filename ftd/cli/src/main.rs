@@ -1,5 +1,7 @@
 //! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
 
+mod beside;
+mod binding;
 mod cancel;
 mod cluster;
 mod deaths;
@@ -33,7 +35,8 @@ mod variables;
 
 use ft_sys::standard::{self, Standard};
 use ft_wire::Flavour;
-use ft_wire::launcher::{JobSpec, Program};
+use ft_wire::launcher::{Binding, JobSpec, Program};
+use ftd_core::binding::{Bind, BindError, Policy};
 use held::Held;
 use launcher::{LaunchError, Launcher};
 use options::{Options, Request};
@@ -76,6 +79,8 @@ enum Refusal {
     #[error(transparent)]
     Launch(#[from] LaunchError),
     #[error(transparent)]
+    Processors(#[from] BindError),
+    #[error(transparent)]
     Proc(#[from] own_proc::ProcError),
     #[error(transparent)]
     Tasks(#[from] tasks::TasksError),
@@ -86,7 +91,7 @@ enum Refusal {
 impl Refusal {
     fn status(&self) -> u8 {
         match self {
-            Refusal::Options(_) | Refusal::Timeout(_) | Refusal::OtherMpi { .. } => 2,
+            Refusal::Options(_) | Refusal::Processors(_) | Refusal::Timeout(_) | Refusal::OtherMpi { .. } => 2,
             Refusal::Helpers(missing) if missing.is_told() => 2,
             Refusal::Launch(LaunchError::JobDir(error)) if error.is_told() => 2,
             Refusal::Program(error) => error.status(),
@@ -177,7 +182,7 @@ fn launch() -> Result<i32, Refusal> {
     own_proc::check()?;
     let helpers = helpers::Helpers::find()?;
     helpers.check()?;
-    let (spec, held) = describe(&options, &helpers)?;
+    let (spec, held) = describe(&options, options.ranks, &helpers)?;
     let soft = limits::raise(options.ranks)?;
     Ok(Launcher::start(options, spec, helpers, held, soft, None)?.run())
 }
@@ -207,7 +212,7 @@ fn print(text: &str) -> Result<i32, Refusal> {
 }
 
 /// The job, except for its name and directory, and what is held open of each of its programs.
-fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, Vec<Held>), Refusal> {
+fn describe(options: &Options, here: u32, helpers: &helpers::Helpers) -> Result<(JobSpec, Vec<Held>), Refusal> {
     let mut held = Holding::default();
     let environment = environment(options);
     let (mut programs, mut expect_pmix) = (Vec::new(), false);
@@ -225,6 +230,7 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, V
         let refuse = |(path, error)| Refusal::Directory { option: "--output-filename", path, error };
         rank_files::make_directory(name).map_err(refuse)?;
     }
+    let (policy, note) = binding(options, here, &environment)?;
     let spec = JobSpec {
         job: String::new(),
         world_size: options.ranks,
@@ -244,10 +250,45 @@ fn describe(options: &Options, helpers: &helpers::Helpers) -> Result<(JobSpec, V
         verbose: options.verbose,
         nice: None,
         summary: options.summary,
+        binding: Some(Binding { policy: policy.to_string(), report: options.report_bindings, note }),
         injections: options.injections.clone(),
         cluster: None,
     };
     Ok((spec, held.all))
+}
+
+/// How the ranks are bound, of whom so many are on this machine. What the user has not said is for machines that nobody else uses.
+fn binding(options: &Options, here: u32, environment: &Variables) -> Result<(Policy, Option<String>), BindError> {
+    let set = |variables: &Variables| {
+        let value = variables.iter().find(|(name, _)| name == "OMP_PROC_BIND").map(|(_, value)| value);
+        value.is_some_and(|value| !value.is_empty() && !value.eq_ignore_ascii_case("false"))
+    };
+    let own = |program: &options::Program| {
+        let own = program.variables.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        set(&own.collect())
+    };
+    let pinned = set(environment) || options.programs.iter().any(own);
+    let policy = Policy { pinned, ..options.binding.policy };
+    let allowed = ft_sys::topology::allowed();
+    if options.binding.explicit {
+        let place = |one: ft_sys::topology::Processor| ftd_core::binding::Processor {
+            package: one.package,
+            domain: one.domain,
+            core: one.core,
+            number: one.number,
+        };
+        let processors: Vec<_> = ft_sys::topology::of(&allowed).into_iter().map(place).collect();
+        ftd_core::binding::assign(&processors, &policy, here as usize)?;
+    } else if !pinned
+        && here as usize <= allowed.len()
+        && let Some(pid) = beside::another(&job_dir::memory(), &allowed)
+    {
+        let note = format!(
+            "another ftrun (process {pid}) runs here, on the same processors: this one's ranks are not bound (--bind-to core binds them)"
+        );
+        return Ok((Policy { bind: Bind::None, ..policy }, Some(note)));
+    }
+    Ok((policy, None))
 }
 
 /// Programs with their directories, each once.

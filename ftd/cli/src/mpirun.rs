@@ -4,21 +4,25 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 const HERE: &str = "ftrun starts all ranks on this machine, or on the nodes that --hosts names: leave it out";
-const UNBOUND: &str = "ftrun binds ranks to no cores: put taskset or numactl before the program";
+const BOUND: &str = "say --bind-to core, numa, socket or none, and --map-by or --cpus-per-rank";
+const ORDER: &str = "the order of the ranks is --map-by's";
+const WITHIN: &str = "ftrun uses the processors that it was started on: put taskset or numactl before ftrun";
 const ONE: &str = "name the programs in the command line, with : between them (-n 1 ./a : -n 2 ./b)";
 const SILENT: &str = "ftrun says nothing of the kind by itself: leave it out";
 
 /// Options of mpirun's and mpiexec's that ftrun has not, and what is meant instead.
-const WORDS: [(&[&str], &str); 15] = [
+const WORDS: [(&[&str], &str); 17] = [
     (&["default-hostfile", "machine", "f"], "the nodes are --hosts NODE:SLOTS,... or --hostfile FILE"),
     (&["nolocal", "rankfile", "rf", "launcher", "bootstrap", "iface", "rmk", "dvm", "prefix", "noprefix"], HERE),
     (
         &["N", "pernode", "npersocket", "persocket", "usize"],
         "say with -n how many ranks, and with -ppn how many on each node",
     ),
-    (&["bind-to", "bind-to-core", "bind-to-socket", "bind-to-none", "map-by", "rank-by", "cpu-set"], UNBOUND),
-    (&["cpu-list", "cpus-per-proc", "cpus-per-rank", "bynode", "bycore", "byslot", "bysocket"], UNBOUND),
-    (&["report-bindings", "display-map", "display-allocation", "display", "q", "quiet", "d", "debug"], SILENT),
+    (&["bind-to-core", "bind-to-socket", "bind-to-none", "bind-to-numa"], BOUND),
+    (&["rank-by"], ORDER),
+    (&["bynode", "bycore", "byslot", "bysocket"], BOUND),
+    (&["cpu-list", "cpu-set"], WITHIN),
+    (&["display-map", "display-allocation", "display", "q", "quiet", "d", "debug"], SILENT),
     (&["use-hwthread-cpus", "nooversubscribe", "map-to"], "more ranks than cores are always allowed: leave it out"),
     (&["E"], "a variable for the ranks is -x NAME=VALUE"),
     (&["genvall", "envall", "genvlist", "envlist"], "the ranks have the whole environment anyway: leave it out"),

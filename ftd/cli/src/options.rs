@@ -1,5 +1,6 @@
 //! The command line and the `FT_*` variables. Everything wrong with them is one sentence.
 
+use crate::binding::{self, Told};
 use crate::hosts::Hosts;
 use crate::mpirun::{self, Misplaced};
 use crate::output::Label;
@@ -143,6 +144,10 @@ pub struct Options {
     pub hosts: Option<Hosts>,
     /// `-ppn`: so many slots has a node that says nothing else.
     pub per_node: Option<u32>,
+    /// `--bind-to`, `--map-by`, `--cpus-per-rank`: how ranks are bound to processors.
+    pub binding: Told,
+    /// `--report-bindings`.
+    pub report_bindings: bool,
     /// `--ft-spares`: so many of the nodes are spare.
     pub spares: u32,
     /// `--ft-wait`: so long the job waits for a node.
@@ -389,6 +394,24 @@ struct Arguments {
         allow_hyphen_values = true
     )]
     per_node: Option<String>,
+
+    /// What each rank is bound to: `none`, `core`, `numa` or `socket`; with :overload-allowed ranks may share it [default: an equal share of the
+    /// cores that no other rank has; nothing with more ranks than cores, or beside another ftrun]
+    #[arg(long = "bind-to", value_name = "WHAT[:overload-allowed]")]
+    bind_to: Option<String>,
+
+    /// Where the next rank goes: to the next `core` (`slot`), `numa` domain or `socket`; with :PE=N each has N cores [default: core for up to
+    /// two ranks, else numa]
+    #[arg(long = "map-by", value_name = "WHAT[:PE=N]")]
+    map_by: Option<String>,
+
+    /// So many cores has each rank, as with --map-by slot:PE=N [default: as --bind-to says]
+    #[arg(long = "cpus-per-rank", visible_alias = "cpus-per-proc", value_name = "N", allow_hyphen_values = true)]
+    cpus_per_rank: Option<String>,
+
+    /// Says on standard error to which processors each rank is bound
+    #[arg(long)]
+    report_bindings: bool,
 
     /// Writes the rank and the stream before every line: `[3]<stdout>: …`
     #[arg(long)]
@@ -645,6 +668,18 @@ fn nodes_of(arguments: &Arguments) -> Result<Option<u32>, OptionError> {
     }
 }
 
+/// How ranks are bound.
+fn binding(arguments: &Arguments) -> Result<Told, OptionError> {
+    let bind = |text: &String| binding::bind(text).ok_or_else(|| value("--bind-to", text.clone(), binding::BIND));
+    let map = |text: &String| binding::map(text).ok_or_else(|| value("--map-by", text.clone(), binding::MAP));
+    let cores = |text: &String| positive("--cpus-per-rank", text, "a number of cores from 1 on");
+    Ok(binding::policy(
+        arguments.bind_to.as_ref().map(bind).transpose()?,
+        arguments.map_by.as_ref().map(map).transpose()?,
+        arguments.cpus_per_rank.as_ref().map(cores).transpose()?,
+    ))
+}
+
 fn per_node(arguments: &Arguments) -> Result<Option<u32>, OptionError> {
     let number = |text: &String| positive("-ppn", text, "a number of ranks from 1 on");
     arguments.per_node.as_ref().map(number).transpose()
@@ -790,7 +825,8 @@ fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
         _ => None,
     };
     // As everybody types it.
-    let argument = context(ContextKind::InvalidArg).unwrap_or_default().replace("--np <N>", "-n <N>");
+    let as_people_type = |argument: &str| argument.replace("--np <N>", "-n <N>");
+    let argument = as_people_type(&context(ContextKind::InvalidArg).unwrap_or_default());
     match error.kind() {
         ErrorKind::UnknownArgument => {
             let command = command();
@@ -804,7 +840,13 @@ fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
             };
             format!("there is no option {}{instead}", as_typed(&argument, typed))
         }
-        ErrorKind::ArgumentConflict => format!("{argument} was given twice"),
+        ErrorKind::ArgumentConflict => {
+            match context(ContextKind::PriorArg).map(|prior| as_people_type(&prior)).filter(|prior| *prior != argument)
+            {
+                Some(prior) => format!("{argument} does not go together with {prior}"),
+                None => format!("{argument} was given twice"),
+            }
+        }
         ErrorKind::InvalidValue if context(ContextKind::InvalidValue).is_none_or(|v| v.is_empty()) => {
             format!("{argument} needs a value")
         }
@@ -826,6 +868,7 @@ fn check(
     let all = programs.iter().try_fold(0_u32, |ranks, program| ranks.checked_add(program.ranks));
     let ranks = all.ok_or_else(|| value("-n", "all together".into(), "a number of ranks"))?;
     let per_node = per_node(&arguments)?;
+    let binding = if in_step { binding::none() } else { binding(&arguments)? };
     let timeout = arguments.timeout.as_deref().map(limit).transpose()?;
     let mode = match arguments.mode.as_str() {
         "" => Mode::None,
@@ -876,6 +919,8 @@ fn check(
         verbose: arguments.verbose,
         hosts,
         per_node,
+        binding,
+        report_bindings: arguments.report_bindings,
         spares,
         wait,
         oversubscribe,
@@ -1198,6 +1243,8 @@ mod tests {
         assert_eq!(step("-n3 -- srun app"), Ok((3, 0, 1)));
         assert_eq!(step("-n 1 app : -n 1 b"), Err(OptionError::SeveralInStep));
         assert_eq!(step("--ft=reinit --"), Err(OptionError::NoProgram));
+        let Ok(Request::Run(options)) = parse_step(words("-- srun app")) else { panic!() };
+        assert_eq!(options.binding, binding::none(), "Slurm binds its tasks");
     }
 
     #[test]
@@ -1285,7 +1332,12 @@ mod tests {
             ("-n 2 app --ft-grce=3", "--ft-grce=3 stands after the program app"),
             ("-n 2 -q app", "-q"),
             ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
-            ("-n 2 --bind-to core app", "no option --bind-to: ftrun binds ranks to no cores"),
+            ("-n 2 --bind-to hwthread app", "--bind-to: 'hwthread' is not none, core, numa or socket"),
+            ("-n 2 --bind-to soket app", "(did you mean socket?)"),
+            ("-n 2 --map-by ppr:2:node app", "--map-by: 'ppr:2:node' is not core, slot, numa or socket"),
+            ("-n 2 --cpus-per-rank 0 app", "--cpus-per-rank: '0'"),
+            ("-n 2 --rank-by core app", "no option --rank-by: the order of the ranks is --map-by's"),
+            ("-n 2 --bind-to-core app", "no option --bind-to-core: say --bind-to"),
             ("-n 2 -nolocal app", "no option -nolocal: ftrun starts all ranks on this machine, or on the nodes"),
             ("-n 4 -N 2 app", "no option -N: say with -n"),
             ("-n 4 -ppn 0 app", "-ppn: '0'"),
@@ -1300,7 +1352,7 @@ mod tests {
             ("-n 1 app a :", "':' after app begins another program, and there is none"),
             ("-n 1 app a : -n 2", "':' after app begins another program, and there is none"),
             ("-n 1 app : -n 0 b", "'0'"),
-            (": -n 1 app", "no program"),
+            ("-n 1 : -n 1 app", "no program"),
             ("-n 1 app : -n 1 --ft=reinit b", "--ft is for the whole job"),
             ("-n 1 app : -n 1 -genv A b c", "--genv is for the whole job"),
             ("-n 1 app : -n 1 b --ft=reinit", "--ft=reinit stands after the program b"),
@@ -1432,6 +1484,7 @@ mod tests {
                         "hosts" => "--hosts",
                         "hostfile" => "--hostfile",
                         "per_node" => "-ppn",
+                        "cpus_per_rank" => "--cpus-per-rank",
                         "global" => "-genv",
                         _ => name,
                     };

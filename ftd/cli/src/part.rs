@@ -170,7 +170,7 @@ pub fn prepare(begin: &Begin, parse: Parse) -> Result<(Ready, Sockets), Refusal>
     own_proc::check()?;
     let helpers = helpers::Helpers::find()?;
     helpers.check()?;
-    let (spec, held) = describe(&options, &helpers)?;
+    let (spec, held) = describe(&options, own_slots(begin, options.ranks), &helpers)?;
     let soft = limits::raise(own_slots(begin, options.ranks))?;
     let sockets = begin.share.bind.map(bind).transpose()?;
     Ok((Ready { options, spec, helpers, held, soft }, sockets))

@@ -111,6 +111,7 @@ impl Agent {
             argv: ["/bin/bash", "-c", script].iter().map(|word| word.as_bytes().to_vec()).collect(),
             env: self.spec.variables(rank).cloned().collect(),
             cwd: self.spec.programs[0].cwd.clone(),
+            processors: Vec::new(),
             held: 0,
             stdin: slot == 0,
             fd_at: None,

@@ -497,6 +497,7 @@ impl Slot {
             group: group.as_ref().map(AsFd::as_fd),
             soft_limits: self.soft_limits,
             nice: self.nice,
+            processors: &start.processors,
             extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
             directory: held.map(|held| held.directory(directory)).and_then(&mut by),
             image: match held {

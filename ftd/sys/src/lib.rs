@@ -51,6 +51,7 @@ pub mod standard;
 pub mod stray;
 pub mod sweep;
 pub mod timescale;
+pub mod topology;
 pub mod unkillable;
 pub mod unlocked;
 pub mod vfork;

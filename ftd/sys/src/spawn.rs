@@ -26,6 +26,8 @@ pub struct Spawn<'a> {
     pub soft_limits: Option<(u64, u64)>,
     /// Its nice value; that of this process without.
     pub nice: Option<i32>,
+    /// The processors that it may run on; those of this process when there are none, or none of them is there.
+    pub processors: &'a [u32],
     /// The program, where it is not to be looked up by its path. No script: that needs a name.
     pub image: Option<BorrowedFd<'a>>,
     /// The working directory, where it is not to be looked up by its path.
@@ -82,6 +84,7 @@ impl Spawn<'_> {
             Some(stdin) => stdin,
             None => File::open("/dev/null")?.into(),
         };
+        let processors = mask(self.processors);
         let (argv_pointers, env_pointers) = (pointers(&argv), pointers(&env));
         let (mut report, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), w))?;
         let image = Image {
@@ -93,6 +96,7 @@ impl Spawn<'_> {
             extra: self.extra.map(|(fd, number)| (fd.as_raw_fd(), number)),
             soft_limits: self.soft_limits,
             nice: self.nice,
+            processors: &processors,
             image: self.image.map(|fd| fd.as_raw_fd()),
             directory: self.directory.map(|fd| fd.as_raw_fd()),
             // SAFETY: takes nothing.
@@ -134,6 +138,16 @@ impl Spawn<'_> {
     }
 }
 
+/// A set of processors as the kernel takes it.
+fn mask(processors: &[u32]) -> Vec<u64> {
+    let words = processors.iter().max().map_or(0, |greatest| *greatest as usize / 64 + 1);
+    let mut mask = vec![0; words];
+    for processor in processors {
+        mask[*processor as usize / 64] |= 1 << (processor % 64);
+    }
+    mask
+}
+
 /// The null-terminated list that the kernel wants.
 pub(crate) fn pointers(list: &[CString]) -> Vec<*const libc::c_char> {
     list.iter().map(|text| text.as_ptr()).chain([std::ptr::null()]).collect()
@@ -149,6 +163,7 @@ struct Image<'a> {
     extra: Option<(RawFd, RawFd)>,
     soft_limits: Option<(u64, u64)>,
     nice: Option<i32>,
+    processors: &'a [u64],
     image: Option<RawFd>,
     directory: Option<RawFd>,
     parent: i32,
@@ -170,6 +185,11 @@ impl Image<'_> {
             if let Some(nice) = self.nice {
                 // It is refused only where nobody could raise this process, and then there is nothing to put back.
                 let _ = crate::priority::set(nice);
+            }
+            if !self.processors.is_empty() {
+                // A processor that was taken away meanwhile is no reason not to start.
+                let (size, mask) = (size_of_val(self.processors), self.processors.as_ptr());
+                libc::syscall(libc::SYS_sched_setaffinity, 0, size, mask);
             }
             default_signals();
             let entered = match self.directory {

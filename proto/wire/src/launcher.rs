@@ -50,6 +50,8 @@ pub struct JobSpec {
     pub nice: Option<i32>,
     /// `--ft-summary`: at the end it is said what failures and checkpoints cost, also when there were none.
     pub summary: bool,
+    /// How ranks are bound to processors; nothing where that is somebody else's business.
+    pub binding: Option<Binding>,
     /// `--ft-inject`: failures that the user asks for.
     pub injections: Vec<Injection>,
     /// The nodes of a job over several; nothing on one machine.
@@ -72,6 +74,17 @@ pub struct Program {
     pub linked_in: Option<Flavour>,
     /// Which of the files that the launcher holds open for the shepherds is the program's, with its directory.
     pub held: u32,
+}
+
+/// How ranks are bound to processors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Binding {
+    /// The policy, as ftd-core writes it.
+    pub policy: String,
+    /// `--report-bindings`.
+    pub report: bool,
+    /// What people are to be told of it.
+    pub note: Option<String>,
 }
 
 /// What a rank has that is none of the job's: it cannot be started.
@@ -291,6 +304,7 @@ mod tests {
             verbose: false,
             nice: None,
             summary: false,
+            binding: None,
             injections: Vec::new(),
             cluster: None,
         };

@@ -69,6 +69,8 @@ pub struct Start {
     pub env: Vec<(Vec<u8>, Vec<u8>)>,
     /// Working directory.
     pub cwd: Vec<u8>,
+    /// The processors that it may run on; those of its shepherd when there are none.
+    pub processors: Vec<u32>,
     /// Which of the programs and directories that the launcher holds open is meant.
     pub held: u32,
     /// Whether this process reads the job's standard input (rank 0); the others read `/dev/null`.

@@ -108,6 +108,7 @@ impl Job {
                 (b"HERE".to_vec(), self.job_dir.parent().unwrap().as_os_str().as_encoded_bytes().to_vec()),
             ],
             cwd: b"/usr".to_vec(),
+            processors: Vec::new(),
             held: 0,
             stdin: true,
             fd_at: None,
