@@ -23,7 +23,7 @@ _ftrun() {
 
     case "${cmd}" in
         ftrun)
-            opts="-c -n -H -l -x -v -h -V --np --ft --ft-max-failures --ft-on-abort --ft-grace --ft-mpi --ft-standby --ft-spares --ft-wait --ft-oversubscribe --ft-degree --ft-flush --ft-copy-rate --ft-heartbeat --ft-inject --host --hosts --machinefile --hostfile --ft-output --npernode --perhost --ppn --bind-to --map-by --cpus-per-proc --cpus-per-rank --report-bindings --tag-output --prepend-rank --output-filename --timeout --env --genv --mca --wdir --chdir --oversubscribe --allow-run-as-root --verbose --help --version"
+            opts="-c -n -H -l -x -v -h -V --np --ft --ft-max-failures --ft-on-abort --ft-grace --ft-mpi --ft-standby --ft-spares --ft-wait --ft-oversubscribe --ft-degree --ft-flush --ft-copy-rate --ft-heartbeat --ft-inject --host --hosts --machinefile --hostfile --ft-output --ft-summary --npernode --perhost --ppn --bind-to --map-by --cpus-per-proc --cpus-per-rank --report-bindings --tag-output --prepend-rank --output-filename --timeout --env --genv --mca --wdir --chdir --oversubscribe --allow-run-as-root --verbose --help --version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -140,6 +140,10 @@ _ftrun() {
                     return 0
                     ;;
                 --ft-output)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ft-summary)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -204,10 +204,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
     let message = ToJobs::Launch(Box::new(request));
     // One that refuses has closed its end by now, and what it has said is there to be read.
     let _ = link.send(&message, &[]).and_then(|()| link.send(&image, &[]));
-    let mut output = Output::new(options.label, options.once()).map_err(system("standard output"))?;
-    if let Some(name) = &options.output_name {
-        output.into_files(name, options.ranks);
-    }
+    let output = Output::new(options.label, options.once(), options.files()).map_err(system("standard output"))?;
     let mut above = Above {
         options,
         daemon,

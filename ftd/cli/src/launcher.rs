@@ -274,6 +274,19 @@ fn watch() -> io::Result<OwnedFd> {
     Ok(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?.into())
 }
 
+/// Of a part its launcher's; but the first of Slurm's tasks has given its own.
+fn input(part: Option<&Part>) -> io::Result<Input> {
+    part.filter(|part| part.tasks.is_none()).map_or_else(Input::open, |_| Input::fed())
+}
+
+/// Where the ranks' output goes.
+fn output(options: &Options, part: Option<&Part>) -> io::Result<Output> {
+    match part {
+        None => Output::new(options.label, options.once(), options.files()),
+        Some(part) => part.output(),
+    }
+}
+
 impl Launcher {
     /// Starts the agent and all shepherds. `spec` lacks what only the launcher knows: the job's name and directory.
     ///
@@ -300,17 +313,8 @@ impl Launcher {
             notices: watch().map_err(|error| LaunchError::Notices { error })?,
             store: ft_sys::memory::create_memfd("ft-store", 0).map_err(system("no memory for the store"))?,
             printed: printed::sheet(spec.world_size).map_err(system("no memory for notes"))?,
-            // The first of Slurm's tasks has given its own.
-            input: part
-                .as_ref()
-                .filter(|part| part.tasks.is_none())
-                .map_or_else(Input::open, |_| Input::fed())
-                .map_err(system("standard input"))?,
-            output: match &part {
-                None => Output::new(options.label, options.once()),
-                Some(part) => part.output(),
-            }
-            .map_err(system("standard output"))?,
+            input: input(part.as_ref()).map_err(system("standard input"))?,
+            output: output(&options, part.as_ref()).map_err(system("standard output"))?,
             next_slot: part.as_ref().map_or(0, Part::first_slot),
             part,
             options,
@@ -348,9 +352,6 @@ impl Launcher {
             ended_by_agent: false,
             output_until: None,
         };
-        if let Some(name) = launcher.options.output_name.as_ref().filter(|_| launcher.part.is_none()) {
-            launcher.output.into_files(name, launcher.options.ranks);
-        }
         match launcher.start_all() {
             Ok(()) => Ok(launcher),
             Err(error) => {

@@ -11,7 +11,7 @@ use ft_wire::injection::{Injection, InjectionError};
 use ftd_core::Mode;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Deaths of one rank in a row without progress that end the job, unless told otherwise.
@@ -183,6 +183,11 @@ impl Options {
     /// Whether anything may be shown twice that is not to be.
     pub fn once(&self) -> bool {
         self.output_once && self.mode != Mode::None
+    }
+
+    /// The beginning of the names of the files of the ranks' output, and how many ranks have some.
+    pub fn files(&self) -> Option<(&Path, u32)> {
+        Some((self.output_name.as_deref()?, self.ranks))
     }
 }
 
@@ -868,6 +873,7 @@ fn check(
     let all = programs.iter().try_fold(0_u32, |ranks, program| ranks.checked_add(program.ranks));
     let ranks = all.ok_or_else(|| value("-n", "all together".into(), "a number of ranks"))?;
     let per_node = per_node(&arguments)?;
+    let label = label(&arguments);
     let binding = if in_step { binding::none() } else { binding(&arguments)? };
     let timeout = arguments.timeout.as_deref().map(limit).transpose()?;
     let mode = match arguments.mode.as_str() {
@@ -881,12 +887,7 @@ fn check(
     let oversubscribe = given(arguments.crowd).map_or(Ok(false), |text| yes(blamed.name("crowd"), text))?;
     let recover_aborts = is_second(blamed.name("on_abort"), arguments.on_abort, ["end", "recover"], "end or recover")?;
     let output_all = is_second(blamed.name("output"), arguments.output, ["once", "all"], "once or all")?;
-    let mpi = match arguments.mpi.as_str() {
-        "auto" | "" => "auto",
-        "openmpi" => "openmpi",
-        "mpich" => "mpich",
-        _ => return Err(value(blamed.name("mpi"), arguments.mpi, "auto, openmpi or mpich")),
-    };
+    let mpi = mpi(blamed.name("mpi"), arguments.mpi)?;
     refuse_unbuilt(blamed, &arguments.standby, arguments.degree, arguments.flush)?;
     let copy_rate = given(arguments.copy_rate).map_or(Ok(0), |text| rate(blamed.name("copy_rate"), text))?;
     let heartbeat = given(arguments.heartbeat).map(|text| heartbeat(blamed.name("heartbeat"), &text)).transpose()?;
@@ -897,11 +898,6 @@ fn check(
     let spares = spares(blamed, arguments.spares, hosts.is_some() || in_step, mode)?;
     let mut variables = pairs("-genv", "", &arguments.global)?;
     variables.extend(pairs("--mca", "OMPI_MCA_", &arguments.mca)?);
-    let label = match (arguments.tag_output, arguments.prepend_rank) {
-        (true, _) => Label::Stream,
-        (false, true) => Label::Rank,
-        (false, false) => Label::None,
-    };
     Ok(Options {
         ranks,
         ranks_of_nodes: arguments.ranks.is_none(),
@@ -930,6 +926,24 @@ fn check(
         injections,
         variables,
     })
+}
+
+/// What stands before every line.
+fn label(arguments: &Arguments) -> Label {
+    match (arguments.tag_output, arguments.prepend_rank) {
+        (true, _) => Label::Stream,
+        (false, true) => Label::Rank,
+        (false, false) => Label::None,
+    }
+}
+
+fn mpi(option: &'static str, text: String) -> Result<&'static str, OptionError> {
+    match text.as_str() {
+        "auto" | "" => Ok("auto"),
+        "openmpi" => Ok("openmpi"),
+        "mpich" => Ok("mpich"),
+        _ => Err(value(option, text, "auto, openmpi or mpich")),
+    }
 }
 
 /// Which of two words it is; nothing is the first.
@@ -1332,12 +1346,6 @@ mod tests {
             ("-n 2 app --ft-grce=3", "--ft-grce=3 stands after the program app"),
             ("-n 2 -q app", "-q"),
             ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
-            ("-n 2 --bind-to hwthread app", "--bind-to: 'hwthread' is not none, core, numa or socket"),
-            ("-n 2 --bind-to soket app", "(did you mean socket?)"),
-            ("-n 2 --map-by ppr:2:node app", "--map-by: 'ppr:2:node' is not core, slot, numa or socket"),
-            ("-n 2 --cpus-per-rank 0 app", "--cpus-per-rank: '0'"),
-            ("-n 2 --rank-by core app", "no option --rank-by: the order of the ranks is --map-by's"),
-            ("-n 2 --bind-to-core app", "no option --bind-to-core: say --bind-to"),
             ("-n 2 -nolocal app", "no option -nolocal: ftrun starts all ranks on this machine, or on the nodes"),
             ("-n 4 -N 2 app", "no option -N: say with -n"),
             ("-n 4 -ppn 0 app", "-ppn: '0'"),
@@ -1345,18 +1353,8 @@ mod tests {
             ("-n 2 --timeout 0 app", "'0' is not a time"),
             ("-n 2 --timeout 3w app", "'3w' is not a time"),
             ("-n 2 -l --tag-output app", "--tag-output"),
-            ("-n 2 --app file", "with : between"),
             ("-n 2 --output-filenam x app", "(did you mean --output-filename?)"),
             ("-n 2 -genvv A b app", "(did you mean --genv?)"),
-            ("-n 1 app a : b", "':' after app begins another program, and nothing says how many ranks"),
-            ("-n 1 app a :", "':' after app begins another program, and there is none"),
-            ("-n 1 app a : -n 2", "':' after app begins another program, and there is none"),
-            ("-n 1 app : -n 0 b", "'0'"),
-            ("-n 1 : -n 1 app", "no program"),
-            ("-n 1 app : -n 1 --ft=reinit b", "--ft is for the whole job"),
-            ("-n 1 app : -n 1 -genv A b c", "--genv is for the whole job"),
-            ("-n 1 app : -n 1 b --ft=reinit", "--ft=reinit stands after the program b"),
-            ("-n 1 app : -n 1 -nosuch b", "no option -nosuch"),
             ("-n 2 app --ft=reinit", "--ft=reinit stands after the program app"),
             ("-n 2 app -ft=reinit", "-ft=reinit stands after the program app"),
             ("-n 2 app --ftmode=reinit", "--ftmode=reinit stands after the program app"),
@@ -1380,6 +1378,30 @@ mod tests {
             ("-n 2 --ft-heartbeat=1,200 app", "10 ms"),
             ("-n 2 --ft-heartbeat=1x,200 app", "'1x,200'"),
             ("-n 2 -x =b app", "'=b'"),
+        ] {
+            assert!(refused(line).contains(word), "{line}: {}", refused(line));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_several_programs_and_bindings_is_named() {
+        for (line, word) in [
+            ("-n 2 --app file", "with : between"),
+            ("-n 1 app a : b", "':' after app begins another program, and nothing says how many ranks"),
+            ("-n 1 app a :", "':' after app begins another program, and there is none"),
+            ("-n 1 app a : -n 2", "':' after app begins another program, and there is none"),
+            ("-n 1 app : -n 0 b", "'0'"),
+            ("-n 1 : -n 1 app", "no program"),
+            ("-n 1 app : -n 1 --ft=reinit b", "--ft is for the whole job"),
+            ("-n 1 app : -n 1 -genv A b c", "--genv is for the whole job"),
+            ("-n 1 app : -n 1 b --ft=reinit", "--ft=reinit stands after the program b"),
+            ("-n 1 app : -n 1 -nosuch b", "no option -nosuch"),
+            ("-n 2 --bind-to hwthread app", "--bind-to: 'hwthread' is not none, core, numa or socket"),
+            ("-n 2 --bind-to soket app", "(did you mean socket?)"),
+            ("-n 2 --map-by ppr:2:node app", "--map-by: 'ppr:2:node' is not core, slot, numa or socket"),
+            ("-n 2 --cpus-per-rank 0 app", "--cpus-per-rank: '0'"),
+            ("-n 2 --rank-by core app", "no option --rank-by: the order of the ranks is --map-by's"),
+            ("-n 2 --bind-to-core app", "no option --bind-to-core: say --bind-to"),
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
         }
@@ -1517,7 +1539,7 @@ mod tests {
         for (shell, name) in [(Shell::Bash, "ftrun.bash"), (Shell::Zsh, "_ftrun")] {
             let mut text = Vec::new();
             clap_complete::generate(shell, &mut command(), "ftrun", &mut text);
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/completion").join(name);
+            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/completion").join(name);
             if std::env::var_os("FT_TEST_WRITE").is_some() {
                 std::fs::write(&path, &text).unwrap();
             }

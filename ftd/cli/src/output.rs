@@ -18,6 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -153,18 +154,25 @@ enum Piece {
 }
 
 impl Output {
-    /// Writes to this process's standard output and error.
+    /// Writes to this process's standard output and error. With `files` what so many ranks write goes into files of theirs, whose names
+    /// begin so.
     ///
     /// # Errors
     /// When no descriptor or thread is left.
-    pub fn new(label: Label, once: bool) -> io::Result<Output> {
+    pub fn new(label: Label, once: bool, files: Option<(&Path, Rank)>) -> io::Result<Output> {
         let (out, err) = (io::stdout(), io::stderr());
         // What stands in for a closed one is the null device, which the other one may be as well.
         let alike = Standard::Output.was_closed() == Standard::Error.was_closed();
         let same = alike && same_file(out.as_fd(), err.as_fd());
         let err: Option<Box<dyn AsFd + Send>> = if same { None } else { Some(Box::new(err)) };
         let once = once.then(Once::default);
-        Ok(Output { once, ..Output::to(Box::new(out), err, label)? })
+        let mut output = Output { once, ..Output::to(Box::new(out), err, label)? };
+        if let Some((name, ranks)) = files {
+            let (files, sentences) = RankFiles::open(name, ranks, &output.wake);
+            output.files = Some(files);
+            sentences.into_iter().for_each(|sentence| output.say(&format!("ftrun: {sentence}")));
+        }
+        Ok(output)
     }
 
     /// Sends all to the launcher at the other end, in the order in which it comes.
@@ -198,13 +206,6 @@ impl Output {
             held: None,
             block: None,
         })
-    }
-
-    /// What so many ranks write goes into files of theirs, whose names begin so.
-    pub fn into_files(&mut self, name: &std::path::Path, ranks: Rank) {
-        let (files, sentences) = RankFiles::open(name, ranks, &self.wake);
-        self.files = Some(files);
-        sentences.into_iter().for_each(|sentence| self.say(&format!("ftrun: {sentence}")));
     }
 
     /// Makes the pipe of a slot's shepherd, or of the agent, and returns its writing end. Those do not wait for a reader.
