@@ -5,7 +5,7 @@
 mod driver;
 
 use driver::{Host, LIMIT, wait_end};
-use ft_wire::pmix::{Proc, ToAgent, ToPmix, WorldInfo};
+use ft_wire::pmix::{App, Proc, ToAgent, ToPmix, WorldInfo};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -68,7 +68,7 @@ fn a_world_of_a_job_that_is_over_makes_no_directories() {
         me: 0,
         tmpdir: gone.join("w1"),
         incarnation: 0,
-        apps: Vec::new(),
+        apps: vec![App { ranks: 1, argv0: b"x".to_vec(), cwd: b"/".to_vec() }],
     }));
     let Some(ToAgent::Failed { reason }) = host.receive(LIMIT) else { panic!("no refusal") };
     assert!(reason.contains("job/w1") && !gone.exists(), "{reason}");

@@ -70,6 +70,9 @@ impl Step {
         if messages != MESSAGES {
             return Err(StepError::Build);
         }
+        if !digits.len().is_multiple_of(2) {
+            return Err(StepError::Malformed);
+        }
         let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap_or_default());
         let bytes = pairs.map(|pair| u8::from_str_radix(pair, 16)).collect::<Result<Vec<_>, _>>();
         crate::decode(&bytes.map_err(|_| StepError::Malformed)?).map_err(|_| StepError::Malformed)
