@@ -139,7 +139,8 @@ def main():
              f"-Wl,-rpath,{lib}", "-lftd_client", "-lm"], check=True,
         )
         # An undisturbed run of a few seconds, and on few cores the transports that need no probing.
-        env = dict(os.environ, OMPI_MCA_pml="ob1")
+        # Also for a reader who has set it.
+        env = dict(os.environ, OMPI_MCA_pml="ob1", FT_OUTPUT="once")
         ftrun = f"{prefix}/bin/ftrun"
         shown = f"ftrun -n {RANKS} --ft=reinit ./heat2d {' '.join(COMMAND)}"
         argv = [ftrun, "-n", str(RANKS), "--ft=reinit", "--oversubscribe", program, *COMMAND]
