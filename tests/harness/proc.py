@@ -5,6 +5,7 @@ import ctypes
 import glob
 import os
 import pathlib
+import re
 import signal
 import struct
 import time
@@ -407,6 +408,11 @@ def describe(root):
             pass
         lines.append(f"  {pid} parent {found[1]} {found[0]}{where}: {command(pid) or name(pid)}"[:300])
     return "\n".join(lines)
+
+
+def switches(pid):
+    """How often a process has waited for something, so far."""
+    return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text(), re.M)[1])
 
 
 def processor_time(pid):
