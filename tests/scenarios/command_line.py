@@ -311,6 +311,7 @@ def exit_statuses(context):
         0: [["-n", "2", "true"], ["--version"], ["--help"]],
         1: [["-n", "1", "--chdir", "/no/such", "true"], ["-n", "2", ending, "return", "1", "0"], ["-n", "2", ending, "abort", "1", "256"]],
         2: [["-n", "0", "true"], ["-n", "1", "--ft=wonder", "true"], ["true"]],
+        124: [["-n", "1", "--timeout", "1", "sleep", "60"]],
         126: [["-n", "1", here], ["-n", "1", "/dev/null"]],
         127: [["-n", "1", "./none"], ["-n", "1", "no-such-program"]],
     }

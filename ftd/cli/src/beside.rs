@@ -31,7 +31,9 @@ pub fn another(memory: &Path, allowed: &[u32]) -> Option<i32> {
         let is_launcher = std::fs::read(directory.join("comm")).is_ok_and(|name| name == b"ftrun\n");
         let theirs = ft_sys::proc::allowed_processors(&directory).ok().flatten();
         let ends = || ft_sys::death::is_past_user_code(*pid).unwrap_or(true);
-        is_launcher && !ends() && theirs.is_some_and(|list| topology::list(&list).iter().any(|number| allowed.contains(number)))
+        is_launcher
+            && !ends()
+            && theirs.is_some_and(|list| topology::list(&list).iter().any(|number| allowed.contains(number)))
     };
     names.filter_map(|name| launcher(&name)).filter(|pid| !own.contains(pid)).find(lives)
 }

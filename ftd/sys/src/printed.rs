@@ -47,22 +47,26 @@ pub struct Note {
     pub at: Option<u64>,
 }
 
-/// Memory for the notes of so many ranks.
+/// Memory for the notes of so many ranks. Where no file may be that long (`ulimit -f`) there is room for no notes, and no rank finds its
+/// place.
 ///
 /// # Errors
 /// When no descriptor is left.
 pub fn sheet(ranks: u32) -> io::Result<OwnedFd> {
     let pages = u64::from(ranks.div_ceil(RANKS).max(1));
-    memory::create_sparse_sealed_memfd("ft-printed", pages * PAGE as u64)
+    match memory::create_sparse_sealed_memfd("ft-printed", pages * PAGE as u64) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => memory::create_memfd("ft-printed", 0),
+        made => made,
+    }
 }
 
 fn note_at(number: u64) -> usize {
     FIRST + NOTE * (number % NOTES) as usize
 }
 
-/// The launcher's side.
+/// The launcher's side; nothing where there is no room for notes.
 #[derive(Debug)]
-pub struct Reader(SharedMap);
+pub struct Reader(Option<SharedMap>);
 
 impl Reader {
     /// Of a [`sheet`].
@@ -72,12 +76,12 @@ impl Reader {
     pub fn of(sheet: impl AsFd) -> io::Result<Reader> {
         let bytes = memory::facts(&sheet)?.bytes;
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        Ok(Reader(SharedMap::map(sheet, 0, bytes)?))
+        Ok(Reader((bytes > 0).then(|| SharedMap::map(sheet, 0, bytes)).transpose()?))
     }
 
     fn words(&self, rank: Rank) -> Option<&[AtomicU64]> {
         let from = (rank as usize).checked_mul(WORDS)?;
-        self.0.words().get(from..from + WORDS)
+        self.0.as_ref()?.words().get(from..from + WORDS)
     }
 
     /// The bytes of this world are counted from now on. Returns how many notes there are already, of others.
@@ -183,6 +187,14 @@ impl Writer {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
+
+    #[test]
+    fn without_room_nobody_notes_anything() {
+        let none = memory::create_memfd("t", 0).unwrap();
+        let reader = Reader::of(&none).unwrap();
+        assert!(Writer::of(&none, 0, 1).is_err());
+        assert_eq!((reader.begin(0, 1), reader.notes(0, 0)), (0, (vec![], 0)));
+    }
 
     #[test]
     fn a_rank_notes_where_it_is() {
