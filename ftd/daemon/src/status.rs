@@ -1,5 +1,6 @@
 //! `ftd status`: asks the node's daemon how it is.
 
+use ft_sys::span;
 use ft_wire::control::{Etcd, FromDaemon, Status, ToDaemon};
 use ft_wire::{FRAME_HEADER, FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
 use std::fmt::Write as _;
@@ -75,7 +76,7 @@ pub fn ask(path: &Path) -> Result<Status, StatusError> {
 
 /// As a person reads it.
 pub fn text(status: &Status) -> String {
-    let mut text = format!("ftd {}, pid {}, for {}\n", status.version, status.pid, time(status.up_ms));
+    let mut text = format!("ftd {}, pid {}, for {}\n", status.version, status.pid, span::shown(status.up_ms));
     let mut line = |name: &str, words: &str| {
         let _ = writeln!(text, "{name:<8}{words}");
     };
@@ -85,7 +86,9 @@ pub fn text(status: &Status) -> String {
         "lease",
         &match &status.lease {
             None => "none".into(),
-            Some(lease) => format!("{:016x}, {} left of {}", lease.id, time(lease.left_ms), time(lease.ttl_ms)),
+            Some(lease) => {
+                format!("{:016x}, {} left of {}", lease.id, span::shown(lease.left_ms), span::shown(lease.ttl_ms))
+            }
         },
     );
     line("jobs", &if status.jobs.is_empty() { "none".into() } else { status.jobs.join(", ") });
@@ -104,17 +107,7 @@ pub fn text(status: &Status) -> String {
 fn etcd(etcd: &Etcd) -> String {
     match etcd {
         Etcd::Unasked => "has not been asked yet".into(),
-        Etcd::Answers { ago_ms } => format!("answers (last {} ago)", time(*ago_ms)),
-        Etcd::Away { for_ms, reason } => format!("has not answered for {}: {reason}", time(*for_ms)),
-    }
-}
-
-/// A time as a person reads it.
-fn time(ms: u64) -> String {
-    match ms / 1000 {
-        0..60 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
-        60..3600 => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
-        3600..86_400 => format!("{} h {} min", ms / 3_600_000, ms / 60_000 % 60),
-        seconds => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+        Etcd::Answers { ago_ms } => format!("answers (last {} ago)", span::shown(*ago_ms)),
+        Etcd::Away { for_ms, reason } => format!("has not answered for {}: {reason}", span::shown(*for_ms)),
     }
 }

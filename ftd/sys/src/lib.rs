@@ -46,6 +46,7 @@ pub mod pulse;
 pub mod rate;
 pub mod segments;
 pub mod slice;
+pub mod span;
 pub mod spawn;
 pub mod standard;
 pub mod stray;

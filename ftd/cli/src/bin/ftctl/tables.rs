@@ -2,6 +2,7 @@
 
 use crate::find::Found;
 use crate::json;
+use ft_sys::span;
 use ft_wire::ask::{Checkpoints, Event, Job};
 use std::fmt::Write;
 
@@ -37,16 +38,6 @@ fn program(job: &Job) -> String {
     plain(&words.join(" "))
 }
 
-/// A time as a person reads it.
-fn time(ms: u64) -> String {
-    match ms / 1000 {
-        0..60 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
-        60..3600 => format!("{} min {} s", ms / 60_000, ms / 1000 % 60),
-        3600..86_400 => format!("{} h {} min", ms / 3_600_000, ms / 60_000 % 60),
-        seconds => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
@@ -60,7 +51,7 @@ fn complete(job: &Job) -> String {
     match job.complete {
         None => "none".into(),
         Some(complete) => match complete.age_ms {
-            Some(age) => format!("{}, {} old", complete.version, time(age)),
+            Some(age) => format!("{}, {} old", complete.version, span::shown(age)),
             None => format!("{}, restored", complete.version),
         },
     }
@@ -83,7 +74,7 @@ pub fn jobs(jobs: &[(Found, Job)]) -> String {
             &job.epoch.to_string(),
             &complete(job),
             &job.failures.number.to_string(),
-            &time(job.up_ms),
+            &span::shown(job.up_ms),
             &program(job),
         ]));
     }
@@ -102,7 +93,7 @@ pub fn job(found: &Found, job: &Job) -> String {
     };
     line("program", &program(job));
     let (ranks, mode, epoch, world) = (job.world_size, plain(&job.mode), job.epoch, job.world);
-    line("", &format!("{ranks} ranks, --ft={mode}, epoch {epoch}, world {world}, for {}", time(job.up_ms)));
+    line("", &format!("{ranks} ranks, --ft={mode}, epoch {epoch}, world {world}, for {}", span::shown(job.up_ms)));
     line("ftrun", &format!("{}, its agent {}", job.launcher, job.agent));
     line("checkpoint", &complete(job));
     let memory: u64 = job.processes.iter().filter_map(|process| process.checkpoints).map(|of| of.memory).sum();
@@ -113,7 +104,10 @@ pub fn job(found: &Found, job: &Job) -> String {
         line("", &format!("{} died {deaths} times in a row", plain(who)));
     }
     for past in &job.failures.past {
-        line("", &format!("epoch {} ended {} after the start: {}", past.epoch, time(past.at_ms), plain(&past.what)));
+        line(
+            "",
+            &format!("epoch {} ended {} after the start: {}", past.epoch, span::shown(past.at_ms), plain(&past.what)),
+        );
     }
     let others = json::unasked(job);
     if !others.is_empty() {
