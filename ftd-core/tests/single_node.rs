@@ -944,6 +944,41 @@ fn the_last_block_does_not_wait_for_ever() {
 }
 
 #[test]
+fn a_clean_end_waits_for_the_cause_of_a_death_before() {
+    const KILLED: &str = "rank 0 on node 0 was killed by SIGKILL";
+    let ends = |node: &mut Node| {
+        node.wait(10 * MS);
+        recover(node, 1);
+        node.wait(40 * MS);
+        for rank in 0..2 {
+            node.tell(Event::Finalized(process(2, rank)));
+        }
+        node.tell(exits(2, 0, 0));
+        node.tell(exits(2, 1, 0))
+    };
+    let end = ["agree end 0", "stop world 2"];
+
+    // Its memory is still torn down.
+    let mut node = recovering_from_an_unknown_death();
+    assert!(ends(&mut node).is_empty(), "its exit is on its way");
+    let said = node.tell(killed(1, 0));
+    assert!(said[0].contains(KILLED), "{said:?}");
+    assert_eq!(said[1..], end);
+
+    let mut node = recovering_from_an_unknown_death();
+    node.tell(killed(1, 0));
+    assert_eq!(ends(&mut node), end);
+
+    // What nobody knows is not waited for, nor what does not come.
+    let mut node = recovering_from_an_unknown_death();
+    node.tell(Event::Exited { process: process(1, 0), exit: Exit::Unseen, limit: None });
+    assert_eq!(ends(&mut node), end);
+    let mut node = recovering_from_an_unknown_death();
+    assert!(ends(&mut node).is_empty());
+    assert_eq!(node.wait(Policy::default().exit_timeout.0), end);
+}
+
+#[test]
 fn a_pmix_server_that_dies_again_and_again_is_named() {
     let mut node = running();
     for world in 1..5 {

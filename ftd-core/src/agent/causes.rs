@@ -1,9 +1,9 @@
 //! True causes that come to be known after a death was noted, or even agreed.
 
-use super::Agent;
+use super::{Agent, Stage};
 use crate::blame;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
-use crate::ids::{NodeId, Process};
+use crate::ids::{Micros, NodeId, Process};
 use crate::plan;
 use crate::record::Suspect;
 use crate::report::{Notice, Report};
@@ -49,6 +49,23 @@ impl Agent {
             Some(episode) => episode.failures.insert(failure),
             None => self.report(Report::Notice(Notice::CauseKnown { process, sentence: failure.to_string() })),
         }
+    }
+
+    /// Until when a running epoch waits for the word on how a process of this node died; `None` when all is said.
+    pub(super) fn cause_deadline(&self) -> Option<Micros> {
+        let record = self.record.as_ref().filter(|_| self.run.stage == Stage::Computing)?;
+        let until = self.run.since.after(self.config.policy.exit_timeout);
+        let on_its_way = |failure: &Failure| match failure.subject {
+            Subject::Process(process) => {
+                failure.cause == Cause::Unknown
+                    && failure.node == self.me
+                    && !self.memory.causes.contains_key(&process)
+                    && !self.memory.exited.contains(&process)
+            }
+            _ => false,
+        };
+        let mut sets = record.history.iter().map(|entry| &entry.failures).chain([&record.failures]);
+        (self.now < until && sets.any(|set| set.failures().iter().any(on_its_way))).then_some(until)
     }
 
     /// Where a process of this world, or of one that is remembered, was.

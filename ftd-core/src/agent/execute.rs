@@ -241,9 +241,11 @@ impl Agent {
         }
     }
 
-    /// All ranks of this node have ended cleanly in the running epoch.
+    /// All ranks of this node have ended cleanly in the running epoch, and it has said of what the dead of the epochs before died:
+    /// what had much memory may be torn down for longer than a short job goes on.
     pub(super) fn finished(&self) -> bool {
         self.run.stage == Stage::Computing
+            && self.cause_deadline().is_none()
             && self.batch.is_none()
             && self.holds.is_empty()
             && self.run.locals.values().all(|local| local.end == Some(LocalEnd::Clean))

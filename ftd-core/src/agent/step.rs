@@ -85,6 +85,7 @@ impl Agent {
         at.extend(self.store.deadline());
         at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
         at.extend(self.last_block_deadline());
+        at.extend(self.cause_deadline());
         at.extend(self.blind_deadlines());
         at.extend(self.join_deadline());
         at.extend(self.copies_deadline());

@@ -48,7 +48,7 @@ impl Agent {
             return;
         }
         // What ends the epoch comes to be known in many places.
-        self.changed |= self.tree.own().dead != self.known_dead();
+        self.changed |= self.tree.own().dead != self.known_dead() || self.tree.own().finished != self.finished();
         if !std::mem::take(&mut self.changed) {
             debug_assert_eq!(self.tree.own(), &self.own_word(), "a change was not told");
             return;
