@@ -19,10 +19,19 @@ pub struct Sweep {
     begun: Instant,
     /// Since when all that lives is what this user may not kill.
     refused: Option<Instant>,
-    /// What was found when all that was found was past its last instruction.
-    ended: Option<Vec<i32>>,
+    /// What was found when all that was found, but for those that are spared, was past its last instruction.
+    ended: Option<Found>,
     /// Looks since then that found the same.
     equal: u32,
+}
+
+/// What a look finds.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    /// Those that are to be killed.
+    pids: Vec<i32>,
+    /// There are others, which are spared.
+    spares: bool,
 }
 
 impl Default for Sweep {
@@ -46,29 +55,29 @@ impl Sweep {
     /// the others can execute another instruction of its program; the kernel may still be taking their memory apart. To be
     /// called again until then.
     pub fn round(&mut self, keep: &[i32]) -> bool {
-        self.look_and_kill(|| below(keep))
+        self.look_and_kill(|| Found { pids: below(keep), spares: false })
     }
 
     /// As [`round`](Self::round), but that `spare` says which of those that do not stay, parents before children, are left
     /// alone for now.
     pub fn round_sparing(&mut self, keep: &[i32], mut spare: impl FnMut(&[i32]) -> Vec<i32>) -> bool {
         self.look_and_kill(|| {
-            let mut found = below(keep);
-            let spared = spare(&found);
-            found.retain(|pid| !spared.contains(pid));
-            found
+            let mut pids = below(keep);
+            let spared = spare(&pids);
+            pids.retain(|pid| !spared.contains(pid));
+            Found { pids, spares: !spared.is_empty() }
         })
     }
 
-    fn look_and_kill(&mut self, mut below: impl FnMut() -> Vec<i32>) -> bool {
+    fn look_and_kill(&mut self, mut look: impl FnMut() -> Found) -> bool {
         for _ in 0..LOOKS {
-            let found = below();
-            if found.is_empty() {
+            let found = look();
+            if found.pids.is_empty() {
                 return true;
             }
             // Who has ended forks no more. A child that it forked before moves up to this process at most once, and is
             // missed only by a look during which it moves: of two looks in a row that come after its parent's end, one
-            // sees it.
+            // sees it. That holds for one that is spared as well: who is told that nobody is must not be told so by the other look.
             if self.ended.as_ref() == Some(&found) {
                 self.equal += 1;
                 if self.equal == 2 {
@@ -78,12 +87,13 @@ impl Sweep {
             }
             // At once: one that forks and exits lives for a tenth of a millisecond. Parents first: a shell must not go on
             // with its next command because the one before was killed.
-            let refused: Vec<bool> = found.iter().map(|pid| is_refused(*pid)).collect();
+            let pids = &found.pids;
+            let refused: Vec<bool> = pids.iter().map(|pid| is_refused(*pid)).collect();
             let living = |pid: i32| !is_past_user_code(pid).unwrap_or(false);
-            let ended = !found.iter().rev().any(|pid| living(*pid));
+            let ended = !pids.iter().rev().any(|pid| living(*pid));
             let only_refused = !ended
                 && refused.contains(&true)
-                && found.iter().zip(refused).all(|(pid, refused)| refused || !living(*pid));
+                && pids.iter().zip(refused).all(|(pid, refused)| refused || !living(*pid));
             self.refused = only_refused.then(|| self.refused.unwrap_or_else(job_time::now));
             self.ended = ended.then_some(found);
             self.equal = 0;
@@ -104,4 +114,30 @@ fn below(keep: &[i32]) -> Vec<i32> {
     let mut found = own_children();
     found.retain(|pid| !keep.contains(pid));
     with_descendants(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn one_that_is_spared_is_not_overlooked_while_it_moves() {
+        let mut ended = Command::new("true").spawn().unwrap();
+        let pid = ended.id() as i32;
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_past_user_code(pid).unwrap_or(true) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It is seen below its parent, which has ended, and not in the look in which it moves up.
+        let mut looks = [true, true, false, true, true, true].into_iter();
+        let mut last = None;
+        let gone = Sweep::default().look_and_kill(|| {
+            last = looks.next();
+            Found { pids: vec![pid], spares: last.unwrap_or(true) }
+        });
+        assert!(gone);
+        assert_eq!((last, looks.len()), (Some(true), 0), "the look that did not see it decided");
+        let _ = ended.wait();
+    }
 }
