@@ -136,7 +136,7 @@ def run_scenario(scenario, label, scratch, prefix, user, log):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         # Under nohup it is ignored, and what inherits that is to ignore it as well.
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        context = job.Context(label, scratch, prefix, scenario.public)
+        context = job.Context(label, scratch, prefix, scenario.public, scenario.memory_mb is not None)
         # Where it stands when its time is over, for whoever reads of a hang. It is a thread, and there are none in `unshare`.
         faulthandler.dump_traceback_later(scenario.timeout - 0.5, file=log)
         try:

@@ -43,8 +43,10 @@ def place_of(scratch, name):
 class Context:
     """One scenario's surroundings: directories of its own, and the installation under test."""
 
-    def __init__(self, name, scratch, prefix, public):
+    def __init__(self, name, scratch, prefix, public, limited=False):
+        """`limited`: there is a limit of memory around all this."""
         self.name = name
+        self.limited = limited
         self.scratch = pathlib.Path(scratch)
         self.prefix = pathlib.Path(prefix)
         self.public = public
@@ -276,7 +278,8 @@ class Job:
             streams = {"stdout": out, "stderr": err, "stdin": subprocess.DEVNULL if stdin is None else stdin}
             argv, cwd = [str(word) for word in argv], cwd or context.work
             if on is None:
-                self.process = subprocess.Popen(argv, env=environment, cwd=cwd, start_new_session=True, **streams)
+                first = proc.first_for_memory if context.limited else None
+                self.process = subprocess.Popen(argv, env=environment, cwd=cwd, start_new_session=True, preexec_fn=first, **streams)
                 self.pid = self.process.pid
             else:
                 on.cluster.give(self.gate_dir)

@@ -12,6 +12,7 @@ import time
 
 _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -193,6 +194,15 @@ def limit_memory(megabytes, name=None):
             if os.path.isdir(group):
                 os.rmdir(group)
     return None
+
+
+def first_for_memory():
+    """The kernel's out-of-memory killer takes this process, and what it starts, before others. While its victim is going it looks
+    for the next one, and that is not to be who watches."""
+    # Who has changed its user may write there only then.
+    _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
 
 
 def drop_memory_limits(name):
