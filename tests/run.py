@@ -173,8 +173,8 @@ def take_machine():
     return lock
 
 
-# So many scenarios more than `--jobs` run at a time while they leave half of the processors idle.
-MORE = 3
+# So many scenarios more than `--jobs` run at a time while they leave two fifths of the processors idle.
+MORE = 5
 # So many scenarios may have met Open MPI's own crash.
 MOST_AGAIN = 2
 # Of a whole run, so many scenarios that have failed are run again, so many times each, with nothing beside them. Who passes them all
@@ -199,7 +199,7 @@ class Running:
         self.machine = machine
         self.label = label
         self.log_path = scratch / "run" / f"{label.replace('/', '_')}.log"
-        self.started = time.monotonic()
+        self.started, self.computed = time.monotonic(), 0.0
         sys.stdout.flush()
         with open(self.log_path, "wb") as log:
             self.pid = os.fork()
@@ -213,8 +213,10 @@ class Running:
     def poll(self):
         """None while it runs, else (verdict, seconds). Ends it when its time is over."""
         seconds = time.monotonic() - self.started
-        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        pid, status, used = os.wait4(self.pid, os.WNOHANG)
         if pid != 0:
+            # Its own and that of all below it, for it is the subreaper.
+            self.computed = used.ru_utime + used.ru_stime
             if self.scenario.memory_mb is not None:
                 proc.drop_memory_limits(self.pid)
             if self.scenario.as_root is not None and os.geteuid() == 0:
@@ -252,12 +254,12 @@ class Processors:
         return sum(times), times[3] + times[4]
 
     def are_idle(self):
-        """Whether half of it was."""
+        """Whether two fifths of it were."""
         if time.monotonic() - self.at >= self.SPAN:
             now = self.read()
             self.idle = (now[1] - self.times[1]) / max(1, now[0] - self.times[0])
             self.at, self.times = time.monotonic(), now
-        return self.idle > 0.5
+        return self.idle > 0.4
 
 
 class Crowd:
@@ -292,7 +294,8 @@ class Crowd:
         busy = sum(takes(r.scenario) for r in self.running)
         more = self.jobs > 1 and self.processors.are_idle() and time.monotonic() - self.started > Processors.SPAN
         room = min(self.jobs + MORE, max(self.jobs, len(self.running) + 1)) if more else self.jobs
-        for entry in list(self.todo):
+        # Short ones fill what the long ones leave idle.
+        for entry in list(self.todo) if busy < self.jobs else self.todo[::-1]:
             scenario, label = entry
             if self.running and busy + takes(scenario) > room:
                 break
@@ -315,7 +318,7 @@ class Crowd:
             self.todo.insert(0, (entry.scenario, entry.label + AGAIN))
             return
         self.counts[verdict] += 1
-        print(f"{verdict:4} {entry.label} ({seconds:.1f} s)", flush=True)
+        print(f"{verdict:4} {entry.label} ({seconds:.1f} s, {entry.computed:.1f} of processor)", flush=True)
         if log:
             self.failures.append((verdict, entry.label, log, entry.scenario))
             print("    " + log.replace("\n", "\n    "), flush=True)
