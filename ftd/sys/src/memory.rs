@@ -1,8 +1,8 @@
 //! Memory that processes share: memfds and their mappings.
 
 use nix::fcntl::{FallocateFlags, fallocate};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,9 +18,23 @@ const PAGE: usize = 4096;
 /// # Errors
 /// When no descriptor or memory is left.
 pub fn create_memfd(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC)?;
+    let fd = without_programs(name, MemfdFlags::CLOEXEC)?;
+    // What cannot hold a program can be sealed by whoever has it: nobody is to.
+    let seals = nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_GET_SEALS)?;
+    if !nix::fcntl::SealFlag::from_bits_retain(seals).contains(nix::fcntl::SealFlag::F_SEAL_SEAL) {
+        nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_ADD_SEALS(nix::fcntl::SealFlag::F_SEAL_SEAL))?;
+    }
     nix::unistd::ftruncate(&fd, to_offset(bytes)?)?;
     Ok(fd)
+}
+
+/// Nobody can execute what is in it, nor make it a program (`MFD_NOEXEC_SEAL`): hardened systems let nobody make another one
+/// (`vm.memfd_noexec = 2`). Kernels before 6.3 do not know it.
+fn without_programs(name: &str, flags: MemfdFlags) -> io::Result<OwnedFd> {
+    match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(rustix::io::Errno::INVAL) => Ok(memfd_create(name, flags)?),
+        made => Ok(made?),
+    }
 }
 
 /// A memfd of which most bytes are never touched, for processes that do not trust each other: nobody can change its size, so
@@ -29,7 +43,7 @@ pub fn create_memfd(name: &str, bytes: u64) -> io::Result<OwnedFd> {
 /// # Errors
 /// As [`create_memfd`].
 pub fn create_sparse_sealed_memfd(name: &str, bytes: u64) -> io::Result<OwnedFd> {
-    let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+    let fd = without_programs(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     nix::unistd::ftruncate(&fd, to_offset(bytes)?)?;
     nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_ADD_SEALS(size_seals()))?;
     Ok(fd)
@@ -305,6 +319,26 @@ mod tests {
         a.u32_at(4096 + 12).store(7, Ordering::Release);
         assert_eq!(b.u32_at(12).load(Ordering::Acquire), 7);
         assert!(SharedMap::map(&fd, 4096, 8192).is_err());
+    }
+
+    #[test]
+    fn nobody_makes_a_program_of_it_nor_seals_what_others_write() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::PermissionsExt;
+        // Kernels before 6.3 make files that can be executed, as the machines of others do.
+        let knows = memfd_create("t", MemfdFlags::NOEXEC_SEAL).is_ok();
+        for fd in [create_memfd("t", 4096).unwrap(), create_sparse_sealed_memfd("t", 4096).unwrap()] {
+            let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            let mode = || std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode() & 0o111 == 0, knows, "{:o}", mode());
+            assert_eq!(std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).is_err(), knows);
+            std::fs::write(&path, "#!/bin/true\n").unwrap();
+            let run = std::process::Command::new(&path).status();
+            assert_eq!(run.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied), knows);
+        }
+        let page = create_memfd("t", 4096).unwrap();
+        let sealed = nix::fcntl::fcntl(&page, nix::fcntl::FcntlArg::F_ADD_SEALS(size_seals()));
+        assert_eq!(sealed, Err(nix::errno::Errno::EPERM));
     }
 
     #[test]
