@@ -5,6 +5,8 @@
 //! answers; others may carry them otherwise. See docs/decisions/store-through-ftd.md.
 
 mod ftd;
+#[cfg(test)]
+mod neighbours;
 mod rights;
 mod serve;
 mod watch;

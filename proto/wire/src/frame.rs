@@ -96,6 +96,18 @@ impl Preamble {
     /// # Errors
     /// [`FrameError::NotFtd`] for foreign bytes, [`FrameError::Version`] for another release.
     pub fn from_bytes(bytes: &[u8; PREAMBLE_LEN]) -> Result<Self, FrameError> {
+        let Preamble { version, role } = Preamble::of_any_release(bytes)?;
+        if version != VERSION {
+            return Err(FrameError::Version { theirs: version, ours: VERSION, role });
+        }
+        Ok(Preamble { version, role })
+    }
+
+    /// Reads a preamble, whatever release it is of: where what follows has a number of its own.
+    ///
+    /// # Errors
+    /// [`FrameError::NotFtd`] for foreign bytes.
+    pub fn of_any_release(bytes: &[u8; PREAMBLE_LEN]) -> Result<Self, FrameError> {
         if bytes[..8] != MAGIC {
             return Err(FrameError::NotFtd);
         }
@@ -112,11 +124,7 @@ impl Preamble {
             8 => Role::Ship,
             _ => return Err(FrameError::NotFtd),
         };
-        let version = word(8);
-        if version != VERSION {
-            return Err(FrameError::Version { theirs: version, ours: VERSION, role });
-        }
-        Ok(Preamble { version, role })
+        Ok(Preamble { version: word(8), role })
     }
 }
 
@@ -221,6 +229,7 @@ mod tests {
         assert_eq!(Preamble::from_bytes(&bytes).unwrap().role, Role::Client);
         bytes[8] += 1;
         assert!(matches!(Preamble::from_bytes(&bytes), Err(FrameError::Version { .. })));
+        assert_eq!(Preamble::of_any_release(&bytes), Ok(Preamble { version: VERSION + 1, role: Role::Client }));
         assert_eq!(Preamble::from_bytes(b"GET / HTTP/1.1\r\n"), Err(FrameError::NotFtd));
     }
 

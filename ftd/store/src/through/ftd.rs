@@ -2,7 +2,9 @@
 
 use super::Answers;
 use super::watch::FtdWatch;
-use super::wire::{Answer, Broken, Copied, End, Failure, FromFtd, Hello, Question, ToFtd, VERSION, Welcome, receive};
+use super::wire::{
+    Answer, Broken, COPIED, Copied, End, Failure, FromFtd, Hello, Question, ToFtd, VERSION, Welcome, common, receive,
+};
 use crate::error::Trouble;
 use crate::store::{Change, Scope};
 use ft_wire::{MAX_BODY, PREAMBLE_LEN, Preamble, Role};
@@ -38,6 +40,7 @@ struct Line {
 
 /// A connection, until it breaks or this is dropped.
 pub(super) struct Connection {
+    version: u32,
     out: UnboundedSender<ToFtd>,
     waiting: Arc<Mutex<Waiting>>,
     task: AbortHandle,
@@ -87,26 +90,40 @@ impl Ftd {
     }
 
     async fn dial(&self) -> Result<Connection, Broken> {
+        let mut version = VERSION;
+        loop {
+            let (stream, welcome) = self.introduce(version).await?;
+            match welcome {
+                Welcome::Served => return Ok(Connection::over(stream, version)),
+                Welcome::Refused(sentence) => return Err(Broken::Refused(sentence)),
+                Welcome::Speaks { oldest, newest } => match common(oldest, newest).filter(|both| *both < version) {
+                    Some(both) => version = both,
+                    None => return Err(Broken::Version { theirs: newest }),
+                },
+            }
+        }
+    }
+
+    /// Says who asks, in this version; how that is answered.
+    async fn introduce(&self, version: u32) -> Result<(UnixStream, Welcome), Broken> {
         let mut stream = UnixStream::connect(&self.line.path).await.map_err(Broken::Io)?;
-        let hello = Hello { version: VERSION, job: self.line.job.clone() };
+        let hello = Hello { version, job: self.line.job.clone() };
         stream.write_all(&Preamble::ours(Role::Agent).to_bytes()).await?;
         stream.write_all(&ft_wire::encode(&hello, 0)?).await?;
         let mut preamble = [0; PREAMBLE_LEN];
         stream.read_exact(&mut preamble).await?;
-        match Preamble::from_bytes(&preamble)?.role {
+        match Preamble::of_any_release(&preamble)?.role {
             Role::Daemon => {}
             other => return Err(Broken::Role(other)),
         }
-        match receive(&mut stream, MAX_BODY).await? {
-            Welcome::Served => Ok(Connection::over(stream)),
-            Welcome::Refused(sentence) => Err(Broken::Refused(sentence)),
-        }
+        let welcome = receive(&mut stream, MAX_BODY).await?;
+        Ok((stream, welcome))
     }
 
     /// Says what was copied, if there is a connection; whether it was said.
     pub fn tell(&self, copied: Copied) -> bool {
         let Ok(there) = self.line.connection.try_lock() else { return false };
-        let open = there.as_ref().filter(|connection| !connection.is_over());
+        let open = there.as_ref().filter(|connection| !connection.is_over() && connection.version >= COPIED);
         open.is_some_and(|connection| connection.out.send(ToFtd::Copied(copied)).is_ok())
     }
 
@@ -150,7 +167,7 @@ impl Answers for Ftd {
 }
 
 impl Connection {
-    fn over(stream: UnixStream) -> Connection {
+    fn over(stream: UnixStream, version: u32) -> Connection {
         let (out, words) = unbounded_channel();
         let waiting: Arc<Mutex<Waiting>> = Arc::default();
         let theirs = waiting.clone();
@@ -159,7 +176,7 @@ impl Connection {
             tracing::debug!(?ended, "the connection to ftd for the store has ended");
             *lock(&theirs) = Waiting { over: true, ..Waiting::default() };
         });
-        Connection { out, waiting, task: task.abort_handle() }
+        Connection { version, out, waiting, task: task.abort_handle() }
     }
 
     fn is_over(&self) -> bool {

@@ -1,7 +1,9 @@
 //! The end of a connection that has the store.
 
 use super::rights::Rights;
-use super::wire::{Answer, Broken, Copied, End, Failure, FromFtd, Hello, MOST_ASKED, ToFtd, VERSION, Welcome, receive};
+use super::wire::{
+    Answer, Broken, Copied, End, Failure, FromFtd, Hello, MOST_ASKED, OLDEST, ToFtd, VERSION, Welcome, receive,
+};
 use crate::store::{Scope, Store, Watch, WatchEnd};
 use ft_wire::{PREAMBLE_LEN, Preamble, Role};
 use std::collections::HashMap;
@@ -56,25 +58,29 @@ pub async fn take_seat<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) -> Resu
         stream.write_all(&Preamble::ours(Role::Daemon).to_bytes()).await?;
         let mut preamble = [0; PREAMBLE_LEN];
         stream.read_exact(&mut preamble).await?;
-        match Preamble::from_bytes(&preamble)?.role {
+        match Preamble::of_any_release(&preamble)?.role {
             Role::Agent => receive::<Hello>(&mut stream, MOST_HELLO).await,
             other => Err(Broken::Role(other)),
         }
     };
     let Hello { version, job } = timeout(FIRST, first).await.unwrap_or(Err(Broken::Idle(FIRST)))?;
     let seated = Seated { stream, job };
-    if version == VERSION {
+    if (OLDEST..=VERSION).contains(&version) {
         return Ok(seated);
     }
-    let broken = Broken::Version { theirs: version };
-    seated.refuse(broken.to_string()).await;
-    Err(broken)
+    // The next word comes on another connection, from whoever speaks one of these.
+    seated.answer(&Welcome::Speaks { oldest: OLDEST, newest: VERSION }).await;
+    Err(Broken::Version { theirs: version })
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Seated<S> {
     /// It is not served, and hears why.
-    pub async fn refuse(mut self, sentence: String) {
-        let frame = ft_wire::encode(&Welcome::Refused(sentence), 0).unwrap_or_default();
+    pub async fn refuse(self, sentence: String) {
+        self.answer(&Welcome::Refused(sentence)).await;
+    }
+
+    async fn answer(mut self, word: &Welcome) {
+        let frame = ft_wire::encode(word, 0).unwrap_or_default();
         // Who does not listen is gone.
         let _ = timeout(FIRST, self.stream.write_all(&frame)).await;
     }

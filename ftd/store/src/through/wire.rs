@@ -10,8 +10,13 @@ use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Of all that is said here. A daemon may be newer than an agent whose job it finds: any change of these messages increases it.
+/// Of all that is said here. A daemon may be newer than an agent whose job it finds, or older than one that was started again: any change of
+/// these messages increases it, and leaves those of the version before as they are.
 pub const VERSION: u32 = 2;
+/// The oldest that this release speaks, too: neighbours work together, so that daemons are upgraded while jobs run.
+pub const OLDEST: u32 = VERSION - 1;
+/// The first one with [`ToFtd::Copied`].
+pub const COPIED: u32 = 2;
 /// The longest that may be asked: etcd takes 1.5 MiB in a request.
 pub const MOST_ASKED: usize = 4 << 20;
 
@@ -31,6 +36,18 @@ pub enum Welcome {
     Served,
     /// It may not, and why. The connection ends.
     Refused(String),
+    /// Of that version nothing is known here, but of these. The connection ends.
+    Speaks {
+        /// [`OLDEST`] of who has the store.
+        oldest: u32,
+        /// [`VERSION`] of it.
+        newest: u32,
+    },
+}
+
+/// The newest version that both sides speak.
+pub fn common(oldest: u32, newest: u32) -> Option<u32> {
+    Some(VERSION.min(newest)).filter(|both| (OLDEST.max(oldest)..=VERSION).contains(both))
 }
 
 /// Agent → ftd, after that.
@@ -347,8 +364,18 @@ mod tests {
         asked.iter().for_each(|word| bytes.extend(ft_wire::encode(word, 0).unwrap()));
         said.iter().for_each(|word| bytes.extend(ft_wire::encode(word, 0).unwrap()));
         bytes.extend(ft_wire::encode(&Welcome::Refused("w".into()), 0).unwrap());
+        bytes.extend(ft_wire::encode(&Welcome::Speaks { oldest: 1, newest: 2 }, 0).unwrap());
         let hexadecimal: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!((VERSION, hexadecimal.as_str()), (2, OF_VERSION_2));
+    }
+
+    #[test]
+    fn neighbours_find_the_newest_version_that_both_speak() {
+        let speaks = |newest: u32| common(newest.saturating_sub(1), newest);
+        assert_eq!(speaks(VERSION), Some(VERSION));
+        assert_eq!(speaks(VERSION + 1), Some(VERSION));
+        assert_eq!(speaks(VERSION - 1), Some(VERSION - 1));
+        assert_eq!((common(VERSION + 1, VERSION + 2), common(0, OLDEST - 1)), (None, None));
     }
 
     const OF_VERSION_2: &str = concat!(
@@ -357,6 +384,6 @@ mod tests {
         "0000000003010203040a000000000000000001000501016b0501010400000000000000000101060c00000000000000000104",
         "0001016b00010501010a00000000000000000104010165010001720a00000000000000000104020101650172010a00000000",
         "000000000104030101650172010700000000000000010201016b080005000000000000000202000102030000000000000001",
-        "0177",
+        "01770300000000000000020102",
     );
 }
