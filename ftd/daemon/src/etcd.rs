@@ -2,7 +2,8 @@
 
 use crate::metrics::{self, Call};
 use crate::state::State;
-use ft_store::{Lease, LeaseId, Read, Store, StoreError, Swap, Versioned};
+use ft_store::{Lease, LeaseId, Read, Scope, Store, StoreError, Swap, Versioned};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,11 @@ impl<S: Store> Asked<S> {
     /// One key.
     pub async fn get(&self, key: &str) -> Result<Read<Option<Versioned>>, StoreError> {
         self.ask(Call::Read, self.store.get(key, self.within)).await
+    }
+
+    /// Several keys.
+    pub async fn read(&self, scope: &Scope) -> Result<Read<BTreeMap<String, Versioned>>, StoreError> {
+        self.ask(Call::Read, self.store.read(scope, self.within)).await
     }
 
     /// A compare-and-swap.

@@ -22,6 +22,7 @@ mod orders;
 mod parts;
 mod peers;
 mod places;
+mod records;
 mod relay;
 mod service;
 mod session;

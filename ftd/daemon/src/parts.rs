@@ -5,6 +5,7 @@ use crate::birth::{self, Birth};
 use crate::config::Config;
 use crate::frames::{self, within};
 use crate::home::Home;
+use crate::records;
 use crate::state::State;
 use ft_sys::as_user::Credentials;
 use ft_sys::wait::Status;
@@ -183,6 +184,7 @@ async fn bury(pid: i32, job: String, sweeper: Option<Birth>, state: Arc<State>) 
     if let Some(sweeper) = sweeper.filter(|_| status.is_none_or(|status| status.as_raw() != 0)) {
         sweep(&sweeper, &mut ends).await;
     }
+    records::let_go(&state, &job).await;
     state.job_ended(&job);
 }
 
