@@ -1,6 +1,7 @@
 //! The daemon's life: start, reloads, end.
 
 use crate::config::{Config, ConfigError};
+use crate::drain::Drain;
 use crate::etcd::Asked;
 use crate::lock::{Lock, LockError};
 use crate::log::Filter;
@@ -82,10 +83,14 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let file = config.file.clone();
     let state = Arc::new(State::new(config));
-    let etcd = etcd(&state)?;
+    let store = etcd(&state)?;
+    let etcd = Asked::new(store.clone(), state.clone(), state.config().etcd_within());
     peers::listen(&state).await?;
     let _agents = agents::listen(&state)?;
     tokio::spawn(control::serve(listener, state.clone()));
+    if state.config().drains() {
+        tokio::spawn(Drain::new(etcd.clone(), store).run());
+    }
     let node = node(&state, etcd)?;
     service::ready();
     tokio::select! {
@@ -102,10 +107,8 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
 }
 
 /// The cluster's store.
-fn etcd(state: &Arc<State>) -> Result<Asked<Etcd>, DaemonError> {
-    let config = state.config();
-    let store = Etcd::new(&config.etcd().map_err(DaemonError::Etcd)?)?;
-    Ok(Asked::new(store, state.clone(), config.etcd_within()))
+fn etcd(state: &Arc<State>) -> Result<Etcd, DaemonError> {
+    Ok(Etcd::new(&state.config().etcd().map_err(DaemonError::Etcd)?)?)
 }
 
 /// This machine as a node of the cluster, not yet in it.

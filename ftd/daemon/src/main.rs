@@ -6,6 +6,7 @@ mod comebacks;
 mod config;
 mod control;
 mod daemon;
+mod drain;
 mod errand;
 mod etcd;
 mod frames;

@@ -86,7 +86,7 @@ const fn time(least: u64, most: u64) -> Form {
 pub const PERIODS: u32 = 3;
 
 /// All of them, in the order of the file.
-pub static KEYS: [Key; 30] = [
+pub static KEYS: [Key; 33] = [
     key("node.name", Form::Name, r#""""#).or_none(),
     key("node.label", Form::Name, r#""""#).or_none(),
     key("node.state", Form::Place, r#""/var/lib/ftd""#),
@@ -117,6 +117,9 @@ pub static KEYS: [Key; 30] = [
     key("jobs.copy-rate", Form::Rate, r#""0""#).live(),
     key("jobs.agent-nice", Form::Nice(-20..=0), "-10").live(),
     key("jobs.root", Form::Switch, "false").live(),
+    key("slurm.drain", Form::Switch, "false"),
+    key("slurm.node", Form::Name, r#""""#).or_none(),
+    key("slurm.scontrol", Form::Place, r#""/usr/bin/scontrol""#),
     key("metrics.address", Form::Address, r#""127.0.0.1:9727""#).or_none(),
     key("log.filter", Form::Filter, r#""info""#).live(),
 ];

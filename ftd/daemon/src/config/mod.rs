@@ -15,7 +15,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use value::{Said, Value, check_name};
+pub use value::check_name;
+use value::{Said, Value};
 
 /// Where the file is if nobody says otherwise.
 pub const DEFAULT: &str = "/etc/ftd/ftd.toml";
@@ -191,7 +192,12 @@ impl Config {
             Some(Peers::Known(certificates)) => Tls::read(&certificates).err(),
             Some(Peers::Believed) | None => None,
         };
-        etcd.into_iter().chain(peers.map(|error| mistake(error.key(), error.to_string()))).collect()
+        let peers = peers.map(|error| mistake(error.key(), error.to_string()));
+        let scontrol = self.scontrol();
+        let missing = self.drains() && nix::unistd::access(&scontrol, nix::unistd::AccessFlags::X_OK).is_err();
+        let what = || format!("{} is no program, and slurm.drain needs it: where is scontrol?", scontrol.display());
+        let slurm = missing.then(|| mistake("slurm.scontrol", what()));
+        etcd.into_iter().chain(peers).chain(slurm).collect()
     }
 
     /// What is no mistake, and should be known all the same.
@@ -284,6 +290,21 @@ impl Config {
     /// What all of ftd's keys in etcd begin with.
     pub fn prefix(&self) -> &str {
         self.text("etcd.prefix")
+    }
+
+    /// Whether nodes are drained in Slurm whose own daemon is gone.
+    pub fn drains(&self) -> bool {
+        self.switch("slurm.drain")
+    }
+
+    /// What Slurm calls this node; empty: by its name.
+    pub fn slurm_node(&self) -> &str {
+        self.text("slurm.node")
+    }
+
+    /// Slurm's program that drains nodes.
+    pub fn scontrol(&self) -> PathBuf {
+        self.text("slurm.scontrol").into()
     }
 
     /// Whether root may start jobs.

@@ -22,6 +22,8 @@ pub struct Record {
     pub store: String,
     /// Its daemon's release.
     pub version: String,
+    /// What Slurm calls it; empty: by its name.
+    pub slurm: String,
 }
 
 impl Record {
@@ -36,6 +38,7 @@ impl Record {
             mpi: told(config.peer_mpi()),
             store: told(config.peer_store()),
             version: env!("CARGO_PKG_VERSION").into(),
+            slurm: config.slurm_node().into(),
         }
     }
 
@@ -50,14 +53,21 @@ impl Record {
             mpi: self.mpi.clone(),
             store: self.store.clone(),
             version: self.version.clone(),
+            slurm: self.slurm.clone(),
         }
         .encode_to_vec()
     }
 
     /// From etcd's bytes; nothing when they are no node's, or a later release's.
     pub fn decode(bytes: &[u8]) -> Option<Record> {
-        let v1::Node { format, id, name, label, host, mpi, store, version } = v1::Node::decode(bytes).ok()?;
-        (format == v1::NODE_FORMAT && !id.is_empty()).then_some(Record { id, name, label, host, mpi, store, version })
+        let v1::Node { format, id, name, label, host, mpi, store, version, slurm } = v1::Node::decode(bytes).ok()?;
+        let record = Record { id, name, label, host, mpi, store, version, slurm };
+        (format == v1::NODE_FORMAT && !record.id.is_empty()).then_some(record)
+    }
+
+    /// What Slurm calls it.
+    pub fn slurm(&self) -> &str {
+        if self.slurm.is_empty() { &self.name } else { &self.slurm }
     }
 }
 
