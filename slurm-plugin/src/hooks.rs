@@ -104,7 +104,8 @@ fn in_srun() -> Result<(), Said> {
             let srun = standin::own_file().map_err(|error| said(&format!("--ft: /proc/self/exe: {error}")))?;
             // SAFETY: this thread is the only one that reads or writes the environment now.
             unsafe { std::env::set_var(task::STEP, "") };
-            let before = [vec!["--step".into()], options, vec!["--".into(), srun.into()]];
+            let of_release = spank::keeps_step(spank::RELEASE).map(OsString::from).into_iter().collect();
+            let before = [vec!["--step".into()], options, vec!["--".into(), srun.into()], of_release];
             Err(said(&format!("--ft: {}", standin::execute(&front, before.into_iter().flatten().chain(words)))))
         }
     }

@@ -51,12 +51,24 @@ static plugin_name: [u8; 4] = *b"ftd\0";
 #[unsafe(no_mangle)]
 static plugin_type: [u8; 6] = *b"spank\0";
 #[unsafe(no_mangle)]
-static plugin_version: c_uint = match c_uint::from_str_radix(env!("FT_SLURM_VERSION"), 16) {
+static plugin_version: c_uint = RELEASE;
+#[unsafe(no_mangle)]
+static spank_plugin_version: c_uint = 1;
+
+/// Slurm's release for which this is built, and by which alone it is loaded: a byte each for year, month and number.
+pub const RELEASE: c_uint = match c_uint::from_str_radix(env!("FT_SLURM_VERSION"), 16) {
     Ok(version) => version,
     Err(_) => panic!("build.rs writes a hexadecimal number"),
 };
-#[unsafe(no_mangle)]
-static spank_plugin_version: c_uint = 1;
+
+/// The first release whose srun is told whether a task that runs out of memory ends its step (24.11). What the site's is
+/// (`TaskPluginParam=OOMKillStep`) counts otherwise.
+const OOM_KILL_STEP: c_uint = 0x18_0b_00;
+
+/// What srun of a release is told before the user's own words, so that one rank's lack of memory is not all ranks' end.
+pub fn keeps_step(release: c_uint) -> Option<&'static str> {
+    (release >= OOM_KILL_STEP).then_some("--oom-kill-step=0")
+}
 
 /// Whom the plugin runs in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,4 +187,15 @@ pub fn exchange(spank: Spank, program: CString) -> bool {
     // without giving it back.
     unsafe { *words.as_ptr() = program.into_raw() };
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_releases_that_know_it_are_told_to_keep_the_step() {
+        assert_eq!([0x16_05_08, 0x18_05_04].map(keeps_step), [None, None]);
+        assert_eq!([0x18_0b_00, 0x1a_05_03].map(keeps_step), [Some("--oom-kill-step=0"); 2]);
+    }
 }

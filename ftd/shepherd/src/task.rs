@@ -119,7 +119,13 @@ impl Known {
 pub fn join(program: OsString, mut arguments: impl Iterator<Item = OsString>) -> Result<(Options, Task), ()> {
     // Where Slurm puts a program before another one, that is the first argument.
     let program = Some(program).filter(|program| !program.is_empty()).or_else(|| arguments.next()).unwrap_or_default();
-    let known = Known::read().map_err(|sentence| tell(None, &sentence))?;
+    // Who cannot read where the front is tells the user; all tasks of a node would say the same.
+    let is_one = std::env::var("SLURM_LOCALID").is_ok_and(|local| local != "0");
+    let known = Known::read().map_err(|sentence| {
+        if !is_one {
+            tell(None, &sentence)
+        }
+    })?;
     match attempt(&known, program, arguments) {
         Ok(joined) => Ok(joined),
         Err(NoJob::Said) => Err(()),
