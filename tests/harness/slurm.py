@@ -3,6 +3,7 @@ every node. Each node has its own /dev/shm and /tmp, as the cluster makes them; 
 
 import os
 import pathlib
+import signal
 import time
 
 from .job import check
@@ -58,12 +59,18 @@ ConstrainCores=no
 ConstrainRAMSpace=no
 """
 
+# For jobs with a /tmp and a /dev/shm of their own, where slurm.conf has them. Each node has its own directory of that name.
+CONTAINER = """\
+AutoBasePath=true
+BasePath=/run/containers
+"""
+
 
 class Slurm:
     """Slurm on the nodes of a cluster that has a machine called [`LOGIN`]. `plugins` are lines of its plugstack.conf. `silence`: seconds
-    after which the controller gives up a node that says nothing."""
+    after which the controller gives up a node that says nothing. `lines` stand in slurm.conf, where they take the place of others."""
 
-    def __init__(self, cluster, plugins=(), silence=5):
+    def __init__(self, cluster, plugins=(), silence=5, lines=""):
         self.cluster = cluster
         self.directory = cluster.context.dir / "slurm"
         (self.login,) = [machine for machine in cluster.extra if machine.name == LOGIN]
@@ -79,8 +86,11 @@ class Slurm:
             for node in cluster.nodes
         )
         text = CONFIGURATION.format(login=LOGIN, address=self.login.address("store"), directory=self.directory, nodes=nodes, silence=silence)
-        (self.directory / "slurm.conf").write_text(text)
+        given = {line.partition("=")[0] for line in lines.splitlines()}
+        kept = [line for line in text.splitlines() if line.partition("=")[0] not in given]
+        (self.directory / "slurm.conf").write_text("\n".join([*kept, lines, ""]))
         (self.directory / "cgroup.conf").write_text(CGROUP)
+        (self.directory / "job_container.conf").write_text(CONTAINER)
         self.plug(*plugins)
         (self.directory / "munge.key").write_bytes(os.urandom(128))
         (self.directory / "munge.key").chmod(0o400)
@@ -111,6 +121,20 @@ class Slurm:
             started = machine.start(name, "-D", "-f", self.directory / "slurm.conf", *words, stdout=log, stderr=log, env=self._env())
         self.daemons[machine.name] = started
 
+    def restart(self, machine):
+        """Slurm's daemon of that machine ends, as its unit has it end, and is started again, with what it had stored. Until it answers."""
+        name = "slurmctld" if machine is self.login else "slurmd"
+        before = self.daemons[machine.name]
+        before.kill(signal.SIGTERM)
+        before.process.wait(20)
+        self._daemon(machine, name, *(["-N", self.names[machine.name]] if name == "slurmd" else []))
+        asked = ["ping"] if name == "slurmctld" else ["show", "slurmd", self.names[machine.name]]
+        answers = lambda said: said[0] == 0 and ("is UP" in said[1] if name == "slurmctld" else f"= {self.names[machine.name]}" in said[1])
+        deadline = time.monotonic() + 30
+        while not answers(said := machine.run("scontrol", *asked, env=self._env())):
+            check(time.monotonic() < deadline, f"{name} of {machine.name} does not answer: {said}; {self.logs()}")
+            time.sleep(0.05)
+
     def _env(self):
         return {**self.cluster.context.env(None, self.environment), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
@@ -125,6 +149,12 @@ class Slurm:
         """The last lines of what its daemons say."""
         lines = [f"{path.name}: {line}" for path in sorted(self.directory.glob("*.log")) for line in path.read_text(errors="replace").splitlines()[-8:]]
         return "\n".join(lines)
+
+    def state(self, node, shown="%T"):
+        """What Slurm says of a node."""
+        said = self.login.run("sinfo", "-h", "-n", self.names[node.name], "-o", shown, env=self._env())
+        check(said[0] == 0, f"sinfo: {said}")
+        return said[1].strip()
 
     def run(self, *command, patience=60.0, env=None, mpi=None):
         """A command that the user types where they log in: status, output and error."""

@@ -87,15 +87,16 @@ while True:
 
 
 def other_build(path, into):
-    """An `ftd` for which each message is another build's: its number of all messages is another one."""
+    """A program for which each message is another build's: its number of all messages is another one. Where it is."""
     words = subprocess.run(["strings", path], capture_output=True, text=True, check=True).stdout
     number = int(re.search(r"\(messages ([0-9a-f]{8})\)", words)[1], 16)
     data = path.read_bytes()
     old, new = struct.pack("<I", number), struct.pack("<I", number ^ 1)
     check(data.count(old) >= 2, f"{path} has the number {number:08x} nowhere")
-    into.mkdir()
-    (into / "ftd").write_bytes(data.replace(old, new))
-    (into / "ftd").chmod(0o755)
+    into.mkdir(exist_ok=True)
+    (into / path.name).write_bytes(data.replace(old, new))
+    (into / path.name).chmod(0o755)
+    return into / path.name
 
 
 @scenario("hosts-versions", cluster=True, timeout=90)

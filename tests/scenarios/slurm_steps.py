@@ -1,6 +1,9 @@
 """`srun --ft=reinit` on a real Slurm cluster, with the daemon on each node and etcd: what `ftrun --hosts` promises, as steps of Slurm's."""
 
+import base64
 import contextlib
+import json
+import re
 import signal
 
 from harness import etcd, proc
@@ -18,9 +21,9 @@ from .processes import eventually
 class Steps:
     """Nodes with Slurm, the plugin and ftd, and a machine where users log in, which has no ftd."""
 
-    def __init__(self, context, size, jobs="", without=()):
-        """`without`: numbers of nodes where no ftd runs."""
-        self.context, self.jobs, self.without = context, jobs, without
+    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm=""):
+        """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf."""
+        self.context, self.jobs, self.without, self.lease, self.lines = context, jobs, without, lease, slurm
         self.cluster = Cluster(context, size, extra=[LOGIN, etcd.NAMES[0]])
         self.slurm = None
 
@@ -30,7 +33,7 @@ class Steps:
             self.nodes = self.cluster.nodes
             self.store = etcd.Etcd(self.cluster)
             self.daemons = {node.number: self.daemon(node).start() for node in self.nodes if node.number not in self.without}
-            self.slurm = Slurm(self.cluster, plugins=[f"required {self.context.prefix}/libexec/ftd/ft_slurm.so"])
+            self.slurm = Slurm(self.cluster, plugins=[f"required {self.context.prefix}/libexec/ftd/ft_slurm.so"], lines=self.lines)
             for number in self.daemons:
                 eventually(lambda: key_of(self.store, self.nodes[number].name), f"node{number}'s key", 20)
         except BaseException:
@@ -40,7 +43,7 @@ class Steps:
 
     def daemon(self, node):
         more = f'store = "{node.address("store")}:9728"\n{INSECURE}{self.jobs}'
-        return NodeDaemon(node, self.store, lease="10s", more=more)
+        return NodeDaemon(node, self.store, lease=self.lease, more=more)
 
     def __exit__(self, *_):
         self.cluster.close()
@@ -59,15 +62,29 @@ class Steps:
         return [proc.name(pid) for pid in node.pids() if proc.alive(pid) and proc.uid(pid) == self.cluster.user.pw_uid]
 
     def empty(self, *without, patience=15.0):
-        """Waits until nothing of a job is on the nodes but these, nor in their memory, nor in Slurm's queue."""
+        """Waits until nothing of a job is on the nodes but these, nor where users log in: no process, socket, file in memory or System V segment,
+        no mark of a job of ftd's; nor in etcd, nor in Slurm's queue."""
         nodes = [node for node in self.nodes if node not in without]
-        left = lambda: [found for node in nodes for found in self.of_job(node) + node.run("/bin/ls", "/dev/shm")[1].split()]
+        left = lambda: [f"{machine.name}: {found}" for machine in (*nodes, self.slurm.login) for found in self.left_on(machine)] + self.keys()
         with contextlib.suppress(Exception):
             eventually(lambda: not left(), "the nodes without the job", patience)
         check(not left(), f"there is still {left()}")
         # Slurm itself may wait for a node that is gone.
         running = lambda: [state for state in self.slurm.run("squeue", "-h", "-o", "%T")[1].split() if state != "COMPLETING" or not without]
         eventually(lambda: not running(), "an empty queue", patience)
+
+
+    def left_on(self, machine):
+        """What is there of a job."""
+        files = machine.run("/bin/sh", "-c", "ls -A /dev/shm; ls -A /run/ftd/jobs 2>/dev/null")[1].split()
+        sockets = [line.split()[-1] for line in machine.run("/bin/cat", "/proc/net/unix")[1].splitlines() if re.search(r"@ftd-|/ftd-", line)]
+        segments = machine.run("/bin/sh", "-c", "tail -qn +2 /proc/sysvipc/shm /proc/sysvipc/sem /proc/sysvipc/msg")[1].splitlines()
+        return [*self.of_job(machine), *files, *sockets, *segments]
+
+    def keys(self):
+        """Keys of jobs in etcd, but those that go by themselves: that a job has ended agents may still have to read that are cut off."""
+        found = json.loads(self.store.get("/ftd/jobs/", "--prefix", "-w", "json")).get("kvs", [])
+        return [base64.b64decode(each["key"]).decode() for each in found if not each.get("lease")]
 
 
 MPIS = [{"mpi": "mpich5"}, {"mpi": "openmpi4"}, {"mpi": "openmpi5"}]
