@@ -147,8 +147,8 @@ impl Agent {
         let patience = self.report_patience();
         let Some(progress) = &mut self.telling.progress else { return };
         // Who has ended without it counts as past it, and there may be nobody else.
-        if initialized && self.memory.speaks_mpi {
-            progress.times.initialized.get_or_insert(now);
+        if initialized && self.memory.speaks_mpi && progress.times.initialized.is_none() {
+            (progress.times.initialized, progress.last_sign) = (Some(now), now);
         }
         if restored {
             progress.times.restored.get_or_insert(now);
@@ -168,7 +168,17 @@ impl Agent {
     pub(super) fn report_patience(&self) -> Micros {
         let policy = &self.config.policy;
         let inside = |local: &Local| local.end.is_none() && local.phase == Phase::Initializing;
-        if self.run.locals.values().any(inside) { policy.init_patience } else { policy.report_patience }
+        let waits = self.run.locals.values().any(inside) || self.is_ahead();
+        if waits { policy.init_patience } else { policy.report_patience }
+    }
+
+    /// What this node's ranks have behind them those of other nodes have before them. They are on their way there, and of how far they are
+    /// nothing is heard before all of them have it behind them.
+    fn is_ahead(&self) -> bool {
+        let decree = self.tree.decree();
+        let uses_mpi = self.memory.speaks_mpi && !self.run.locals.is_empty();
+        let through = uses_mpi && self.initialized() && !decree.initialized;
+        through || self.taken() && self.restored() && !decree.restored
     }
 
     fn taken(&self) -> bool {

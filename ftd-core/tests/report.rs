@@ -1,0 +1,151 @@
+//! When people are told of a recovery over nodes: not before all ranks compute again, while those of other nodes may still be on their way.
+
+#![allow(clippy::unwrap_used)]
+
+use ftd_core::agent::Stage;
+use ftd_core::fence::Beat;
+use ftd_core::holdings::Held;
+use ftd_core::plan::first_record;
+use ftd_core::word::NodeWord;
+use ftd_core::*;
+use std::sync::Arc;
+
+const OTHER: NodeId = NodeId(1);
+const STAMP: Stamp = Stamp { version: Version(7), epoch: EpochId(1) };
+
+/// The agent that tells people, of two nodes with a rank each, in a recovery; the other node's says what the test does.
+struct First {
+    agent: Agent,
+    now: Micros,
+    /// The other one's words, and heartbeats, so far.
+    number: u64,
+    report: Option<Recovery>,
+}
+
+impl First {
+    fn step(&mut self, event: Event) -> Vec<Effect> {
+        self.now = self.now.after(Micros(10));
+        let effects = self.agent.step(self.now, event);
+        for effect in &effects {
+            match effect {
+                Effect::Send { message: PeerMessage::Heartbeat { beat, epoch, .. }, .. } => {
+                    let message = PeerMessage::Acknowledge { beat: *beat, epoch: *epoch, still: false };
+                    self.step(Event::Message { from: OTHER, message });
+                }
+                Effect::Report(Report::RecoveryDone(recovery)) => self.report = Some((**recovery).clone()),
+                _ => {}
+            }
+        }
+        effects
+    }
+
+    fn epoch(&self) -> EpochId {
+        self.agent.record().unwrap().epoch
+    }
+
+    fn other_says(&mut self, word: &NodeWord) {
+        self.number += 1;
+        let message = PeerMessage::Up { epoch: self.epoch(), number: self.number, word: Box::new(word.clone()) };
+        self.step(Event::Message { from: OTHER, message });
+    }
+
+    /// So much time passes, in which both nodes hear each other.
+    fn passes(&mut self, time: Micros) {
+        let until = self.now.after(time);
+        while self.now < until {
+            self.number += 1;
+            let beat = Beat { incarnation: 1, sequence: self.number };
+            let message = PeerMessage::Heartbeat { beat, epoch: self.epoch(), unheard: false };
+            self.step(Event::Message { from: OTHER, message });
+            self.now = self.now.after(Micros::from_millis(50));
+            self.step(Event::Timer);
+        }
+    }
+
+    /// Both ranks have been let go, with something to restore.
+    fn released() -> (First, NodeWord) {
+        let policy = Policy::default();
+        let nodes = [NodeId(0), OTHER];
+        let slots = nodes.iter().map(|node| (SlotId(node.0), *node)).collect();
+        let record = Arc::new(first_record(Mode::Reinit, policy.terms(), 2, &nodes, &slots, Micros(0)).unwrap());
+        let config = JobConfig { nodes: Members::of(nodes), ..JobConfig::single_node(2, Mode::Reinit, policy) };
+        let agent = Agent::new(NodeId(0), config);
+        let mut first = First { agent, now: Micros::from_secs(1000), number: 0, report: None };
+        first.step(Event::Start { slots: vec![SlotId(0)] });
+        first.step(Event::SlotUp(SlotId(0)));
+        // Its predecessor has died: the next epoch is its own.
+        first.step(Event::StoreRead { revision: Revision(1), record: Some(record) });
+        first.step(Event::Surveyed { dying: Vec::new(), leaving: Vec::new() });
+        first.now = first.now.after(Micros::from_millis(10));
+        let proposed = first.step(Event::Timer);
+        assert!(proposed.iter().any(|effect| matches!(effect, Effect::Cas { .. })), "{proposed:?}");
+        first.step(Event::CasDone { revision: Revision(2) });
+        let (epoch, old) = (first.epoch(), WorldId(first.agent.record().unwrap().world.0 - 1));
+        first.step(Event::WorldEmptied(old));
+        first.step(Event::Drained(old));
+        first.step(Event::InventoryTaken { epoch, inventory: Inventory::own([(Rank(0), STAMP)]) });
+        let held = Held { somewhere: [STAMP].into(), elsewhere: [].into() };
+        let ready = NodeWord { ready: true, offered: true, ..NodeWord::default() };
+        let holds = NodeWord { holdings: Some([(GroupId(0), held)].into_iter().collect()), ..ready.clone() };
+        let chosen = NodeWord { chosen: true, ..holds.clone() };
+        [ready, holds, chosen.clone()].iter().for_each(|word| first.other_says(word));
+        assert_eq!(first.agent.stage(), Stage::Computing);
+        (first, chosen)
+    }
+
+    fn own(&self) -> Process {
+        self.agent.record().unwrap().processes_on(NodeId(0)).next().unwrap().0
+    }
+}
+
+#[test]
+fn the_block_waits_while_other_nodes_are_behind() {
+    let (mut first, chosen) = First::released();
+    let process = first.own();
+    first.step(Event::Initialized(process));
+    // Longer than it waits for a sign of its own ranks, each time.
+    let long = Micros(2 * Policy::default().report_patience.0);
+    first.passes(long);
+    let initialized = NodeWord { initialized: true, ..chosen };
+    first.other_says(&initialized);
+    first.step(Event::RestoreAsked(process));
+    first.step(Event::Restored { process, version: STAMP.version });
+    first.passes(long);
+    assert_eq!(first.report, None);
+    first.other_says(&NodeWord { restored: true, ..initialized });
+    let report = first.report.unwrap();
+    assert!(report.complete && report.times.initialized.is_some() && report.times.restored.is_some(), "{report:?}");
+}
+
+#[test]
+fn that_all_are_out_of_mpi_init_is_a_sign() {
+    let (mut first, chosen) = First::released();
+    let process = first.own();
+    let nearly = Micros(Policy::default().report_patience.0 * 9 / 10);
+    first.step(Event::Initialized(process));
+    first.passes(nearly);
+    let initialized = NodeWord { initialized: true, ..chosen };
+    first.other_says(&initialized);
+    first.passes(nearly);
+    assert_eq!(first.report, None);
+    first.step(Event::Restored { process, version: STAMP.version });
+    first.other_says(&NodeWord { restored: true, ..initialized });
+    assert!(first.report.unwrap().complete);
+}
+
+#[test]
+fn it_does_not_wait_for_ever() {
+    let (mut first, chosen) = First::released();
+    first.step(Event::Initialized(first.own()));
+    first.passes(Policy::default().init_patience);
+    assert!(!first.report.take().unwrap().complete, "nothing is heard of the others");
+    let (mut first, _) = First::released();
+    first.step(Event::Started(first.own()));
+    first.passes(Policy::default().report_patience);
+    assert!(!first.report.take().unwrap().complete, "nothing is heard of its own");
+    let (mut first, _) = First::released();
+    first.step(Event::Initialized(first.own()));
+    first.other_says(&NodeWord { initialized: true, ..chosen });
+    first.passes(Policy::default().report_patience);
+    assert!(!first.report.unwrap().complete, "its own rank does not ask for its state");
+}
