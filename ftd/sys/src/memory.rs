@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn nobody_makes_a_program_of_it_nor_seals_what_others_write() {
         use std::os::fd::AsRawFd;
-        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::fs::{FileExt, PermissionsExt};
         // Kernels before 6.3 make files that can be executed, as the machines of others do.
         let knows = memfd_create("t", MemfdFlags::NOEXEC_SEAL).is_ok();
         for fd in [create_memfd("t", 4096).unwrap(), create_sparse_sealed_memfd("t", 4096).unwrap()] {
@@ -332,7 +332,7 @@ mod tests {
             let mode = || std::fs::metadata(&path).unwrap().permissions().mode();
             assert_eq!(mode() & 0o111 == 0, knows, "{:o}", mode());
             assert_eq!(std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).is_err(), knows);
-            std::fs::write(&path, "#!/bin/true\n").unwrap();
+            std::fs::File::from(fd.try_clone().unwrap()).write_all_at(b"#!/bin/true\n", 0).unwrap();
             let run = std::process::Command::new(&path).status();
             assert_eq!(run.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied), knows);
         }
