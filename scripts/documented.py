@@ -74,6 +74,7 @@ NUMBERS = [
     (GUIDE, "lost one within #, or, before the first epoch, within #", [f"{POLICY} slot_timeout", f"{POLICY} start_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{POLICY} stop_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{CLI}/launcher.rs UNKILLABLE"]),
+    (GUIDE, "`show` names those that do not answer within # (`silent`)", [f"{AGENT}/elsewhere.rs PATIENCE"]),
     (GUIDE, "`ft-pmix` not within #;", [f"{AGENT}/pmix.rs PATIENCE"]),
     (GUIDE, "not verified** within # after a failure", [f"{POLICY} inventory_timeout"]),
     (GUIDE, "dies six times within # and", [f"{CLI}/deaths.rs WITHIN"]),

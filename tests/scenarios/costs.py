@@ -7,7 +7,10 @@ import time
 from harness.job import check
 from harness.registry import scenario
 
+from .copies import kept, wait_kept
+from .hosts import ONE_CARD, Nodes
 from .output import printed, until
+from .processes import eventually
 
 
 @scenario("what-it-cost", each=[{"how": how} for how in ("version", "beginning", "nothing")])
@@ -44,6 +47,36 @@ def what_it_cost(context, how):
     summary = re.findall(r"^ftd: summary   (.*)$", job.err, re.M)
     check(len(summary) == 2 and re.fullmatch(r"1 failure was survived; lost: [\d.]+ s of computing and [\d.]+ s of recovering", summary[0]), job.err)
     check(summary[1].startswith("no checkpoint of the API" if how == "beginning" else "9 checkpoints of 3 ranks, "), job.err)
+
+
+@scenario("what-it-cost-over-nodes", cluster=True, timeout=90)
+def over_nodes(context):
+    """Over nodes the block says the same of a rank that has died on another node than the one that speaks, with its number there; the summary
+    comes once, and of checkpoints from each node."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 2) as nodes:
+        program = nodes.cluster.program(mpi, "lines.c")
+        job = context.ftrun(mpi, 4, program, "12", "4", "p", options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.step:3", *kept(8)],
+                            env={**ONE_CARD, "LINES_AT": "10"})
+        job.on = nodes.nodes[1]
+        victim = job.at_gate("app.step", 3)
+        steps = lambda rank: re.findall(rf"^rank {rank} step (\d+)$", job.output.text, re.M)
+        eventually(lambda: all("10" in steps(rank) for rank in range(4)), "step 10 of all ranks", 30)
+        number = re.search(r"^NSpid:.*\t(\d+)$", open(f"/proc/{victim}/status").read(), re.M)[1]
+        wait_kept(job)
+        time.sleep(1.5)
+        job.kill(victim)
+        job.expect(0)
+        block = job.err[job.err.index("ftd: recovery") :]
+        check(re.search(rf"^ftd:   when      [\d-]+ [\d:]+, on node0; process {number} on node node1 was rank 3$", block, re.M), f"{number}: {block}")
+        lost = re.search(r"^ftd:   lost      ([\d.]+) s of computing, since version 8 was complete", block, re.M)
+        check(lost and float(lost[1]) >= 1.0, block)
+        check("count     failure 1 of this job; 1 in a row" in block, block)
+        summary = re.findall(r"^ftd: summary   (.*)$", job.err, re.M)
+        words = ["1 failure was survived; lost: ", "node0: 6 checkpoints of 2 ranks, ", "node1: 6 checkpoints of 2 ranks, "]
+        check(len(summary) == 3 and all(any(line.startswith(word) for line in summary) for word in words), f"{summary}")
+        for node in nodes.nodes:
+            nodes.empty(node)
 
 
 @scenario("unprotected", each=[{"how": how} for how in ("nothing", "file", "none")])

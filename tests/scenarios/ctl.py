@@ -1,31 +1,44 @@
 """`ftctl`: a running job, seen and touched by its user."""
 
 import json
+import os
+import pwd
+import re
+import signal
 import subprocess
+import time
 
 import jsonschema
 
 from harness import proc
+from harness.cluster import Cluster
 from harness.job import check
 from harness.registry import scenario
 
+from .binding import numbers
+from .hosts import ONE_CARD, Nodes
 from .processes import eventually
 
 
 class Ctl:
-    """It, as the user of a scenario's jobs, or as others."""
+    """It, as the user of a scenario's jobs, or as others; `on`: on this node."""
 
-    def __init__(self, context):
-        self.context = context
+    def __init__(self, context, on=None, user=None):
+        self.context, self.on, self.user = context, on, user
         self.schema = json.loads((context.prefix / "share/doc/ftd/ftctl.schema.json").read_text())
         jsonschema.Draft202012Validator.check_schema(self.schema)
 
     def run(self, *words, status=0):
         """What it prints."""
         argv = [self.context.prefix / "bin" / "ftctl", *map(str, words)]
-        run = subprocess.run(argv, capture_output=True, text=True, env=self.context.env(None, {}), timeout=30)
-        check(run.returncode == status, f"ftctl {words}: {run.returncode}: {run.stdout}{run.stderr}")
-        return run.stdout if status == 0 else run.stderr
+        env = self.context.env(None, {})
+        if self.on is None:
+            run = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=30)
+            got, out, err = run.returncode, run.stdout, run.stderr
+        else:
+            got, out, err = self.on.run(*argv, user=self.user, env=env)
+        check(got == status, f"ftctl {words}: {got}: {out}{err}")
+        return out if status == 0 else err
 
     def valid(self, line):
         """An object that it has written."""
@@ -35,10 +48,6 @@ class Ctl:
 
     def json(self, *words):
         return self.valid(self.run("--json", *words))
-
-    def of(self, job, *words, what="show"):
-        """What it tells of a job."""
-        return self.json(what, *words)
 
 
 def heat(context, *more, **options):
@@ -59,20 +68,31 @@ def show(context):
     ctl = Ctl(context)
     check(ctl.json("jobs") == {"jobs": []} and ctl.run("jobs") == "no jobs of this user run here\n", "a job before there is one")
     check("no job of this user runs here" in ctl.run("show", status=1), "show without a job")
-    job = heat(context)
+    # To processors that are not all that there are, nor all the agent's.
+    job = heat(context, options=["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "core:overload-allowed"])
     complete(ctl)
     shown = ctl.json("show")
+    check(shown["ftrun_pid"] == job.pid, f"{shown} is not the process that was started, {job.pid}")
     check((shown["ranks"], shown["mode"], shown["epoch"], shown["failures"], shown["failures_left"]) == (3, "reinit", 1, 0, 5), f"{shown}")
     ranks = {proc.environ(pid)["FT_RANK"]: pid for pid in proc.descendants(job.pid) if proc.name(pid).startswith("heat2d")}
     check({str(rank["rank"]): rank["pid"] for rank in shown["rank"]} == ranks, f"{shown['rank']} is not {ranks}")
     for rank in shown["rank"]:
         status = open(f"/proc/{rank['pid']}/status").read()
         check(f"Cpus_allowed_list:\t{rank['allowed_processors']}\n" in status, f"{rank}")
+        check(rank["processor"] in numbers(rank["allowed_processors"]), f"{rank}")
         cost = rank["checkpoints"]
         check(cost["number"] > 0 and cost["bytes"] > cost["number"] * 1000 and cost["memory_bytes"] > 0, f"{rank}")
         check(cost["in_call_us"] >= cost["last_copy_us"] and cost["newest"] >= shown["complete"]["version"], f"{rank}")
     later = complete(ctl, shown["complete"]["version"] + 5)
     check(later["complete"]["age_ms"] < later["running_ms"], f"{later}")
+    # No newer one comes while a rank stands still, and this one becomes older.
+    os.kill(shown["rank"][1]["pid"], signal.SIGSTOP)
+    still = lambda: (one := ctl.json("show")["complete"]) and one["version"] == (time.sleep(0.3) or ctl.json("show")["complete"]["version"]) and one
+    before, begun = eventually(still, "no newer version", 20), time.monotonic()
+    time.sleep(1)
+    after, passed = ctl.json("show")["complete"], (time.monotonic() - begun) * 1000
+    check(before["version"] == after["version"] and 1000 <= after["age_ms"] - before["age_ms"] <= passed + 1000, f"{before}, {after}")
+    os.kill(shown["rank"][1]["pid"], signal.SIGCONT)
     table = ctl.run("show", str(shown["ftrun_pid"]))
     check(all(str(rank["pid"]) in table for rank in shown["rank"]) and "more in a row end the job" in table, table)
     check(shown["job"] in ctl.run("jobs"), "the table of jobs")
@@ -129,3 +149,81 @@ def ftrun_inject(context):
     check(job.err.count("as --ft-inject has asked") == 2 and job.err.count("ftd: recovery") in (1, 2), job.err)
     check("rank 1 on node 0 was killed by SIGKILL" in job.err and "rank 2 on node 0 was killed by SIGKILL" in job.err, job.err)
     context.assert_clean()
+
+
+@scenario("ctl-other-user", cluster=True)
+def other_user(context):
+    """Another user sees no job, and touches none by its name, its ftrun's number or its socket; root sees it."""
+    with Cluster(context, 1) as cluster:
+        node, owner, other = cluster.nodes[0], cluster.user, pwd.getpwnam("nobody")
+        job = context.ftrun(None, 1, "sleep", "600", on=node)
+        own = Ctl(context, node, owner)
+        (shown,) = eventually(lambda: own.json("jobs")["jobs"], "the job", 20)
+        name, pid = shown["job"], eventually(lambda: own.json("show")["rank"][0]["pid"], "the rank", 20)
+        others = Ctl(context, node, other)
+        check(others.json("jobs") == {"jobs": []} and others.run("jobs") == "no jobs of this user run here\n", "another user sees jobs")
+        for words in (["show"], ["show", name], ["events", name, "--follow"], ["checkpoint-cost", shown["ftrun_pid"]], ["inject", name, "rank=0"]):
+            said = others.run(*words, status=1)
+            check(re.fullmatch(r"ftctl: no job (\S+ )?of this user runs here .*\n", said), f"{words}: {said}")
+        # Whoever knows the name may not dial, either; nor does he make root believe that a job is the other one's.
+        shm = node.run("/bin/ls", "/dev/shm")[1].split()
+        (place,) = [word for word in shm if word.startswith("ftd-") and not word.endswith(".lock")]
+        dial = f"import socket; socket.socket(socket.AF_UNIX).connect('/dev/shm/{place}/agent.sock')"
+        status, _, err = node.run("/usr/bin/python3", "-c", dial, user=owner)
+        check(status == 0, err)
+        status, _, err = node.run("/usr/bin/python3", "-c", dial, user=other)
+        check(status == 1 and "PermissionError" in err, err)
+        status, _, err = node.run("/bin/mkdir", f"/dev/shm/ftd-{owner.pw_uid}-1-false", user=other)
+        check(status == 0, err)
+        for one in (Ctl(context, node), own):
+            (seen,) = one.json("jobs")["jobs"]
+            check((seen["job"], seen["user"]) == (name, owner.pw_uid), f"{seen}")
+        node.run("/bin/rmdir", f"/dev/shm/ftd-{owner.pw_uid}-1-false")
+        check(own.json("show")["rank"][0]["pid"] == pid, "the rank has died")
+        job.interrupt()
+        job.wait()
+
+
+@scenario("ctl-over-nodes", cluster=True, timeout=120)
+def over_nodes(context):
+    """Any node of a job over several shows all of it, a spare one as well: the pids that its ranks have on their nodes, with their processors,
+    and their checkpoints; has a rank of another one die; and tells what was said there. At the end each node says what it cost."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "heat2d.c")
+        job = context.ftrun(mpi, 4, program, "-s", "100000", "-p", "20", "-c", "5", on=nodes.nodes[0], env=ONE_CARD,
+                            options=["--hosts", "node0:2,node1:2,node2:2", "--ft-spares", "1"])
+        each = [Ctl(context, node, nodes.cluster.user) for node in nodes.nodes]
+        complete(each[0])
+        follower = nodes.nodes[0].start(context.prefix / "bin" / "ftctl", "--json", "events", "--follow", user=nodes.cluster.user,
+                                        env=context.env(None, {}), stdout=subprocess.PIPE, text=True)
+        shown = [ctl.json("show") for ctl in each]
+        check([one["node"] for one in shown] == ["node0", "node1", "node2"], f"{shown}")
+        for one in shown:
+            places = [(rank["rank"], rank["node"]) for rank in one["rank"]]
+            check(places == [(0, "node0"), (1, "node0"), (2, "node1"), (3, "node1")] and one["silent_nodes"] == [], f"{one}")
+            for rank, first in zip(one["rank"], shown[0]["rank"]):
+                check(rank["pid"] and (rank["pid"], rank["allowed_processors"]) == (first["pid"], first["allowed_processors"]), f"{one}")
+                check(rank["processor"] is not None and rank["checkpoints"]["number"] > 0, f"{one}")
+            check(one["complete"] and one["copies_bytes"] > 0, f"{one}")
+        for rank in shown[2]["rank"]:
+            node = nodes.nodes[int(rank["node"][4:])]
+            environ = node.run("/bin/cat", f"/proc/{rank['pid']}/environ", user=nodes.cluster.user)[1].split("\0")
+            check(f"FT_RANK={rank['rank']}" in environ, f"process {rank['pid']} of {node.name} is not rank {rank['rank']}")
+        check(all(len(ctl.json("checkpoint-cost")["cost"]) == 4 and "silent" not in ctl.run("show") for ctl in each), "what it costs")
+        for turn, (ctl, rank, node) in enumerate([(each[0], 3, "node1"), (each[2], 1, "node0")], 1):
+            check(ctl.json("inject", shown[0]["job"], f"rank={rank}")["noted"] == f"rank {rank} dies now", f"rank {rank}")
+            eventually(lambda: all(now["failures"] == turn and now["state"] == "computing" for now in (c.json("show") for c in each)),
+                       f"recovery {turn}", 40)
+            complete(each[0], (each[0].json("show")["complete"] or {"version": 0})["version"] + 5)
+        check("no rank 4" in each[2].run("inject", shown[0]["job"], "rank=4", status=1), "a rank that there is not")
+        for ctl in each:
+            said = [event["text"] for event in map(ctl.valid, ctl.run("--json", "events").splitlines()) if event["event"] == "injected"]
+            check(len(said) == 2 and said[0].startswith("rank 3 (process") and said[1].startswith("rank 1 (process"), f"{said}")
+        job.interrupt()
+        job.wait(40)
+        followed = [each[0].valid(line) for line in follower.process.communicate(timeout=20)[0].splitlines()]
+        said = [event["text"][:6] for event in followed if event["event"] == "injected"]
+        check(said == ["rank 3", "rank 1"] and followed[-1]["event"] == "ended", f"{followed}")
+        for node in nodes.nodes:
+            nodes.empty(node)

@@ -22,8 +22,10 @@ use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
 use ftd_core::ranks::RankSet;
 use ftd_core::{
-    Agent, EpochId, EpochRecord, Event, Exit, FailureSet, Process, Recovery, Report, SlotId, Subject, Suspect, WorldId,
+    Agent, EpochId, EpochRecord, Event, Exit, FailureSet, NodeId, Process, Recovery, Report, SlotId, Subject, Suspect,
+    WorldId,
 };
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -77,8 +79,11 @@ pub fn launch(
 }
 
 /// The world is the job's from now on: those that have waited for that are started.
-pub fn release(rooms: &mut Rooms, number: WorldNumber) {
+pub fn release(rooms: &mut Rooms, number: WorldNumber, speaks: bool) {
     rooms.job.events.happened(Kind::Released, "");
+    if !speaks {
+        rooms.costs.told_elsewhere(job_time::now());
+    }
     rooms.costs.released(job_time::now());
     if number == 1 {
         injections::begin(rooms);
@@ -281,6 +286,13 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, report: &Report) {
         }
         Report::RecoveryAgreed { failures, .. } => {
             rooms.job.events.happened(Kind::Agreed, &rooms.job.said(&failures.to_string()));
+            // Who was on another node, and has failed there.
+            if !rooms.costs.is_failing() && failures.failures().iter().next().is_some() {
+                failing(rooms, failures);
+            }
+            if speaks(rooms, core) {
+                ask_for_dead(rooms, failures);
+            }
         }
         Report::RecoveryDone(recovery) => words = cost(rooms, core, recovery),
         Report::Notice(_) => {}
@@ -290,6 +302,26 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, report: &Report) {
         report::Text::Notice(notice) => rooms.job.notice(notice),
         report::Text::Silent => {}
     }
+}
+
+/// Whether this node tells people of recoveries, for all of them.
+pub fn speaks(rooms: &Rooms, core: &Agent) -> bool {
+    core.record().is_none_or(|record| record.members().next() == Some(NodeId(me(rooms))))
+}
+
+/// The number of this node.
+fn me(rooms: &Rooms) -> u32 {
+    rooms.job.spec.cluster.as_ref().map_or(0, |cluster| cluster.me)
+}
+
+/// The block names the processes that have died, wherever that was.
+fn ask_for_dead(rooms: &Rooms, failures: &FailureSet) {
+    let here = me(rooms);
+    let others = failures.failures().iter().filter_map(|failure| match failure.subject {
+        Subject::Process(_) if failure.node.0 != here => Some(failure.node),
+        _ => None,
+    });
+    others.collect::<BTreeSet<_>>().into_iter().for_each(|node| rooms.elsewhere.ask_for_dead(node));
 }
 
 /// What is known when a failure is noticed, for what it costs.
@@ -359,25 +391,32 @@ pub fn look_for_protection(rooms: &mut Rooms) {
 }
 
 /// What the job's failures and checkpoints cost, at its end, when there were failures or it is wanted.
-pub fn summarize(rooms: &Rooms) {
+pub fn summarize(rooms: &Rooms, core: &Agent) {
     let failures = rooms.costs.summary();
     if failures.is_none() && !rooms.job.spec.summary {
         return;
     }
+    let speaks = speaks(rooms, core);
+    if speaks {
+        rooms.job.notice(format!("summary   {}", failures.unwrap_or_else(|| "no failure".into())));
+    }
     let node = rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1).and_then(|c| c.own());
     let node = node.map(|node| format!("{}: ", node.name)).unwrap_or_default();
-    let failures = failures.unwrap_or_else(|| "no failure".into());
-    rooms.job.notice(format!("summary   {node}{failures}"));
     let all: Vec<_> = (0..rooms.job.spec.world_size).filter_map(|rank| rooms.checkpoints.of_rank(rank, 0)).collect();
+    // There are arenas of other nodes' ranks, too.
+    let ranks = all.iter().filter(|of_rank| of_rank.number > 0).count();
     let number: u64 = all.iter().map(|of_rank| u64::from(of_rank.number)).sum();
     let megabytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let (bytes, memory) = (all.iter().map(|r| r.bytes).sum(), all.iter().map(|r| r.memory).sum());
     let spent = all.iter().map(|of_rank| of_rank.spent_us).max().unwrap_or(0) as f64 / 1e6;
+    // The others say so only where there is something to say.
+    if number == 0 && !speaks {
+        return;
+    }
     rooms.job.notice(match number {
         0 => format!("summary   {node}no checkpoint of the API"),
         _ => format!(
-            "summary   {node}{number} checkpoints of {} ranks, {:.1} MiB: {spent:.1} s in ft_checkpoint at most; {:.1} MiB of memory",
-            all.len(),
+            "summary   {node}{number} checkpoints of {ranks} ranks, {:.1} MiB: {spent:.1} s in ft_checkpoint at most; {:.1} MiB of memory",
             megabytes(bytes),
             megabytes(memory)
         ),

@@ -9,7 +9,9 @@ use crate::wish::Wish;
 use ft_peer::beats::Identity;
 use ft_peer::post::{Post, Sendings};
 use ft_peer::{Peers, Secret};
-use ft_wire::between::{Asker, Fence, Leaver, NameAnswer, NameRequest, Protocol, StoreWord, Word, puts_from_bytes};
+use ft_wire::between::{
+    Asker, Fence, Leaver, NameAnswer, NameRequest, Protocol, StoreWord, UserWord, Word, puts_from_bytes,
+};
 use ft_wire::cluster::Cluster;
 use ft_wire::copies::CopyWord;
 use ft_wire::pmix::{Proc, Raised};
@@ -27,10 +29,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const MOST_WAITING: usize = 8192;
 /// News of the network that may wait for the driver.
 const NEWS: usize = 64;
-/// What is about the store is about no world, and no world's end is its.
+/// What is about the store, or what the user asks, is about no world, and no world's end is its.
 const NO_WORLD: WorldNumber = WorldNumber::MAX;
 /// So much of that may be on its way to a node; who hears so little is not asked more.
 const OF_STORE: usize = 8;
+/// The user's questions leave room for those.
+const OF_USER: usize = 4;
 
 /// What is heard from behind.
 #[derive(Debug)]
@@ -124,6 +128,8 @@ pub enum Arrived {
     Copy(NodeId, CopyWord),
     /// A node wants something to be asked of the store, or answers.
     Store(NodeId, StoreWord),
+    /// A node wants something for the job's user, or answers.
+    User(NodeId, UserWord),
     /// A world cannot go on.
     Stuck {
         /// Which.
@@ -196,7 +202,7 @@ pub struct Written {
 impl Written {
     fn word(world: WorldNumber, to: NodeId, word: &Word) -> Written {
         // Who waits for a copy has a patience of its own.
-        let awaited = !matches!(word, Word::Left { .. } | Word::Copy(_) | Word::Store(_));
+        let awaited = !matches!(word, Word::Left { .. } | Word::Copy(_) | Word::Store(_) | Word::User(_));
         Written { world, to: vec![to], body: word.to_bytes(), awaited, fenced: None }
     }
 
@@ -483,6 +489,7 @@ impl Between {
             // Nodes that have no rank of the world say and hear it as well.
             Ok(Word::Copy(word)) => return vec![Arrived::Copy(from, word)],
             Ok(Word::Store(word)) => return vec![Arrived::Store(from, word)],
+            Ok(Word::User(word)) => return vec![Arrived::User(from, word)],
             // Who asked it asks somebody else.
             _ if world == NO_WORLD => return Vec::new(),
             said => said,
@@ -522,7 +529,7 @@ impl Between {
                 arrived.extend(self.tell_of_leavers());
                 arrived
             }
-            Word::Copy(_) | Word::Store(_) => Vec::new(),
+            Word::Copy(_) | Word::Store(_) | Word::User(_) => Vec::new(),
         }
     }
 
@@ -571,7 +578,7 @@ impl Between {
                 bytes.len()
             }
             Word::Event(event) => event.infos.iter().map(|(_, value)| value.len()).sum(),
-            Word::Modex { .. } | Word::Name { .. } | Word::Left { .. } | Word::Copy(_) => 0,
+            Word::Modex { .. } | Word::Name { .. } | Word::Left { .. } | Word::Copy(_) | Word::User(_) => 0,
         };
         self.write(bytes, move || Written::word(world, to, &word))
     }
@@ -585,6 +592,17 @@ impl Between {
             return Err(word);
         }
         Ok(self.tell(NO_WORLD, to, Word::Store(word)))
+    }
+
+    /// Says something that is about what the job's user has asked. Gives it back when it is certainly not said.
+    ///
+    /// # Errors
+    /// The word.
+    pub fn say_of_user(&mut self, to: NodeId, word: UserWord) -> Result<Vec<Arrived>, UserWord> {
+        if self.nodes.has_left(to) || self.post.waiting(to, NO_WORLD) >= OF_USER {
+            return Err(word);
+        }
+        Ok(self.tell(NO_WORLD, to, Word::User(word)))
     }
 
     /// What is long is written elsewhere.

@@ -49,6 +49,10 @@ pub struct Costs {
     /// Since when the ranks of the newest world run.
     released: Option<Instant>,
     failing: Option<Failing>,
+    /// Who died of this node in the failure before.
+    dead: Vec<(Rank, i32)>,
+    /// Who has died on other nodes, by their names.
+    elsewhere: Vec<(String, Rank, i32)>,
     /// It was looked whether anything protects the job.
     looked: bool,
     survived: u32,
@@ -83,19 +87,53 @@ impl Costs {
         }
     }
 
+    /// Whether a failure is known that is not over.
+    pub fn is_failing(&self) -> bool {
+        self.failing.is_some()
+    }
+
+    /// These have died on another node.
+    pub fn died_elsewhere(&mut self, node: &str, dead: Vec<(Rank, i32)>) {
+        if self.failing.is_some() {
+            self.elsewhere.extend(dead.into_iter().map(|(rank, pid)| (node.to_string(), rank, pid)));
+        }
+    }
+
+    /// Who has died of this node in the failure that was noticed last.
+    pub fn dead(&self) -> &[(Rank, i32)] {
+        self.failing.as_ref().map_or(&self.dead, |failing| &failing.dead)
+    }
+
     /// The recovery is over; what is to be said of it, on this host.
     pub fn recovered(&mut self, host: &str, from: From, now: Instant) -> Words {
+        let elsewhere = std::mem::take(&mut self.elsewhere);
         let Some(failing) = self.failing.take() else { return Words::default() };
         let mut when = format!("{}, on {host}", ft_sys::day::local(failing.day));
-        for (at, (rank, pid)) in failing.dead.iter().enumerate() {
-            let _ = write!(when, "{}process {pid} was rank {rank}", if at == 0 { "; " } else { ", " });
+        let own = failing.dead.iter().map(|(rank, pid)| (String::new(), rank, pid));
+        let others = elsewhere.iter().map(|(node, rank, pid)| (format!(" on {node}"), rank, pid));
+        for (at, (node, rank, pid)) in own.chain(others).enumerate() {
+            let _ = write!(when, "{}process {pid}{node} was rank {rank}", if at == 0 { "; " } else { ", " });
         }
         let (time, lost) = self.lost(&failing, from);
+        self.count(failing, time, now);
+        Words { when, lost, count: String::new() }
+    }
+
+    /// A recovery of which another node tells: its world runs.
+    pub fn told_elsewhere(&mut self, now: Instant) {
+        self.elsewhere.clear();
+        let Some(failing) = self.failing.take() else { return };
+        let from = failing.complete.map_or(From::Beginning, |(version, _)| From::Version(version));
+        let (time, _) = self.lost(&failing, from);
+        self.count(failing, time, now);
+    }
+
+    fn count(&mut self, failing: Failing, computed: Option<Duration>, now: Instant) {
         self.survived += 1;
-        self.computing += time.unwrap_or_default();
+        self.computing += computed.unwrap_or_default();
         self.recovering += now.saturating_duration_since(failing.since);
         self.released = Some(now);
-        Words { when, lost, count: String::new() }
+        self.dead = failing.dead;
     }
 
     /// What has to be computed again: how long it took, where that is known, and words.
@@ -183,5 +221,30 @@ mod tests {
         let summary = costs.summary().unwrap();
         assert_eq!(summary, "6 failures were survived; lost: 5.0 s of computing and 6.0 s of recovering");
         assert_eq!(costs.recovered("there", From::Beginning, at(30)), Words::default());
+    }
+
+    #[test]
+    fn of_several_nodes_one_tells_and_all_count() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let failing = |dead: Vec<(Rank, i32)>| Failing {
+            day: SystemTime::UNIX_EPOCH,
+            since: at(11),
+            dead,
+            complete: Some((20, Some(at(8)))),
+            taken: None,
+        };
+        let (mut told, mut counted) = (Costs::default(), Costs::default());
+        told.died_elsewhere("b", vec![(1, 1)]);
+        told.failed(failing(vec![]));
+        counted.failed(failing(vec![(3, 77)]));
+        assert_eq!(counted.dead(), [(3, 77)]);
+        counted.told_elsewhere(at(12));
+        assert_eq!((counted.dead(), counted.is_failing()), (&[(3, 77)][..], false), "it may be asked a moment later");
+        told.died_elsewhere("b", vec![(3, 77)]);
+        let words = told.recovered("a", From::Version(20), at(12));
+        assert!(words.when.ends_with(", on a; process 77 on b was rank 3"), "{}", words.when);
+        let all = Some("1 failure was survived; lost: 3.0 s of computing and 1.0 s of recovering".to_string());
+        assert_eq!((told.summary(), counted.summary()), (all.clone(), all));
     }
 }

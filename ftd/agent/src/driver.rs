@@ -157,7 +157,7 @@ impl Driver {
                 Some(world) => End::Own(world),
                 None => End::Killed,
             };
-            act::summarize(&self.rooms);
+            act::summarize(&self.rooms, &self.core);
             act::clean_up(&mut self.rooms, end).await;
             self.rooms.between.iter().for_each(Between::log);
             self.rooms.job.ended(status, reason, left_out);
@@ -209,6 +209,7 @@ impl Driver {
         self.filtered.adopted(Instant::now());
         self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
         self.rooms.ways.iter().for_each(|ways| ways.adopt(&record.nodes));
+        self.rooms.elsewhere.adopt(&record.nodes, self.me);
     }
 
     /// Before the first world is released: whether a packet filter keeps heartbeats back. Then the job does not begin.
@@ -251,9 +252,7 @@ impl Driver {
             Input::Shepherd(connection, message, fds) => hear::shepherds::take(rooms, connection, message, fds),
             Input::Rank(connection, message) => hear::ranks::take(rooms, connection, message),
             Input::Client(connection, message) => hear::clients::take(rooms, connection, message),
-            Input::Asked(asker, message) => {
-                hear::askers::take(rooms, &self.core, self.time.now(), &asker, message);
-            }
+            Input::Asked(asker, said) => hear::askers::take(rooms, &self.core, self.time.now(), &asker, said),
             Input::Injections(news) => hear::injections::take(rooms, news),
             Input::Closed(connection) => hear::diallers::left(rooms, connection),
             Input::Pmix(pmix_host::News::Said { host, message }) => {
@@ -287,6 +286,7 @@ impl Driver {
             Input::Store(news) => self.epochs.take(job, news),
             Input::Between(news) => hear::nodes::take(rooms, news),
             Input::Ways(news) => hear::nodes::say_of_store(rooms, news),
+            Input::Elsewhere(news) => hear::nodes::of_user(rooms, news),
             Input::Timer => {
                 lone.beat();
                 job.report(Event::Timer);
@@ -334,7 +334,8 @@ impl Driver {
             Effect::Release(world) => {
                 tracing::info!(node = self.me.0, world = world.0, "a world is released");
                 self.filtered.over();
-                act::release(rooms, world.0);
+                let speaks = act::speaks(rooms, &self.core);
+                act::release(rooms, world.0, speaks);
             }
             Effect::StopWorld(world) => act::stop_world(rooms, world.0),
             Effect::Pause => rooms.lease.stop(&rooms.shepherds),

@@ -6,6 +6,7 @@ use ft_wire::{Epoch, Version, World};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::task::AbortHandle;
 
 /// So many are remembered.
 const MOST: usize = 256;
@@ -19,7 +20,11 @@ struct Known {
     epoch: Epoch,
     world: World,
     past: VecDeque<Event>,
+    /// So many there were before those.
+    forgotten: u64,
     followers: BTreeMap<ConnectionId, Link>,
+    /// Who asks other nodes for them.
+    asking: BTreeMap<ConnectionId, AbortHandle>,
 }
 
 impl Events {
@@ -58,24 +63,42 @@ impl Events {
         if remembered {
             if known.past.len() == MOST {
                 known.past.pop_front();
+                known.forgotten += 1;
             }
             known.past.push_back(event);
         }
     }
 
-    /// Tells somebody what is remembered; what comes then as well, who wants to `follow`.
+    /// Tells somebody what is remembered; what comes then as well, who wants to `follow`. That this is all others say.
     pub fn tell(&self, connection: ConnectionId, link: &Link, follow: bool) {
         let mut known = self.0.borrow_mut();
         known.past.iter().for_each(|event| link.send(&FromAgent::Event(event.clone())));
-        link.send(&FromAgent::Told);
         if follow {
             known.followers.insert(connection, link.clone());
         }
     }
 
+    /// For somebody this asks other nodes, as long as he is there.
+    pub fn asks(&self, connection: ConnectionId, asking: AbortHandle) {
+        self.0.borrow_mut().asking.insert(connection, asking);
+    }
+
+    /// What is remembered and not seen by other nodes, from that number on, and the next number.
+    pub fn own(&self, from: u64) -> (Vec<Event>, u64) {
+        let known = self.0.borrow();
+        let next = known.forgotten + known.past.len() as u64;
+        // Whoever was told more by another agent of this node begins again.
+        let from = if from > next { 0 } else { from };
+        let old = usize::try_from(from.saturating_sub(known.forgotten)).unwrap_or(usize::MAX);
+        let own = |event: &&Event| matches!(event.kind, Kind::Notice | Kind::Injected);
+        (known.past.iter().skip(old).filter(own).cloned().collect(), next)
+    }
+
     /// A connection has ended.
     pub fn forget(&self, connection: ConnectionId) {
-        self.0.borrow_mut().followers.remove(&connection);
+        let mut known = self.0.borrow_mut();
+        known.followers.remove(&connection);
+        known.asking.remove(&connection).into_iter().for_each(|asking| asking.abort());
     }
 }
 
@@ -113,10 +136,24 @@ mod tests {
         link.written().await;
         drop((link, events));
         let told = tokio::task::spawn_blocking(|| told(theirs)).await.unwrap();
-        assert_eq!(told.len(), MOST + 2);
+        assert_eq!(told.len(), MOST + 1);
         let FromAgent::Event(first) = &told[0] else { panic!("{told:?}") };
         assert_eq!((first.text.as_str(), first.epoch, first.world), ("1", 3, 2));
-        assert_eq!(told[MOST], FromAgent::Told);
-        assert!(matches!(&told[MOST + 1], FromAgent::Event(event) if event.version == Some(7)), "{told:?}");
+        assert!(matches!(&told[MOST], FromAgent::Event(event) if event.version == Some(7)), "{told:?}");
+    }
+
+    #[test]
+    fn other_nodes_are_told_what_they_do_not_see_from_a_number_on() {
+        let events = Events::default();
+        events.happened(Kind::Released, "");
+        (0..MOST).for_each(|n| events.happened(Kind::Notice, &format!("{n}")));
+        let (own, next) = events.own(0);
+        assert_eq!((own.len(), own[0].text.as_str(), next), (MOST, "0", MOST as u64 + 1));
+        events.happened(Kind::Failed, "seen by all");
+        events.happened(Kind::Injected, "here");
+        let (own, next) = events.own(next);
+        assert_eq!((own.len(), own[0].text.as_str(), next), (1, "here", MOST as u64 + 3));
+        assert_eq!(events.own(next).0, []);
+        assert_eq!(events.own(next + 1).0.len(), MOST - 1, "another agent had told more");
     }
 }

@@ -3,6 +3,7 @@
 use crate::asker::Asker;
 use crate::between;
 use crate::checkpoints;
+use crate::elsewhere;
 use crate::epochs;
 use crate::injections;
 use crate::link::{ConnectionId, Link};
@@ -61,6 +62,8 @@ pub enum Input {
     Store(epochs::News),
     /// Of other nodes.
     Between(between::News),
+    /// For the job's user, of other nodes.
+    Elsewhere(elsewhere::News),
     /// Of the ways to the store.
     Ways(ways::News),
     /// A timer that ftd-core asked for.

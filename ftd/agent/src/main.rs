@@ -22,6 +22,7 @@ mod config;
 mod costs;
 mod door;
 mod driver;
+mod elsewhere;
 mod environment;
 mod epochs;
 mod error;

@@ -5,6 +5,7 @@ use crate::checkpoints::Checkpoints;
 use crate::clients::Clients;
 use crate::costs::Costs;
 use crate::door::Door;
+use crate::elsewhere::Elsewhere;
 use crate::error::AgentError;
 use crate::files;
 use crate::injections::Injections;
@@ -82,6 +83,8 @@ pub struct Rooms {
     pub checkpoints: Checkpoints,
     /// What of copies this node's `ftd` knows.
     pub told: Copied,
+    /// The agents of other nodes, for what the job's user asks.
+    pub elsewhere: Elsewhere,
     /// Failures that somebody has asked for.
     pub injections: Injections,
     /// What failures cost.
@@ -126,6 +129,7 @@ impl Rooms {
             clients: Clients::default(),
             checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
             told: Copied::default(),
+            elsewhere: Elsewhere::new(outlet(inputs, Input::Elsewhere)),
             injections: Injections::new(outlet(inputs, Input::Injections)),
             costs: Costs::default(),
             printed,

@@ -11,11 +11,7 @@ use ftd_core::{Agent, EpochRecord, Micros, NodeId, Suspect};
 pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
     let (spec, record) = (&rooms.job.spec, core.record());
     let here = spec.cluster.as_ref().map_or(0, |cluster| cluster.me);
-    let world = rooms.worlds.newest().and_then(|number| rooms.worlds.get(number));
-    let members =
-        world.into_iter().flat_map(|world| world.members.iter().map(move |(rank, member)| (world, *rank, member)));
-    let processes: Vec<Process> =
-        members.map(|(world, rank, member)| process(rooms, world.epoch, rank, member)).collect();
+    let (processes, copies) = processes(rooms);
     let complete = rooms.checkpoints.newest().map(|(version, since)| Complete {
         version,
         age_ms: since.map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)),
@@ -34,11 +30,38 @@ pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
         nodes: nodes(rooms, record),
         here,
         ranks: record.map(places).unwrap_or_default(),
-        copies: rooms.checkpoints.memory_of_others(&processes.iter().map(|process| process.rank).collect()),
+        copies,
         processes,
         complete,
         failures: failures(core, rooms),
     }
+}
+
+/// The processes of this node, but for what [`look`] finds, and bytes of memory that hold copies of other nodes' checkpoints.
+pub fn processes(rooms: &Rooms) -> (Vec<Process>, u64) {
+    let world = rooms.worlds.newest().and_then(|number| rooms.worlds.get(number));
+    let members =
+        world.into_iter().flat_map(|world| world.members.iter().map(move |(rank, member)| (world, *rank, member)));
+    let processes: Vec<Process> =
+        members.map(|(world, rank, member)| process(rooms, world.epoch, rank, member)).collect();
+    let copies = rooms.checkpoints.memory_of_others(&processes.iter().map(|process| process.rank).collect());
+    (processes, copies)
+}
+
+/// Adds what another node says of its ranks, and of copies that it holds.
+pub fn add(job: &mut Job, from: NodeId, processes: Vec<Process>, copies: u64) {
+    let there = |process: &Process| job.ranks.iter().any(|place| (place.rank, place.node) == (process.rank, from.0));
+    // It may have heard of less, or of more, than this node.
+    let processes: Vec<Process> = processes.into_iter().filter(there).collect();
+    job.processes.extend(processes);
+    job.processes.sort_by_key(|process| process.rank);
+    job.copies += copies;
+}
+
+/// The node of a rank, as the newest record has it.
+pub fn node_of(core: &Agent, rank: Rank) -> Option<NodeId> {
+    let place = places(core.record()?).into_iter().find(|place| place.rank == rank)?;
+    Some(NodeId(place.node))
 }
 
 fn state(core: &Agent) -> State {

@@ -216,6 +216,7 @@ pub enum Request {
                   ftrun -n 4 --ft=reinit --tag-output -x OMP_NUM_THREADS=2 python3 -m mpi4py app.py\n  \
                   ftrun -n 4 --ft=reinit lmp < in.file\n  \
                   ftrun --ft=reinit -n 1 ./server : -n 3 -x ROLE=client ./client\n\n\
+                  While a job runs, `ftctl` shows its ranks, its checkpoints and its failures, and has a rank fail, to see what comes of it.\n\n\
                   `man ftrun` has more, and the guide (share/doc/ftd/guide.md) says what happens at a failure.",
     max_term_width = 110,
     disable_help_subcommand = true

@@ -1,7 +1,9 @@
 //! Agent ⇄ agent of one job, about one world: what its MPI wants to know of the ranks on other nodes. The words travel as parcels of
 //! ft-peer, which know nothing of their content.
 
+use crate::ask::{Event, Process};
 use crate::copies::CopyWord;
+use crate::injection::Injection;
 use crate::pmix::{Proc, Raised};
 use crate::{FRAME_HEADER, FrameError, MESSAGES, Rank, Role, Version, decode, encode};
 use serde::{Deserialize, Serialize};
@@ -150,6 +152,71 @@ pub enum Word {
     Copy(CopyWord),
     /// About the store, and no world: nodes that reach it through their `ftd` ask it for others.
     Store(StoreWord),
+    /// About what the job's user has asked the sender, and no world.
+    User(UserWord),
+}
+
+/// What one agent asks another for the job's user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserWord {
+    /// Is asked.
+    Ask {
+        /// For the answer.
+        token: u64,
+        /// What.
+        question: UserQuestion,
+    },
+    /// Answer to [`Ask`](Self::Ask).
+    Answer {
+        /// As it was asked.
+        token: u64,
+        /// The answer.
+        answer: UserAnswer,
+    },
+}
+
+/// What the job's user wants of another node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserQuestion {
+    /// Its ranks' processes. Answered by [`UserAnswer::Processes`].
+    Processes,
+    /// What has happened there that other nodes do not see. Answered by [`UserAnswer::Events`].
+    Events {
+        /// From this one on, by the number that the last answer gave.
+        from: u64,
+    },
+    /// Which of its processes have died in the failure that it has noticed last. Answered by [`UserAnswer::Dead`].
+    Dead,
+    /// One of its ranks is to die. Answered by [`UserAnswer::Noted`].
+    Inject {
+        /// Which.
+        injection: Injection,
+        /// Which user has asked.
+        uid: u32,
+    },
+}
+
+/// Answer to a [`UserQuestion`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserAnswer {
+    /// All of them.
+    Processes {
+        /// Of the newest world there.
+        processes: Vec<Process>,
+        /// Bytes of memory there that hold copies of other nodes' checkpoints.
+        copies: u64,
+    },
+    /// Oldest first.
+    Events {
+        /// Those that are remembered.
+        events: Vec<Event>,
+        /// The number of the next one.
+        next: u64,
+    },
+    /// Ranks, and the numbers of their processes.
+    Dead(Vec<(Rank, i32)>),
+    /// It will be done, and what is to be known of that; or why not.
+    Noted(Result<String, String>),
 }
 
 /// What one agent asks another to ask the store.

@@ -2,27 +2,134 @@
 
 use super::injections;
 use crate::asker::Asker;
+use crate::elsewhere::Elsewhere;
+use crate::link::Link;
 use crate::rooms::Rooms;
 use crate::view;
-use ft_wire::ask::{FromAgent, ToAgent};
-use ftd_core::{Agent, Micros};
+use ft_wire::ask::{Event, FromAgent, Job, Process, ToAgent};
+use ft_wire::between::{UserAnswer, UserQuestion, UserWord};
+use ft_wire::injection::Injection;
+use ftd_core::{Agent, Micros, NodeId};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Who follows what happens is told this often of other nodes.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// One of them asks something.
 pub fn take(rooms: &mut Rooms, core: &Agent, now: Micros, asker: &Asker, message: ToAgent) {
     let Asker { connection, link, uid } = asker;
     match message {
         ToAgent::Show => {
-            let (mut job, link) = (view::of(core, rooms, now), link.clone());
-            // The files of many processes are read behind.
-            tokio::task::spawn_blocking(move || {
-                job.processes.iter_mut().for_each(view::look);
-                link.send(&FromAgent::Job(Box::new(job)));
-            });
+            tokio::spawn(show(view::of(core, rooms, now), rooms.elsewhere.clone(), link.clone()));
         }
-        ToAgent::Events { follow } => rooms.job.events.tell(*connection, link, follow),
-        ToAgent::Inject(injection) => link.send(&match injections::ask(rooms, injection, *uid) {
-            Ok(sentence) => FromAgent::Noted(sentence),
-            Err(sentence) => FromAgent::Refused(sentence),
-        }),
+        ToAgent::Events { follow } => {
+            rooms.job.events.tell(*connection, link, follow);
+            let telling = tokio::spawn(tell_of_others(rooms.elsewhere.clone(), link.clone(), follow));
+            rooms.job.events.asks(*connection, telling.abort_handle());
+        }
+        ToAgent::Inject(injection) => {
+            let here = rooms.job.spec.cluster.as_ref().map_or(0, |cluster| cluster.me);
+            match view::node_of(core, injection.rank).filter(|node| node.0 != here) {
+                None => link.send(&said(injections::ask(rooms, injection, *uid))),
+                Some(node) => {
+                    let name = rooms.job.said(&node.to_string());
+                    let (elsewhere, link, uid) = (rooms.elsewhere.clone(), link.clone(), *uid);
+                    tokio::spawn(async move {
+                        link.send(&said(inject_there(&elsewhere, (node, &name), injection, uid).await));
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn said(result: Result<String, String>) -> FromAgent {
+    result.map_or_else(FromAgent::Refused, FromAgent::Noted)
+}
+
+/// The files of many processes are read behind, and nobody waits for other nodes.
+async fn show(mut job: Job, elsewhere: Elsewhere, link: Link) {
+    let own = looked(std::mem::take(&mut job.processes));
+    let (own, others) = tokio::join!(own, elsewhere.ask_all(|_| UserQuestion::Processes));
+    job.processes = own;
+    for (node, answer) in others {
+        if let UserAnswer::Processes { processes, copies } = answer {
+            view::add(&mut job, node, processes, copies);
+        }
+    }
+    link.send(&FromAgent::Job(Box::new(job)));
+}
+
+async fn looked(mut processes: Vec<Process>) -> Vec<Process> {
+    let looks = tokio::task::spawn_blocking(move || {
+        processes.iter_mut().for_each(view::look);
+        processes
+    });
+    looks.await.unwrap_or_default()
+}
+
+/// Adds what has happened on other nodes, and, for who wants to `follow`, what happens there.
+async fn tell_of_others(elsewhere: Elsewhere, link: Link, follow: bool) {
+    let mut known = BTreeMap::new();
+    news_of_others(&elsewhere, &mut known).await.into_iter().for_each(|event| link.send(&FromAgent::Event(event)));
+    link.send(&FromAgent::Told);
+    if !follow {
+        return;
+    }
+    loop {
+        tokio::time::sleep(AGAIN).await;
+        news_of_others(&elsewhere, &mut known).await.into_iter().for_each(|event| link.send(&FromAgent::Event(event)));
+    }
+}
+
+/// What has happened on other nodes that was not known, in the order of the time; `known`: up to which number, of each.
+async fn news_of_others(elsewhere: &Elsewhere, known: &mut BTreeMap<NodeId, u64>) -> Vec<Event> {
+    let from = |node| UserQuestion::Events { from: known.get(&node).copied().unwrap_or(0) };
+    let mut news = Vec::new();
+    for (node, answer) in elsewhere.ask_all(from).await {
+        if let UserAnswer::Events { events, next } = answer {
+            known.insert(node, next);
+            news.extend(events);
+        }
+    }
+    news.sort_by_key(|event| event.at_ms);
+    news
+}
+
+async fn inject_there(
+    elsewhere: &Elsewhere,
+    (node, name): (NodeId, &str),
+    injection: Injection,
+    uid: u32,
+) -> Result<String, String> {
+    let rank = injection.rank;
+    match elsewhere.ask(node, UserQuestion::Inject { injection, uid }).await {
+        Some(UserAnswer::Noted(noted)) => noted,
+        _ => Err(format!("the agent of {name} does not answer: whether rank {rank} dies is not known")),
+    }
+}
+
+/// Another node's agent asks for the job's user, or answers.
+pub fn hear(rooms: &mut Rooms, from: NodeId, word: UserWord) {
+    let (token, question) = match word {
+        UserWord::Answer { token, answer } => return rooms.elsewhere.answered(token, answer),
+        UserWord::Ask { token, question } => (token, question),
+    };
+    let elsewhere = rooms.elsewhere.clone();
+    let say = move |answer| {
+        elsewhere.say(from, UserWord::Answer { token, answer });
+    };
+    match question {
+        UserQuestion::Processes => {
+            let (processes, copies) = view::processes(rooms);
+            tokio::spawn(async move { say(UserAnswer::Processes { processes: looked(processes).await, copies }) });
+        }
+        UserQuestion::Events { from } => {
+            let (events, next) = rooms.job.events.own(from);
+            say(UserAnswer::Events { events, next });
+        }
+        UserQuestion::Dead => say(UserAnswer::Dead(rooms.costs.dead().to_vec())),
+        UserQuestion::Inject { injection, uid } => say(UserAnswer::Noted(injections::ask(rooms, injection, uid))),
     }
 }

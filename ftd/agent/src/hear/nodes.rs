@@ -1,6 +1,8 @@
 //! The other nodes' words, and what this node's ranks want of them.
 
 use crate::between::{Arrived, Given, News};
+use crate::elsewhere;
+use crate::hear::askers;
 use crate::hear::published;
 use crate::rooms::{Leaves, Rooms};
 use crate::ways;
@@ -22,6 +24,22 @@ pub fn say_of_store(rooms: &mut Rooms, ways::News { to, word }: ways::News) {
     match between.say_of_store(to, word) {
         Ok(arrived) => arrived.into_iter().for_each(|arrived| deliver(rooms, arrived)),
         Err(word) => rooms.ways.iter().for_each(|ways| ways.unsaid(&word)),
+    }
+}
+
+/// What comes of what they are asked for the job's user.
+pub fn of_user(rooms: &mut Rooms, news: elsewhere::News) {
+    let (to, word) = match news {
+        elsewhere::News::Say { to, word } => (to, word),
+        elsewhere::News::Dead { node, dead } => {
+            let name = rooms.job.said(&node.to_string());
+            return rooms.costs.died_elsewhere(&name, dead);
+        }
+    };
+    let Some(between) = &mut rooms.between else { return rooms.elsewhere.unsaid(&word) };
+    match between.say_of_user(to, word) {
+        Ok(arrived) => arrived.into_iter().for_each(|arrived| deliver(rooms, arrived)),
+        Err(word) => rooms.elsewhere.unsaid(&word),
     }
 }
 
@@ -48,6 +66,10 @@ pub fn begin(rooms: &mut Rooms, number: WorldNumber) {
 }
 
 fn deliver(rooms: &mut Rooms, arrived: Arrived) {
+    let arrived = match arrived {
+        Arrived::User(from, word) => return askers::hear(rooms, from, word),
+        arrived => arrived,
+    };
     let Rooms { job, shepherds, worlds, pmi, pmix, .. } = rooms;
     match arrived {
         Arrived::Message(from, message) => job.report(Event::Message { from, message }),
@@ -84,6 +106,7 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
                 job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
             });
         }
+        Arrived::User(..) => {}
         Arrived::Trouble(sentence) => job.notice_once(sentence),
     }
 }

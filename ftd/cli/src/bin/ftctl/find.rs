@@ -69,6 +69,13 @@ fn of(directory: &Path) -> Option<Found> {
     (metadata.is_dir() && metadata.uid() == uid).then(|| Found { socket: directory.join(AGENT_SOCKET), uid })
 }
 
+/// The process that the user started: above the one that runs the job, unless that is a part of one over several nodes.
+fn started(launcher: i32) -> i32 {
+    let above = ft_sys::proc::stat(&ft_sys::proc::of(launcher)).ok().flatten().map_or(0, |stat| stat.ppid);
+    let is_ftrun = std::fs::read(ft_sys::proc::of(above).join("comm")).is_ok_and(|name| name == b"ftrun\n");
+    if is_ftrun { above } else { launcher }
+}
+
 /// Whether nobody is there: what is left of a job that has ended.
 fn is_over(error: &AskError) -> bool {
     matches!(error, AskError::Silent { error: ChannelError::Dial { .. } | ChannelError::Closed, .. })
@@ -85,7 +92,10 @@ pub fn jobs() -> Result<Answers, FindError> {
     let (mut jobs, mut silent) = (Vec::new(), Vec::new());
     for found in directories()? {
         match ask::job(&found) {
-            Ok(job) => jobs.push((found, job)),
+            Ok(mut job) => {
+                job.launcher = started(job.launcher);
+                jobs.push((found, job));
+            }
             Err(error) if is_over(&error) => {}
             Err(error) => silent.push(error),
         }

@@ -83,9 +83,11 @@ fn node(job: &Job, number: u32) -> Value {
     job.nodes.get(number as usize).map_or(Value::Null, |node| json!(node.name))
 }
 
-/// The nodes of ranks that were not asked.
-pub fn unasked(job: &Job) -> Vec<&str> {
-    let others = (0..).zip(&job.nodes).filter(|(number, node)| *number != job.here && node.member);
+/// The nodes of ranks of which nothing is known: their agents have not answered.
+pub fn silent(job: &Job) -> Vec<&str> {
+    let known = |rank| job.processes.iter().any(|process| process.rank == rank);
+    let silent = |number: u32| job.ranks.iter().any(|place| place.node == number && !known(place.rank));
+    let others = (0..).zip(&job.nodes).filter(|(number, _)| *number != job.here && silent(*number));
     others.map(|(_, node)| node.name.as_str()).collect()
 }
 
@@ -109,7 +111,7 @@ pub fn job(found: &Found, job: &Job) -> String {
     let mut value = summary(found, job);
     value["node"] = node(job, job.here);
     value["nodes"] = job.nodes.iter().map(|node| json!({ "name": node.name, "member": node.member })).collect();
-    value["unasked_nodes"] = json!(unasked(job));
+    value["silent_nodes"] = json!(silent(job));
     value["rank"] = ranks.collect();
     value["copies_bytes"] = json!(job.copies);
     value["in_a_row"] = in_a_row.collect();
@@ -124,7 +126,7 @@ pub fn cost(found: &Found, job: &Job) -> String {
         ranks.map(|process| json!({ "rank": process.rank, "checkpoints": checkpoints(process.checkpoints) })).collect();
     let mut value = summary(found, job);
     value["cost"] = ranks;
-    value["unasked_nodes"] = json!(unasked(job));
+    value["silent_nodes"] = json!(silent(job));
     line(&value)
 }
 

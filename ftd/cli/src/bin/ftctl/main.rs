@@ -8,10 +8,14 @@ mod tables;
 use ask::AskError;
 use clap::{Args, Parser, Subcommand};
 use find::{FindError, Found};
-use ft_wire::ask::{FromAgent, Job, ToAgent};
+use ft_wire::ask::{Event, FromAgent, Job, ToAgent};
 use ft_wire::injection::{Injection, InjectionError, Place};
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::process::ExitCode;
+
+/// So many events are known again when another agent tells of them: as many as several nodes remember.
+const NEWEST: usize = 1024;
 
 /// Why nothing comes of it; one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +52,7 @@ struct Arguments {
 
 #[derive(Args, Debug)]
 struct Whose {
-    /// Which job
+    /// Which job: its name, the beginning of it, or the process id of its ftrun [default: the only one]
     job: Option<String>,
 }
 
@@ -56,9 +60,9 @@ struct Whose {
 enum What {
     /// Lists the jobs
     Jobs,
-    /// Shows a job: where its ranks run, its checkpoints, its failures
+    /// Shows a job: nodes, processes (pids) and processors of its ranks, its newest checkpoint and its age, its failures
     Show(Whose),
-    /// Tells what has happened in a job
+    /// Tells what has happened in a job, or what happens (--follow)
     Events {
         #[command(flatten)]
         whose: Whose,
@@ -67,14 +71,14 @@ enum What {
         follow: bool,
     },
     /// Has a rank killed by SIGKILL, to see what comes of it
-    #[command(after_help = places())]
+    #[command(after_help = places(), override_usage = "ftctl inject [OPTIONS] <JOB> rank=N[,after=TIME][,at=PLACE]")]
     Inject {
-        /// Which job
+        /// Which job: its name, the beginning of it, or the process id of its ftrun
         job: String,
         /// Who, when and where: rank=N[,after=TIME][,at=PLACE]
         what: String,
     },
-    /// Shows what a job's checkpoints have cost so far
+    /// Shows what a job's checkpoints have cost so far: number, bytes, time
     CheckpointCost(Whose),
 }
 
@@ -131,24 +135,63 @@ fn print(text: &str) -> Result<(), CtlError> {
 /// Writes what has happened, and what happens until the job ends.
 fn events(found: &Found, job: &Job, follow: bool, json: bool) -> Result<(), CtlError> {
     let mut link = ask::ask(found, &ToAgent::Events { follow })?;
+    let mut written = Written { job, json, newest: VecDeque::new() };
+    // What other nodes remember comes behind.
+    let mut remembered = Some(Vec::new());
     loop {
-        match ask::next(&mut link, found, follow)? {
-            Some(FromAgent::Event(event)) => {
-                print(&if json { json::event(job, &event) } else { tables::event(&event) })?;
-                if event.status.is_some() {
+        match ask::next(&mut link, found, follow && remembered.is_none())? {
+            Some(FromAgent::Event(event)) => match &mut remembered {
+                Some(events) => events.push(event),
+                None if written.write(event)? => return Ok(()),
+                None => {}
+            },
+            Some(FromAgent::Refused(sentence)) => return Err(AskError::Refused(sentence).into()),
+            Some(FromAgent::Told) => {
+                if written.write_all(remembered.take().unwrap_or_default())? || !follow {
                     return Ok(());
                 }
             }
-            Some(FromAgent::Refused(sentence)) => return Err(AskError::Refused(sentence).into()),
-            Some(FromAgent::Told) if !follow => return Ok(()),
             Some(_) => {}
             // Its agent has died. The next one listens at the same place, unless the job has ended without a word.
             None if follow => match ask::ask(found, &ToAgent::Events { follow }) {
-                Ok(again) => link = again,
-                Err(_) => return Ok(()),
+                Ok(again) => (link, remembered) = (again, Some(remembered.unwrap_or_default())),
+                Err(_) => return written.write_all(remembered.unwrap_or_default()).map(drop),
             },
-            None => return Ok(()),
+            None => return written.write_all(remembered.unwrap_or_default()).map(drop),
         }
+    }
+}
+
+/// What has been written of a job.
+struct Written<'a> {
+    job: &'a Job,
+    json: bool,
+    newest: VecDeque<Event>,
+}
+
+impl Written<'_> {
+    /// Writes one event, unless another agent had told of it. Whether it is the last one.
+    fn write(&mut self, event: Event) -> Result<bool, CtlError> {
+        if self.newest.contains(&event) {
+            return Ok(false);
+        }
+        print(&if self.json { json::event(self.job, &event) } else { tables::event(&event) })?;
+        let is_last = event.status.is_some();
+        self.newest.push_back(event);
+        if self.newest.len() > NEWEST {
+            self.newest.pop_front();
+        }
+        Ok(is_last)
+    }
+
+    /// The same for several, in the order of their time.
+    fn write_all(&mut self, mut events: Vec<Event>) -> Result<bool, CtlError> {
+        events.sort_by_key(|event| event.at_ms);
+        let mut is_over = false;
+        for event in events {
+            is_over |= self.write(event)?;
+        }
+        Ok(is_over)
     }
 }
 

@@ -109,9 +109,9 @@ pub fn job(found: &Found, job: &Job) -> String {
             &format!("epoch {} ended {} after the start: {}", past.epoch, span::shown(past.at_ms), plain(&past.what)),
         );
     }
-    let others = json::unasked(job);
+    let others = json::silent(job);
     if !others.is_empty() {
-        line("not asked", &format!("{}: what their ranks do is not known here", plain(&others.join(", "))));
+        line("silent", &format!("{}: what their ranks do is not known here", plain(&others.join(", "))));
     }
     let mut rows =
         vec![row(["RANK", "NODE", "PID", "CPU", "ALLOWED", "CHECKPOINTS", "NEWEST", "BYTES", "IN THE CALL", "MEMORY"])];
@@ -153,12 +153,12 @@ pub fn cost(job: &Job) -> String {
             &format!("{:.2} %", spent_us as f64 / 10.0 / job.up_ms.max(1) as f64),
         ]));
     }
-    let others = json::unasked(job);
-    let unasked = if others.is_empty() { String::new() } else { format!("not asked: {}\n", plain(&others.join(", "))) };
+    let others = json::silent(job);
+    let silent = if others.is_empty() { String::new() } else { format!("silent: {}\n", plain(&others.join(", "))) };
     if rows.len() == 1 {
-        return format!("no rank here has used ft_checkpoint\n{unasked}");
+        return format!("no rank here has used ft_checkpoint\n{silent}");
     }
-    format!("{}{unasked}", table(&rows))
+    format!("{}{silent}", table(&rows))
 }
 
 /// `ftctl events`.
