@@ -26,7 +26,7 @@ def bound(text, world=1):
 
 
 ALL = sorted(os.sched_getaffinity(0))
-# For as many ranks as there are processors, and more; threads: so many for each.
+# For as many ranks as there are processors, and more.
 COMPARED = [
     *[(ranks, ["--bind-to", to]) for ranks in (1, 2) for to in ("core", "numa", "socket", "none")],
     *[(ranks, ["--map-by", by]) for ranks in (1, 2) for by in ("core", "slot", "numa", "socket")],
@@ -34,25 +34,27 @@ COMPARED = [
     *[(4, ["--map-by", "slot:OVERSUBSCRIBE", "--bind-to", to]) for to in ("core", "numa", "socket", "none")],
     (1, ["--map-by", "slot:PE=2"]), (1, ["--cpus-per-rank", "2"]), (2, ["--map-by", "slot:PE=1"]), (2, ["--map-by", "slot:PE=2"]),
     (1, ["--map-by", "slot:PE=2", "--bind-to", "core"]), (4, ["--cpus-per-rank", "2", "--oversubscribe"]),
+    (4, ["--map-by", "slot:PE=2:OVERSUBSCRIBE"]),
 ]
 
 
 @scenario("binding-compared", each=[{"case": number} for number in range(len(COMPARED))])
 def compared(context, case):
-    """Explicit policies give each rank the processors that Open MPI 5's mpirun gives it, and are refused where it refuses them."""
+    """Explicit policies give each rank the processors that Open MPI 5's mpirun gives it, and are refused where it refuses them, with one
+    thread for each rank as with two."""
     mpi = context.mpi("openmpi5")
     ranks, options = COMPARED[case]
     script = ["bash", "-c", SHOW]
-    threads = {"OMP_NUM_THREADS": "2"} if "PE=2" in str(options) or "2" in options else {}
-    theirs = context.start([mpi.launcher, "-n", str(ranks), *options, *script], mpi=mpi, env=threads)
-    status = theirs.wait(30)
-    ours = context.ftrun(mpi, ranks, *script, options=options, env=threads)
-    if status:
-        check(ours.wait(20) == 2 and ours.output.text == "", f"mpirun refuses {options}, ftrun does not: {ours.err}")
-        return
-    ours.expect(0)
-    found, expected = bound(ours.output.text), bound(theirs.output.text)
-    check(len(expected) == ranks and found == expected, f"{options}: {found}, mpirun: {expected}")
+    for threads in ({"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}):
+        theirs = context.start([mpi.launcher, "-n", str(ranks), *options, *script], mpi=mpi, env=threads)
+        status = theirs.wait(30)
+        ours = context.ftrun(mpi, ranks, *script, options=options, env=threads)
+        if status:
+            check(ours.wait(20) == 2 and ours.output.text == "", f"mpirun refuses {options}, ftrun does not: {ours.err}")
+            continue
+        ours.expect(0)
+        found, expected = bound(ours.output.text), bound(theirs.output.text)
+        check(len(expected) == ranks and found == expected, f"{options}, {threads}: {found}, mpirun: {expected}")
 
 
 def disjoint(found):
