@@ -7,6 +7,7 @@
 //!   sending times of the newest heartbeat that each has acknowledged in this epoch. An acknowledgement says whether its sender
 //!   stands still. From one that does it counts only when this node has read the record since it sent that heartbeat: the
 //!   observers of a node may all have been left out with it.
+//! - `fence/rhythm.rs`: when a heartbeat leaves, a period after the one before at the latest.
 //! - `fence/watch.rs`: an observer may propose the node's death T after the last heartbeat that counted: later than that lease
 //!   ends, since it got that heartbeat after it was sent. A heartbeat that says "I do not hear you" (a cut of one direction), or
 //!   of an older epoch, does not count as heard and is not acknowledged. *Alone* is who has had no acknowledgement from anybody
@@ -28,6 +29,7 @@
 
 mod accusations;
 mod lease;
+mod rhythm;
 mod watch;
 
 pub use lease::{Beat, Lease};
@@ -161,6 +163,7 @@ impl Fence {
             return if self.breach == Breach::UnheardUnanswered { Reply::Nothing } else { Reply::Heard };
         }
         self.watches.hears(from, now);
+        self.heartbeats.hears(from > self.me, now);
         let still = !self.lease().runs(now);
         if self.accusations.acknowledges(from) { Reply::Acknowledge { still } } else { Reply::Heard }
     }

@@ -148,6 +148,76 @@ fn heartbeats_are_sent_once_in_a_period_and_at_once_in_a_new_epoch() {
     assert!(node.fence.beat(at(101)).is_some());
 }
 
+/// The last heartbeat left at `sent`, and another one's comes at `comes`: when the next one leaves, by the timer or then.
+fn beats_after(node: &mut Node, sent: Micros, other: NodeId, comes: Micros) -> Micros {
+    let due = sent.after(ms(100));
+    if due <= comes {
+        assert!(node.fence.deadlines().any(|deadline| deadline == due));
+        assert!(node.fence.beat(before(due)).is_none() && node.fence.beat(due).is_some(), "{sent:?}");
+        return due;
+    }
+    assert!(node.fence.beat(comes).is_none());
+    node.fence.heartbeat(other, FIRST, false, comes);
+    match node.fence.beat(comes) {
+        Some(_) => comes,
+        None => beats_after(node, sent, other, Micros(u64::MAX)),
+    }
+}
+
+#[test]
+fn a_heartbeat_leaves_when_anothers_comes_and_it_is_nearly_due_and_never_later_than_due() {
+    let mut node = Node::usual();
+    let (other, mut sent) = (node.observed[0], at(0));
+    node.is_acknowledged(FIRST, sent);
+    // Half a period, when the one before was sent by itself; after that seven eighths.
+    for (comes, leaves) in [(49, 100), (50, 50), (87, 100), (60, 60), (87, 100), (99, 99), (88, 88), (95, 95)] {
+        let comes = sent.after(ms(comes));
+        let leaves = sent.after(ms(leaves));
+        sent = beats_after(&mut node, sent, other, comes);
+        assert_eq!(sent, leaves);
+    }
+    // What does not count is nobody's rhythm.
+    for (epoch, unheard) in [(EpochId(0), false), (FIRST.next(), false), (FIRST, true)] {
+        node.fence.heartbeat(other, epoch, unheard, sent.after(ms(99)));
+        assert!(node.fence.beat(sent.after(ms(99))).is_none(), "{epoch:?} {unheard}");
+    }
+}
+
+#[test]
+fn of_nodes_that_beat_together_one_does_so_by_its_timer_and_the_others_when_its_heartbeat_comes() {
+    let terms = record(2, 3);
+    for phase in [0, 1, 10, 49, 50, 51, 90, 99] {
+        let mut nodes = [Node::of(NodeId(0), &terms), Node::of(NodeId(1), &terms)];
+        nodes[1].fence.beat(at(0));
+        // What is on its way takes a tenth of a millisecond, and so late is each timer.
+        let (mut now, mut coming, mut sent) = (at(0), Vec::new(), [Vec::new(), Vec::new()]);
+        while now < at(3000) {
+            for me in 0..2 {
+                if me == 1 && now < at(phase) {
+                    continue;
+                }
+                let arrived: Vec<usize> =
+                    coming.iter().filter(|(at, to)| *at == now && *to == me).map(|_| me).collect();
+                for _ in &arrived {
+                    nodes[me].fence.heartbeat(NodeId(1 - me as u32), FIRST, false, now);
+                }
+                if nodes[me].fence.beat(now).is_some() {
+                    sent[me].push((now, arrived.is_empty()));
+                    coming.push((now.after(Micros(100)), 1 - me));
+                }
+            }
+            now = now.after(Micros(100));
+        }
+        let by_timer = sent.each_ref().map(|sent| sent.iter().rev().take(15).filter(|(_, own)| *own).count());
+        assert!(by_timer == [15, 0] || by_timer == [0, 15], "{phase}: {by_timer:?}");
+        for sent in &sent {
+            let spans = sent.windows(2).map(|pair| pair[1].0.since(pair[0].0));
+            assert!(spans.clone().all(|span| span <= ms(100)), "{phase}: late");
+            assert!(spans.rev().take(15).all(|span| span >= ms(90)), "{phase}: too often");
+        }
+    }
+}
+
 #[test]
 fn an_acknowledgement_of_a_heartbeat_older_than_two_t_is_not_waited_for() {
     let lease = |late| {

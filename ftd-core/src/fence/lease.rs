@@ -1,5 +1,6 @@
 //! Until when a node may compute: its heartbeats, and what its observers have acknowledged of them.
 
+use super::rhythm::Rhythm;
 use crate::breach::Breach;
 use crate::ids::{Micros, NodeId, Share};
 use crate::policy::Terms;
@@ -72,7 +73,7 @@ pub(super) struct Heartbeats {
     last_acknowledged: Micros,
     sequence: u64,
     sent: VecDeque<(u64, Micros)>,
-    next_beat: Micros,
+    rhythm: Rhythm,
     next_read: Micros,
 }
 
@@ -86,7 +87,7 @@ impl Heartbeats {
             last_acknowledged: Micros(0),
             sequence: 0,
             sent: VecDeque::new(),
-            next_beat: Micros(0),
+            rhythm: Rhythm::default(),
             next_read: Micros(0),
         }
     }
@@ -103,7 +104,8 @@ impl Heartbeats {
         self.terms = terms;
         self.observers = observers.into_iter().map(|node| (node, observer)).collect();
         // New observers are to hear at once.
-        (self.next_beat, self.next_read) = (now, now);
+        self.rhythm.at_once(now);
+        self.next_read = now;
     }
 
     pub(super) fn observers(&self) -> impl Iterator<Item = NodeId> + '_ {
@@ -116,10 +118,10 @@ impl Heartbeats {
     }
 
     pub(super) fn beat(&mut self, now: Micros) -> Option<(Beat, Vec<(NodeId, bool)>)> {
-        if self.observers.is_empty() || now < self.next_beat {
+        if self.observers.is_empty() || now < self.rhythm.due() {
             return None;
         }
-        self.next_beat = now.after(self.terms.period);
+        self.rhythm.beats(self.terms.period, now);
         self.sequence += 1;
         self.sent.push_back((self.sequence, now));
         let remembered = REMEMBERED.of(self.terms.timeout);
@@ -157,12 +159,17 @@ impl Heartbeats {
         }
     }
 
+    /// Another node's heartbeat came, and counts. `behind`: that node comes behind this one.
+    pub(super) fn hears(&mut self, behind: bool, now: Micros) {
+        self.rhythm.hears(behind, self.terms.period, now);
+    }
+
     /// "I do hear you" came in this epoch.
     pub(super) fn heard(&mut self, from: NodeId, now: Micros) {
         let Some(observer) = self.observers.get(&from) else { return };
         if self.is_unheard(observer, now) {
             // It waits for a heartbeat that counts.
-            self.next_beat = now;
+            self.rhythm.at_once(now);
         }
         self.observers.entry(from).and_modify(|observer| observer.heard = now);
     }
@@ -171,7 +178,7 @@ impl Heartbeats {
     pub(super) fn knows(&mut self, from: NodeId, now: Micros) {
         let waits = |observer: &&Observer| observer.acknowledged.is_none() && observer.pending.is_none();
         if self.observers.get(&from).filter(waits).is_some() {
-            self.next_beat = now;
+            self.rhythm.at_once(now);
         }
     }
 
@@ -216,6 +223,6 @@ impl Heartbeats {
     }
 
     pub(super) fn deadline(&self) -> Option<Micros> {
-        (!self.observers.is_empty()).then_some(self.next_beat)
+        (!self.observers.is_empty()).then_some(self.rhythm.due())
     }
 }

@@ -287,10 +287,7 @@ impl Driver {
             Input::Between(news) => hear::nodes::take(rooms, news),
             Input::Ways(news) => hear::nodes::say_of_store(rooms, news),
             Input::Elsewhere(news) => hear::nodes::of_user(rooms, news),
-            Input::Timer => {
-                lone.beat();
-                job.report(Event::Timer);
-            }
+            Input::Timer => job.report(Event::Timer),
         }
     }
 
@@ -313,6 +310,17 @@ impl Driver {
         }
     }
 
+    fn say(&self, to: NodeId, message: &PeerMessage) {
+        let Rooms { between, lone, .. } = &self.rooms;
+        if matches!(message, PeerMessage::Heartbeat { .. }) {
+            lone.beat();
+        }
+        match between {
+            Some(between) => between.say(to, message),
+            None => tracing::warn!(?to, "there is no other node on one machine"),
+        }
+    }
+
     async fn carry_out(&mut self, effect: Effect) {
         let rooms = &mut self.rooms;
         match effect {
@@ -325,10 +333,7 @@ impl Driver {
                 let answer = self.epochs.swap(expected, &record, &leases).await;
                 answer.into_iter().for_each(|answer| self.epochs.take(&mut rooms.job, answer));
             }
-            Effect::Send { to, message } => match &rooms.between {
-                Some(between) => between.say(to, &message),
-                None => tracing::warn!(?to, "there is no other node on one machine"),
-            },
+            Effect::Send { to, message } => self.say(to, &message),
             Effect::WakeAt(at) => self.timer.wake_at(at),
             Effect::Launch { world, epoch, processes, parked } => self.launch(world, epoch, processes, parked),
             Effect::Release(world) => {

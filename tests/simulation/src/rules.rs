@@ -219,7 +219,10 @@ pub fn after_islands(rng: &mut Rng, setup: &mut Setup) {
     let (away, at, span) = (node(rng, setup), rng.range(150, 400) * MS, rng.range(600, 1000) * MS);
     plan(setup, at, net(Barrier::Island(Set::one(away)), span));
     let restarts = at + span + aftermath(setup) + rng.range(100, 400) * MS;
-    plan(setup, restarts, net(Barrier::Links { spread: 0, draw: rng.draw() }, rng.range(700, 1500) * MS));
+    // Nodes beat together: links that were all back at once would be no reason to accuse anybody.
+    let span = rng.range(700, 1500) * MS;
+    let spread = rng.range(100 * MS, longest_spread(span, setup));
+    plan(setup, restarts, net(Barrier::Links { spread, draw: rng.draw() }, span));
     setup.promises = Promises { ends_well: true, ..Promises::default() };
 }
 
