@@ -64,7 +64,7 @@ impl Lone {
     }
 
     /// The next look comes when the last one has ended, and its rest is over; and not while it would see what the last one has seen.
-    fn rest(&self, number: WorldNumber, search: Search) {
+    fn rest(&self, number: WorldNumber, mut search: Search) {
         let (news, beats) = (self.news.clone(), self.beats.clone());
         let others = self.searched.get(&number).cloned().unwrap_or_default();
         tokio::spawn(async move {

@@ -13,7 +13,8 @@ mod sight;
 
 pub use loner::{Loner, forlorn, name};
 
-use ft_sys::process::processor_time;
+use ft_sys::proc::{Open, Stat, has_left, living, of, stat};
+use ft_sys::process::{LastNumber, processor_time};
 use ft_wire::{Flavour, Rank};
 use program::Programs;
 use sight::{Sight, Surroundings};
@@ -70,9 +71,23 @@ struct Image {
     looked: Option<Instant>,
     seen: Instant,
     served: bool,
+    /// Its `stat`, once it was asked whether it is still the same.
+    stat: Option<Open>,
 }
 
 impl Image {
+    fn new(key: Key, now: Instant) -> Image {
+        Image { key, since: now, looked: None, seen: now, served: false, stat: None }
+    }
+
+    fn is_same(&mut self, pid: i32) -> bool {
+        if self.stat.is_none() {
+            self.stat = Open::new(&of(pid).join("stat"));
+        }
+        let shown = self.stat.as_mut().and_then(Open::stat).filter(|stat| !has_left(stat));
+        shown.map_or_else(|| key(pid), |stat| Some(key_of(stat.starttime, &stat))) == Some(self.key)
+    }
+
     /// Whether it may be alone, and is to be looked at.
     fn is_due(&self, now: Instant) -> bool {
         !self.served && (now - self.since < YOUNG || self.looked.is_none_or(|looked| now - looked >= SELDOM))
@@ -83,12 +98,14 @@ impl Image {
 /// changes, but where a program calls itself with the same environment.
 type Key = [u64; 4];
 
+fn key_of(started: u64, memory: &Stat) -> Key {
+    [started, memory.startcode, memory.endcode, memory.startstack]
+}
+
 fn key(pid: i32) -> Option<Key> {
-    use ft_sys::proc::{has_left, living, of, stat};
     let own = stat(&of(pid)).ok()??;
     let shows = if has_left(&own) { stat(&living(pid)).ok().flatten() } else { None };
-    let memory = shows.as_ref().unwrap_or(&own);
-    Some([own.starttime, memory.startcode, memory.endcode, memory.startstack])
+    Some(key_of(own.starttime, shows.as_ref().unwrap_or(&own)))
 }
 
 /// Looks again and again at ranks of one world that have not joined, at a few each time, in turn.
@@ -103,6 +120,7 @@ pub struct Search {
     /// When the newest of them was started.
     newest: Instant,
     still: Still,
+    last: LastNumber,
 }
 
 /// While nobody forks, and nobody who is known calls `exec` or ends, there is nobody new, and nobody has to be looked for.
@@ -134,7 +152,15 @@ impl Still {
 impl Default for Search {
     fn default() -> Search {
         let (images, programs, still) = (BTreeMap::new(), Programs::default(), Still::default());
-        Search { next: 0, cost: Duration::ZERO, images, programs, newest: Instant::now(), still }
+        Search {
+            next: 0,
+            cost: Duration::ZERO,
+            images,
+            programs,
+            newest: Instant::now(),
+            still,
+            last: LastNumber::default(),
+        }
     }
 }
 
@@ -150,11 +176,11 @@ impl Search {
     }
 
     /// Whether nothing that could make one of them alone has happened since all were looked at. It is seen in no time, or not at all.
-    pub fn is_still(&self) -> bool {
+    pub fn is_still(&mut self) -> bool {
         let now = Instant::now();
-        let same = |(pid, image): (&i32, &Image)| !image.is_due(now) && key(*pid) == Some(image.key);
+        let same = |(pid, image): (&i32, &mut Image)| !image.is_due(now) && image.is_same(*pid);
         let whole = self.images.len() <= FEW && self.still.is_whole() && self.still.number.is_some();
-        whole && self.images.iter().all(same) && ft_sys::process::last_number() == self.still.number
+        whole && self.images.iter_mut().all(same) && self.last.now() == self.still.number
     }
 
     /// Looks at as many of these ranks as may be looked at before the shortest rest, and at one at least. Returns one that has
@@ -188,10 +214,9 @@ impl Search {
     fn judge(&mut self, rank: Rank, pid: i32, around: Surroundings<'_>) -> Option<Loner> {
         let key_before = key(pid)?;
         let now = Instant::now();
-        let fresh = Image { key: key_before, since: now, looked: None, seen: now, served: false };
-        let image = self.images.entry(pid).or_insert(fresh);
+        let image = self.images.entry(pid).or_insert_with(|| Image::new(key_before, now));
         if image.key != key_before {
-            *image = Image { key: key_before, since: now, looked: None, seen: now, served: false };
+            *image = Image::new(key_before, now);
         }
         image.seen = now;
         self.newest = self.newest.max(image.since);

@@ -5,9 +5,10 @@
 //! `status`, `maps` and `cgroup` as text (docs/decisions/reading-proc.md).
 
 use procfs_core::FromRead;
-use procfs_core::process::Stat;
+pub use procfs_core::process::Stat;
 use std::fs;
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// The kernel gives a page at a time.
@@ -112,6 +113,32 @@ fn whole(mut file: fs::File) -> io::Result<Vec<u8>> {
     }
 }
 
+/// A file that is looked at again and again: it stays open, and each look is one call.
+#[derive(Debug)]
+pub struct Open {
+    file: fs::File,
+    bytes: Box<[u8; PIECE]>,
+}
+
+impl Open {
+    /// `None` when it is not there, or nobody may read it.
+    pub fn new(file: &Path) -> Option<Open> {
+        Some(Open { file: fs::File::open(file).ok()?, bytes: Box::new([0; PIECE]) })
+    }
+
+    /// What it says now; `None` when whom it is about is gone. It is never about another one.
+    pub fn look(&mut self) -> Option<&[u8]> {
+        let length = self.file.read_at(&mut *self.bytes, 0).ok()?;
+        // There may be more of it.
+        (length < PIECE).then_some(&self.bytes[..length])
+    }
+
+    /// The same of a `stat`.
+    pub fn stat(&mut self) -> Option<Stat> {
+        Stat::from_read(self.look()?).ok()
+    }
+}
+
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
@@ -123,6 +150,29 @@ fn invalid(directory: &Path, file: &str, why: impl std::fmt::Display) -> io::Err
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_stays_open_says_what_is_so_now_and_of_nobody_else() {
+        let mut command = std::process::Command::new("sh");
+        let mut child =
+            command.args(["-c", "read; exec sleep 100"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let directory = of(child.id() as i32);
+        let mut open = Open::new(&directory.join("stat")).unwrap();
+        let mut own = || open.stat().map(|stat| (stat.comm, stat.startstack));
+        let shown = || stat(&directory).unwrap().map(|stat| (stat.comm, stat.startstack));
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        for name in ["sh", "sleep"] {
+            while shown().is_none_or(|(comm, _)| comm != name) {
+                assert!(std::time::Instant::now() < until, "{:?}", shown());
+            }
+            assert_eq!(own(), shown());
+            std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"\n").unwrap_or_default();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(own(), None);
+        assert!(Open::new(&directory.join("stat")).is_none());
+    }
 
     #[test]
     fn a_process_with_any_name_is_read() {

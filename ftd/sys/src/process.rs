@@ -107,8 +107,25 @@ pub fn condition(pid: i32) -> Option<Condition> {
 /// The number that was last given to a process or thread: while it stays the same nobody has forked. `None` when `/proc` does
 /// not tell.
 pub fn last_number() -> Option<i32> {
-    let load = crate::proc::read(Path::new("/proc/loadavg")).ok()??;
-    std::str::from_utf8(&load).ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
+    LastNumber::default().now()
+}
+
+/// The same for who asks again and again.
+#[derive(Debug)]
+pub struct LastNumber(Option<crate::proc::Open>);
+
+impl Default for LastNumber {
+    fn default() -> Self {
+        LastNumber(crate::proc::Open::new(Path::new("/proc/loadavg")))
+    }
+}
+
+impl LastNumber {
+    /// Which it is now.
+    pub fn now(&mut self) -> Option<i32> {
+        let load = self.0.as_mut()?.look()?;
+        std::str::from_utf8(load).ok()?.split_ascii_whitespace().nth(4)?.parse().ok()
+    }
 }
 
 /// What `gethostname` says; `/proc` may show nothing but processes (`subset=pid`).
