@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import re
+import signal
 import time
 
 from harness import registry
@@ -103,6 +104,24 @@ def copy_fetched(context):
         check(all(job.gate_path("agent.fetches", rank).exists() for rank in (2, 3)), "nothing was brought")
         for node in (0, 2, 3):
             nodes.empty(nodes.nodes[node])
+
+
+@scenario("hosts-ship-ready", cluster=True, timeout=90)
+def ship_ready(context):
+    """A spare node that keeps nobody's copies has an ft-ship as soon as a version is safe: ranks that go on there do not wait for its start."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 4) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2,node3:2", "--ft-spares", "2"], on=nodes.nodes[0],
+                            gates=["app.compute:3", *kept(1)], env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job)
+        eventually(lambda: all(len(node.named("ft-ship")) == 1 for node in nodes.nodes), "an ft-ship on every node", 20)
+        job.interrupt(signal.SIGTERM)
+        job.wait()
+        for node in nodes.nodes:
+            nodes.empty(node)
 
 
 # With half a megabyte a second for a node a version of two ranks takes eight seconds.

@@ -290,6 +290,14 @@ impl Partners {
         }
     }
 
+    /// A node that has sent and kept nothing yet may be the one to which ranks come: that its `ft-ship` has to begin first (libfabric looks
+    /// for ways to the network for a while) is not to hold up their recovery.
+    fn be_ready(&mut self, job: &Job) {
+        if let Err(reason) = self.ship.wake() {
+            tracing::debug!(node = self.name(job, self.me), reason, "no ft-ship");
+        }
+    }
+
     /// What was there before the epoch is needed no more, but for these.
     pub fn keep(&mut self, commits: &[Commit]) {
         if let Some(newest) = commits.iter().max() {
@@ -300,6 +308,7 @@ impl Partners {
     /// What is older is needed no more.
     pub fn retire(&mut self, job: &Job, complete: Version) {
         self.say_safe(job, complete);
+        self.be_ready(job);
         self.progress.retire(complete);
         self.given_up = Some(((complete, 0), Vec::new()));
         for queue in self.queues.values_mut() {
