@@ -218,9 +218,10 @@ class Hpcc(Application):
         check(said.count("Begin of MPIRandomAccess section.") == 2, "it did not begin again, or more than once")
         said = said.rpartition("Begin of MPIRandomAccess section.")[2]
         ended = re.findall(r"^End of (\w+) section\.$", said, re.M)
-        check(ended == [*HPCC_TESTS[:-1], "HPL"], f"its tests ended so: {ended}")
+        check(ended == [*HPCC_TESTS, "Summary"], f"its tests ended so: {ended}")
         passed = re.findall(r"^Found (\d+) errors in \d+ locations \((\w+)\)\.$", said, re.M)
-        check(len(passed) >= 4 and set(passed) == {("0", "passed")}, f"random access: {passed}")
+        # Updates that cross each other may be lost, of less than 1 % of the places: so they are without ftd, in the parallel ones.
+        check(len(passed) >= 4 and {word for _, word in passed} == {"passed"}, f"random access: {passed}")
         check(re.findall(r"^\s*(\d+) tests completed and (passed|failed) residual checks[.,]", said, re.M)
               == [("5", "passed"), ("0", "failed"), ("1", "passed"), ("0", "failed")], said)
         check("FAILED" not in said and re.search(r"^Success=1$", said, re.M), said[-4000:])
