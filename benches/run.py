@@ -2,7 +2,7 @@
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
     benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|idle|output|nodes|copies …] [--mpi NAME …]
-    benches/run.py [--quick] [--nodes N …] [--ranks N] [--loss NAME …] [epochs|losses|agents …] [--mpi NAME …]     as root
+    benches/run.py [--quick] [--nodes N …] [--ranks N] [--loss NAME …] [epochs|losses|agents|slurm …] [--mpi NAME …]     as root
     benches/run.py --against PREFIX …      this build against the one that is installed there
 
 Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
@@ -24,6 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 import clusters  # noqa: E402
+import slurm  # noqa: E402
 from harness import mpis, proc  # noqa: E402
 
 SIZES = (4, 8, 16)
@@ -472,7 +473,7 @@ TWO = {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_st
 
 
 # Over nodes. What returns False has missed a limit.
-OVER_NODES = {"epochs": clusters.bench_epochs, "losses": clusters.bench_losses, "agents": clusters.bench_agents}
+OVER_NODES = {"epochs": clusters.bench_epochs, "losses": clusters.bench_losses, "agents": clusters.bench_agents, "slurm": slurm.bench_slurm}
 
 
 def arguments():

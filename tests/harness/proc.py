@@ -332,7 +332,7 @@ def freeze(*pids):
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     deadline = time.monotonic() + 10
-    while running := [pid for pid in pids if not _stands_still(pid)]:
+    while running := [pid for pid in pids if not stands_still(pid)]:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{running} do not stop")
         time.sleep(0.001)
@@ -345,7 +345,7 @@ def kill_frozen(*pids):
         os.kill(pid, signal.SIGKILL)
 
 
-def _stands_still(pid):
+def stands_still(pid):
     """Whether no thread of a process runs any more."""
     try:
         states = [line[7] for task in os.listdir(f"/proc/{pid}/task") for line in open(f"/proc/{pid}/task/{task}/status")

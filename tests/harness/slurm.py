@@ -25,7 +25,8 @@ SrunPortRange=7000-7199
 AuthType=auth/munge
 CredType=cred/munge
 StateSaveLocation={directory}/state
-SlurmdSpoolDir={directory}/spool-%n
+# Sockets lie there, whose names must not be long.
+SlurmdSpoolDir=/run/slurmd-%n
 SlurmctldPidFile=/run/slurmctld.pid
 SlurmdPidFile=/run/slurmd.pid
 SlurmctldLogFile={directory}/slurmctld.log
@@ -79,8 +80,7 @@ class Slurm:
         self.environment = {"SLURM_CONF": str(self.directory / "slurm.conf")}
         self.daemons = {}
         self.directory.mkdir()
-        for place in ("state", *(f"spool-{name}" for name in self.names.values())):
-            (self.directory / place).mkdir()
+        (self.directory / "state").mkdir()
         nodes = "\n".join(
             f"NodeName={self.names[node.name]} NodeHostname={node.name} NodeAddr={node.address('store')} CPUs={CPUS} RealMemory=1000 State=UNKNOWN"
             for node in cluster.nodes
@@ -141,7 +141,7 @@ class Slurm:
     def wait_for(self, count, state, patience=30.0):
         """Waits until so many nodes are in that state."""
         deadline = time.monotonic() + patience
-        while (said := self.run("sinfo", "-h", "-N", "-o", "%T"))[1].split().count(state) != count:
+        while (said := self.run("sinfo", "-h", "-N", "-p", "all", "-o", "%T"))[1].split().count(state) != count:
             check(time.monotonic() < deadline, f"{count} nodes are not {state}: {said}; {self.logs()}")
             time.sleep(0.05)
 
@@ -163,9 +163,13 @@ class Slurm:
         return self.login.run(*command, user=self.cluster.user, env=context.env(mpi, {**self.environment, **(env or {})}), cwd=context.work, patience=patience)
 
     def update(self, *words):
-        """What an administrator has Slurm's controller do."""
-        said = self.login.run("scontrol", "update", *words, env=self._env())
-        check(said[0] == 0, f"scontrol update {words}: {said}")
+        """What an administrator has Slurm's controller change."""
+        self.administrator("scontrol", "update", *words)
+
+    def administrator(self, *command):
+        """What an administrator types."""
+        said = self.login.run(*command, env=self._env())
+        check(said[0] == 0, f"{command}: {said}")
 
     def job(self, *command, env=None, **options):
         """The same, as a job that runs."""

@@ -5,6 +5,7 @@ import contextlib
 import json
 import re
 import signal
+import time
 
 from harness import etcd, proc
 from harness.cluster import Cluster
@@ -18,12 +19,16 @@ from .nodes import NodeDaemon, key_of
 from .processes import eventually
 
 
+# Seconds from the application's end to srun's.
+PROMPT = 2.0
+
+
 class Steps:
     """Nodes with Slurm, the plugin and ftd, and a machine where users log in, which has no ftd."""
 
-    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm=""):
-        """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf."""
-        self.context, self.jobs, self.without, self.lease, self.lines = context, jobs, without, lease, slurm
+    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm="", silence=5):
+        """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf; `silence`: see [`Slurm`]."""
+        self.context, self.jobs, self.without, self.lease, self.lines, self.silence = context, jobs, without, lease, slurm, silence
         self.cluster = Cluster(context, size, extra=[LOGIN, etcd.NAMES[0]])
         self.slurm = None
 
@@ -33,7 +38,8 @@ class Steps:
             self.nodes = self.cluster.nodes
             self.store = etcd.Etcd(self.cluster)
             self.daemons = {node.number: self.daemon(node).start() for node in self.nodes if node.number not in self.without}
-            self.slurm = Slurm(self.cluster, plugins=[f"required {self.context.prefix}/libexec/ftd/ft_slurm.so"], lines=self.lines)
+            plugins = [f"required {self.context.prefix}/libexec/ftd/ft_slurm.so"]
+            self.slurm = Slurm(self.cluster, plugins=plugins, silence=self.silence, lines=self.lines)
             for number in self.daemons:
                 eventually(lambda: key_of(self.store, self.nodes[number].name), f"node{number}'s key", 20)
         except BaseException:
@@ -50,9 +56,27 @@ class Steps:
         if self.slurm:
             self.slurm.close()
 
-    def srun(self, *words, mpi=None, **more):
+    def srun(self, *words, mpi=None, env=None, **more):
         """Starts `srun --ft=reinit` where users log in."""
-        return self.slurm.job("srun", "--ft=reinit", *words, mpi=mpi, **more)
+        return self.slurm.job("srun", "--ft=reinit", *words, mpi=mpi, env={**self.noting, **(env or {})}, **more)
+
+    @property
+    def noting(self):
+        """What has `places` note when it has nothing left to do."""
+        return {"PLACES_END": self.context.work / "ended"}
+
+    def expect(self, job, reference, ranks):
+        """As the job's, and it is over within two seconds of the application's end."""
+        job.expect(0, reference)
+        self.was_prompt(time.time(), ranks)
+
+    def was_prompt(self, over, ranks):
+        """Whether srun, which was over then, was so within two seconds of the end of the program's last process."""
+        ends = [int(line) / 1e9 for line in self.noting["PLACES_END"].read_text().split()]
+        check(len(ends) == ranks, f"{len(ends)} ranks have come to their end, not {ranks}")
+        print(f"  srun was over {over - max(ends):.3f} s after the application", flush=True)
+        check(0 <= over - max(ends) <= PROMPT, f"srun was over {over - max(ends):.3f} s after the application")
+        self.noting["PLACES_END"].unlink()
 
     def reference(self, mpi, size, program, *words):
         return self.context.reference(mpi, size, program, *words, on=self.nodes[0])
@@ -61,11 +85,11 @@ class Steps:
         """Processes of the user's on a node, by name."""
         return [proc.name(pid) for pid in node.pids() if proc.alive(pid) and proc.uid(pid) == self.cluster.user.pw_uid]
 
-    def empty(self, *without, patience=15.0):
+    def empty(self, *without, patience=15.0, record=False):
         """Waits until nothing of a job is on the nodes but these, nor where users log in: no process, socket, file in memory or System V segment,
-        no mark of a job of ftd's; nor in etcd, nor in Slurm's queue."""
+        no mark of a job of ftd's; nor in etcd, nor in Slurm's queue. `record`: all of its agents were killed at once, and its record stays."""
         nodes = [node for node in self.nodes if node not in without]
-        left = lambda: [f"{machine.name}: {found}" for machine in (*nodes, self.slurm.login) for found in self.left_on(machine)] + self.keys()
+        left = lambda: [f"{machine.name}: {found}" for machine in (*nodes, self.slurm.login) for found in self.left_on(machine)] + ([] if record else self.keys())
         with contextlib.suppress(Exception):
             eventually(lambda: not left(), "the nodes without the job", patience)
         check(not left(), f"there is still {left()}")
@@ -79,7 +103,8 @@ class Steps:
         files = machine.run("/bin/sh", "-c", "ls -A /dev/shm; ls -A /run/ftd/jobs 2>/dev/null")[1].split()
         sockets = [line.split()[-1] for line in machine.run("/bin/cat", "/proc/net/unix")[1].splitlines() if re.search(r"@ftd-|/ftd-", line)]
         segments = machine.run("/bin/sh", "-c", "tail -qn +2 /proc/sysvipc/shm /proc/sysvipc/sem /proc/sysvipc/msg")[1].splitlines()
-        return [*self.of_job(machine), *files, *sockets, *segments]
+        # Who waits with `sbatch --wait` for a job is none of it.
+        return [*(name for name in self.of_job(machine) if name != "sbatch"), *files, *sockets, *segments]
 
     def keys(self):
         """Keys of jobs in etcd, but those that go by themselves: that a job has ended agents may still have to read that are cut off."""
@@ -99,13 +124,13 @@ def one_node(context, mpi):
         program = steps.cluster.program(mpi, "places.c")
         reference = steps.reference(mpi, 2, program)
         job = steps.srun("-n2", program, mpi=mpi)
-        job.expect(0, reference)
+        steps.expect(job, reference, 2)
         check(job.err == "" and job.restored == [], job.err)
         steps.empty()
         job = steps.srun("-n2", program, mpi=mpi, gates=["app.compute:1"])
         job.on = steps.nodes[0]
         job.kill(job.at_gate("app.compute", 1))
-        job.expect(0, reference)
+        steps.expect(job, reference, 2)
         check(job.restored == [5] and job.err.count("ftd: recovery, epoch") == 1, f"restored {job.restored}: {job.err}")
         steps.empty()
 
@@ -127,7 +152,7 @@ def over_nodes(context, mpi):
         check({name: there.get(name) for name in expected} == expected, f"{there}")
         check(not [name for name in there if name.startswith(("FT_STEP", "SLURM_FT_STEP"))], f"{there}")
         job.kill(victim)
-        job.expect(0, reference)
+        steps.expect(job, reference, 4)
         check(job.restored == [5] and job.err.count("ftd: recovery, epoch") == 1, f"restored {job.restored}: {job.err}")
         steps.empty()
 
@@ -148,7 +173,7 @@ def node_dies(context, how):
         check(proc.environ(victim)["SLURM_NTASKS"] == "4", "the rank is told of the spare node's tasks")
         wait_kept(job)
         getattr(steps.nodes[1], how)()
-        job.expect(0, reference)
+        steps.expect(job, reference, 4)
         check(job.restored == [5] and "node node1 was silent for the heartbeat time-out" in job.err, job.err)
         check(COPIES in job.err and job.output.starts == [None, 5], f"{job.output.starts}: {job.err}")
         steps.empty(steps.nodes[1])
@@ -171,7 +196,7 @@ def stepd_dies(context):
         wait_kept(job)
         for pid in steps.nodes[1].named("slurmstepd"):
             job.kill(pid)
-        job.expect(0, reference)
+        steps.expect(job, reference, 4)
         check(job.output.starts == [None, 5] and job.restored == [5], f"{job.output.starts}: {job.err}")
         steps.empty()
 
@@ -235,14 +260,17 @@ def no_ftd(context):
 
 @scenario("slurm-reinit-two-steps", cluster=True, timeout=90)
 def two_steps(context):
-    """Two jobs of one user on the same node know nothing of each other."""
+    """Two jobs of one user on the same nodes, whose parts listen for their tasks at the same time, know nothing of each other."""
     mpi = context.mpi("mpich5")
-    with Steps(context, 1) as steps:
+    with Steps(context, 2) as steps:
         program = steps.cluster.program(mpi, "places.c")
-        reference = steps.reference(mpi, 2, program)
-        jobs = [steps.srun("-n2", program, mpi=mpi, gates=["app.compute:1"]) for _ in range(2)]
+        reference = steps.reference(mpi, 4, program)
+        jobs = [steps.srun("-N2", "--ntasks-per-node=2", program, mpi=mpi, gates=["app.compute:1", "part.door:0"], env=ONE_CARD) for _ in range(2)]
         for job in jobs:
             job.on = steps.nodes[0]
+        eventually(lambda: all(job.gate_path("part.door", 0).exists() for job in jobs), "both steps' parts", 30)
+        for job in jobs:
+            job.go("part.door", 0)
         victims = [job.at_gate("app.compute", 1) for job in jobs]
         jobs[0].kill(victims[0])
         jobs[0].expect(0, reference)

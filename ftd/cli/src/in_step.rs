@@ -1,6 +1,7 @@
 //! The part of a job that is a step of Slurm's: its shepherds are the step's tasks on this node, and what a daemon tells other parts the step's
 //! front tells it, over TCP. Output and input of the ranks are Slurm's.
 
+use crate::batch::Batch;
 use crate::launcher::Launcher;
 use crate::part::{Part, PartError, Ready, fails, prepare};
 use crate::tasks::Door;
@@ -32,9 +33,11 @@ pub fn run(begin: Box<Begin>, node: step::Node) -> Result<i32, PartError> {
         Ok(tasks) => tasks,
         Err(error) => return Ok(refuse(&step, &begin, &Refusal::Tasks(error))),
     };
+    ft_sys::gate::reach("part.door", Some(node.layout.node));
     drop(door);
     let port = sockets.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok()).map_or(0, |address| address.port());
     let host = ft_sys::process::host_name()?;
+    let (id, number) = (node.step, node.layout.node);
     let member = Member { node, name: begin.node.clone(), host, address: begin.share.bind, port };
     let mut link = match meeting::dial(&step, &What::Part(Box::new(member))) {
         Ok(link) => link,
@@ -58,8 +61,11 @@ pub fn run(begin: Box<Begin>, node: step::Node) -> Result<i32, PartError> {
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
     spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);
+    let batch = cluster.as_deref().and_then(|cluster| Batch::of(&step, id, number, cluster));
     let mut second = Channel::from_stream(link.try_clone()?);
-    let part = Part::new(link, begin, sockets, cluster, Some(tasks))?;
+    let third = batch.is_some().then(|| link.try_clone()).transpose()?;
+    let mut part = Part::new(link, begin, sockets, cluster, Some(tasks))?;
+    part.batch = batch.zip(third);
     match Launcher::start(options, spec, helpers, held, soft, Some(part)) {
         Ok(launcher) => Ok(launcher.run()),
         Err(error) => {

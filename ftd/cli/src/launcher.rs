@@ -984,7 +984,12 @@ impl Launcher {
     /// The last of all that is said and done.
     fn leave(mut self) -> i32 {
         let tasks = self.part.as_mut().and_then(|part| part.tasks.take());
+        let batch = self.part.as_mut().and_then(|part| part.batch.take());
         let status = self.say_the_rest();
+        if let Some((batch, link)) = batch {
+            // Slurm keeps the step as long as its tasks wait.
+            batch.see_to(&link);
+        }
         tasks.into_iter().for_each(|tasks| tasks.dismiss(status));
         status
     }

@@ -1,5 +1,6 @@
 //! `ftrun`: starts an MPI job that survives the failure of its processes, as `mpirun` would start one that does not.
 
+mod batch;
 mod beside;
 mod binding;
 mod cancel;

@@ -1,6 +1,7 @@
 //! The launcher's part on one node of a job over several: `ftrun` as the node's daemon starts it, as the job's user. It is told the
 //! command line by the daemon, makes ready what this node needs, and is a launcher whose terminal is on another node.
 
+use crate::batch::Batch;
 use crate::launcher::Launcher;
 use crate::options::{self, Request};
 use crate::output::Output;
@@ -42,6 +43,8 @@ pub struct Part {
     cluster: Option<Box<Cluster>>,
     /// Its shepherds, where they are tasks of Slurm's.
     pub tasks: Option<Tasks>,
+    /// The sbatch in which they are, and the link.
+    pub batch: Option<(Batch, OwnedFd)>,
 }
 
 /// Why a part ends before it is one.
@@ -209,7 +212,7 @@ impl Part {
     ) -> io::Result<Part> {
         let writer = link.try_clone()?;
         let heard = Instant::now();
-        Ok(Part { link, writer, open: true, heard, begin: *begin, sockets, cluster, tasks })
+        Ok(Part { link, writer, open: true, heard, begin: *begin, sockets, cluster, tasks, batch: None })
     }
 
     /// The job's name.

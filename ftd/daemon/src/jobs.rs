@@ -59,6 +59,7 @@ impl Jobs {
         let request = match within(FIRST, frames::receive(&mut stream, MAX_LAUNCH)).await? {
             ToJobs::Launch(request) => *request,
             ToJobs::Step(request) => return self.serve_step(stream, *request).await,
+            ToJobs::Node(name) => return self.serve_question(stream, &name).await,
             ToJobs::Tell { .. } | ToJobs::Ask => return Ok(()),
         };
         let begun = match check(&request) {
@@ -84,6 +85,16 @@ impl Jobs {
                 frames::send(&mut stream, &FromJobs::Refused { status, sentence }).await
             }
         }
+    }
+
+    /// Serves who asks for a node.
+    async fn serve_question(&self, mut stream: UnixStream, name: &str) -> Result<(), Broken> {
+        let word = match self.places.has(name).await {
+            Ok(true) => FromJobs::Here,
+            Ok(false) => FromJobs::Gone,
+            Err(sentence) => FromJobs::Refused { status: 1, sentence },
+        };
+        frames::send(&mut stream, &word).await
     }
 
     /// Serves a task of a step of Slurm's.

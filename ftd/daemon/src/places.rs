@@ -64,6 +64,18 @@ impl Places {
         &self.state
     }
 
+    /// Whether a node's daemon holds its lease, as far as etcd has it.
+    ///
+    /// # Errors
+    /// One sentence: etcd does not answer.
+    pub async fn has(&self, name: &str) -> Result<bool, String> {
+        let key = format!("{}/nodes/{name}", self.state.config().prefix());
+        match self.etcd.get(&key).await {
+            Ok(read) => Ok(read.found.is_some()),
+            Err(error) => Err(format!("node {name} cannot be looked up: {error}")),
+        }
+    }
+
     /// What a node says of itself.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use ft_sys::peer::Peer;
 use ft_wire::launcher::reaches_ranks;
 use ft_wire::part::{FromJobs, ToJobs, split};
 use ft_wire::shepherd::Lifeline;
-use ft_wire::step::{self, Answer, DAEMON, Layout, PROGRAM, Place, Request, STEP, Step, What};
+use ft_wire::step::{self, Answer, BATCH, DAEMON, Layout, PROGRAM, Place, Request, STEP, Step, What};
 use ft_wire::{MESSAGES, Role};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -339,8 +339,8 @@ impl Environment {
         // It was written through another descriptor of the same file.
         let mut file = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&first)))?;
         file.read_to_end(&mut text)?;
-        // These two end here.
-        let own = std::env::vars_os().filter(|(name, _)| name != STEP && name != PROGRAM);
+        // These end here.
+        let own = std::env::vars_os().filter(|(name, _)| ![STEP, PROGRAM, BATCH].iter().any(|other| name == other));
         let own = own.map(|(name, value)| (name.into_vec(), value.into_vec()));
         Ok(Environment { own: own.collect(), first: split(&text).filter_map(variable).collect() })
     }

@@ -3,9 +3,11 @@
 use crate::channel::{Channel, ChannelError};
 use ft_wire::Role;
 use ft_wire::step::{Challenge, Hello, KEY, MAX_FIRST, Step, Welcome, What};
+use nix::libc;
 use rustix::net::sockopt;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 /// A front that is there answers within this time.
@@ -62,6 +64,11 @@ pub fn word(secret: &[u8; KEY], purpose: &'static str) -> String {
     derived(secret, purpose)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Where the front may be: where Slurm says that srun is, and otherwise where it says itself.
+pub fn places(step: &Step) -> Vec<SocketAddr> {
+    beside_srun(step).into_iter().chain(step.addresses.iter().copied()).collect()
+}
+
 /// Where Slurm says that the srun of a task or a part is, whose front has this port.
 fn beside_srun(step: &Step) -> Option<SocketAddr> {
     let address: IpAddr = std::env::var("SLURM_SRUN_COMM_HOST").ok()?.parse().ok()?;
@@ -89,7 +96,7 @@ fn proof(secret: &[u8; KEY], side: Side, challenge: &Challenge, hello: &Hello) -
 /// # Errors
 /// [`MeetingError`].
 pub fn dial(step: &Step, what: &What) -> Result<Channel, MeetingError> {
-    let mut channel = connect(beside_srun(step).iter().chain(&step.addresses))?;
+    let mut channel = connect(&places(step))?;
     channel.limit(MAX_FIRST);
     channel.exchange(Role::Launcher, ANSWER)?;
     let (challenge, _): (Challenge, _) = channel.receive(Some(ANSWER))?;
@@ -106,7 +113,7 @@ pub fn dial(step: &Step, what: &What) -> Result<Channel, MeetingError> {
     Ok(channel)
 }
 
-fn connect<'a>(addresses: impl Iterator<Item = &'a SocketAddr>) -> Result<Channel, MeetingError> {
+fn connect(addresses: &[SocketAddr]) -> Result<Channel, MeetingError> {
     let (mut tried, mut last) = (Vec::new(), io::Error::from(io::ErrorKind::AddrNotAvailable));
     for address in addresses {
         match TcpStream::connect_timeout(address, CONNECT).and_then(|stream| prepared(&stream).map(|()| stream)) {
@@ -128,6 +135,19 @@ pub fn prepared(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, PROBE)?;
     sockopt::set_tcp_keepintvl(stream, PROBE)?;
     Ok(sockopt::set_tcp_user_timeout(stream, GONE)?)
+}
+
+/// How many bytes the other machine has not taken yet. One that is there does, whatever its processes do.
+///
+/// # Errors
+/// It is a connection no more.
+pub fn untaken(link: BorrowedFd<'_>) -> io::Result<usize> {
+    // One that has been broken off has nobody at its other end.
+    rustix::net::getpeername(link)?;
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int to where this points.
+    let done = unsafe { libc::ioctl(link.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if done == 0 { Ok(usize::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The front's end of a connection that was dialled. To be [heard](Self::hear) when something comes.

@@ -105,6 +105,8 @@ pub enum ToJobs {
     /// A task's first message, before its [`Image`]: start this node's part of a step of Slurm's. Answered by [`FromJobs::Begun`], with
     /// nothing behind it.
     Step(Box<step::Request>),
+    /// First message: is there a node of that name, by its lease? Answered by [`FromJobs::Here`], [`FromJobs::Gone`], or that it is not known.
+    Node(String),
 }
 
 /// Daemon → launcher.
@@ -149,6 +151,8 @@ pub enum FromJobs {
     },
     /// Answer to [`ToJobs::Ask`]; also whatever else is said is one.
     Here,
+    /// There is no such node.
+    Gone,
 }
 
 /// Daemon → daemon, when both have said which release they are of.

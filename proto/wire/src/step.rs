@@ -12,6 +12,9 @@ use std::path::PathBuf;
 pub const STEP: &str = "SLURM_FT_STEP";
 /// The variable of a task's environment with the name of its program: who is executed in that one's place is a shepherd.
 pub const PROGRAM: &str = "FT_STEP_PROGRAM";
+/// The variable of the environment of a step in an sbatch's script: Slurm's name of that one's node, a space, and what the machine calls
+/// itself. It ends with the shepherd.
+pub const BATCH: &str = "SLURM_FT_STEP_BATCH";
 /// The variable of an agent's environment that says that the shepherds are tasks, and nobody's children here.
 pub const TASKS: &str = "FT_TASKS";
 /// The first word of the front's command line.

@@ -1,7 +1,7 @@
 //! The real srun, and what it needs of Slurm and of this machine.
 
 use ft_sys::divide::{self, Fate};
-use ft_wire::step::{STEP, StepId};
+use ft_wire::step::{BATCH, STEP, StepId};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -50,7 +50,13 @@ impl Srun {
         set.thread_block()?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         // The standard library gives it no blocked signals.
-        let child = Command::new(program).args(WORDS).args(words).env(STEP, step).spawn()?;
+        let mut command = Command::new(program);
+        command.args(WORDS).args(words).env(STEP, step);
+        match script() {
+            Some(node) => command.env(BATCH, node),
+            None => command.env_remove(BATCH),
+        };
+        let child = command.spawn()?;
         let allocates = std::env::var_os("SLURM_JOB_ID").is_none() && std::env::var_os("SLURM_JOBID").is_none();
         let moved = (String::new(), Instant::now());
         let pid = child.id() as i32;
@@ -131,6 +137,13 @@ impl Srun {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// [`BATCH`], if this is called by the script of an sbatch.
+fn script() -> Option<String> {
+    let is_batch = std::env::var_os("ENVIRONMENT").is_some_and(|kind| kind == "BATCH");
+    let node = std::env::var("SLURMD_NODENAME").ok().filter(|_| is_batch)?;
+    Some(format!("{node} {}", ft_sys::process::host_name().ok()?))
 }
 
 /// A port on which the nodes may be heard: within Slurm's SrunPortRange, if it has one.

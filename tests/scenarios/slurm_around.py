@@ -1,0 +1,350 @@
+"""What happens around a step of Slurm's with `--ft`: the sbatch or salloc that it is in, and what users, administrators and Slurm do to its job."""
+
+import os
+import re
+import shutil
+import signal
+import time
+
+from harness import proc
+from harness.job import Failed, Output, check
+from harness.registry import scenario
+
+from .applications import ranks_of
+from .copies import COPIES, kept, wait_kept
+from .hosts import ONE_CARD
+from .processes import eventually
+from .recovery import LAMMPS_INPUT, LAMMPS_NEW, _open_restart, _thermo
+from .slurm_steps import MPIS, Steps
+
+LAYOUT = ["--ft=reinit", "--ft-spares=1", "-N3", "--ntasks-per-node=2"]
+# A job's script: a step with what the job was given, and what became of it.
+SCRIPT = 'srun "$0"; echo srun ended with $? at $(date +%s.%N)'
+
+
+class Batch:
+    """A job that sbatch has handed in, by its number: what Slurm says of it, and what it has written."""
+
+    def __init__(self, steps, number):
+        self.steps, self.number = steps, number
+
+    def about(self, patience=10.0):
+        """What `scontrol show job` says, by name."""
+        status, out, err = self.steps.slurm.run("scontrol", "show", "job", self.number, patience=patience)
+        check(status == 0, f"{status}: {out}{err}")
+        return dict(re.findall(r"(\w+)=(\S*)", out))
+
+    def becomes(self, state, patience):
+        """Waits until the job is in that state; what is said of it then."""
+        until = time.monotonic() + patience
+        while (about := self.about())["JobState"] != state:
+            check(time.monotonic() < until, f"job {self.number} is not {state} after {patience} s: {about}; {self.text}")
+            time.sleep(0.5)
+        return about
+
+    @property
+    def text(self):
+        """What stands in its output, which is where its errors go, too."""
+        path = self.steps.context.work / f"slurm-{self.number}.out"
+        return path.read_text() if path.exists() else ""
+
+
+def handed_in(steps, *words, mpi=None, env=None, gates=()):
+    """Hands in a job with the script above, or another one. What runs it for its gates, and the job."""
+    # It waits for the end of the job.
+    job = steps.slurm.job("sbatch", "--wait", "--parsable", *words, mpi=mpi, env={**steps.noting, **(env or {})}, gates=gates)
+    eventually(lambda: job.output.text.endswith("\n"), "sbatch's word", 30)
+    return job, Batch(steps, job.output.text.strip())
+
+
+INSIDE = [{"inside": inside, "mpi": mpi["mpi"], "how": how} for inside in ("sbatch", "salloc") for mpi in MPIS for how in ("rank", "crash")]
+
+
+@scenario("slurm-within", cluster=True, timeout=150, each=INSIDE, spread=True)
+def within(context, inside, mpi, how):
+    """In sbatch and in salloc a rank is killed, or its node crashes: the step goes on with its state to the undisturbed result, is over with status 0
+    within two seconds of the application's end, and says so where its errors go; so does what comes behind it, and the job is a completed one."""
+    mpi = context.mpi(mpi)
+    with Steps(context, 3) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        more = {"mpi": mpi, "env": {**ONE_CARD, **steps.noting}, "gates": ["app.compute:3", *kept(5)]}
+        if inside == "sbatch":
+            (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
+            job, batch = handed_in(steps, *LAYOUT, "job.sh", **more)
+        else:
+            job, batch = steps.slurm.job("salloc", *LAYOUT, "/bin/sh", "-c", SCRIPT, program, **more), None
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        check(victim in steps.nodes[1].pids(), "the rank is not on the node")
+        wait_kept(job)
+        if how == "rank":
+            job.kill(victim)
+        else:
+            steps.nodes[1].crash()
+        text = lambda: (batch.text if batch else job.output.text + job.err)
+        eventually(lambda: "srun ended" in text(), "srun's end", 60)
+        said = text()
+        (status, over), = re.findall(r"^srun ended with (\d+) at ([\d.]+)$", said, re.M)
+        check(status == "0" and Output(said).results == reference.results and Output(said).starts == [None, 5], said)
+        check(said.count("ftd: recovery, epoch") == 1 and (how == "rank" or COPIES in said), said)
+        steps.was_prompt(float(over), 4)
+        if batch:
+            about = batch.becomes("COMPLETED", 30)
+            check(about["ExitCode"] == "0:0", f"{about}")
+        else:
+            check(job.wait(30) == 0, job.err)
+        steps.empty(*([steps.nodes[1]] if how == "crash" else []))
+
+
+ENDS = [{"how": "crash", "again": "no-requeue"}, {"how": "power_off", "again": "no-requeue"}, {"how": "crash", "again": "requeue"}]
+
+
+@scenario("slurm-batch-node", cluster=True, timeout=200, each=ENDS)
+def batch_node(context, how, again):
+    """The node where an sbatch's script runs dies, by crash or without a word, and with it the script and its srun: within 60 s the job has ended, long
+    before Slurm gives up that node, and a line in its error file says so; nothing of it is on the other nodes. When Slurm gives it up the job is
+    cancelled, and one that may be queued again runs again, to the undisturbed result, on the nodes that there are."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 3, silence=300) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
+        layout = LAYOUT if again == "no-requeue" else ["--ft=reinit", "-N2", "--ntasks-per-node=2", "--open-mode=append"]
+        job, batch = handed_in(steps, f"--{again}", *layout, "job.sh", mpi=mpi, env=ONE_CARD, gates=["app.compute:3", *kept(5)])
+        job.on = steps.nodes[1]
+        job.at_gate("app.compute", 3)
+        first = steps.nodes[0]
+        name = steps.slurm.names[first.name]
+        about = batch.about()
+        check((about["BatchHost"], about["JobState"]) == (name, "RUNNING"), f"{about}")
+        wait_kept(job)
+        getattr(first, how)()
+        died = time.monotonic()
+        about = batch.becomes("COMPLETING", 60)
+        print(f"  the job was over after {time.monotonic() - died:.1f} s", flush=True)
+        becomes = "is cancelled, for it was not to be queued again" if again == "no-requeue" else "is queued again"
+        sentence = f"ftd: node {name}, where the script of job {batch.number} ran, is gone, and the script with it: the job {becomes}\n"
+        check(batch.text.count(sentence) == 1 and "srun ended" not in batch.text, batch.text)
+        steps.empty(first, record=True)
+        waits_for = lambda: steps.slurm.run("squeue", "-h", "-o", "%T %N")[1].split()
+        eventually(lambda: waits_for() == ["COMPLETING", name], "Slurm to wait for the dead node alone", 60)
+        steps.slurm.update(f"nodename={name}", "state=down", "reason=test")
+        if again == "no-requeue":
+            about = batch.becomes("CANCELLED", 30)
+            # Nobody has told Slurm how the script ended.
+            check((about["ExitCode"], about["Restarts"]) == ("0:0", "0"), f"{about}")
+            print(f"  sbatch --wait has ended with {job.wait(90)}", flush=True)
+        else:
+            eventually(lambda: batch.about()["JobState"] == "PENDING", "the job to be queued again", 30)
+            steps.slurm.update(f"jobid={batch.number}", "starttime=now")
+            about = batch.becomes("COMPLETED", 60)
+            check((about["ExitCode"], about["Restarts"]) == ("0:0", "1"), f"{about}")
+            said = batch.text.partition(sentence)[2]
+            check("srun ended with 0" in said and Output(said).starts == [None] and Output(said).results == reference.results, batch.text)
+        steps.empty(first, record=True)
+
+
+# Says what it hears, and goes on; SIGTERM ends it with a status of its own.
+HEARS = """trap 'echo usr1 $SLURM_PROCID' USR1; trap 'echo term $SLURM_PROCID; exit 5' TERM
+echo ready $SLURM_PROCID; while :; do sleep 0.02; done"""
+ON_TWO = ["-N2", "--ntasks-per-node=1"]
+
+
+def number_of(steps):
+    """The only job's."""
+    (number,) = steps.slurm.run("squeue", "-h", "-o", "%A")[1].split()
+    return number
+
+
+@scenario("slurm-signal", cluster=True, timeout=90, each=[{"what": "job"}, {"what": "step"}])
+def signal_by_scancel(context, what):
+    """A signal that scancel sends to a job or a step reaches each rank, once, and nothing else comes of it."""
+    with Steps(context, 2) as steps:
+        job = steps.srun(*ON_TWO, "/bin/sh", "-c", HEARS)
+        eventually(lambda: job.output.text.count("ready") == 2, "the ranks", 20)
+        number = number_of(steps)
+        status, _, err = steps.slurm.run("scancel", "--signal=USR1", number if what == "job" else f"{number}.0")
+        check(status == 0, err)
+        eventually(lambda: job.output.text.count("usr1") == 2, "the signal", 20)
+        status, _, err = steps.slurm.run("scancel", number)
+        ended = job.wait(20)
+        lines = sorted(job.output.text.splitlines())
+        check(ended == 5 and lines == sorted(f"{word} {rank}" for word in ("ready", "term", "usr1") for rank in range(2)), f"{ended}: {lines}{job.err}")
+        check("recovery" not in job.err and job.err.count("the job was cancelled by SIGTERM") == 1, job.err)
+        steps.empty()
+
+
+@scenario("slurm-time-limit", cluster=True, timeout=150, each=[{"ends": "itself"}, {"ends": "killed"}])
+def time_limit(context, ends):
+    """When a job's time is over its ranks have the signal that was asked for before, then SIGTERM and Slurm's time to end by themselves, and SIGKILL
+    after that: nobody takes it for a failure, nothing is started again, srun says what Slurm says of it, and nothing is left."""
+    text = HEARS if ends == "itself" else HEARS.replace("; exit 5", "")
+    with Steps(context, 2) as steps:
+        job = steps.srun("--time=10", "--signal=USR1@60", *ON_TWO, "/bin/sh", "-c", text)
+        eventually(lambda: job.output.text.count("ready") == 2, "the ranks", 20)
+        number = number_of(steps)
+        # It looks at the times of jobs every half a minute.
+        steps.slurm.update(f"jobid={number}", "timelimit=1")
+        eventually(lambda: job.output.text.count("usr1") == 2, "the signal before the end", 60)
+        ended = job.wait(120)
+        print(f"  {ended}: {job.output.text}{job.err}", flush=True)
+        lines = sorted(job.output.text.splitlines())
+        check(lines == sorted(f"{word} {rank}" for word in ("ready", "term", "usr1") for rank in range(2)), f"{ended}: {lines}{job.err}")
+        check("recovery" not in job.err and "DUE TO TIME LIMIT" in job.err, job.err)
+        check(ended != 0, f"{ended}: {job.err}")
+        steps.empty()
+
+
+# Seconds; longer than ftd waits for anybody of a job who says nothing.
+SUSPENDED = 20
+
+
+def computes(pid):
+    """Whether a rank that does not sleep takes any of the processors."""
+    before = proc.processor_time(pid)
+    time.sleep(0.3)
+    return proc.processor_time(pid) != before
+
+
+@scenario("slurm-suspend", cluster=True, timeout=150, each=[{"inside": "srun"}, {"inside": "sbatch"}])
+def suspend(context, inside):
+    """A job that is suspended for longer than all of ftd's patience, and resumed, goes on where it was, in the same epoch: nobody of it was dead."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 2) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        layout = ["-N2", "--ntasks-per-node=2"]
+        more = {"mpi": mpi, "env": ONE_CARD, "gates": ["app.compute:3"]}
+        if inside == "srun":
+            job, batch = steps.srun(*layout, program, **more), None
+        else:
+            (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
+            job, batch = handed_in(steps, "--ft=reinit", *layout, "job.sh", **more)
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        number = number_of(steps)
+        for _ in range(2):
+            steps.slurm.administrator("scontrol", "suspend", number)
+            try:
+                eventually(lambda: not computes(victim), "the rank to stand still", 20)
+                before = proc.processor_time(victim)
+                time.sleep(SUSPENDED)
+                check(proc.processor_time(victim) == before, "the rank does not stand still any more")
+            finally:
+                # Nobody can end what is frozen.
+                steps.slurm.administrator("scontrol", "resume", number)
+            eventually(lambda: computes(victim), "the rank to go on", 20)
+            time.sleep(2)
+        job.go("app.compute", 3)
+        if batch:
+            batch.becomes("COMPLETED", 60)
+            said = batch.text
+            check("srun ended with 0" in said and Output(said).results == reference.results, said)
+        else:
+            job.expect(0, reference)
+            said = job.output.text + job.err
+        check(Output(said).starts == [None] and "recovery" not in said, said)
+        # It says no more than that nodes have not heard of each other, and that all goes on.
+        lines = [line for line in said.splitlines() if line.startswith("ftd:")]
+        check(not [line for line in lines if not re.search("^ftd: the ranks of node[01] (are stopped: its observers are silent|go on)$", line)], said)
+        steps.empty()
+
+
+@scenario("slurm-again", cluster=True, timeout=150, each=[{"by": "requeue"}, {"by": "preempted"}])
+def again(context, by):
+    """A job that is queued again, by its user or because one of more worth wants its nodes, is no failed one: nothing of it stays on its nodes, and
+    it begins anew when it can, without a word of ftd's."""
+    mpi = context.mpi("mpich5")
+    partition = "PartitionName={} Nodes=ALL Default={} MaxTime=INFINITE State=UP OverSubscribe=NO PriorityTier={}\n"
+    lines = f"PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n{partition.format('all', 'YES', 1)}{partition.format('urgent', 'NO', 9)}"
+    with Steps(context, 2, slurm=lines) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
+        words = ["--ft=reinit", "--requeue", "--exclusive", "-N2", "--ntasks-per-node=2", "--open-mode=append", "job.sh"]
+        job, batch = handed_in(steps, *words, mpi=mpi, env=ONE_CARD, gates=["app.compute:3"])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        if by == "requeue":
+            status, _, err = steps.slurm.run("scontrol", "requeue", batch.number)
+            check(status == 0, err)
+        else:
+            said = steps.slurm.run("srun", "--partition=urgent", "--exclusive", "-N2", "/bin/sh", "-c", "echo here")
+            check(said[:2] == (0, "here\nhere\n"), f"{said}")
+        eventually(lambda: not proc.alive(victim), "the rank to end", 30)
+        eventually(lambda: batch.about()["JobState"] == "PENDING" and not any(steps.of_job(node) for node in steps.nodes), "the job to be off its nodes", 30)
+        steps.slurm.update(f"jobid={batch.number}", "starttime=now")
+        about = batch.becomes("COMPLETED", 90)
+        check((about["Restarts"], about["ExitCode"]) == ("1", "0:0"), f"{about}")
+        said = batch.text
+        check(said.count("srun ended with 0") == 1 and Output(said).results == reference.results, said)
+        check(Output(said).starts == [None, None] and "recovery" not in said, said)
+        steps.empty(record=True)
+
+
+EVERY, LENGTH = 20, 120
+
+
+def lammps_input(context):
+    """An input that goes on from restart files on the nodes' file system, if there are any."""
+    fill = lambda text: text.replace("FT_CHECKPOINT_DIR", "DIR").replace("FIRST", str(EVERY)).replace("EVERY", str(EVERY)) \
+        .replace("STEPS", str(LENGTH)).replace("SIDE", "10")
+    (context.work / "in.melt").write_text(fill(LAMMPS_INPUT))
+    (context.work / "melt.new").write_text(fill(LAMMPS_NEW))
+    directory = context.work / "restart"
+    directory.mkdir()
+    return directory
+
+
+def at_rest(steps, directory):
+    """Ranks 0 and 3 of LAMMPS when it has written restart files, and writes none: rank 3 stands still, on the second node."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        first, victim = ranks_of(steps.nodes[0], "lmp").get(0), ranks_of(steps.nodes[1], "lmp").get(3)
+        if first and victim and (directory / f"melt.{2 * EVERY}.restart").exists():
+            proc.freeze(victim)
+            # The others get no further than to the next step without it.
+            until = time.monotonic() + 0.3
+            while time.monotonic() < until and _open_restart(first) is None:
+                time.sleep(0.005)
+            if _open_restart(first) is None:
+                return victim
+            os.kill(victim, signal.SIGCONT)
+        time.sleep(0.005)
+    raise Failed("LAMMPS has not come so far within a minute")
+
+
+@scenario("slurm-lammps", cluster=True, timeout=150, each=[{"how": "in"}, {"how": "stdin"}])
+def lammps(context, how):
+    """`srun --ft=reinit lmp`, unmodified, over two nodes, also with its input on srun's standard input: a rank is killed, and it goes on from its
+    newest restart file as it does by hand."""
+    mpi = context.mpi("openmpi4")
+    with Steps(context, 2) as steps:
+        directory = lammps_input(context)
+        steps.cluster.give(directory)
+        command = ["/usr/bin/lmp", "-log", "none", *(["-in", "in.melt"] if how == "in" else [])]
+        env = {**ONE_CARD, "DIR": directory}
+        with open(context.work / "in.melt", "rb") as text:
+            job = steps.srun("-N2", "--ntasks-per-node=2", *command, mpi=mpi, env=env, stdin=text if how == "stdin" else None)
+        victim = at_rest(steps, directory)
+        check(job.running() and "result" not in job.output.text, "it was over before")
+        job.kill(victim)
+        eventually(lambda: "Reading restart" in job.output.text, "the next world to read a restart file", 60)
+        by_hand = context.work / "by-hand"
+        shutil.copytree(directory, by_hand)
+        steps.cluster.give(by_hand, *by_hand.iterdir())
+        job.expect(0, patience=100)
+        check(job.err.count("ftd: recovery, epoch") == 1 and job.output.results == ["done"], f"{job.output.results}: {job.err}")
+        again = _thermo(job.output.text)
+        first = min(again)
+        check(first > 0 and first % EVERY == 0, f"it began at step {first}")
+        for path in by_hand.glob("melt.*.restart"):
+            if int(path.name.split(".")[1]) > first:
+                path.unlink()
+        command = mpi.mpiexec(4, "/usr/bin/lmp", "-log", "none", "-in", "in.melt")
+        env = context.env(mpi, {**ONE_CARD, "DIR": by_hand})
+        status, out, err = steps.nodes[0].run(*command, user=steps.cluster.user, env=env, cwd=context.work, patience=100)
+        check(status == 0, f"by hand: {status} {out[-2000:]}{err}")
+        check(again == _thermo(out), f"from step {first} on:\n{again}\nby hand:\n{_thermo(out)}")
+        steps.empty()
