@@ -193,7 +193,7 @@ def time_limit(context, ends):
         check(lines == sorted(f"{word} {rank}" for word in ("ready", "term", "usr1") for rank in range(2)), f"{ended}: {lines}{job.err}")
         check("recovery" not in job.err and "DUE TO TIME LIMIT" in job.err, job.err)
         check(ended != 0, f"{ended}: {job.err}")
-        steps.empty()
+        steps.empty(record=ends == "killed")
 
 
 # Seconds; longer than ftd waits for anybody of a job who says nothing.

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::task::AbortHandle;
 
 /// So many are remembered.
-const MOST: usize = 256;
+const MOST: usize = 128;
 
 /// All of it.
 #[derive(Debug, Default)]

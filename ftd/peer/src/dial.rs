@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 /// Dials until there is a connection, or nothing waits for one any more.
 pub(crate) async fn dial(endpoint: Arc<Endpoint>, node: NodeId) {
     if endpoint.identity.me > node {
-        sleep(scaled(patience::COURTESY)).await;
+        sleep(scaled(endpoint.courtesy(node))).await;
     }
     while let Some((_, tries)) = endpoint.wants(node) {
         sleep(scaled(patience::pause(tries))).await;

@@ -15,7 +15,7 @@ use ftd_core::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -135,6 +135,12 @@ impl Endpoint {
             peer.dialling = true;
             state.spawn(dial::dial(self.clone(), node));
         }
+    }
+
+    /// How long the node, which has the lower number, may take to dial itself.
+    pub fn courtesy(&self, node: NodeId) -> Duration {
+        let met = self.lock().peers.get(&node).is_some_and(|peer| peer.met);
+        if met { patience::COURTESY } else { patience::FIRST_COURTESY }
     }
 
     /// Where the node is, and how often that was tried in vain, if somebody is still to dial; nobody dials then, otherwise.
