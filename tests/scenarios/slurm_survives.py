@@ -156,7 +156,6 @@ def store(it):
     """The store's network and Slurm's, until the job is over: Slurm gives the node up, and so does srun's front in the end."""
     it.far.cut("store")
     eventually(lambda: it.slurm.state(it.far).startswith("down"), "Slurm to give the node up", 40)
-    it.undisturbed(said=["Node failure"])
     it.job.wait_err("node node1: the link to the part of the job there broke", 1, 40)
     eventually(lambda: it.job.output.starts == [None, PLACE], "the next world", 40)
     it.ends([PLACE], None)

@@ -80,7 +80,8 @@ impl Events {
 
     /// For somebody this asks other nodes, as long as he is there.
     pub fn asks(&self, connection: ConnectionId, asking: AbortHandle) {
-        self.0.borrow_mut().asking.insert(connection, asking);
+        // Who asks once more is told by one.
+        self.0.borrow_mut().asking.insert(connection, asking).into_iter().for_each(|before| before.abort());
     }
 
     /// What is remembered and not seen by other nodes, from that number on, and the next number.

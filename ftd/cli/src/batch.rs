@@ -10,12 +10,14 @@ use ft_wire::part::{FromJobs, ToJobs};
 use ft_wire::step::{self, BATCH, Step, StepId};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// What was said to a machine that is there, it has taken within this time.
@@ -37,6 +39,8 @@ const ATTEMPT: Duration = Duration::from_secs(1);
 const AGAIN: Duration = Duration::from_secs(1);
 /// A controller that is busy, or starts, has answered within this time.
 const CONTROLLER: Duration = Duration::from_secs(30);
+/// One of Slurm's commands has so long.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// The job that the step is in, and where its script runs.
 #[derive(Debug)]
@@ -86,9 +90,9 @@ impl Batch {
         if self.front.is_empty() || has_taken(link) {
             return;
         }
+        let places = self.places(port_of_slurmd());
         let begun = Instant::now();
         let (first, last) = (begun + scaled(GONE) + scaled(APART) * self.node.min(LAST), begun + scaled(PATIENCE));
-        let places = self.places(port_of_slurmd());
         loop {
             // A machine that goes down ends one process after the other.
             std::thread::sleep(AGAIN);
@@ -127,22 +131,45 @@ impl Batch {
                 Err(_) => return,
             }
         };
-        let about = fields(&said);
+        let Some(about) = self.own(&said) else { return };
         let fate = self.fate(&about);
         let becomes = match fate {
             Fate::None => return,
             Fate::Requeued => "is queued again",
             Fate::Cancelled => "is cancelled, for it was not to be queued again",
         };
+        let Some(name) = self.named(&about) else { return };
         let gone =
-            format!("ftd: node {}, where the script of job {job} ran, is gone, and the script with it", self.host);
-        // It may be on that node alone, or be none of the user's any more.
-        let errors = about.get("StdErr").and_then(|path| OpenOptions::new().append(true).open(path).ok());
-        // In one piece: others may write there.
+            format!("ftd: node {}, where the script of job {name} ran, is gone, and the script with it", self.host);
+        // It may be on that node alone, or be none of the user's any more. In one piece: others may write there.
+        let errors = about.get("StdErr").and_then(|path| regular(path));
         errors.into_iter().for_each(|mut file| drop(file.write_all(format!("{gone}: the job {becomes}\n").as_bytes())));
-        if fate != Fate::Requeued || ask("scontrol", &["requeue", &job]).is_err() {
-            // It is over otherwise, or nobody can end it.
-            let _ = ask("scancel", &["--quiet", &job]);
+        if fate == Fate::Requeued {
+            if ask("scontrol", &["requeue", &name]).is_ok() {
+                return;
+            }
+            // Another node may have done it, or this one's word have come though its answer did not.
+            let again = ask("scontrol", &["--oneliner", "show", "job", &job]).unwrap_or_default();
+            if self.own(&again).is_none_or(|about| self.fate(&about) == Fate::None) {
+                return;
+            }
+        }
+        // It is over otherwise, or nobody can end it.
+        let _ = ask("scancel", &["--quiet", &name]);
+    }
+
+    /// What is said of this job. Of an array, whose first number is that of one of its jobs, there may be a line for each.
+    fn own<'a>(&self, said: &'a str) -> Option<BTreeMap<&'a str, &'a str>> {
+        let job = self.job.to_string();
+        said.lines().map(fields).find(|about| about.get("JobId").is_some_and(|found| *found == job))
+    }
+
+    /// What it is called: by its number alone all of an array are meant.
+    fn named(&self, about: &BTreeMap<&str, &str>) -> Option<String> {
+        match (about.get("ArrayJobId"), about.get("ArrayTaskId")) {
+            (None, None) => Some(self.job.to_string()),
+            (Some(array), Some(task)) if task.parse::<u32>().is_ok() => Some(format!("{array}_{task}")),
+            _ => None,
         }
     }
 
@@ -156,6 +183,13 @@ impl Batch {
             true => Fate::Cancelled,
         }
     }
+}
+
+/// A file to which a line may be added: what is none might not be opened for as long as nobody reads it.
+fn regular(path: &str) -> Option<File> {
+    let flags = nix::libc::O_NONBLOCK | nix::libc::O_NOCTTY;
+    let file = OpenOptions::new().append(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().is_ok_and(|file| file.is_file()).then_some(file)
 }
 
 /// Whether the other end is there and takes what it was sent last.
@@ -180,11 +214,12 @@ enum Found {
 }
 
 fn look(place: &SocketAddr) -> Found {
-    use io::ErrorKind::{ConnectionRefused, ConnectionReset};
+    use io::ErrorKind::{HostUnreachable, TimedOut};
     match TcpStream::connect_timeout(place, ATTEMPT) {
         Ok(_) => Found::Process,
-        Err(error) if matches!(error.kind(), ConnectionRefused | ConnectionReset) => Found::Machine,
-        Err(_) => Found::Nobody,
+        Err(error) if matches!(error.kind(), TimedOut | HostUnreachable) => Found::Nobody,
+        // It refuses, or it is this machine that has no way, or no descriptor.
+        Err(_) => Found::Machine,
     }
 }
 
@@ -201,11 +236,26 @@ fn ask(command: &str, words: &[&str]) -> io::Result<String> {
     let everywhere = [&*along, OsStr::new("/usr/local/bin:/usr/bin")].join(OsStr::new(":"));
     let file = std::env::split_paths(&everywhere).map(|directory| directory.join(command)).find(|file| file.is_file());
     let file = file.ok_or(io::ErrorKind::NotFound)?;
-    let said = Command::new(file).args(words).stdin(Stdio::null()).stderr(Stdio::null()).output()?;
-    if said.status.success() {
-        Ok(String::from_utf8_lossy(&said.stdout).into())
-    } else {
-        Err(io::ErrorKind::Other.into())
+    let mut command = Command::new(file);
+    let mut running = command.args(words).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let (say, said) = mpsc::channel();
+    let out = running.stdout.take();
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        let read = out.map_or(Ok(0), |mut out| out.read_to_end(&mut text));
+        // Who asked may have given up.
+        let _ = say.send(read.map(|_| text));
+    });
+    let said = said.recv_timeout(ANSWER);
+    if said.is_err() {
+        running.kill()?;
+    }
+    let status = running.wait()?;
+    match said {
+        Ok(Ok(text)) if status.success() => Ok(String::from_utf8_lossy(&text).into()),
+        Ok(Err(error)) => Err(error),
+        Ok(Ok(_)) => Err(io::ErrorKind::Other.into()),
+        Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
@@ -237,6 +287,20 @@ mod tests {
             assert_eq!(fate(&ABOUT.replace(from, to)), Fate::None, "{to}");
         }
         assert_eq!(fate("slurm_load_jobs error: Invalid job id specified"), Fate::None);
+    }
+
+    #[test]
+    fn of_an_array_one_job_is_meant() {
+        let of = "ArrayJobId=5 ArrayTaskId";
+        let said = format!("JobId=5 {of}=3-9 JobState=PENDING\n{} {of}=2", ABOUT);
+        let batch = batch(Vec::new());
+        let about = batch.own(&said).unwrap();
+        assert_eq!((batch.fate(&about), batch.named(&about).as_deref()), (Fate::Requeued, Some("5_2")));
+        let about = fields(ABOUT);
+        assert_eq!(batch.named(&about).as_deref(), Some("7"));
+        let rest = format!("{ABOUT} {of}=3-9");
+        assert_eq!(batch.named(&fields(&rest)), None, "it is no one of them");
+        assert!(batch.own("JobId=77 JobState=RUNNING").is_none());
     }
 
     #[test]

@@ -24,6 +24,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 struct Gone {
     record: Record,
     since: Instant,
+    /// What becomes of it is settled. It counts as gone until it is back.
+    judged: bool,
 }
 
 /// What is to become of a node that has gone.
@@ -63,7 +65,7 @@ impl<S: Store> Drain<S> {
     /// For ever.
     pub async fn run(mut self) {
         loop {
-            let next = self.gone.values().map(|gone| gone.since + self.wait).min();
+            let next = self.gone.values().filter(|gone| !gone.judged).map(|gone| gone.since + self.wait).min();
             let until = next.unwrap_or_else(|| Instant::now() + READ_AGAIN);
             match timeout_at(until, self.follow.next()).await {
                 Ok(Ok(changes)) => changes.into_iter().for_each(|change| self.hear(change)),
@@ -89,7 +91,7 @@ impl<S: Store> Drain<S> {
             }
             None => {
                 if let Some(record) = self.seen.remove(name) {
-                    self.gone.insert(name.into(), Gone { record, since: Instant::now() });
+                    self.gone.insert(name.into(), Gone { record, since: Instant::now(), judged: false });
                 }
             }
         }
@@ -97,13 +99,15 @@ impl<S: Store> Drain<S> {
 
     /// Those that have been gone for long enough.
     async fn judge_all(&mut self) {
-        let due = |gone: &&Gone| gone.since.elapsed() >= self.wait;
+        let due = |gone: &&Gone| !gone.judged && gone.since.elapsed() >= self.wait;
         let due: Vec<Record> = self.gone.values().filter(due).map(|gone| gone.record.clone()).collect();
         for record in due {
             match self.judge(&record).await {
                 Ok(fate) => {
-                    self.gone.remove(&record.name);
-                    self.act(&record, &fate).await;
+                    let settled = self.act(&record, &fate).await;
+                    if let Some(gone) = self.gone.get_mut(&record.name) {
+                        (gone.judged, gone.since) = (settled, Instant::now());
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(%error, node = record.name, "whether this node is gone cannot be asked now");
@@ -144,7 +148,8 @@ impl<S: Store> Drain<S> {
         }
     }
 
-    async fn act(&self, record: &Record, fate: &Fate) {
+    /// Whether there is no more to be done.
+    async fn act(&self, record: &Record, fate: &Fate) -> bool {
         let node = &record.name;
         match fate {
             Fate::Drained => match slurm::drain(&self.scontrol, record.slurm()).await {
@@ -157,15 +162,23 @@ impl<S: Store> Drain<S> {
                 Ok(slurm::Done::Left(state)) => {
                     tracing::info!(node, state, "this node's ftd is gone, and Slurm has it out of service already");
                 }
+                Ok(slurm::Done::Silent) => {
+                    tracing::debug!(
+                        node,
+                        "this node's ftd is gone, and nobody answers at its slurmd's port: Slurm will see that"
+                    );
+                    return false;
+                }
                 Err(error) => {
                     tracing::error!(
                         node,
                         "this node's ftd is gone, and the node could not be drained in Slurm: {error}"
                     );
+                    return !error.may_pass();
                 }
             },
             Fate::Doubtful => {
-                let (gone, there) = (self.gone.len() + 1, self.follow.known().len());
+                let (gone, there) = (self.gone.len(), self.follow.known().len());
                 tracing::warn!(
                     node,
                     gone,
@@ -175,6 +188,7 @@ impl<S: Store> Drain<S> {
             }
             Fate::Back | Fate::Others => {}
         }
+        true
     }
 }
 
