@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Whether any program prints with random kills the same lines, once, as without.
 
-    tests/same_lines.py [--runs 5] [--kills 2] [--seed N] [--any-order] -n 4 [OPTION OF FTRUN …] -- PROGRAM …
+    tests/same_lines.py [--runs 5] [--kills 2] [--seed N] [--timeout S] [--any-order] -n 4 [OPTION OF FTRUN …] -- PROGRAM …
 
 `ftrun` and `ftctl` are those of the PATH. The program runs three times undisturbed; then so many times under --ft=reinit, and each time random
 ranks of it are killed, each within the time that an undisturbed run takes after the start or the recovery before. What the program prints is to
@@ -47,9 +47,13 @@ def kept(text, timed, any_order):
     return sorted(kept) if any_order else kept
 
 
-def undisturbed(ftrun, command):
+def undisturbed(ftrun, command, patience):
     begun = time.monotonic()
-    run = subprocess.run([*ftrun, "--ft=none", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    try:
+        run = subprocess.run([*ftrun, "--ft=none", *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace",
+                             timeout=patience)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"the undisturbed run is not over after {patience} s (--timeout)")
     if run.returncode != 0:
         sys.exit(f"the undisturbed run ends with {run.returncode}: {run.stderr}")
     return run.stdout, time.monotonic() - begun
@@ -69,6 +73,15 @@ class Disturbed:
 
     def recoveries(self):
         return self.said(self.err).count("ftd: recovery, epoch")
+
+    def ends(self, patience):
+        """Its status."""
+        try:
+            return self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            self.process.wait()
+            sys.exit(f"the run with kills is not over after {patience:.0f} s: {self.said(self.err)}")
 
     def over(self):
         return self.process.poll() is not None
@@ -101,6 +114,7 @@ def main():
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--kills", type=int, default=2)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds that an undisturbed run may take (default %(default)s)")
     parser.add_argument("--any-order", action="store_true", help="ranks print at the same time")
     parser.add_argument("-n", type=int, required=True)
     mine, theirs = sys.argv[1:], []
@@ -109,7 +123,7 @@ def main():
         mine, theirs = mine[:at], mine[at + 1 :]
     given, options = parser.parse_known_args(mine)
     ftrun = ["ftrun", "-n", str(given.n), *options]
-    runs = [undisturbed(ftrun, theirs) for _ in range(3)]
+    runs = [undisturbed(ftrun, theirs, given.timeout) for _ in range(3)]
     timed, within = timed_shapes([text for text, _ in runs]), sorted(took for _, took in runs)[1]
     wanted = kept(runs[0][0], timed, given.any_order)
     if not wanted:
@@ -119,7 +133,7 @@ def main():
     while done < given.runs and late < 5 * given.runs:
         run = Disturbed(ftrun, theirs, given.n, dice, within)
         killed = sum(run.kill() for _ in range(given.kills) if not run.over())
-        status = run.process.wait(20 * within + 300)
+        status = run.ends(20 * within + 300)
         got = kept(run.said(run.out), timed, given.any_order)
         is_bad, is_late = status != 0 or got != wanted, killed < given.kills
         late, done = late + (is_late and not is_bad), done + (is_bad or not is_late)
