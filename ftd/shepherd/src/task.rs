@@ -120,9 +120,9 @@ pub fn join(program: OsString, mut arguments: impl Iterator<Item = OsString>) ->
     // Where Slurm puts a program before another one, that is the first argument.
     let program = Some(program).filter(|program| !program.is_empty()).or_else(|| arguments.next()).unwrap_or_default();
     // Who cannot read where the front is tells the user; all tasks of a node would say the same.
-    let is_one = std::env::var("SLURM_LOCALID").is_ok_and(|local| local != "0");
+    let is_another = std::env::var("SLURM_LOCALID").is_ok_and(|local| local != "0");
     let known = Known::read().map_err(|sentence| {
-        if !is_one {
+        if !is_another {
             tell(None, &sentence)
         }
     })?;
