@@ -274,6 +274,31 @@ fn a_read_that_shows_another_epoch_counts_for_nothing() {
 }
 
 #[test]
+fn it_was_read_since_also_when_the_acknowledgement_came_later_than_the_record() {
+    let mut node = Node::usual();
+    let (beat, _) = node.fence.beat(at(0)).unwrap();
+    node.fence.acknowledged(node.observers[0], beat, FIRST, true, at(5));
+    node.fence.read(at(5));
+    node.fence.acknowledged(node.observers[1], beat, FIRST, true, at(20));
+    assert_eq!(node.fence.lease(), Lease::None);
+    node.fence.acknowledged(node.observers[2], beat, FIRST, true, at(90));
+    assert_eq!(node.fence.lease(), Lease::Until(at(375)));
+    let (later, _) = node.fence.beat(at(100)).unwrap();
+    for from in node.observers.clone() {
+        node.fence.acknowledged(from, later, FIRST, true, at(110));
+    }
+    assert_eq!(node.fence.lease(), Lease::Until(at(375)), "the record was read before that heartbeat was sent");
+    // What was read in one epoch counts for nothing in the next.
+    node.fence.read(at(115));
+    node.fence.adopt(&next(&record(5, 3)), Revision(2), at(115));
+    let (beat, _) = node.fence.beat(at(115)).unwrap();
+    for from in node.observers.clone() {
+        node.fence.acknowledged(from, beat, FIRST.next(), true, at(116));
+    }
+    assert_eq!(node.fence.lease(), Lease::None);
+}
+
+#[test]
 fn it_reads_the_record_for_that_once_in_a_period() {
     let mut node = Node::usual();
     assert!(!node.fence.wants_read(at(0)));
@@ -281,6 +306,25 @@ fn it_reads_the_record_for_that_once_in_a_period() {
     node.fence.acknowledged(node.observers[0], beat, FIRST, true, at(20));
     assert!(node.fence.wants_read(at(20)));
     assert!(!node.fence.wants_read(before(at(120))) && node.fence.wants_read(at(120)));
+}
+
+#[test]
+fn and_at_once_when_the_lease_waits_for_nothing_else() {
+    let mut node = Node::usual();
+    let observers = node.observers.clone();
+    let (beat, _) = node.fence.beat(at(0)).unwrap();
+    node.fence.acknowledged(observers[0], beat, FIRST, true, at(5));
+    assert!(node.fence.wants_read(at(5)));
+    node.fence.acknowledged(observers[1], beat, FIRST, true, at(6));
+    assert!(!node.fence.wants_read(at(6)), "what is being read is late enough for that");
+    // One that knows of the epoch only now has heard a later heartbeat alone.
+    node.fence.knows(observers[2], FIRST, at(10));
+    let (beat, _) = node.fence.beat(at(10)).unwrap();
+    node.fence.acknowledged(observers[2], beat, FIRST, true, at(12));
+    assert!(node.fence.wants_read(at(12)));
+    assert!(!node.fence.wants_read(at(12)) && !node.fence.wants_read(before(at(112))), "once");
+    node.fence.read(at(12));
+    assert_eq!(node.fence.lease(), Lease::Until(at(375)));
 }
 
 #[test]

@@ -14,7 +14,8 @@ pub(super) const LEASE: Share = Share::quarters(3);
 /// by this observer's acknowledgements either.
 const UNHEARD: Share = Share::quarters(3);
 
-/// Of the period. "From one that stands still it counts only if the node has read the record": it reads it so often, no oftener.
+/// Of the period. "From one that stands still it counts only if the node has read the record": it reads it so often, and at once
+/// when the first lease of an epoch waits for nothing else.
 const READS: Share = Share::times(1);
 
 /// Of T. An acknowledgement of an older heartbeat is not waited for: it would make no lease.
@@ -74,7 +75,10 @@ pub(super) struct Heartbeats {
     sequence: u64,
     sent: VecDeque<(u64, Micros)>,
     rhythm: Rhythm,
-    next_read: Micros,
+    /// When the newest read of this epoch was wanted.
+    wanted: Option<Micros>,
+    /// When the newest one that has shown this epoch was asked for.
+    read: Option<Micros>,
 }
 
 impl Heartbeats {
@@ -88,7 +92,8 @@ impl Heartbeats {
             sequence: 0,
             sent: VecDeque::new(),
             rhythm: Rhythm::default(),
-            next_read: Micros(0),
+            wanted: None,
+            read: None,
         }
     }
 
@@ -105,7 +110,7 @@ impl Heartbeats {
         self.observers = observers.into_iter().map(|node| (node, observer)).collect();
         // New observers are to hear at once.
         self.rhythm.at_once(now);
-        self.next_read = now;
+        (self.wanted, self.read) = (None, None);
     }
 
     pub(super) fn observers(&self) -> impl Iterator<Item = NodeId> + '_ {
@@ -151,7 +156,9 @@ impl Heartbeats {
         observer.heard = now;
         // Whether it counts or not, the link is there.
         self.last_acknowledged = now;
-        if still && self.breach != Breach::StillCounts {
+        // The record may have been read between that heartbeat and this answer.
+        let read = self.read.is_some_and(|asked| sent <= asked) || self.breach == Breach::StillCounts;
+        if still && !read {
             let (first, last) = observer.pending.unwrap_or((sent, sent));
             observer.pending = Some((first, last.max(sent)));
         } else {
@@ -184,15 +191,27 @@ impl Heartbeats {
 
     pub(super) fn wants_read(&mut self, now: Micros) -> bool {
         let newer = |observer: &Observer| observer.pending.is_some_and(|(_, last)| Some(last) > observer.acknowledged);
-        let wants = self.observers.values().any(newer);
-        let due = wants && now >= self.next_read;
-        if due {
-            self.next_read = now.after(READS.of(self.terms.period));
+        let next = self.wanted.map(|wanted| wanted.after(READS.of(self.terms.period)));
+        let due = next.is_none_or(|next| now >= next) || self.waits_for_read();
+        let wants = due && self.observers.values().any(newer);
+        if wants {
+            self.wanted = Some(now);
         }
-        due
+        wants
+    }
+
+    /// All observers have answered, and of some it counts only with a read later than the one that was wanted last.
+    fn waits_for_read(&self) -> bool {
+        let mut later = false;
+        for observer in self.observers.values().filter(|observer| observer.acknowledged.is_none()) {
+            let Some((first, _)) = observer.pending else { return false };
+            later |= Some(first) > self.wanted;
+        }
+        later
     }
 
     pub(super) fn read(&mut self, asked: Micros) {
+        self.read = self.read.max(Some(asked));
         for observer in self.observers.values_mut() {
             let Some((first, last)) = observer.pending.take() else { continue };
             let any = self.breach == Breach::OldReadCounts;

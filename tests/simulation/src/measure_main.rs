@@ -1,7 +1,9 @@
 //! `ft-measure`: what one recovery costs per node in clusters of several sizes, and whether that grows faster than log n.
 
 use clap::Parser;
-use ft_simulation::measure::{Case, Column, Costs, Planning, Recovered, Size, Table, planning, recovery, take_times};
+use ft_simulation::measure::{
+    Case, Column, Costs, Planning, Recovered, Size, Table, planning, recovery, take_even_times, take_times,
+};
 use peak_alloc::PeakAlloc;
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -96,7 +98,10 @@ fn recover(size: Size, case: Case, seeds: u64, missed: &mut Missed) -> Option<(R
         }
     }
     let mut all = all.into_iter();
-    let first = all.next()?;
+    let mut first = all.next()?;
+    if let Err(error) = take_even_times(&mut first.costs, size, case, None) {
+        missed.add(format!("{case} in {nodes} nodes of {slots} slots, nothing late: {error}"));
+    }
     Some((first, all.map(|done| done.costs).collect()))
 }
 
@@ -132,6 +137,7 @@ fn main() -> ExitCode {
     sizes.iter().for_each(|size| plan(*size, &mut missed));
     say(&format!("The simulation held {:.0} MB at most.", MEMORY.peak_usage() as f64 / 1e6));
     table.too_fast(|column: Column| !column.is_timed()).into_iter().for_each(|line| missed.add(line));
+    table.too_late().into_iter().for_each(|line| missed.add(line));
     table.too_fast(Column::is_timed).iter().for_each(|line| missed.add_timed(line));
     missed.0.iter().for_each(|line| say(&format!("MISSED: {line}")));
     if missed.0.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -75,7 +75,13 @@ pub struct Weather {
     pub drop: u64,
     /// Per mille of datagrams that come twice.
     pub double: u64,
+    /// No packet takes much longer than others do.
+    pub even: bool,
 }
+
+/// So many of a thousand packets are late, and by so much at most.
+const LATE: u64 = 20;
+pub const LATEST: u64 = 20_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Standing {
@@ -134,7 +140,7 @@ impl Net {
         if let Some((_, up_to)) = slow.filter(|(share, _)| self.rng.chance(*share)) {
             return self.rng.range(50, up_to.max(50));
         }
-        if self.rng.chance(20) { self.rng.range(500, 20_000) } else { self.rng.range(50, 500) }
+        if !self.weather.even && self.rng.chance(LATE) { self.rng.range(500, LATEST) } else { self.rng.range(50, 500) }
     }
 
     /// The delays after which a datagram arrives: none when it is lost, two when it comes twice.

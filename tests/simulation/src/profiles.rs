@@ -308,7 +308,7 @@ pub(crate) fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     setup.temper = rng.pick(&[Temper::Hangs, Temper::Aborts]);
     setup.deadline = rng.range(200, 1500) * MS;
     setup.shipping = rng.range(5, 150) * MS;
-    setup.weather = Weather { drop: rng.range(0, 10), double: rng.range(0, 100) };
+    setup.weather = Weather { drop: rng.range(0, 10), double: rng.range(0, 100), even: false };
 }
 
 pub(crate) fn usual(rng: &mut Rng, setup: &mut Setup) {

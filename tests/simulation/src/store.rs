@@ -47,12 +47,22 @@ pub struct Store<R> {
     /// Every revision there was, for watches that are behind.
     past: Vec<(u64, Option<Arc<R>>)>,
     troubles: Vec<(u64, u64, Trouble)>,
+    /// No request and no watch takes much longer than others do.
+    even: bool,
     rng: Rng,
 }
 
+/// So many of a thousand requests are late, and by so much at most; a watch may always be.
+const LATE: u64 = 30;
+pub const LATEST_REQUEST: u64 = 50_000;
+pub const LATEST_WATCH: u64 = 20_000;
+/// What takes no longer than this is not late.
+const USUAL: u64 = 2000;
+
 impl<R> Store<R> {
-    pub fn new(rng: Rng) -> Self {
-        Store { revision: 0, newest: 0, value: None, past: vec![(0, None)], troubles: Vec::new(), rng }
+    /// `even`: no request and no watch takes much longer than others do.
+    pub fn new(rng: Rng, even: bool) -> Self {
+        Store { revision: 0, newest: 0, value: None, past: vec![(0, None)], troubles: Vec::new(), even, rng }
     }
 
     pub fn trouble(&mut self, trouble: Trouble, from: u64, until: u64) {
@@ -71,7 +81,8 @@ impl<R> Store<R> {
 
     /// The way that a request of `node` takes.
     pub fn course(&mut self, node: usize, write: bool, now: u64) -> Course {
-        let usual = if self.rng.chance(30) { self.rng.range(1000, 50_000) } else { self.rng.range(100, 2000) };
+        let late = !self.even && self.rng.chance(LATE);
+        let usual = if late { self.rng.range(1000, LATEST_REQUEST) } else { self.rng.range(100, USUAL) };
         let mut course = Course { lands: Some(usual / 2), answer: Some(usual / 2) };
         let troubles: Vec<_> = self.now(now).collect();
         for (until, trouble) in troubles {
@@ -110,7 +121,8 @@ impl<R> Store<R> {
 
     /// After how long a watch tells `node` of a write, if it does.
     pub fn watch(&mut self, node: usize, now: u64) -> Option<u64> {
-        let mut after = Some(self.rng.range(200, 20_000));
+        let latest = if self.even { USUAL } else { LATEST_WATCH };
+        let mut after = Some(self.rng.range(200, latest));
         let troubles: Vec<_> = self.now(now).collect();
         for (_, trouble) in troubles {
             match trouble {
@@ -167,7 +179,7 @@ mod tests {
 
     #[test]
     fn the_second_of_two_writes_on_one_revision_loses() {
-        let mut store = Store::new(Rng::of(1, 0));
+        let mut store = Store::new(Rng::of(1, 0), false);
         assert_eq!(store.swap(0, Arc::new('a'), false), Some(1));
         assert_eq!(store.swap(0, Arc::new('b'), false), None);
         assert_eq!(store.read(), (1, Some(Arc::new('a'))));
@@ -176,7 +188,7 @@ mod tests {
 
     #[test]
     fn troubles_are_one_way_and_pass() {
-        let mut store: Store<char> = Store::new(Rng::of(1, 0));
+        let mut store: Store<char> = Store::new(Rng::of(1, 0), false);
         store.trouble(Trouble::NoRequests(Set::one(1)), 10, 20);
         store.trouble(Trouble::NoAnswers(Set::one(2)), 10, 20);
         store.trouble(Trouble::Election, 30, 5000);

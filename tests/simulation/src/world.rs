@@ -232,7 +232,7 @@ impl World {
             fate: Rng::of(seed, 2),
             machines: (0..setup.nodes).map(|node| machine(node, rng.range(0, 10 * SECOND))).collect(),
             net: Net::new(setup.weather, Rng::of(seed, 3)),
-            store: Store::new(Rng::of(seed, 4)),
+            store: Store::new(Rng::of(seed, 4), setup.weather.even),
             program: Program::new(setup),
             ranks: Ranks::default(),
             checks: Checks::new(setup),

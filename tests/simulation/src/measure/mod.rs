@@ -118,14 +118,53 @@ pub struct Recovered {
 /// The job did not come to compute, before or after the failure, or nobody told people.
 pub fn recovery(size: Size, case: Case, seed: u64, held: Held) -> Result<Recovered, String> {
     let setup = size.setup(seed);
-    let faults = case.faults(&setup);
-    let mut world = World::new(&setup, false);
-    reach(&mut world, EpochId(0))?;
-    world.run_until(SETTLES, |_| false);
+    let mut world = settled(&setup)?;
     let idle = steps::idle(&world)?;
     world.meter = Some(Meter::new(&world.machines));
+    let Times { computes, told } = fail(&mut world, &setup, case)?;
+    let meter = world.meter.take().unwrap_or_default();
+    let record = world.store.value().cloned().ok_or("there is no record")?;
+    let mut costs = meter.costs();
+    costs.put(Column::Time, Each::alone(computes));
+    costs.put(Column::Told, Each::alone(told));
+    costs.put(Column::Record, Each::alone(steps::kilobytes(&record, held)));
+    costs.put(Column::Memory, memory(&mut world, held));
+    Ok(Recovered { costs, tapes: meter.tapes(), idle })
+}
+
+/// Adds how long the same recovery takes where no packet and no request takes much longer than others: what of that grows is the
+/// protocol's, and not the slowest of many packets'. `fan_out`: of the tree, where it is not the shipped one.
+///
+/// # Errors
+/// As [`recovery`].
+pub fn take_even_times(costs: &mut Costs, size: Size, case: Case, fan_out: Option<u32>) -> Result<(), String> {
+    let mut setup = size.setup(1);
+    setup.weather.even = true;
+    setup.policy.fan_out = fan_out.unwrap_or(setup.policy.fan_out);
+    let Times { computes, told } = fail(&mut settled(&setup)?, &setup, case)?;
+    costs.put(Column::EvenTime, Each::alone(computes));
+    costs.put(Column::EvenTold, Each::alone(told));
+    Ok(())
+}
+
+/// How long a recovery took, in milliseconds.
+struct Times {
+    computes: f64,
+    told: f64,
+}
+
+/// A cluster whose job computes and has a version that is complete at both levels.
+fn settled(setup: &Setup) -> Result<World, String> {
+    let mut world = World::new(setup, false);
+    reach(&mut world, EpochId(0))?;
+    world.run_until(SETTLES, |_| false);
+    Ok(world)
+}
+
+/// Lets it fail, and come back.
+fn fail(world: &mut World, setup: &Setup, case: Case) -> Result<Times, String> {
     let (began, epoch) = (world.now, world.store.value().map_or(EpochId(0), |record| record.epoch));
-    for fault in faults {
+    for fault in case.faults(setup) {
         world.setup.faults.push(Planned { at: began, fault });
         world.fault(fault);
     }
@@ -135,20 +174,13 @@ pub fn recovery(size: Size, case: Case, seed: u64, held: Held) -> Result<Recover
         _ => {}
     }
     let (began, after) = if case == Case::Cut { (world.now, epoch) } else { (began, epoch.next()) };
-    reach(&mut world, after)?;
-    let time = (world.now - began) as f64 / 1e3;
+    reach(world, after)?;
+    let since = |world: &World| (world.now - began) as f64 / 1e3;
+    let computes = since(world);
     if case != Case::Cut {
-        tell(&mut world, after)?;
+        tell(world, after)?;
     }
-    let told = (world.now - began) as f64 / 1e3;
-    let meter = world.meter.take().unwrap_or_default();
-    let record = world.store.value().cloned().ok_or("there is no record")?;
-    let mut costs = meter.costs();
-    costs.put(Column::Time, Each::alone(time));
-    costs.put(Column::Told, Each::alone(told));
-    costs.put(Column::Record, Each::alone(steps::kilobytes(&record, held)));
-    costs.put(Column::Memory, memory(&mut world, held));
-    Ok(Recovered { costs, tapes: meter.tapes(), idle })
+    Ok(Times { computes, told: since(world) })
 }
 
 /// A median of so many.

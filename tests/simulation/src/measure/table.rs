@@ -1,6 +1,9 @@
 //! Costs side by side, and whether they grow faster than the logarithm of the number of nodes.
 
 use super::{Case, Costs, Each, Size};
+use crate::net::LATEST;
+use crate::store::{LATEST_REQUEST, LATEST_WATCH};
+use ftd_core::Policy;
 use std::fmt;
 
 /// A column of the table.
@@ -10,6 +13,10 @@ pub enum Column {
     Time,
     /// … until every agent knows that, and people are told.
     Told,
+    /// The first time where no packet and no request takes much longer than others.
+    EvenTime,
+    /// The second one there.
+    EvenTold,
     /// Messages without heartbeats and what answers them.
     Messages,
     /// Heartbeats, and what answers them.
@@ -34,9 +41,11 @@ pub enum Column {
 
 impl Column {
     /// All of them.
-    pub const ALL: [Column; 12] = [
+    pub const ALL: [Column; 14] = [
         Column::Time,
         Column::Told,
+        Column::EvenTime,
+        Column::EvenTold,
         Column::Messages,
         Column::Beats,
         Column::Kilobytes,
@@ -53,6 +62,8 @@ impl Column {
         match self {
             Column::Time => "ms until all compute",
             Column::Told => "ms until people are told",
+            Column::EvenTime => "ms until all compute, evenly",
+            Column::EvenTold => "ms until people are told, evenly",
             Column::Messages => "messages",
             Column::Beats => "heartbeats",
             Column::Kilobytes => "kB",
@@ -66,9 +77,10 @@ impl Column {
         }
     }
 
-    /// The record's own bytes and its planning may grow as they like.
+    /// The record's own bytes and its planning may grow as they like. Of the times those are bound that show the protocol's growth: with
+    /// late packets, how late the latest of many is shows as well, and [`too_late`](Table::too_late) looks after that.
     pub fn is_bound(self) -> bool {
-        !matches!(self, Column::Records | Column::Record | Column::Planning)
+        !matches!(self, Column::Records | Column::Record | Column::Planning | Column::Time | Column::Told)
     }
 
     /// It is taken by a clock, and not counted.
@@ -84,7 +96,7 @@ impl Column {
 
     /// One value for all nodes.
     fn is_alone(self) -> bool {
-        matches!(self, Column::Time | Column::Told | Column::Record)
+        matches!(self, Column::Time | Column::Told | Column::EvenTime | Column::EvenTold | Column::Record)
     }
 }
 
@@ -128,6 +140,39 @@ impl Table {
         }
         found
     }
+
+    /// The times that are longer than where nothing is late by more than late packets explain: as long as if, of all that must happen one
+    /// after the other, each had been as late as anything can be.
+    pub fn too_late(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (case, size, costs) in
+            self.rows.iter().flat_map(|(case, rows)| rows.iter().map(move |(size, costs)| (case, size, costs)))
+        {
+            for (column, even, rounds) in [(Column::Time, Column::EvenTime, 1), (Column::Told, Column::EvenTold, 2)] {
+                let (ms, limit) = (costs.of(column).mean, costs.of(even).mean + lateness(*size, rounds));
+                if ms > limit {
+                    let Size { nodes, slots } = size;
+                    found.push(format!(
+                        "{case}, {nodes} nodes of {slots} slots: {} {ms:.0}, and not {limit:.0}",
+                        column.title()
+                    ));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// By how much a recovery may take longer, in milliseconds, where packets and requests are late: a write, its answer or a watch, a record
+/// that a neighbour passes on, a heartbeat and its answer, a reading of the record; and a word that goes up the tree and down again, or two.
+fn lateness(size: Size, rounds: u32) -> f64 {
+    let fan_out = Policy::default().fan_out;
+    let (mut levels, mut reached) = (0, 1u64);
+    while reached < u64::from(size.nodes) {
+        (levels, reached) = (levels + 1, reached * u64::from(fan_out) + 1);
+    }
+    let once = 2 * LATEST_REQUEST + LATEST_WATCH + 3 * LATEST;
+    (once + u64::from(2 * levels * rounds) * LATEST) as f64 / 1e3
 }
 
 /// By how much a column grows.
