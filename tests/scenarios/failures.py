@@ -314,6 +314,20 @@ def cut_store(it):
     it.ends(False)
 
 
+@failure("cut-store-two", **LONG)
+def cut_store_two(it):
+    """Two nodes lose the store's network, and a rank of one of them is killed: while it lasts their agents ask a third one's daemon."""
+    victim, cut = it.stands(), [it.node(1), it.node(2)]
+    for node in cut:
+        node.cut("store")
+    it.job.kill(victim)
+    it.world(2)
+    check(it.job.running(), "the job was over before the store could be reached again")
+    for node in cut:
+        node.heal("store")
+    it.ends()
+
+
 @failure("cut-both", **LONG)
 def cut_both(it):
     """A node loses both networks."""
