@@ -102,13 +102,24 @@ fn in_srun() -> Result<(), Said> {
             place::program(place::SHEPHERD).map_err(missing)?;
             let front = place::program(place::FRONT).map_err(missing)?;
             let srun = standin::own_file().map_err(|error| said(&format!("--ft: /proc/self/exe: {error}")))?;
+            let ports = spank::configuration().and_then(|said| port_range(&said)).unwrap_or_default();
             // SAFETY: this thread is the only one that reads or writes the environment now.
-            unsafe { std::env::set_var(task::STEP, "") };
+            unsafe {
+                std::env::set_var(task::STEP, "");
+                std::env::set_var(task::PORTS, ports);
+            }
             let of_release = spank::keeps_step(spank::RELEASE).map(OsString::from).into_iter().collect();
             let before = [vec!["--step".into()], options, vec!["--".into(), srun.into()], of_release];
             Err(said(&format!("--ft: {}", standin::execute(&front, before.into_iter().flatten().chain(words)))))
         }
     }
+}
+
+/// Where sruns may listen, as Slurm's configuration says it.
+fn port_range(configuration: &[u8]) -> Option<OsString> {
+    let text = String::from_utf8_lossy(configuration);
+    let line = text.lines().find(|line| line.starts_with("SrunPortRange"))?;
+    Some(line.split_once('=')?.1.trim().into())
 }
 
 fn in_allocator() -> Result<(), Said> {

@@ -2,9 +2,9 @@
 //! is alike from 22.05 to today's `spank.h`; what is younger than 22.05 is looked up by its name when it is called.
 
 use crate::told::Row;
-use libc::{c_char, c_int, c_uint, c_void};
+use libc::{FILE, c_char, c_int, c_uint, c_void, size_t, time_t};
 use std::ffi::{CStr, CString};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 
 /// Slurm's own name of who runs the plugin. It is passed on and never looked into.
 #[repr(C)]
@@ -121,7 +121,7 @@ pub fn step(spank: Spank) -> Option<(u32, u32)> {
 
 /// A variable of the step's environment, in slurmstepd.
 pub fn variable(spank: Spank, name: &[u8]) -> Option<Vec<u8>> {
-    let mut list: *mut *mut c_char = std::ptr::null_mut();
+    let mut list: *mut *mut c_char = null_mut();
     // SAFETY: `spank` is what Slurm has called with; this item is a `char **`.
     if unsafe { spank_get_item(spank, S_JOB_ENV, &raw mut list) } != 0 || list.is_null() {
         return None;
@@ -150,7 +150,7 @@ pub fn set_variable(spank: Spank, name: &CStr, value: &CStr) -> c_int {
 
 /// The words of a task, as slurmstepd will execute them: read in 22.05.8 and 26.05.3, where `task->argv` is what this item is.
 fn words(spank: Spank) -> Option<NonNull<*mut c_char>> {
-    let (mut count, mut words): (c_int, *mut *mut c_char) = (0, std::ptr::null_mut());
+    let (mut count, mut words): (c_int, *mut *mut c_char) = (0, null_mut());
     // SAFETY: `spank` is what Slurm has called with; this item is an `int` and a `char **`.
     let said = unsafe { spank_get_item(spank, S_JOB_ARGV, &raw mut count, &raw mut words) };
     NonNull::new(words).filter(|_| said == 0 && count > 0)
@@ -165,16 +165,62 @@ pub fn program(spank: Spank) -> Option<CString> {
     (!first.is_null()).then(|| unsafe { CStr::from_ptr(first) }.to_owned())
 }
 
+/// What the controller's configuration is, a line for each of its parameters, as `scontrol show config` shows it. In srun, which has the functions
+/// for it (`slurm.h`) at hand: a program that is started for that takes longer than all the rest of this. Nothing, where a release has
+/// others, or the controller says nothing.
+pub fn configuration() -> Option<Vec<u8>> {
+    type Load = unsafe extern "C" fn(time_t, *mut *mut c_void) -> c_int;
+    type Print = unsafe extern "C" fn(*mut FILE, *mut c_void);
+    type Free = unsafe extern "C" fn(*mut c_void);
+    let [load, print, free] = [c"slurm_load_ctl_conf", c"slurm_print_ctl_conf", c"slurm_free_ctl_conf"].map(function);
+    let (load, print, free) = (load?, print?, free?);
+    // SAFETY: the functions of these names have these types in all releases from 22.05 to today's; what they pass on is theirs alone.
+    let (load, print, free) = unsafe {
+        (
+            std::mem::transmute::<NonNull<c_void>, Load>(load),
+            std::mem::transmute::<NonNull<c_void>, Print>(print),
+            std::mem::transmute::<NonNull<c_void>, Free>(free),
+        )
+    };
+    let mut loaded: *mut c_void = null_mut();
+    // SAFETY: it writes the pointer, if it says 0.
+    if unsafe { load(0, &raw mut loaded) } != 0 || loaded.is_null() {
+        return None;
+    }
+    let (mut text, mut bytes): (*mut c_char, size_t) = (null_mut(), 0);
+    // SAFETY: both are written until the stream is closed, and live longer.
+    let stream = unsafe { libc::open_memstream(&raw mut text, &raw mut bytes) };
+    if !stream.is_null() {
+        // SAFETY: what was loaded is there, and the stream is open; it is closed once.
+        unsafe {
+            print(stream, loaded);
+            libc::fclose(stream);
+        }
+    }
+    // SAFETY: it was loaded, and nothing of it is used any more.
+    unsafe { free(loaded) };
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: a closed stream has left so many bytes there, which are this process's to copy, and to free once.
+    let copy = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), bytes) }.to_vec();
+    // SAFETY: as above.
+    unsafe { libc::free(text.cast()) };
+    Some(copy)
+}
+
+/// A function that this release of Slurm may have.
+fn function(name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: a name that ends with a zero.
+    NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
+}
+
 /// Puts a program before a task's own, which becomes its first argument, by Slurm's function for that, which there is from 23.11 on. Whether it
 /// was there and did so.
 pub fn prepend(spank: Spank, program: &CStr) -> bool {
-    // SAFETY: a name that ends with a zero.
-    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"spank_prepend_task_argv".as_ptr()) };
-    if function.is_null() {
-        return false;
-    }
+    let Some(prepend) = function(c"spank_prepend_task_argv") else { return false };
     // SAFETY: the function of this name has this type since there is one.
-    let prepend = unsafe { std::mem::transmute::<*mut c_void, Prepend>(function) };
+    let prepend = unsafe { std::mem::transmute::<NonNull<c_void>, Prepend>(prepend) };
     let words = [program.as_ptr(), std::ptr::null()];
     // SAFETY: `spank` is what Slurm has called with; it copies the one word.
     unsafe { prepend(spank, 1, words.as_ptr()) == 0 }

@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStringExt;
 
 /// What the front puts into the step's environment: a name that srun takes there with --export=NONE, too.
 pub const STEP: &str = "SLURM_FT_STEP";
+/// Where the front may listen: Slurm's `SrunPortRange`, so that the front need not ask for it.
+pub const PORTS: &str = "FT_STEP_PORTS";
 /// What the shepherd is told: the program's name, or nothing where that is its first argument.
 const PROGRAM: &CStr = c"FT_STEP_PROGRAM";
 

@@ -15,6 +15,8 @@ pub const PROGRAM: &str = "FT_STEP_PROGRAM";
 /// The variable of the environment of a step in an sbatch's script: Slurm's name of that one's node, a space, and what the machine calls
 /// itself. It ends with the shepherd.
 pub const BATCH: &str = "SLURM_FT_STEP_BATCH";
+/// The variable of the front's environment with Slurm's `SrunPortRange`, as the plugin has heard of it. It ends with the front.
+pub const PORTS: &str = "FT_STEP_PORTS";
 /// The variable of an agent's environment that says that the shepherds are tasks, and nobody's children here.
 pub const TASKS: &str = "FT_TASKS";
 /// The first word of the front's command line.

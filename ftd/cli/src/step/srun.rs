@@ -1,7 +1,7 @@
 //! The real srun, and what it needs of Slurm and of this machine.
 
 use ft_sys::divide::{self, Fate};
-use ft_wire::step::{BATCH, STEP, StepId};
+use ft_wire::step::{BATCH, PORTS, STEP, StepId};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::Signal;
@@ -51,7 +51,7 @@ impl Srun {
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         // The standard library gives it no blocked signals.
         let mut command = Command::new(program);
-        command.args(WORDS).args(words).env(STEP, step);
+        command.args(WORDS).args(words).env(STEP, step).env_remove(PORTS);
         match script() {
             Some(node) => command.env(BATCH, node),
             None => command.env_remove(BATCH),
@@ -169,8 +169,11 @@ fn bind(port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
 }
 
-/// What Slurm's configuration says.
+/// What Slurm's configuration says. Where the plugin could not ask for it `scontrol` does.
 fn port_range(srun: &Path) -> Option<(u16, u16)> {
+    if let Some(said) = std::env::var(PORTS).ok().filter(|said| !said.is_empty()) {
+        return range(&said);
+    }
     let mut scontrol = Command::new(srun.with_file_name("scontrol"));
     let said = scontrol.args(["show", "config"]).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
     range_in(&String::from_utf8_lossy(&said.stdout))
@@ -178,7 +181,11 @@ fn port_range(srun: &Path) -> Option<(u16, u16)> {
 
 fn range_in(configuration: &str) -> Option<(u16, u16)> {
     let line = configuration.lines().find(|line| line.starts_with("SrunPortRange"))?;
-    let (first, last) = line.split_once('=')?.1.trim().split_once('-')?;
+    range(line.split_once('=')?.1)
+}
+
+fn range(said: &str) -> Option<(u16, u16)> {
+    let (first, last) = said.trim().split_once('-')?;
     let range = (first.parse().ok()?, last.parse().ok()?);
     (range.0 > 0 && range.0 <= range.1).then_some(range)
 }
