@@ -11,6 +11,7 @@ use ft_sys::as_user::Credentials;
 use ft_sys::wait::Status;
 use ft_wire::part::{Begin, Image, PART, SWEEP, Share, Start, ToPart};
 use ft_wire::{MESSAGES, Role, step};
+use ftd_core::NodeId;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,7 +71,7 @@ pub async fn start(
     mine.set_nonblocking(true).map_err(failed)?;
     let mut link = UnixStream::from_std(mine).map_err(failed)?;
     let Start { share, from, uid, user, .. } = start;
-    let job = share.job.clone();
+    let (job, me) = (share.job.clone(), NodeId(share.me));
     let nice = config.agent_nice();
     let (node, home, mounts) = match around {
         None => (None, None, None),
@@ -84,7 +85,7 @@ pub async fn start(
     state.job_begins(&job, uid);
     // Slurm kills all of a step at once, and with it who would have cleaned up.
     let sweeper = birth.home.is_some().then(|| Birth { word: SWEEP.into(), home: None, ..birth });
-    tokio::spawn(bury(pid, job, sweeper, state.clone()));
+    tokio::spawn(bury(pid, (job, me), sweeper, state.clone()));
     let first = first_word(&config, share, image, node);
     let begin = async {
         frames::greet(&mut link).await?;
@@ -172,7 +173,7 @@ pub async fn name_of(uid: u32) -> Result<String, String> {
 }
 
 /// Waits for a part's end.
-async fn bury(pid: i32, job: String, sweeper: Option<Birth>, state: Arc<State>) {
+async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, state: Arc<State>) {
     let Ok(mut ends) = signal(SignalKind::child()) else { return };
     let status = ended(pid, &mut ends).await;
     let how = match status.map(|status| (status.code(), status.signal())) {
@@ -184,7 +185,7 @@ async fn bury(pid: i32, job: String, sweeper: Option<Birth>, state: Arc<State>) 
     if let Some(sweeper) = sweeper.filter(|_| status.is_none_or(|status| status.as_raw() != 0)) {
         sweep(&sweeper, &mut ends).await;
     }
-    records::let_go(&state, &job).await;
+    records::let_go(&state, &job, me).await;
     state.job_ended(&job);
 }
 
