@@ -796,6 +796,8 @@ impl Launcher {
             // What is over does not wait until the user lets it go on.
             job_time::go_on();
             self.ended_by_agent = !left_out;
+            // The others are there, and have agreed on that: whom this node does not reach says nothing of who is gone.
+            self.part.iter_mut().filter(|_| left_out).for_each(|part| part.batch = None);
             self.ending = Some(Ending::new(status, reason, job_time::now() + LEAVE));
             if let Some(agent) = &mut self.agent {
                 agent.link = None;
