@@ -76,6 +76,7 @@ pub fn launch(
         start(rooms, number, starts);
     }
     rooms.pmix.warm_up(&mut rooms.job, &rooms.worlds);
+    rooms.pmix.register_ahead(&rooms.job, &rooms.worlds, number);
 }
 
 /// The world is the job's from now on: those that have waited for that are started.

@@ -57,11 +57,21 @@ struct Served {
 /// As many events libpmix keeps for processes that are not there yet; then the oldest go.
 const MOST_EVENTS: usize = 512;
 
+/// One that is ready for the next world.
+#[derive(Debug)]
+struct Warm {
+    host: PmixHost,
+    /// It has been told of this world, though nobody has asked for it there.
+    ahead: Option<WorldNumber>,
+    /// What it has said to that.
+    env: Option<BTreeMap<Rank, pmix::Variables>>,
+}
+
 /// The servers of all worlds, and one that is ready for the next.
 #[derive(Debug)]
 pub struct Pmix {
     worlds: BTreeMap<WorldNumber, Served>,
-    warm: Option<PmixHost>,
+    warm: Option<Warm>,
     /// The libpmix that the next `ft-pmix` runs on, if not on that which it was built for.
     libpmix: Option<PathBuf>,
     next_host: HostId,
@@ -97,7 +107,7 @@ impl Pmix {
     pub fn warm_up(&mut self, job: &mut Job, worlds: &Worlds) {
         if self.wanted && self.warm.is_none() {
             self.warm = match self.start(job) {
-                Ok(host) => Some(host),
+                Ok(host) => Some(Warm { host, ahead: None, env: None }),
                 Err(error @ HostError::Build(_)) => {
                     // One of another build would be as well the next time. Before the first world there is nobody to end, and
                     // that world asks again.
@@ -113,6 +123,15 @@ impl Pmix {
         }
     }
 
+    /// The one that is ready is told of a world whose ranks are about to be started: by the time when they ask it has made ready what they
+    /// need.
+    pub fn register_ahead(&mut self, job: &Job, worlds: &Worlds, number: WorldNumber) {
+        let Some(warm) = self.warm.as_mut().filter(|warm| warm.ahead.is_none()) else { return };
+        let Some(world) = worlds.running(number).filter(|world| !world.members.is_empty()) else { return };
+        warm.host.send(ToPmix::Register(world_info(job, world)));
+        warm.ahead = Some(number);
+    }
+
     /// MPI Sessions need PMIx groups, and what a server answers to those has changed within the versions of PMIx: this `ft-pmix`,
     /// and those of later worlds, run on the library that the MPI itself has loaded.
     pub fn serve_sessions(&mut self, pid: i32) {
@@ -122,7 +141,7 @@ impl Pmix {
         self.libpmix = library::loaded(pid, b"libpmix.so");
         if let Some(library) = &self.libpmix {
             tracing::info!(library = %library.display(), "ft-pmix runs on the program's libpmix from now on");
-            self.warm.take().into_iter().for_each(|host| drop(host.kill()))
+            self.warm.take().into_iter().for_each(|warm| drop(warm.host.kill()))
         }
     }
 
@@ -181,21 +200,17 @@ impl Pmix {
         if taken {
             return;
         }
-        let host = match self.warm.take().map_or_else(|| self.start(job), Ok) {
-            Ok(host) => host,
+        let fresh = |host| Warm { host, ahead: None, env: None };
+        let Warm { host, ahead, env } = match self.warm.take().map_or_else(|| self.start(job).map(fresh), Ok) {
+            Ok(warm) => warm,
             Err(error) => return self.lacks(job, worlds, number, &error),
         };
-        let Some(layout) = worlds.get(number).map(|world| world.layout.clone()) else { return };
-        host.send(ToPmix::Register(pmix::WorldInfo {
-            tmpdir: directory(job, number),
-            nspace: nspace(job, number),
-            world_size: job.spec.world_size,
-            nodes: layout.places().iter().map(|place| (place.host.clone(), place.ranks.clone())).collect(),
-            me: u32::try_from(layout.me()).unwrap_or(u32::MAX),
-            incarnation: u32::try_from(number - 1).unwrap_or(u32::MAX),
-            apps: job.spec.programs.iter().map(app).collect(),
-        }));
+        let Some(world) = worlds.get(number) else { return };
+        if ahead != Some(number) {
+            host.send(ToPmix::Register(world_info(job, world)));
+        }
         let served = self.worlds.entry(number).or_default();
+        served.env = env.filter(|_| ahead == Some(number));
         for (token, proc) in std::mem::take(&mut served.questions) {
             host.send(ToPmix::ModexRequest { token, proc });
         }
@@ -255,13 +270,16 @@ impl Pmix {
     /// The same; nobody is left who could ask.
     pub fn forget(&mut self, number: WorldNumber) {
         self.kill(number);
+        // Nobody has asked for it.
+        let unused = self.warm.take_if(|warm| warm.ahead == Some(number));
+        unused.into_iter().for_each(|warm| drop(warm.host.kill()));
         self.worlds.remove(&number);
     }
 
     /// Ends them all; what is returned is over when they are gone.
     pub fn kill_all(&mut self) -> Vec<JoinHandle<()>> {
         let of_worlds = self.worlds.values_mut().filter_map(|served| served.host.take());
-        self.warm.take().into_iter().chain(of_worlds).map(PmixHost::kill).collect()
+        self.warm.take().map(|warm| warm.host).into_iter().chain(of_worlds).map(PmixHost::kill).collect()
     }
 
     /// The worlds that go on and whose server is dead, whatever has been heard of it so far.
@@ -280,7 +298,8 @@ impl Pmix {
     }
 
     fn hosts(&mut self) -> impl Iterator<Item = &mut PmixHost> {
-        self.worlds.values_mut().filter_map(|served| served.host.as_mut()).chain(self.warm.as_mut())
+        let warm = self.warm.as_mut().map(|warm| &mut warm.host);
+        self.worlds.values_mut().filter_map(|served| served.host.as_mut()).chain(warm)
     }
 
     fn world_of(&self, host: HostId) -> Option<WorldNumber> {
@@ -311,7 +330,12 @@ impl Pmix {
             self.fails(job, worlds, host, &reason);
             return Follows::Nothing;
         }
-        // The one that is kept for the next world has no world yet.
+        if let Some(warm) = self.warm.as_mut().filter(|warm| warm.host.id == host) {
+            if let ToAgent::Registered { env } = message {
+                warm.env = Some(env.into_iter().collect());
+            }
+            return Follows::Nothing;
+        }
         let Some(number) = self.world_of(host) else { return Follows::Nothing };
         if let ToAgent::Registered { env } = message {
             self.worlds.entry(number).or_default().env = Some(env.into_iter().collect());
@@ -419,7 +443,7 @@ impl Pmix {
     fn fails(&mut self, job: &mut Job, worlds: &Worlds, host: HostId, reason: &str) {
         let Some(number) = self.world_of(host) else {
             // Whoever needs one will hear it from its own.
-            return self.warm.take().into_iter().for_each(|host| drop(host.kill()));
+            return self.warm.take().into_iter().for_each(|warm| drop(warm.host.kill()));
         };
         match worlds.get(number).and_then(World::first).filter(|_| number == 1) {
             Some(process) => {
@@ -434,7 +458,7 @@ impl Pmix {
 
     /// An `ft-pmix` is gone.
     pub fn left(&mut self, job: &mut Job, worlds: &Worlds, host: HostId, reason: &str) {
-        if self.warm.as_ref().is_some_and(|p| p.id == host) {
+        if self.warm.as_ref().is_some_and(|warm| warm.host.id == host) {
             tracing::warn!(reason, "the ft-pmix kept for the next world is gone");
             self.warm = None;
             return;
@@ -546,6 +570,20 @@ fn runs(procs: &[Proc], world_size: u32) -> Vec<(Rank, Rank)> {
         }
     }
     runs
+}
+
+/// What its server has to know of a world.
+fn world_info(job: &Job, world: &World) -> pmix::WorldInfo {
+    let (number, layout) = (world.number, &world.layout);
+    pmix::WorldInfo {
+        tmpdir: directory(job, number),
+        nspace: nspace(job, number),
+        world_size: job.spec.world_size,
+        nodes: layout.places().iter().map(|place| (place.host.clone(), place.ranks.clone())).collect(),
+        me: u32::try_from(layout.me()).unwrap_or(u32::MAX),
+        incarnation: u32::try_from(number - 1).unwrap_or(u32::MAX),
+        apps: job.spec.programs.iter().map(app).collect(),
+    }
 }
 
 fn nspace(job: &Job, number: WorldNumber) -> String {

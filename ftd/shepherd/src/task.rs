@@ -33,8 +33,8 @@ const STARTED: Duration = Duration::from_secs(40);
 const PART: Duration = Duration::from_secs(60);
 /// The other tasks of a node where there is no part come within this time.
 const OTHERS: Duration = Duration::from_secs(5);
-/// Pause between attempts to dial.
-const REDIAL: Duration = Duration::from_millis(5);
+/// Pause between attempts to dial. The part is not there before it has been started, and of many tasks each one's attempts delay that.
+const REDIAL: Duration = Duration::from_millis(10);
 /// Signals of Slurm's that end a job; the part hears of them.
 const ENDING: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGXCPU, Signal::SIGALRM];
