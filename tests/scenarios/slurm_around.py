@@ -13,6 +13,7 @@ from harness.registry import scenario
 from .applications import ranks_of
 from .copies import COPIES, kept, wait_kept
 from .hosts import ONE_CARD
+from .nodes import key_of
 from .processes import eventually
 from .recovery import LAMMPS_INPUT, LAMMPS_NEW, _open_restart, _thermo
 from .slurm_steps import MPIS, Steps
@@ -126,7 +127,7 @@ def batch_node(context, how, again):
         becomes = "is cancelled, for it was not to be queued again" if again == "no-requeue" else "is queued again"
         sentence = f"ftd: node {name}, where the script of job {batch.number} ran, is gone, and the script with it: the job {becomes}\n"
         check(batch.text.count(sentence) == 1 and "srun ended" not in batch.text, batch.text)
-        steps.empty(first, record=True)
+        steps.empty(first)
         waits_for = lambda: steps.slurm.run("squeue", "-h", "-o", "%T %N")[1].split()
         eventually(lambda: waits_for() == ["COMPLETING", name], "Slurm to wait for the dead node alone", 60)
         steps.slurm.update(f"nodename={name}", "state=down", "reason=test")
@@ -142,7 +143,40 @@ def batch_node(context, how, again):
             check((about["ExitCode"], about["Restarts"]) == ("0:0", "1"), f"{about}")
             said = batch.text.partition(sentence)[2]
             check("srun ended with 0" in said and Output(said).starts == [None] and Output(said).results == reference.results, batch.text)
-        steps.empty(first, record=True)
+        steps.empty(first)
+
+
+# A rank that waits for the user's word.
+WAITS = 'echo ready $SLURM_PROCID; until [ -e go ]; do sleep 0.05; done; echo went $SLURM_PROCID'
+
+
+@scenario("slurm-batch-left-out", cluster=True, timeout=150)
+def batch_left_out(context):
+    """A node that reaches neither the node of an sbatch's script nor, in MPI's network, the others is left out of the step. That nobody has heard of the
+    script's `ftd` for a while, either, is no reason to end the job for it: the others go on, and the script comes to its end."""
+    with Steps(context, 3, lease="3s", silence=300) as steps:
+        first, second, third = steps.nodes
+        (context.work / "job.sh").write_text(f"#!/bin/sh\nsrun /bin/sh -c '{WAITS}'\necho srun ended with $?\n")
+        words = ["--ft=reinit", "--ft-spares=1", "-N3", "--ntasks-per-node=1", "--requeue"]
+        _, batch = handed_in(steps, *words, "job.sh")
+        eventually(lambda: batch.text.count("ready") == 2, "the ranks", 30)
+        steps.daemons[0].kill()
+        eventually(lambda: key_of(steps.store, first.name) is None, "the end of its lease", 30)
+        for other, networks in ((first, ("store", "mpi")), (third, ("mpi",))):
+            for network in networks:
+                steps.cluster.cut_link(second, other, network)
+        eventually(lambda: batch.text.count("ready") == 4, "the ranks of the next world", 30)
+        eventually(lambda: not steps.of_job(second), "the node that was left out without the job", 90)
+        about = batch.about()
+        check((about["JobState"], about["Restarts"]) == ("RUNNING", "0") and "is gone" not in batch.text, f"{about}: {batch.text}")
+        (context.work / "go").touch()
+        about = batch.becomes("COMPLETED", 60)
+        check(about["ExitCode"] == "0:0" and batch.text.count("went") == 2 and "srun ended with 0" in batch.text, f"{about}: {batch.text}")
+        for other, networks in ((first, ("store", "mpi")), (third, ("mpi",))):
+            for network in networks:
+                steps.cluster.heal_link(second, other, network)
+        steps.daemons[0].start()
+        steps.empty()
 
 
 # Says what it hears, and goes on; SIGTERM ends it with a status of its own.
@@ -175,17 +209,21 @@ def signal_by_scancel(context, what):
         steps.empty()
 
 
+# Seconds; Slurm lets 30 pass between two looks at the times of jobs: one comes before that, and one soon after.
+LATER = 31
+
+
 @scenario("slurm-time-limit", cluster=True, timeout=150, each=[{"ends": "itself"}, {"ends": "killed"}])
 def time_limit(context, ends):
     """When a job's time is over its ranks have the signal that was asked for before, then SIGTERM and Slurm's time to end by themselves, and SIGKILL
     after that: nobody takes it for a failure, nothing is started again, srun says what Slurm says of it, and nothing is left."""
     text = HEARS if ends == "itself" else HEARS.replace("; exit 5", "")
     with Steps(context, 2) as steps:
-        job = steps.srun("--time=10", "--signal=USR1@60", *ON_TWO, "/bin/sh", "-c", text)
+        job = steps.srun("--time=10", "--signal=USR1@5", *ON_TWO, "/bin/sh", "-c", text)
         eventually(lambda: job.output.text.count("ready") == 2, "the ranks", 20)
         number = number_of(steps)
-        # It looks at the times of jobs every half a minute.
-        steps.slurm.update(f"jobid={number}", "timelimit=1")
+        # A time limit is of minutes, an end of seconds.
+        steps.slurm.update(f"jobid={number}", f"endtime=now+{LATER}")
         eventually(lambda: job.output.text.count("usr1") == 2, "the signal before the end", 60)
         ended = job.wait(120)
         print(f"  {ended}: {job.output.text}{job.err}", flush=True)
@@ -193,7 +231,7 @@ def time_limit(context, ends):
         check(lines == sorted(f"{word} {rank}" for word in ("ready", "term", "usr1") for rank in range(2)), f"{ended}: {lines}{job.err}")
         check("recovery" not in job.err and "DUE TO TIME LIMIT" in job.err, job.err)
         check(ended != 0, f"{ended}: {job.err}")
-        steps.empty(record=ends == "killed")
+        steps.empty()
 
 
 # Seconds; longer than ftd waits for anybody of a job who says nothing.
@@ -280,7 +318,7 @@ def again(context, by):
         said = batch.text
         check(said.count("srun ended with 0") == 1 and Output(said).results == reference.results, said)
         check(Output(said).starts == [None, None] and "recovery" not in said, said)
-        steps.empty(record=True)
+        steps.empty()
 
 
 EVERY, LENGTH = 20, 120

@@ -26,10 +26,10 @@ PROMPT = 2.0
 class Steps:
     """Nodes with Slurm, the plugin and ftd, and a machine where users log in, which has no ftd."""
 
-    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm="", silence=5):
-        """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf; `silence`: see [`Slurm`]."""
+    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm="", silence=5, members=1):
+        """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf; `silence`: see [`Slurm`]; `members`: of etcd."""
         self.context, self.jobs, self.without, self.lease, self.lines, self.silence = context, jobs, without, lease, slurm, silence
-        self.cluster = Cluster(context, size, extra=[LOGIN, etcd.NAMES[0]])
+        self.cluster = Cluster(context, size, extra=[LOGIN, *etcd.NAMES[:members]])
         self.slurm = None
 
     def __enter__(self):
@@ -85,11 +85,11 @@ class Steps:
         """Processes of the user's on a node, by name."""
         return [proc.name(pid) for pid in node.pids() if proc.alive(pid) and proc.uid(pid) == self.cluster.user.pw_uid]
 
-    def empty(self, *without, patience=15.0, record=False):
+    def empty(self, *without, patience=30.0):
         """Waits until nothing of a job is on the nodes but these, nor where users log in: no process, socket, file in memory or System V segment,
-        no mark of a job of ftd's; nor in etcd, nor in Slurm's queue. `record`: all of its agents were killed at once, and its record stays."""
+        no mark of a job of ftd's; nor in etcd, nor in Slurm's queue. (Where all of its parts were killed at once its record is looked at after a while.)"""
         nodes = [node for node in self.nodes if node not in without]
-        left = lambda: [f"{machine.name}: {found}" for machine in (*nodes, self.slurm.login) for found in self.left_on(machine)] + ([] if record else self.keys())
+        left = lambda: [f"{machine.name}: {found}" for machine in (*nodes, self.slurm.login) for found in self.left_on(machine)] + self.keys()
         with contextlib.suppress(Exception):
             eventually(lambda: not left(), "the nodes without the job", patience)
         check(not left(), f"there is still {left()}")
@@ -110,6 +110,12 @@ class Steps:
         """Keys of jobs in etcd, but those that go by themselves: that a job has ended agents may still have to read that are cut off."""
         found = json.loads(self.store.get("/ftd/jobs/", "--prefix", "-w", "json")).get("kvs", [])
         return [base64.b64decode(each["key"]).decode() for each in found if not each.get("lease")]
+
+
+def listening(machine):
+    """The TCP ports on which somebody there waits for connections."""
+    lines = [line.split() for line in machine.run("/bin/cat", "/proc/net/tcp", "/proc/net/tcp6")[1].splitlines()]
+    return {int(words[1].rpartition(":")[2], 16) for words in lines if len(words) > 3 and words[3] == "0A"}
 
 
 MPIS = [{"mpi": "mpich5"}, {"mpi": "openmpi4"}, {"mpi": "openmpi5"}]
@@ -151,6 +157,9 @@ def over_nodes(context, mpi):
         expected = {"SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "SLURM_NODEID": "1", "FT_RANK": "3"}
         check({name: there.get(name) for name in expected} == expected, f"{there}")
         check(not [name for name in there if name.startswith(("FT_STEP", "SLURM_FT_STEP"))], f"{there}")
+        # Those of srun, its front and slurmctld.
+        ports = listening(steps.slurm.login) - {6817}
+        check(len(ports) >= 2 and ports <= set(range(7000, 7200)), f"{ports} are not all in SrunPortRange")
         job.kill(victim)
         steps.expect(job, reference, 4)
         check(job.restored == [5] and job.err.count("ftd: recovery, epoch") == 1, f"restored {job.restored}: {job.err}")
@@ -177,6 +186,27 @@ def node_dies(context, how):
         check(job.restored == [5] and "node node1 was silent for the heartbeat time-out" in job.err, job.err)
         check(COPIES in job.err and job.output.starts == [None, 5], f"{job.output.starts}: {job.err}")
         steps.empty(steps.nodes[1])
+
+
+@scenario("slurm-reinit-six", cluster=True, timeout=150, each=MPIS)
+def six_nodes(context, mpi):
+    """A step of ten ranks on six nodes, one of them spare, and three members of etcd, of which one is killed: a node loses its power without a word, and the
+    result is the undisturbed one."""
+    mpi = context.mpi(mpi)
+    with Steps(context, 6, members=3) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 10, program)
+        gates = ["app.compute:9", *kept(5, range(10))]
+        job = steps.srun("-N6", "--ntasks-per-node=2", program, mpi=mpi, env={**ONE_CARD, "FT_SPARES": 1}, gates=gates)
+        job.on = steps.nodes[4]
+        victim = job.at_gate("app.compute", 9)
+        check(victim in steps.nodes[4].pids(), "the rank is not on the node")
+        wait_kept(job, range(10))
+        steps.store.kill(steps.store.machines[0])
+        steps.nodes[4].power_off()
+        steps.expect(job, reference, 10)
+        check(job.restored == [5] and COPIES.replace("2-3", "8-9") in job.err and "node node4 was silent for the heartbeat time-out" in job.err, job.err)
+        steps.empty(steps.nodes[4])
 
 
 @scenario("slurm-reinit-stepd", cluster=True, timeout=120)
