@@ -185,8 +185,10 @@ async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, sta
     if let Some(sweeper) = sweeper.filter(|_| status.is_none_or(|status| status.as_raw() != 0)) {
         sweep(&sweeper, &mut ends).await;
     }
-    records::let_go(&state, &job, me).await;
+    // A node that comes back has another part of this job soon.
     state.job_ended(&job);
+    records::let_go(&state, &job, me).await;
+    state.job_done(&job);
 }
 
 async fn ended(pid: i32, ends: &mut Signal) -> Option<Status> {

@@ -3,7 +3,7 @@
 
 use crate::agents;
 use crate::etcd::Asked;
-use crate::state::State;
+use crate::state::{State, user_of};
 use ft_store::{Expected, Scope, Store, StoreError, Swap, decode_record};
 use ft_sys::timescale::scaled;
 use ftd_core::NodeId;
@@ -40,6 +40,10 @@ pub async fn let_go(state: &Arc<State>, job: &str, me: NodeId) {
     let mut done = timeout(PATIENCE, attempt(&etcd, &keys, None)).await;
     if matches!(done, Ok(Ok(Found::Running))) {
         tokio::time::sleep(scaled(OTHERS)).await;
+        // A node that has come back is in the job for its new part, and that one's end is waited for instead.
+        if user_of(&config, job).is_some() {
+            return;
+        }
         done = timeout(PATIENCE, attempt(&etcd, &keys, Some(me))).await;
     }
     match done {

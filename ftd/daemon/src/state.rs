@@ -175,12 +175,21 @@ impl State {
         now.jobs.push((job.into(), lock.ok()));
     }
 
-    /// It has none any more.
+    /// It has none any more: one that begins now is another one. This process has still to do with it, until [`job_done`](Self::job_done).
     pub fn job_ended(&self, job: &str) {
         let mut now = self.now();
-        if let Some(at) = now.jobs.iter().position(|(other, _)| other == job) {
+        let marks = marks(&now.config);
+        if let Some((_, lock)) = now.jobs.iter_mut().find(|(other, lock)| other == job && lock.is_some()) {
             // Who locks a file that is gone takes another one.
-            let _ = std::fs::remove_file(marks(&now.config).join(job));
+            let _ = std::fs::remove_file(marks.join(job));
+            *lock = None;
+        }
+    }
+
+    /// Nothing is left to do for it.
+    pub fn job_done(&self, job: &str) {
+        let mut now = self.now();
+        if let Some(at) = now.jobs.iter().position(|(other, lock)| other == job && lock.is_none()) {
             now.jobs.remove(at);
         }
         self.ended.notify_waiters();
