@@ -13,6 +13,11 @@ use tokio::task::JoinSet;
 /// Who has not answered by then is not waited for: people look on, and ftctl has a patience of its own.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// So many nodes are asked at a time …
+const AT_A_TIME: usize = 32;
+/// … of which those do not count that have not answered by then: they keep nobody else waiting.
+const SLOW: Duration = Duration::from_millis(50);
+
 /// What comes of it.
 #[derive(Debug)]
 pub enum News {
@@ -114,14 +119,23 @@ impl Elsewhere {
         });
     }
 
-    /// Asks all of them at once, each its own. What those say that answer.
+    /// Asks all of them, each its own, a few at a time. What those say that answer.
     pub async fn ask_all(&self, question: impl Fn(NodeId) -> UserQuestion) -> Vec<(NodeId, UserAnswer)> {
-        let mut asked = JoinSet::new();
+        let (mut asked, mut answers, mut room) = (JoinSet::new(), Vec::new(), AT_A_TIME);
         for node in self.nodes() {
+            if room == 0 {
+                match tokio::time::timeout(SLOW, asked.join_next()).await {
+                    Ok(answer) => {
+                        answers.extend(answer.and_then(Result::ok).flatten());
+                        room = 1;
+                    }
+                    Err(_) => room = AT_A_TIME,
+                }
+            }
+            room -= 1;
             let (these, question) = (self.clone(), question(node));
             asked.spawn(async move { Some((node, these.ask(node, question).await?)) });
         }
-        let mut answers = Vec::new();
         while let Some(answer) = asked.join_next().await {
             answers.extend(answer.ok().flatten());
         }
@@ -154,5 +168,31 @@ mod tests {
             }
         }
         assert_eq!(asked.await.unwrap(), [(NodeId(1), UserAnswer::Noted(Ok("well".into())))]);
+    }
+
+    #[tokio::test]
+    async fn a_few_are_asked_at_a_time_and_who_is_silent_keeps_nobody_waiting() {
+        let (say, mut said) = unbounded_channel();
+        let elsewhere = Elsewhere::new(Outlet::new(move |news: News, _| say.send(news).is_ok()));
+        elsewhere.adopt(&Members::of((0..101).map(NodeId)), NodeId(100));
+        let (asking, others) = (elsewhere.clone(), elsewhere.clone());
+        let begun = std::time::Instant::now();
+        let asked = tokio::spawn(async move { asking.ask_all(|_| UserQuestion::Dead).await });
+        let (mut waiting, mut most, mut count) = (Vec::new(), 0, 0);
+        while count < 100 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            while let Ok(News::Say { to, word: UserWord::Ask { token, .. } }) = said.try_recv() {
+                count += 1;
+                // The first fifty never answer.
+                if to.0 >= 50 {
+                    waiting.push(token);
+                }
+            }
+            most = most.max(waiting.len());
+            waiting.drain(..).for_each(|token| others.answered(token, UserAnswer::Dead(Vec::new())));
+        }
+        assert!((1..=AT_A_TIME).contains(&most), "{most} at a time");
+        assert!(begun.elapsed() < PATIENCE, "who is silent was waited for: {:?}", begun.elapsed());
+        assert_eq!(asked.await.unwrap().len(), 50);
     }
 }

@@ -17,6 +17,8 @@ pub enum ToAgent {
     },
     /// A rank is to die. Answered by [`FromAgent::Noted`].
     Inject(Injection),
+    /// Which job is it? Answered by [`FromAgent::Noted`] with its name, and nobody else is asked.
+    Name,
 }
 
 /// Agent → asker.

@@ -13,8 +13,10 @@ use ftd_core::{Agent, Micros, NodeId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Who follows what happens is told this often of other nodes.
+/// Who follows what happens is told this often of other nodes, …
 const AGAIN: Duration = Duration::from_secs(1);
+/// … and no more often than with so long for each of them: nobody has questions for hundreds of nodes each second.
+const FOR_EACH: Duration = Duration::from_millis(10);
 
 /// One of them asks something.
 pub fn take(rooms: &mut Rooms, core: &Agent, now: Micros, asker: &Asker, message: ToAgent) {
@@ -28,6 +30,7 @@ pub fn take(rooms: &mut Rooms, core: &Agent, now: Micros, asker: &Asker, message
             let telling = tokio::spawn(tell_of_others(rooms.elsewhere.clone(), link.clone(), follow));
             rooms.job.events.asks(*connection, telling.abort_handle());
         }
+        ToAgent::Name => link.send(&FromAgent::Noted(rooms.job.spec.job.clone())),
         ToAgent::Inject(injection) => {
             let here = rooms.job.spec.cluster.as_ref().map_or(0, |cluster| cluster.me);
             match view::node_of(core, injection.rank).filter(|node| node.0 != here) {
@@ -78,9 +81,14 @@ async fn tell_of_others(elsewhere: Elsewhere, link: Link, follow: bool) {
         return;
     }
     loop {
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(pause(elsewhere.nodes().len())).await;
         news_of_others(&elsewhere, &mut known).await.into_iter().for_each(|event| link.send(&FromAgent::Event(event)));
     }
+}
+
+/// How long nobody asks so many nodes what has happened there.
+fn pause(nodes: usize) -> Duration {
+    AGAIN.max(FOR_EACH * u32::try_from(nodes).unwrap_or(u32::MAX))
 }
 
 /// What has happened on other nodes that was not known, in the order of the time; `known`: up to which number, of each.
@@ -131,5 +139,16 @@ pub fn hear(rooms: &mut Rooms, from: NodeId, word: UserWord) {
         }
         UserQuestion::Dead => say(UserAnswer::Dead(rooms.costs.dead().to_vec())),
         UserQuestion::Inject { injection, uid } => say(UserAnswer::Noted(injections::ask(rooms, injection, uid))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_nodes_there_are_the_less_often_each_is_asked() {
+        assert_eq!([0, 3, 100].map(pause), [AGAIN; 3]);
+        assert_eq!(pause(1000), Duration::from_secs(10));
     }
 }
