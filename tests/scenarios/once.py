@@ -231,3 +231,30 @@ def once_over_nodes(context):
         check(job.restored == [8] and "moved     ranks 2-3 from node node1 to node node2" in job.err, f"{job.restored}: {job.err}")
         for rank in range(4):
             check(steps_of(rank) == list(range(1, steps + 1)), f"rank {rank}: {steps_of(rank)}")
+
+
+@scenario("once-late-over-nodes", cluster=True, timeout=90)
+def once_late_over_nodes(context):
+    """A rank goes on on another node, and only when it has printed its lines again there those come that it had printed before: each is there once,
+    and what it had printed on the old node alone is shown as well."""
+    said, go, end = (context.work / name for name in ("said", "go", "end"))
+    script = (f'[ $FT_RANK = 0 ] || {{ until [ -e {end} ]; do sleep 0.05; done; exit 0; }}; echo a; until [ -e {go} ]; do sleep 0.05; done;'
+              f' echo b; echo c; echo world $FT_WORLD; : > {said}; [ $FT_WORLD = 2 ] || sleep 600; until [ -e {end} ]; do sleep 0.05; done; echo d')
+    with Nodes(context, 4) as nodes:
+        job = nodes.sh("node1,node2,node3:2", 3, script, ft="reinit", options=ONCE)
+        shown = lambda text: eventually(lambda: job.output.text == text, f"{text!r} to be shown", 20)
+        shown("a\n")
+        nodes.cluster.cut_link(nodes.nodes[0], nodes.nodes[1], "store")
+        go.touch()
+        eventually(said.exists, "what the rank prints", 20)
+        nodes.nodes[1].cut("mpi")
+        shown("a\nb\nc\nworld 2\n")
+        nodes.cluster.heal_link(nodes.nodes[0], nodes.nodes[1], "store")
+        nodes.nodes[1].heal("mpi")
+        eventually(lambda: "world 1\n" in job.output.text, "what the rank had printed before", 20)
+        end.touch()
+        job.expect(0)
+        check(job.output.text == "a\nb\nc\nworld 2\nworld 1\nd\n", job.output.text)
+        check("moved     rank 0 from node node1 to node node3\n" in job.err, job.err)
+        for node in nodes.nodes[1:]:
+            nodes.empty(node)

@@ -3,7 +3,8 @@
 //! The rule, for each rank's standard output by itself: of the lines that were shown since the restored version was taken (without a
 //! version: of all) the hashes are there, in order. A line that equals one that has not come yet is hidden, and those before it are not
 //! waited for any more; every other line is shown, in its place. That is over with the list, or when the rank takes a newer version
-//! than any world before it. So nothing that was never seen is ever hidden.
+//! than any world before it. So nothing that was never seen is ever hidden. Over nodes what a rank printed before a recovery may come behind
+//! what it prints after it on another node; then the first of two equal lines was that one, and the other is hidden as well.
 //!
 //! Here nothing is read, written or waited for.
 
@@ -58,10 +59,7 @@ impl Once {
     /// A rank has printed this. Returns what is shown of it.
     pub fn print(&mut self, (world, rank): (World, Rank), bytes: Vec<u8>, now: Instant) -> Vec<u8> {
         self.with((world, rank), now, |stream| match stream.is_late(world) {
-            true => {
-                stream.late(&bytes);
-                bytes
-            }
+            true => stream.late(bytes),
             false => stream.print(bytes, now),
         })
     }

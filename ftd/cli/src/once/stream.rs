@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use twox_hash::XxHash3_64;
 
+/// So many lines are looked at for one that comes late.
+const NEAR: usize = 4096;
 /// The newest versions are remembered, so many: an arena holds three.
 const MARKS: usize = 64;
 /// The beginning of a line that may be one that was shown is kept back for so long at most: somebody may wait for an answer to it.
@@ -41,6 +43,12 @@ pub(super) struct Stream {
     forgotten: u64,
     /// So many had been shown when this world began.
     start: u64,
+    /// What comes late of the world before this one may have been shown of this one from here …
+    late_from: u64,
+    /// … to here.
+    late_to: Option<u64>,
+    /// A line that comes late is not finished: what was there of it is shown.
+    late_open: bool,
     marks: VecDeque<Mark>,
     expected: Expected,
     /// Nothing is expected any more, whatever comes of a world before this one.
@@ -70,6 +78,9 @@ impl Stream {
             past: VecDeque::new(),
             forgotten: 0,
             start: 0,
+            late_from: 0,
+            late_to: None,
+            late_open: false,
             marks: VecDeque::new(),
             expected: Expected::default(),
             over: false,
@@ -103,6 +114,7 @@ impl Stream {
         let rest = self.end_line(now);
         self.past.extend(self.expected.take());
         (self.world, self.start) = (world, self.shown());
+        (self.late_from, self.late_to, self.late_open) = (self.start, None, false);
         self.highest = self.highest.max(self.newest.take());
         self.over = false;
         rest
@@ -124,6 +136,8 @@ impl Stream {
         self.marks.retain(|mark| mark.lines <= from || mark.lines >= from + count);
         self.marks.iter_mut().filter(|mark| mark.lines > from).for_each(|mark| mark.lines -= count);
         self.start = from;
+        self.late_from = self.late_from.saturating_sub(count).max(from);
+        self.late_to = self.late_to.map(|to| to.saturating_sub(count).max(from));
         self.expected = Expected::new(expected);
     }
 
@@ -142,6 +156,7 @@ impl Stream {
             // The program is further than it ever was.
             self.past.extend(self.expected.take());
             self.over = true;
+            self.late_to.get_or_insert(self.forgotten + self.past.len() as u64);
             shown = self.show_line();
         }
         self.newest = self.newest.max(Some(version));
@@ -154,17 +169,38 @@ impl Stream {
         shown
     }
 
-    /// A world before this one has taken a version, or printed something, which is heard of late.
-    pub(super) fn late(&mut self, bytes: &[u8]) {
+    /// A world before this one has printed this, which is heard of late. What of it is to be shown: this world may have printed the same
+    /// meanwhile, as nobody had seen it.
+    pub(super) fn late(&mut self, bytes: Vec<u8>) -> Vec<u8> {
         if self.all {
-            return;
+            return bytes;
         }
-        for line in bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n")) {
-            match self.over {
-                true => self.past.push_back(hash(line)),
-                false => self.expected.push(hash(line)),
+        let mut shown = Vec::with_capacity(bytes.len());
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let line = piece.strip_suffix(b"\n");
+            let goes_on = std::mem::replace(&mut self.late_open, line.is_none());
+            if let Some(line) = line.filter(|_| !goes_on).map(hash) {
+                if self.was_shown_since(line) {
+                    continue;
+                }
+                match self.over {
+                    true => self.past.push_back(line),
+                    false => self.expected.push(line),
+                }
             }
+            shown.extend_from_slice(piece);
         }
+        shown
+    }
+
+    /// Whether this world has shown that line, behind all that came of the world before it until now.
+    fn was_shown_since(&mut self, line: u64) -> bool {
+        let (from, to) = (self.index(self.late_from), self.index(self.late_to.unwrap_or_else(|| self.shown())));
+        let found = self.past.range(from..to.max(from)).take(NEAR).position(|other| *other == line);
+        found.is_some_and(|steps| {
+            self.late_from = self.forgotten + (from + steps) as u64 + 1;
+            true
+        })
     }
 
     /// It has printed this; what of it is to be shown.
@@ -228,7 +264,9 @@ impl Stream {
             let hash = hash(&bytes);
             // Of what was seen in part the rest is shown, too.
             if !before && let Some(taken) = self.expected.take_to(hash) {
-                return self.past.extend(taken);
+                self.past.extend(taken);
+                self.late_from = self.shown();
+                return;
             }
             self.past.push_back(hash);
         } else {

@@ -118,6 +118,43 @@ fn lines_of_the_world_before_may_come_late() {
 }
 
 #[test]
+fn lines_that_come_late_are_not_shown_where_they_were_printed_again_before() {
+    let mut bench = Bench::default();
+    bench.begin(None);
+    bench.print("a\n");
+    bench.begin(None);
+    bench.print("a\nb\nc\n");
+    bench.world = 1;
+    bench.print("b\nold\n");
+    bench.print("c");
+    bench.print("\n");
+    bench.world = 2;
+    bench.print("old\nd\n");
+    assert_eq!(bench.screen(), "a\nb\nc\nold\nc\nd\n", "one whose beginning was shown comes whole");
+    // What this world has printed once hides one line.
+    bench.begin(None);
+    bench.print("a\nb\nc\nold\nd\ne\n");
+    bench.world = 2;
+    bench.print("e\ne\n");
+    assert_eq!(bench.screen(), "a\nb\nc\nold\nc\nd\ne\ne\n");
+}
+
+#[test]
+fn lines_that_come_late_and_equal_those_behind_a_newer_version_are_shown() {
+    let mut bench = Bench::default();
+    bench.begin(None);
+    bench.mark(1);
+    bench.print("a\n");
+    bench.begin(Some((1, 1)));
+    bench.print("a\nb\n");
+    bench.mark(2);
+    bench.print("c\n");
+    bench.world = 1;
+    bench.print("b\nc\n");
+    assert_eq!(bench.screen(), "a\nb\nc\nc\n");
+}
+
+#[test]
 fn what_a_process_leaves_of_a_line_is_a_line() {
     let mut bench = Bench::default();
     bench.begin(None);
