@@ -385,7 +385,7 @@ pub fn look_for_protection(rooms: &mut Rooms) {
         && RestartFiles::below(job_dir, &job_dir.join(files::NAME)) == RestartFiles::Found(0)
     {
         rooms.job.notice(format!(
-            "nothing protects this job: after {} min there is neither a checkpoint (ft_checkpoint) nor a file in              $FT_CHECKPOINT_DIR, so after a failure it begins from the beginning; --ft=none ends it instead",
+            "nothing protects this job: after {} min there is neither a checkpoint (ft_checkpoint) nor a file in $FT_CHECKPOINT_DIR, so after a failure it begins from the beginning; --ft=none ends it instead",
             UNPROTECTED.as_secs() / 60
         ));
     }
