@@ -75,6 +75,7 @@ NUMBERS = [
     (GUIDE, "still there # after SIGKILL", [f"{POLICY} stop_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{CLI}/launcher.rs UNKILLABLE"]),
     (GUIDE, "`show` names those that do not answer within # (`silent`)", [f"{AGENT}/elsewhere.rs PATIENCE"]),
+    (GUIDE, "a node that does not answer within # is named", ["ftd/daemon/src/elsewhere.rs PATIENCE"]),
     (GUIDE, "`ft-pmix` not within #;", [f"{AGENT}/pmix.rs PATIENCE"]),
     (GUIDE, "not verified** within # after a failure", [f"{POLICY} inventory_timeout"]),
     (GUIDE, "dies six times within # and", [f"{CLI}/deaths.rs WITHIN"]),

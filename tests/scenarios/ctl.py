@@ -16,8 +16,28 @@ from harness.job import check
 from harness.registry import scenario
 
 from .binding import numbers
-from .hosts import ONE_CARD, Nodes
+from .hosts import ONE_CARD, Nodes, authority, certify
+from .node_daemon import preamble
 from .processes import eventually
+
+LAUNCHER = 4
+# What ftctl asks the daemon for, by hand: a way to the agent of a job on a node; the first word of the answer.
+ASKS = """
+import socket, struct, sys
+job, node = sys.argv[2:4]
+text = lambda words: bytes([len(words)]) + words.encode()
+body = bytes([6]) + text(job) + bytes([1]) + text(node) + text("/dev/shm")
+dialled = socket.socket(socket.AF_UNIX)
+dialled.connect("/run/ftd/ftd.sock")
+dialled.sendall(bytes.fromhex(sys.argv[1]) + struct.pack("<II", len(body), 0) + body)
+said = b""
+while len(said) < 16 + 8 or len(said) < 24 + struct.unpack("<I", said[16:20])[0]:
+    got = dialled.recv(4096)
+    if not got:
+        break
+    said += got
+print("HERE" if said[24:25] == bytes([6]) else "REFUSED " + said[27:].decode() if said[24:25] == bytes([0]) else said)
+"""
 
 
 class Ctl:
@@ -227,3 +247,86 @@ def over_nodes(context):
         check(said == ["rank 3", "rank 1"] and followed[-1]["event"] == "ended", f"{followed}")
         for node in nodes.nodes:
             nodes.empty(node)
+
+
+@scenario("ctl-elsewhere", cluster=True, timeout=150)
+def elsewhere(context):
+    """A node that is not in a job shows it as its own nodes do, through its ftd and those of the job's nodes, which speak TLS: `jobs`, `show`,
+    `checkpoint-cost`, `events --follow`, and `inject`, for its user and for root; another user sees and touches nothing there, either. Where
+    the ftd there is down, or that of the job's node does not answer, a sentence says what to do."""
+    mpi, pki = context.mpi("mpich5"), context.work / "pki"
+    authority(pki, "site")
+    for number in range(4):
+        certify(pki, "site", f"node{number}")
+    paths = lambda node: "".join(f'{key}-file = "{pki}/{name}"\n' for key, name in
+                                 (("ca", "site.pem"), ("cert", f"{node.name}.pem"), ("key", f"{node.name}.key")))
+    with Nodes(context, 4, peers=paths) as nodes:
+        owner, other, outside = nodes.cluster.user, pwd.getpwnam("nobody"), nodes.nodes[3]
+        own, root, others = (Ctl(context, outside, user) for user in (owner, None, other))
+        for ctl in (own, root, others):
+            check(ctl.json("jobs") == {"jobs": []}, "a job before there is one")
+        said = own.run("show", status=1)
+        check(said == "ftctl: no job of this user runs here (in /dev/shm; FT_MEMORY_DIR), nor, as ftd says, on another node: ftctl jobs lists those that do\n", said)
+        program = nodes.cluster.program(mpi, "heat2d.c")
+        job = context.ftrun(mpi, 4, program, "-s", "100000", "-p", "20", "-c", "5", on=nodes.nodes[2], env=ONE_CARD,
+                            options=["--hosts", "node0:2,node1:2"])
+        inside = Ctl(context, nodes.nodes[0], owner)
+        complete(inside)
+        there = inside.json("show")
+        name = there["job"]
+        follower = outside.start(context.prefix / "bin" / "ftctl", "--json", "events", "--follow", user=owner, env=context.env(None, {}),
+                                 stdout=subprocess.PIPE, text=True)
+        for ctl in (own, root):
+            (seen,) = ctl.json("jobs")["jobs"]
+            check((seen["job"], seen["user"], seen["ranks"]) == (name, owner.pw_uid, 4), f"{seen}")
+            check(name in ctl.run("jobs"), "the table of jobs")
+            shown = ctl.json("show", name)
+            pids = lambda one: [(rank["rank"], rank["node"], rank["pid"]) for rank in one["rank"]]
+            check(pids(shown) == pids(there) and shown["complete"]["version"] >= there["complete"]["version"], f"{shown} is not {there}")
+            check(all(rank["pid"] and rank["checkpoints"]["number"] > 0 for rank in shown["rank"]) and shown["silent_nodes"] == [], f"{shown}")
+            check(all(str(rank["pid"]) in ctl.run("show", name) for rank in shown["rank"]), "the table of ranks")
+            check(len(ctl.json("checkpoint-cost", name)["cost"]) == 4 and " ms" in ctl.run("checkpoint-cost"), "what it costs")
+        # By the number of its ftrun where that was started, and on no other node.
+        starter = Ctl(context, nodes.nodes[2], owner)
+        number = starter.json("jobs")["jobs"][0]["ftrun_pid"]
+        words = nodes.nodes[2].run("/bin/cat", f"/proc/{number}/cmdline", user=owner)[1].split("\0")
+        check("--hosts" in words and starter.json("show", number)["job"] == name, f"{number}: {words}")
+        check(number == shown["ftrun_pid"] or "no job" in own.run("show", number, status=1), "a process of another node")
+        # Nobody else, by no name, and not where the job runs, either.
+        for words in (["show"], ["show", name], ["events", name, "--follow"], ["checkpoint-cost", name], ["inject", name, "rank=0"]):
+            said = others.run(*words, status=1)
+            check(re.fullmatch(r"ftctl: no job (\S+ )?of this user runs here .*\n", said), f"{words}: {said}")
+        check(others.json("jobs") == {"jobs": []} and others.run("jobs") == "no jobs of this user run here\n", "another user sees jobs")
+        # Whoever knows the name, and asks ftd for the way himself.
+        check("REFUSED no job" in outside.run("/usr/bin/python3", "-c", ASKS, preamble(role=LAUNCHER).hex(), name, "node0", user=other)[1], "another user finds a way")
+        check("HERE" in outside.run("/usr/bin/python3", "-c", ASKS, preamble(role=LAUNCHER).hex(), name, "node0", user=owner)[1], "its user finds none")
+        for turn, (ctl, rank) in enumerate([(own, 3), (root, 0)], 1):
+            check(ctl.json("inject", name, f"rank={rank}")["noted"] == f"rank {rank} dies now", f"rank {rank}")
+            eventually(lambda: (now := own.json("show"))["failures"] == turn and now["state"] == "computing", f"recovery {turn}", 40)
+            complete(own, (own.json("show")["complete"] or {"version": 0})["version"] + 5)
+        check("there is no rank 4" in own.run("inject", name, "rank=4", status=1), "a rank that there is not")
+        said = [event["text"] for event in map(own.valid, own.run("--json", "events").splitlines()) if event["event"] == "injected"]
+        # The agent is asked by a process of who asks.
+        check(len(said) == 2 and all(f"(user {user.pw_uid if user else 0})" in text for text, user in zip(said, (owner, None))), f"{said}")
+        # A daemon that is down: here nobody can be asked, on the job's node nobody answers, and what is known otherwise is told.
+        nodes.daemons[0].kill()
+        (seen,) = own.json("jobs")["jobs"]
+        check(seen["job"] == name and own.json("show", name)["job"] == name, f"{seen}")
+        nodes.daemons[1].kill()
+        said = own.run("show", name, status=1)
+        check(re.search(r"and the ftd of node[01], node[01] does not answer: .* is not known; look there with ftd status\n$", said), said)
+        nodes.daemons[3].kill()
+        said = own.run("show", name, status=1)
+        words = r"ftctl: no job \S+ of this user runs here \(in /dev/shm; FT_MEMORY_DIR\), and no ftd answers on /run/ftd/ftd.sock \(FT_DAEMON\) to ask for " \
+                r"those of other nodes: Connection refused.*; start it \(systemctl start ftd\), or ask on a node where the job runs\n"
+        check(re.fullmatch(words, said), said)
+        check(own.json("jobs") == {"jobs": []} and inside.json("show")["job"] == name, "without an ftd")
+        nodes.daemons = [daemon.start() if number != 2 else daemon for number, daemon in enumerate(nodes.daemons)]
+        job.interrupt()
+        job.wait(40)
+        followed = [own.valid(line) for line in follower.process.communicate(timeout=20)[0].splitlines()]
+        said = [event["text"][:6] for event in followed if event["event"] == "injected"]
+        check(said == ["rank 3", "rank 0"] and followed[-1]["event"] == "ended", f"{followed}")
+        for node in nodes.nodes:
+            nodes.empty(node)
+        check(own.json("jobs") == {"jobs": []}, "a job that has ended")

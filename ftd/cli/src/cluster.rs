@@ -515,7 +515,7 @@ impl Above<'_> {
             self.heard();
         }
         match word {
-            FromJobs::Here | FromJobs::Gone => {}
+            FromJobs::Here | FromJobs::Gone | FromJobs::Running { .. } => {}
             FromJobs::Refused { status, sentence } => return Err(ClusterError::Refused { status, sentence }),
             FromJobs::Away(sentence) => return Err(ClusterError::Refused { status: 1, sentence }),
             FromJobs::Begun { job, nodes } => {

@@ -26,9 +26,9 @@ const DAEMON: Duration = Duration::from_secs(10);
 /// Who is to be born.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Birth {
-    /// `ftrun`.
+    /// `ftrun`, or `ftctl`.
     pub program: PathBuf,
-    /// What `ftrun` is started for: [`PART`](ft_wire::part::PART), or to clean up behind one.
+    /// What it is started for: [`PART`](ft_wire::part::PART), to clean up behind one, or to find an agent.
     pub word: String,
     /// The job's name.
     pub job: String,
@@ -97,6 +97,7 @@ fn attempt(link: &OwnedFd, memory: OwnedFd, mounts: Option<OwnedFd>) -> Result<s
         home.enter(mounts).map_err(failed("ftrun cannot be brought to where the step of Slurm's is"))?;
     }
     become_user(birth.credentials.as_ref(), birth.nice).map_err(failed("ftrun cannot be the user's"))?;
-    let argv = ["ftrun", &birth.word, &birth.job];
+    let name = birth.program.file_name().unwrap_or_default().to_string_lossy();
+    let argv = [&*name, &birth.word, &birth.job];
     execute(&birth.program, &argv, &birth.env, (link.as_fd(), PART_FD)).map_err(failed("ftrun cannot be started"))
 }

@@ -8,8 +8,8 @@ use crate::frames::{self, Broken, Stream, within};
 use crate::members::Parts;
 use crate::places::{Place, Places, Prepared, Refusal, address, prepare};
 use crate::relay::relay;
-use crate::state::State;
-use crate::{agents, link, parts, peers, steps};
+use crate::state::{Launched, State};
+use crate::{agents, elsewhere, link, parts, peers, steps};
 use ft_store::Etcd;
 use ft_sys::peer::Peer;
 use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
@@ -60,6 +60,8 @@ impl Jobs {
             ToJobs::Launch(request) => *request,
             ToJobs::Step(request) => return self.serve_step(stream, *request).await,
             ToJobs::Node(name) => return self.serve_question(stream, &name).await,
+            ToJobs::Jobs => return elsewhere::tell_jobs(stream, &self.places, uid).await,
+            ToJobs::Agent(sought) => return elsewhere::lead_to_agent(stream, &self.places, *sought, uid).await,
             ToJobs::Tell { .. } | ToJobs::Ask => return Ok(()),
         };
         let begun = match check(&request) {
@@ -75,6 +77,7 @@ impl Jobs {
         };
         match begun {
             Ok(Begun { word, parts, streams, comebacks }) => {
+                let _launched = self.launched(&stream, &word);
                 if frames::send(&mut stream, &word).await.is_ok() {
                     relay(stream, parts, streams, comebacks).await;
                 }
@@ -85,6 +88,12 @@ impl Jobs {
                 frames::send(&mut stream, &FromJobs::Refused { status, sentence }).await
             }
         }
+    }
+
+    /// Whoever is at the other end has started this job.
+    fn launched(&self, stream: &UnixStream, word: &FromJobs) -> Option<Launched> {
+        let FromJobs::Begun { job, .. } = word else { return None };
+        Launched::note(&self.state.config(), job, Peer::of(stream).ok()?.pid)
     }
 
     /// Serves who asks for a node.

@@ -66,7 +66,7 @@ pub async fn start(
     let credentials =
         credentials(start.uid, &start.user).await.map_err(|what| format!("node {}: {what}", config.node()))?;
     let failed = |error: std::io::Error| format!("node {}: ftrun cannot be started: {error}", config.node());
-    let program = program().map_err(|what| format!("node {}: {what}", config.node()))?;
+    let program = program("ftrun").map_err(|what| format!("node {}: {what}", config.node()))?;
     let (mine, theirs) = std::os::unix::net::UnixStream::pair().map_err(failed)?;
     mine.set_nonblocking(true).map_err(failed)?;
     let mut link = UnixStream::from_std(mine).map_err(failed)?;
@@ -118,10 +118,13 @@ fn first_word(config: &Config, share: Share, image: &Image, node: Option<Box<ste
     }
 }
 
-/// `ftrun` as it was installed with this daemon.
-fn program() -> Result<PathBuf, String> {
+/// A program as it was installed with this daemon.
+///
+/// # Errors
+/// One sentence: it is not there.
+pub fn program(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|error| format!("where ftd lies cannot be read: {error}"))?;
-    let program = own.with_file_name("ftrun");
+    let program = own.with_file_name(name);
     if program.is_file() {
         Ok(program)
     } else {
@@ -130,7 +133,10 @@ fn program() -> Result<PathBuf, String> {
 }
 
 /// Whom a user's processes run as here. `None`: as this daemon does, which can change nothing of that.
-async fn credentials(uid: u32, name: &str) -> Result<Option<Credentials>, String> {
+///
+/// # Errors
+/// One sentence: there is no such user here, or this daemon cannot be him.
+pub async fn credentials(uid: u32, name: &str) -> Result<Option<Credentials>, String> {
     if !nix::unistd::geteuid().is_root() {
         let own = nix::unistd::geteuid().as_raw();
         return match own == uid {
@@ -191,7 +197,8 @@ async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, sta
     state.job_done(&job);
 }
 
-async fn ended(pid: i32, ends: &mut Signal) -> Option<Status> {
+/// Waits for the end of a process that this one has started.
+pub async fn ended(pid: i32, ends: &mut Signal) -> Option<Status> {
     loop {
         match ft_sys::wait::look_for(pid) {
             Ok(None) => drop(ends.recv().await),

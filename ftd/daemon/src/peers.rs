@@ -5,12 +5,12 @@ use crate::errand::{self, Report, Reports, Whose};
 use crate::frames::{self, Broken, Stream, within};
 use crate::link::{self, Pulse};
 use crate::metrics::{self, Refusal};
-use crate::parts;
 use crate::state::State;
 use crate::strangers::Strangers;
 use crate::tls::Tls;
 use crate::told::Told;
-use ft_wire::part::{FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Start, ToPeer};
+use crate::{own_jobs, parts};
+use ft_wire::part::{FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Question, Start, ToPeer};
 use ft_wire::{FrameError, Role};
 use rustix::net::sockopt;
 use std::io;
@@ -130,10 +130,13 @@ async fn shown(stream: TcpStream, config: &Config) -> Result<Box<dyn Stream>, Br
 /// One that has a certificate says which release it is of, and what it wants.
 async fn met(mut stream: Box<dyn Stream>, from: SocketAddr, state: &Arc<State>, mut reports: Reports) {
     match within(FIRST, first_words(&mut stream)).await {
-        Ok((start, image)) => {
+        Ok(wanted) => {
             reports.say(Report::Served);
             drop(reports);
-            serve(stream, start, image, state).await;
+            match wanted {
+                Wanted::Part(start, image) => serve(stream, *start, image, state).await,
+                Wanted::Answer(question) => own_jobs::answer(stream, *question, state).await,
+            }
         }
         Err(error) => {
             let refusal = match &error {
@@ -146,14 +149,23 @@ async fn met(mut stream: Box<dyn Stream>, from: SocketAddr, state: &Arc<State>, 
     }
 }
 
-async fn first_words(stream: &mut Box<dyn Stream>) -> Result<(Start, Image), Broken> {
+/// What another daemon wants.
+enum Wanted {
+    Part(Box<Start>, Image),
+    Answer(Box<Question>),
+}
+
+async fn first_words(stream: &mut Box<dyn Stream>) -> Result<Wanted, Broken> {
     frames::greet(stream).await?;
     frames::greeted(stream, Role::Daemon).await?;
-    let ToPeer::Start(start) = frames::receive(stream, MAX_LAUNCH).await?;
+    let start = match frames::receive(stream, MAX_LAUNCH).await? {
+        ToPeer::Start(start) => start,
+        ToPeer::Ask(question) => return Ok(Wanted::Answer(question)),
+    };
     let image = frames::body(stream, MAX_IMAGE).await?;
     // One of another build means something else by that, and is told so.
     let other = start.messages != ft_wire::MESSAGES;
-    Ok((*start, if other { Image::default() } else { ft_wire::decode(&image)? }))
+    Ok(Wanted::Part(start, if other { Image::default() } else { ft_wire::decode(&image)? }))
 }
 
 /// Starts the part; from then on the two ends speak with each other.
@@ -223,6 +235,26 @@ pub async fn ask(
     config: &Config,
 ) -> Result<Box<dyn Stream>, String> {
     let node = start.to.clone();
+    let window = start.window;
+    let (mut stream, address) = reach(addresses, &node, config).await?;
+    let told = within(FIRST, async {
+        frames::send(&mut stream, &ToPeer::Start(Box::new(start))).await?;
+        stream.write_all(&image.frame).await?;
+        Ok(stream.flush().await?)
+    });
+    told.await.map_err(|error| format!("node {node} ({address}): {error}"))?;
+    Ok(carried(stream, node, window))
+}
+
+/// A connection to the daemon of a node that is at one of these addresses, and which of them it is.
+///
+/// # Errors
+/// One sentence.
+pub async fn reach(
+    addresses: &[SocketAddr],
+    node: &str,
+    config: &Config,
+) -> Result<(Box<dyn Stream>, SocketAddr), String> {
     let secure = match config.peers() {
         None => {
             return Err(format!(
@@ -235,17 +267,8 @@ pub async fn ask(
     };
     let mut failed = Vec::new();
     for address in addresses {
-        match within(DIAL, dial(*address, &node, secure.as_ref())).await {
-            Ok(mut stream) => {
-                let window = start.window;
-                let told = within(FIRST, async {
-                    frames::send(&mut stream, &ToPeer::Start(Box::new(start))).await?;
-                    stream.write_all(&image.frame).await?;
-                    Ok(stream.flush().await?)
-                });
-                told.await.map_err(|error| format!("node {node} ({address}): {error}"))?;
-                return Ok(carried(stream, node, window));
-            }
+        match within(DIAL, dial(*address, node, secure.as_ref())).await {
+            Ok(stream) => return Ok((stream, *address)),
             Err(error) => failed.push(format!("{address}: {}", hint(&error, secure.is_some()))),
         }
     }

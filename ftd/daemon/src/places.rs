@@ -5,7 +5,7 @@ use crate::frames::{self, Stream, within};
 use crate::node::Record;
 use crate::state::State;
 use crate::{parts, peers};
-use ft_store::Etcd;
+use ft_store::{Etcd, Scope};
 use ft_wire::part::{FromPart, Host, MAX_SAID, Start};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -76,6 +76,18 @@ impl Places {
         }
     }
 
+    /// The nodes that there are, but for those that a later release has written.
+    ///
+    /// # Errors
+    /// One sentence: etcd does not answer.
+    pub async fn all(&self) -> Result<Vec<Record>, String> {
+        let nodes = format!("{}/nodes/", self.state.config().prefix());
+        match self.etcd.read(&Scope::Prefix(nodes)).await {
+            Ok(read) => Ok(read.found.values().filter_map(|found| Record::decode(&found.value)).collect()),
+            Err(error) => Err(format!("which nodes there are cannot be looked up: {error}")),
+        }
+    }
+
     /// What a node says of itself.
     ///
     /// # Errors
@@ -116,9 +128,7 @@ pub async fn prepare(
     let mut stream: Box<dyn Stream> = if node == config.node() {
         Box::new(parts::start(start, image.whole(), &state, None).await?)
     } else {
-        let told = [&record.store, &record.mpi];
-        let addresses: Vec<SocketAddr> = told.into_iter().filter_map(|address| address.parse().ok()).collect();
-        peers::ask(&addresses, start, &image, &config).await?
+        peers::ask(&record.addresses(), start, &image, &config).await?
     };
     match within(READY, frames::receive(&mut stream, MAX_SAID)).await {
         Ok(FromPart::Prepared { port, host }) => Ok(Prepared { stream, port, host }),

@@ -59,7 +59,7 @@ async fn listen(mut from: ReadHalf<UnixStream>, parts: &Parts, answers: WeakSend
                 let _ = answers.upgrade().map(|answers| answers.try_send(FromJobs::Here));
                 continue;
             }
-            ToJobs::Launch(_) | ToJobs::Step(_) | ToJobs::Node(_) => return Ok(()),
+            ToJobs::Launch(_) | ToJobs::Step(_) | ToJobs::Node(_) | ToJobs::Jobs | ToJobs::Agent(_) => return Ok(()),
         };
         let mut parts = parts.lock();
         parts.ends |= matches!(order, Order::Cancel(_) | Order::Kill(_));

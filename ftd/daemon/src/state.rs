@@ -216,11 +216,55 @@ fn make_directory(path: &Path) -> std::io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
+/// A job's name, if it may be a file's.
+fn file_name(job: &str) -> Option<&str> {
+    let letters = job.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+    Some(job).filter(|job| letters && !job.is_empty() && !job.starts_with('.'))
+}
+
 /// The user of a job that has a part here.
 pub fn user_of(config: &Config, job: &str) -> Option<u32> {
-    let letters = job.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
-    let name = Some(job).filter(|job| letters && !job.is_empty() && !job.starts_with('.'))?;
-    lock::noted(&marks(config).join(name))?.parse().ok()
+    lock::noted(&marks(config).join(file_name(job)?))?.parse().ok()
+}
+
+/// Where each job that was started from here has a file with the number of its `ftrun`.
+fn launchers(config: &Config) -> PathBuf {
+    config.socket().with_file_name("launchers")
+}
+
+/// That a job was started by a process here; as long as this lasts others may ask by which.
+#[derive(Debug)]
+pub struct Launched {
+    path: PathBuf,
+    _lock: Lock,
+}
+
+impl Launched {
+    /// It was, by this one. Nothing where that cannot be written down: nobody will find the job by that number.
+    pub fn note(config: &Config, job: &str, pid: i32) -> Option<Launched> {
+        make_directory(&launchers(config)).ok()?;
+        let path = launchers(config).join(file_name(job)?);
+        let lock = Lock::take(&path).ok()?;
+        lock.note(&pid.to_string()).ok()?;
+        Some(Launched { path, _lock: lock })
+    }
+
+    /// The process that has started a job, if it is one of this machine.
+    pub fn by(config: &Config, job: &str) -> Option<i32> {
+        lock::noted(&launchers(config).join(file_name(job)?))?.parse().ok()
+    }
+}
+
+impl Drop for Launched {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The jobs that have a part here, and their users.
+pub fn jobs_and_users(config: &Config) -> Vec<(String, u32)> {
+    let jobs = jobs_at(&marks(config)).into_iter();
+    jobs.filter_map(|job| user_of(config, &job).map(|uid| (job, uid))).collect()
 }
 
 /// The jobs whose files are locked.

@@ -20,6 +20,10 @@ pub const PART_FD: i32 = 3;
 pub const PART: &str = "--part";
 /// The first word of what cleans up behind a part that was killed with all of its job.
 pub const SWEEP: &str = "--sweep";
+/// The first word of the command line of `ftctl` where it looks for a job's agent, for a user on another node.
+pub const WAY: &str = "--way";
+/// So many nodes are named of each job to who asks which there are.
+pub const MOST_NAMED: usize = 16;
 /// So many nodes a job may have.
 pub const MOST_NODES: usize = 4096;
 /// How many soft limits go with a job.
@@ -107,6 +111,35 @@ pub enum ToJobs {
     Step(Box<step::Request>),
     /// First message: is there a node of that name, by its lease? Answered by [`FromJobs::Here`], [`FromJobs::Gone`], or that it is not known.
     Node(String),
+    /// First message: which jobs of this user's (root: of anybody's) have a part on any node? Answered by [`FromJobs::Running`].
+    Jobs,
+    /// First message: a way to an agent of a job. Answered by [`FromJobs::Here`]; what is said after that is said to the agent, and by it.
+    Agent(Box<Sought>),
+}
+
+/// The agent that somebody looks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sought {
+    /// The job.
+    pub job: String,
+    /// Nodes where there may be one; the first that has one will do.
+    pub nodes: Vec<String>,
+    /// Where the directories of the user's jobs are (`FT_MEMORY_DIR`).
+    #[serde(with = "path")]
+    pub memory: PathBuf,
+}
+
+/// A job that has parts on nodes of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Running {
+    /// Its name.
+    pub job: String,
+    /// Its user.
+    pub uid: u32,
+    /// Nodes with a part of it, [`MOST_NAMED`] at most.
+    pub nodes: Vec<String>,
+    /// The process that has started it, where that is one of the machine on which it is asked.
+    pub launcher: Option<i32>,
 }
 
 /// Daemon → launcher.
@@ -153,6 +186,13 @@ pub enum FromJobs {
     Here,
     /// There is no such node.
     Gone,
+    /// Answer to [`ToJobs::Jobs`].
+    Running {
+        /// The jobs.
+        jobs: Vec<Running>,
+        /// Nodes that have not answered.
+        silent: Vec<String>,
+    },
 }
 
 /// Daemon → daemon, when both have said which release they are of.
@@ -160,6 +200,53 @@ pub enum FromJobs {
 pub enum ToPeer {
     /// Start a part; its [`Image`] follows, and from then on there is nothing but [`Carried`] in both directions.
     Start(Box<Start>),
+    /// A user asks on another node. Answered by [`FromPeer`].
+    Ask(Box<Question>),
+}
+
+/// What a user asks on another node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// [`crate::MESSAGES`] of who asks.
+    pub messages: u32,
+    /// The node that asks.
+    pub from: String,
+    /// The node that is meant.
+    pub to: String,
+    /// The user, by number and by name: both must be the same one's on both nodes.
+    pub uid: u32,
+    /// See `uid`.
+    pub user: String,
+    /// So many bytes may be under way to each end of the connection.
+    pub window: u32,
+    /// What.
+    pub about: About,
+}
+
+/// What a [`Question`] is about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum About {
+    /// Which jobs of this user's (root: of anybody's) have a part there?
+    Jobs,
+    /// A way to the agent there of this job.
+    Agent {
+        /// The job.
+        job: String,
+        /// See [`Sought::memory`].
+        #[serde(with = "path")]
+        memory: PathBuf,
+    },
+}
+
+/// Daemon → daemon: the answer to a [`Question`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FromPeer {
+    /// Jobs and their users.
+    Jobs(Vec<(String, u32)>),
+    /// The agent is at the other end: from here on there is nothing but [`Carried`] in both directions.
+    Here,
+    /// There is no answer, and why.
+    Refused(String),
 }
 
 /// Between daemons: what the part and the launcher say to each other, and how much of it may be under way.
@@ -252,6 +339,17 @@ pub enum ToPart {
         begin: Box<Begin>,
         /// What the front is to hear of the node.
         node: Box<step::Node>,
+    },
+    /// First message for who looks for a job's agent here ([`WAY`]): answered by [`FromPart::Here`], with a connection to the agent on which
+    /// nothing was said yet, or [`FromPart::Refused`].
+    Find {
+        /// The job.
+        job: String,
+        /// Its user.
+        owner: u32,
+        /// See [`Sought::memory`].
+        #[serde(with = "path")]
+        memory: PathBuf,
     },
 }
 
@@ -359,7 +457,7 @@ pub enum FromPart {
         /// Why, when it is not a clean end.
         reason: Option<String>,
     },
-    /// Answer to [`Order::Ask`].
+    /// Answer to [`Order::Ask`], and to [`ToPart::Find`].
     Here,
 }
 

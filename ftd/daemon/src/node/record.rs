@@ -65,6 +65,11 @@ impl Record {
         (format == v1::NODE_FORMAT && !record.id.is_empty()).then_some(record)
     }
 
+    /// Where its daemon is reached, the store's network first.
+    pub fn addresses(&self) -> Vec<std::net::SocketAddr> {
+        [&self.store, &self.mpi].into_iter().filter_map(|address| address.parse().ok()).collect()
+    }
+
     /// What Slurm calls it.
     pub fn slurm(&self) -> &str {
         if self.slurm.is_empty() { &self.name } else { &self.slurm }

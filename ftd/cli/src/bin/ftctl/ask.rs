@@ -1,6 +1,7 @@
 //! One question to a job's agent.
 
-use crate::find::Found;
+use crate::daemon::{self, DaemonError};
+use crate::find::{Found, Way};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::Role;
 use ft_wire::ask::{FromAgent, Job, ToAgent};
@@ -13,27 +14,30 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
     /// None came.
-    #[error("the agent behind {socket} does not answer: {error}")]
+    #[error("{who} does not answer: {error}")]
     Silent {
-        /// Its socket.
-        socket: String,
+        /// Whose.
+        who: String,
         /// What came instead.
         error: ChannelError,
     },
+    /// There is no way to it.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
     /// It refuses.
     #[error("{0}")]
     Refused(String),
     /// It is another user's.
-    #[error("{0} is listened to by another user than the one whose job it is said to be: it is not asked")]
+    #[error("{0} is another user's than the one whose job it is said to be: it is not asked")]
     Foreign(String),
     /// It says something else.
-    #[error("the agent behind {0} does not answer what was asked")]
+    #[error("{0} does not answer what was asked")]
     Confused(String),
 }
 
 fn silent(found: &Found) -> impl Fn(ChannelError) -> AskError {
-    let socket = found.socket.display().to_string();
-    move |error| AskError::Silent { socket: socket.clone(), error }
+    let who = found.to_string();
+    move |error| AskError::Silent { who: who.clone(), error }
 }
 
 /// Asks, and leaves the answers to [`next`].
@@ -41,12 +45,22 @@ fn silent(found: &Found) -> impl Fn(ChannelError) -> AskError {
 /// # Errors
 /// [`AskError`].
 pub fn ask(found: &Found, question: &ToAgent) -> Result<Channel, AskError> {
-    let mut link = Channel::dial(&found.socket, Role::Asker, PATIENCE).map_err(silent(found))?;
-    // Who has bound the socket: somebody else's would tell root what he likes.
-    let owner = ft_sys::peer::Peer::of(&link).map(|peer| peer.uid).ok();
-    if owner != Some(found.uid) {
-        return Err(AskError::Foreign(found.socket.display().to_string()));
-    }
+    let mut link = match &found.way {
+        Way::Here(socket) => {
+            let link = Channel::dial(socket, Role::Asker, PATIENCE).map_err(silent(found))?;
+            // Who has bound the socket: somebody else's would tell root what he likes.
+            let owner = ft_sys::peer::Peer::of(&link).map(|peer| peer.uid).ok();
+            if owner != Some(found.uid) {
+                return Err(AskError::Foreign(found.to_string()));
+            }
+            link
+        }
+        Way::Elsewhere(running) => {
+            let mut link = Channel::from_stream(daemon::agent(running)?);
+            link.exchange(Role::Asker, PATIENCE).map_err(silent(found))?;
+            link
+        }
+    };
     link.send(question, &[]).map_err(silent(found))?;
     Ok(link)
 }
@@ -71,7 +85,7 @@ pub fn job(found: &Found) -> Result<Job, AskError> {
     match next(&mut ask(found, &ToAgent::Show)?, found, false)? {
         Some(FromAgent::Job(job)) => Ok(*job),
         Some(FromAgent::Refused(sentence)) => Err(AskError::Refused(sentence)),
-        _ => Err(AskError::Confused(found.socket.display().to_string())),
+        _ => Err(AskError::Confused(found.to_string())),
     }
 }
 
@@ -83,6 +97,6 @@ pub fn noted(found: &Found, question: &ToAgent) -> Result<String, AskError> {
     match next(&mut ask(found, question)?, found, false)? {
         Some(FromAgent::Noted(sentence)) => Ok(sentence),
         Some(FromAgent::Refused(sentence)) => Err(AskError::Refused(sentence)),
-        _ => Err(AskError::Confused(found.socket.display().to_string())),
+        _ => Err(AskError::Confused(found.to_string())),
     }
 }

@@ -1,9 +1,12 @@
-//! The jobs of a user on this machine, by their directories in memory.
+//! The jobs of a user: on this machine by their directories in memory, on other nodes by the word of this one's `ftd`.
 
 use crate::ask::{self, AskError};
+use crate::daemon::{self, DaemonError};
 use ft_sys::channel::ChannelError;
 use ft_wire::AGENT_SOCKET;
 use ft_wire::ask::Job;
+use ft_wire::part::Running;
+use std::fmt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -22,12 +25,14 @@ pub enum FindError {
         error: std::io::Error,
     },
     /// There is none.
-    #[error("no job {name}of this user runs here (in {}; FT_MEMORY_DIR): ftctl jobs lists those that do", memory.display())]
+    #[error("no job {name}of this user runs here (in {}; FT_MEMORY_DIR){elsewhere}", memory.display())]
     None {
         /// What was asked for.
         name: String,
         /// Where it was looked for.
         memory: PathBuf,
+        /// What is known of other nodes, and what to do.
+        elsewhere: String,
     },
     /// There are several.
     #[error("{0} are meant: name one of them")]
@@ -37,36 +42,63 @@ pub enum FindError {
     Ask(#[from] AskError),
 }
 
-/// A job's directory.
+/// How a job's agent is reached.
+#[derive(Debug)]
+pub enum Way {
+    /// By its socket.
+    Here(PathBuf),
+    /// Through `ftd`.
+    Elsewhere(Running),
+}
+
+/// A job.
 #[derive(Debug)]
 pub struct Found {
-    /// The agent's socket.
-    pub socket: PathBuf,
+    /// How its agent is reached.
+    pub way: Way,
     /// Whose it is.
     pub uid: u32,
 }
 
-fn memory() -> PathBuf {
+impl fmt::Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.way {
+            Way::Here(socket) => write!(f, "the agent behind {}", socket.display()),
+            Way::Elsewhere(running) => {
+                write!(f, "the agent of job {} on node {}", running.job, running.nodes.join(" or "))
+            }
+        }
+    }
+}
+
+/// Where the directories of jobs are.
+pub fn memory() -> PathBuf {
     let told = std::env::var_os("FT_MEMORY_DIR").filter(|value| !value.is_empty());
     told.map_or_else(|| PathBuf::from(MEMORY), PathBuf::from)
 }
 
 /// What this user may ask.
-fn directories() -> Result<Vec<Found>, FindError> {
-    let path = memory();
-    let entries = std::fs::read_dir(&path).map_err(|error| FindError::Memory { path, error })?;
+///
+/// # Errors
+/// [`FindError::Memory`].
+pub fn directories(path: PathBuf) -> Result<Vec<Found>, FindError> {
+    let entries = match std::fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) => return Err(FindError::Memory { path, error }),
+    };
     let own = nix::unistd::Uid::effective();
-    let mut found: Vec<Found> = entries.flatten().filter_map(|entry| of(&entry.path())).collect();
-    found.retain(|found| own.is_root() || found.uid == own.as_raw());
-    found.sort_by(|a, b| a.socket.cmp(&b.socket));
-    Ok(found)
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    let found = paths.iter().filter_map(|path| of(path));
+    Ok(found.filter(|found| own.is_root() || found.uid == own.as_raw()).collect())
 }
 
 /// The job whose directory this is; it has the user's number in its name, and is his.
 fn of(directory: &Path) -> Option<Found> {
     let uid: u32 = directory.file_name()?.to_str()?.strip_prefix("ftd-")?.split('-').next()?.parse().ok()?;
     let metadata = std::fs::symlink_metadata(directory).ok()?;
-    (metadata.is_dir() && metadata.uid() == uid).then(|| Found { socket: directory.join(AGENT_SOCKET), uid })
+    let way = Way::Here(directory.join(AGENT_SOCKET));
+    (metadata.is_dir() && metadata.uid() == uid).then_some(Found { way, uid })
 }
 
 /// The process that the user started: above the one that runs the job, unless that is a part of one over several nodes.
@@ -84,13 +116,13 @@ fn is_over(error: &AskError) -> bool {
 /// The jobs that answered, and what was wrong with those that did not.
 pub type Answers = (Vec<(Found, Job)>, Vec<AskError>);
 
-/// All of them, and why others do not answer.
+/// All that have a part on this machine, and why others do not answer.
 ///
 /// # Errors
 /// [`FindError::Memory`].
-pub fn jobs() -> Result<Answers, FindError> {
+fn jobs_here() -> Result<Answers, FindError> {
     let (mut jobs, mut silent) = (Vec::new(), Vec::new());
-    for found in directories()? {
+    for found in directories(memory())? {
         match ask::job(&found) {
             Ok(mut job) => {
                 job.launcher = started(job.launcher);
@@ -103,30 +135,96 @@ pub fn jobs() -> Result<Answers, FindError> {
     Ok((jobs, silent))
 }
 
-/// The one that is meant by its name, the beginning of it, or the number of its `ftrun`; the only one, without.
+/// All jobs, and why it is not known of others.
+#[derive(Debug)]
+pub struct All {
+    /// Those that answered.
+    pub jobs: Vec<(Found, Job)>,
+    /// What was wrong with others.
+    pub silent: Vec<AskError>,
+    /// What is not known of other nodes.
+    pub unknown: Option<String>,
+}
+
+/// All of them, on whatever node.
+///
+/// # Errors
+/// [`FindError::Memory`].
+pub fn jobs() -> Result<All, FindError> {
+    let (mut jobs, mut silent) = jobs_here()?;
+    let (elsewhere, unknown) = match daemon::jobs() {
+        Ok((running, nodes)) if nodes.is_empty() => (running, None),
+        Ok((running, nodes)) => (running, Some(daemon::silent(&nodes))),
+        Err(DaemonError::Without(_)) => (Vec::new(), None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    for running in elsewhere {
+        // Where a part of it is here it has been asked.
+        if jobs.iter().any(|(_, job)| job.name == running.job) {
+            continue;
+        }
+        match job_elsewhere(running) {
+            Ok(job) => jobs.push(job),
+            Err(error) => silent.push(error),
+        }
+    }
+    Ok(All { jobs, silent, unknown })
+}
+
+/// One that has no part here, or is not found here.
+fn job_elsewhere(running: Running) -> Result<(Found, Job), AskError> {
+    let launcher = running.launcher;
+    let found = Found { uid: running.uid, way: Way::Elsewhere(running) };
+    let mut job = ask::job(&found)?;
+    job.launcher = launcher.map_or(job.launcher, started);
+    Ok((found, job))
+}
+
+/// The one that is meant by its name, the beginning of it, or the number of its `ftrun`; the only one, without. Those with a part here are
+/// looked at first, and others where none of them is meant.
 ///
 /// # Errors
 /// [`FindError`].
 pub fn one(name: Option<&str>) -> Result<(Found, Job), FindError> {
-    let (jobs, mut silent) = jobs()?;
-    let meant = |job: &Job| match name {
-        None => true,
-        Some(name) => {
-            job.name.starts_with(name) || job.launcher.to_string() == name || job.name.contains(&format!("-{name}-"))
-        }
-    };
+    let (jobs, mut silent) = jobs_here()?;
+    let of_name = |name: &str, job: &str| job.starts_with(name) || job.contains(&format!("-{name}-"));
+    let meant = |job: &Job| name.is_none_or(|name| of_name(name, &job.name) || job.launcher.to_string() == name);
     let mut meant: Vec<(Found, Job)> = jobs.into_iter().filter(|(_, job)| meant(job)).collect();
     if meant.len() > 1 {
-        return Err(FindError::Several(meant.iter().map(|(_, job)| job.name.as_str()).collect::<Vec<_>>().join(", ")));
+        return Err(several(meant.iter().map(|(_, job)| job.name.as_str())));
     }
-    match (meant.pop(), silent.pop()) {
-        (Some(one), _) => Ok(one),
-        (None, Some(error)) => Err(error.into()),
-        (None, None) => {
-            let name = name.map(|name| format!("{name} ")).unwrap_or_default();
-            Err(FindError::None { name, memory: memory() })
+    if let Some(one) = meant.pop() {
+        return Ok(one);
+    }
+    let elsewhere = match daemon::jobs() {
+        Ok((mut running, nodes)) => {
+            // Numbers of processes mean something else on another node.
+            let is_own = |name: &str, running: &Running| {
+                running.launcher.is_some_and(|launcher| started(launcher).to_string() == name)
+            };
+            running.retain(|running| name.is_none_or(|name| of_name(name, &running.job) || is_own(name, running)));
+            if running.len() > 1 {
+                return Err(several(running.iter().map(|running| running.job.as_str())));
+            }
+            if let Some(running) = running.pop() {
+                return Ok(job_elsewhere(running)?);
+            }
+            match nodes.is_empty() {
+                true => ", nor, as ftd says, on another node: ftctl jobs lists those that do".into(),
+                false => format!(", and {}", daemon::silent(&nodes)),
+            }
         }
+        Err(error) => format!(", and {error}"),
+    };
+    if let Some(error) = silent.pop() {
+        return Err(error.into());
     }
+    let name = name.map(|name| format!("{name} ")).unwrap_or_default();
+    Err(FindError::None { name, memory: memory(), elsewhere })
+}
+
+fn several<'a>(names: impl Iterator<Item = &'a str>) -> FindError {
+    FindError::Several(names.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
-//! `ftctl`: shows its user the jobs of his that run on this machine, and has ranks fail on request.
+//! `ftctl`: shows its user the jobs of his that run on this machine or on other nodes, and has ranks fail on request.
 
 mod ask;
+mod daemon;
 mod find;
 mod json;
 mod tables;
+mod way;
 
 use ask::AskError;
 use clap::{Args, Parser, Subcommand};
-use find::{FindError, Found};
+use find::{All, FindError, Found};
 use ft_wire::ask::{Event, FromAgent, Job, ToAgent};
 use ft_wire::injection::{Injection, InjectionError, Place};
 use std::collections::VecDeque;
@@ -34,9 +36,10 @@ enum CtlError {
 #[command(
     name = "ftctl",
     version,
-    about = "Shows the jobs of ftrun that run on this machine, and has their ranks fail on request.",
+    about = "Shows the jobs of ftrun that run on this machine, or on a cluster's nodes, and has their ranks fail on request.",
     after_help = "JOB is a job's name, the beginning of it, or the process id of its ftrun; it may be left out where there is only one \
-                  job.\n\nA user sees and touches his own jobs, root those of all. They are looked for in $FT_MEMORY_DIR (/dev/shm).\n\n\
+                  job.\n\nA user sees and touches his own jobs, root those of all. They are looked for in $FT_MEMORY_DIR (/dev/shm), \
+                  and on other nodes through this node's ftd ($FT_DAEMON).\n\n\
                   Examples:\n  ftctl jobs\n  ftctl show\n  ftctl inject 12345 rank=2,after=10s\n  ftctl events 12345 --follow",
     max_term_width = 110,
     disable_help_subcommand = true
@@ -88,6 +91,9 @@ fn places() -> String {
 }
 
 fn main() -> ExitCode {
+    if way::is_wanted() {
+        return way::be();
+    }
     match run(&Arguments::parse()) {
         // Who reads no more has seen enough.
         Err(CtlError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
@@ -103,8 +109,9 @@ fn run(arguments: &Arguments) -> Result<(), CtlError> {
     let json = arguments.json;
     match &arguments.what {
         What::Jobs => {
-            let (jobs, silent) = find::jobs()?;
+            let All { jobs, silent, unknown } = find::jobs()?;
             silent.iter().try_for_each(|error| writeln!(io::stderr(), "ftctl: {error}"))?;
+            unknown.iter().try_for_each(|sentence| writeln!(io::stderr(), "ftctl: {sentence}"))?;
             print(&if json { json::jobs(&jobs) } else { tables::jobs(&jobs) })
         }
         What::Show(whose) => {
