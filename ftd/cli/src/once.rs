@@ -4,7 +4,8 @@
 //! version: of all) the hashes are there, in order. A line that equals one that has not come yet is hidden, and those before it are not
 //! waited for any more; every other line is shown, in its place. That is over with the list, or when the rank takes a newer version
 //! than any world before it. So nothing that was never seen is ever hidden. Over nodes what a rank printed before a recovery may come behind
-//! what it prints after it on another node; then the first of two equal lines was that one, and the other is hidden as well.
+//! what it prints after it on another node; then the first of two equal lines was that one, and the other is hidden as well, if it is known to
+//! stand behind what was restored.
 //!
 //! Here nothing is read, written or waited for.
 
@@ -51,7 +52,10 @@ impl Once {
     /// A rank has taken a version between what it has printed before and what comes. `placed`: just here. Returns what is shown of it.
     pub fn mark(&mut self, (world, rank): (World, Rank), commit: Commit, placed: bool, now: Instant) -> Vec<u8> {
         self.with((world, rank), now, |stream| match stream.is_late(world) {
-            true => Vec::new(),
+            true => {
+                stream.late_mark(commit, placed);
+                Vec::new()
+            }
             false => stream.mark(commit, placed),
         })
     }
@@ -59,7 +63,7 @@ impl Once {
     /// A rank has printed this. Returns what is shown of it.
     pub fn print(&mut self, (world, rank): (World, Rank), bytes: Vec<u8>, now: Instant) -> Vec<u8> {
         self.with((world, rank), now, |stream| match stream.is_late(world) {
-            true => stream.late(bytes),
+            true => stream.late(world, bytes),
             false => stream.print(bytes, now),
         })
     }

@@ -49,6 +49,8 @@ pub(super) struct Stream {
     late_to: Option<u64>,
     /// A line that comes late is not finished: what was there of it is shown.
     late_open: bool,
+    /// The version that this world has restored, of which nothing is known here: what comes late may stand before it, and is not printed again.
+    unmarked: Option<Commit>,
     marks: VecDeque<Mark>,
     expected: Expected,
     /// Nothing is expected any more, whatever comes of a world before this one.
@@ -81,6 +83,7 @@ impl Stream {
             late_from: 0,
             late_to: None,
             late_open: false,
+            unmarked: None,
             marks: VecDeque::new(),
             expected: Expected::default(),
             over: false,
@@ -127,7 +130,9 @@ impl Stream {
         }
         self.begun = world;
         let mark = |commit| self.marks.iter().find(|mark| mark.commit == commit).map(|mark| mark.lines);
-        let Some(from) = restored.map_or(Some(0), mark) else { return };
+        let from = restored.map_or(Some(0), mark);
+        self.unmarked = restored.filter(|_| from.is_none());
+        let Some(from) = from else { return };
         let (from, to) = (self.index(from), self.index(self.start));
         let mut expected: Vec<u64> = self.past.drain(from.min(to)..to).collect();
         let (from, count) = (self.forgotten + from as u64, expected.len() as u64);
@@ -169,10 +174,19 @@ impl Stream {
         shown
     }
 
-    /// A world before this one has printed this, which is heard of late. What of it is to be shown: this world may have printed the same
+    /// A world before this one has taken a version, which is heard of late. `placed`: just here.
+    pub(super) fn late_mark(&mut self, commit: Commit, placed: bool) {
+        self.unmarked.take_if(|unmarked| placed && *unmarked == commit);
+    }
+
+    /// This world has printed this, which is heard of late. What of it is to be shown: the world that prints may have printed the same
     /// meanwhile, as nobody had seen it.
-    pub(super) fn late(&mut self, bytes: Vec<u8>) -> Vec<u8> {
-        if self.all {
+    pub(super) fn late(&mut self, world: World, bytes: Vec<u8>) -> Vec<u8> {
+        // What only the world before the last has taken back, what stands before what was restored, and what stands nobody knows where is not
+        // printed again: it hides nothing, and nothing hides it.
+        let printed_again = world + 1 == self.world && self.begun == self.world && self.unmarked.is_none();
+        if self.all || !printed_again {
+            self.late_open = bytes.last().is_some_and(|byte| *byte != b'\n');
             return bytes;
         }
         let mut shown = Vec::with_capacity(bytes.len());

@@ -155,6 +155,42 @@ fn lines_that_come_late_and_equal_those_behind_a_newer_version_are_shown() {
 }
 
 #[test]
+fn lines_that_come_late_and_stand_before_the_restored_version_are_shown_and_hide_nothing() {
+    let mut bench = Bench::default();
+    bench.begin(None);
+    bench.print("a\n");
+    bench.begin(Some((1, 1)));
+    bench.print("tick\n");
+    bench.world = 1;
+    bench.print("tick\nb\n");
+    bench.world = 2;
+    bench.print("b\n");
+    assert_eq!(bench.screen(), "a\ntick\ntick\nb\nb\n");
+    // Behind the version it is as ever.
+    bench.world = 1;
+    bench.mark(1);
+    bench.print("tick\nc\n");
+    bench.world = 2;
+    bench.print("c\n");
+    assert_eq!(bench.screen(), "a\ntick\ntick\nb\nb\nc\n");
+}
+
+#[test]
+fn lines_that_come_two_worlds_late_are_shown() {
+    let mut bench = Bench::default();
+    bench.begin(None);
+    bench.print("a\n");
+    bench.begin(None);
+    bench.print("a\nb\n");
+    bench.mark(1);
+    bench.begin(Some((1, 2)));
+    bench.print("c\n");
+    bench.world = 1;
+    bench.print("c\n");
+    assert_eq!(bench.screen(), "a\nb\nc\nc\n");
+}
+
+#[test]
 fn what_a_process_leaves_of_a_line_is_a_line() {
     let mut bench = Bench::default();
     bench.begin(None);
