@@ -55,7 +55,7 @@ impl Lock {
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
             let file = options.custom_flags(libc::O_NOFOLLOW).open(path).map_err(failed)?;
             // Of records, not of the whole file: the kernel says who holds such a one. It lasts until this process closes the file, in
-            // whichever descriptor: nothing else here opens it.
+            // whichever descriptor: who holds one does not ask for it by [`noted`] or [`is_taken`].
             match fcntl(&file, FcntlArg::F_SETLK(&record())) {
                 Ok(_) => {}
                 Err(Errno::EAGAIN | Errno::EACCES) => return Err(LockError::Taken(holder(&file), path.into())),

@@ -21,7 +21,7 @@ const KEPT: Duration = Duration::from_secs(600);
 /// Others that are there have written a record without a node whose part has ended within this time, or are cut off from etcd …
 const OTHERS: Duration = Duration::from_secs(10);
 /// … or stand still, and the job may be continued.
-const UNENDED: Duration = Duration::from_secs(24 * 3600);
+const UNENDED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// etcd grants no lease that is shorter.
 const SHORTEST: Duration = Duration::from_secs(2);
 /// An etcd that is away is not waited for for longer.
@@ -41,7 +41,7 @@ pub async fn let_go(state: &Arc<State>, job: &str, me: NodeId) {
     if matches!(done, Ok(Ok(Found::Running))) {
         tokio::time::sleep(scaled(OTHERS)).await;
         // A node that has come back is in the job for its new part, and that one's end is waited for instead.
-        if user_of(&config, job).is_some() {
+        if state.has_part(job) || user_of(&config, job).is_some() {
             return;
         }
         done = timeout(PATIENCE, attempt(&etcd, &keys, Some(me))).await;

@@ -186,6 +186,12 @@ impl State {
         }
     }
 
+    /// Whether a part of it is here of which this process is the parent. Asked before the mark is: a process does not see its own lock there,
+    /// and loses it when it has looked.
+    pub fn has_part(&self, job: &str) -> bool {
+        self.now().jobs.iter().any(|(other, lock)| other == job && lock.is_some())
+    }
+
     /// Nothing is left to do for it.
     pub fn job_done(&self, job: &str) {
         let mut now = self.now();
