@@ -126,6 +126,10 @@ impl Pmix {
     /// The one that is ready is told of a world whose ranks are about to be started: by the time when they ask it has made ready what they
     /// need.
     pub fn register_ahead(&mut self, job: &Job, worlds: &Worlds, number: WorldNumber) {
+        // One that has a server already needs the one that is ready for the next.
+        if self.worlds.get(&number).is_some_and(|served| served.host.is_some()) {
+            return;
+        }
         let Some(warm) = self.warm.as_mut().filter(|warm| warm.ahead.is_none()) else { return };
         let Some(world) = worlds.running(number).filter(|world| !world.members.is_empty()) else { return };
         warm.host.send(ToPmix::Register(world_info(job, world)));
