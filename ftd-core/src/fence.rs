@@ -188,7 +188,8 @@ impl Fence {
         }
     }
 
-    /// Whether the record is to be read now, for acknowledgements to count; once in a period.
+    /// Whether the record is to be read now, for acknowledgements to count; once in a period, or at once where the first lease of an
+    /// epoch waits for nothing else.
     pub fn wants_read(&mut self, now: Micros) -> bool {
         self.heartbeats.wants_read(now)
     }

@@ -6,7 +6,7 @@ use ft_wire::between::{UserAnswer, UserQuestion, UserWord};
 use ftd_core::{Members, NodeId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const AT_A_TIME: usize = 32;
 /// … of which those do not count that have not answered by then: they keep nobody else waiting.
 const SLOW: Duration = Duration::from_millis(50);
+/// After so long all that are left are asked at once.
+const LONG: Duration = Duration::from_secs(1);
 
 /// What comes of it.
 #[derive(Debug)]
@@ -122,6 +124,7 @@ impl Elsewhere {
     /// Asks all of them, each its own, a few at a time. What those say that answer.
     pub async fn ask_all(&self, question: impl Fn(NodeId) -> UserQuestion) -> Vec<(NodeId, UserAnswer)> {
         let (mut asked, mut answers, mut room) = (JoinSet::new(), Vec::new(), AT_A_TIME);
+        let begun = Instant::now();
         for node in self.nodes() {
             if room == 0 {
                 match tokio::time::timeout(SLOW, asked.join_next()).await {
@@ -129,7 +132,8 @@ impl Elsewhere {
                         answers.extend(answer.and_then(Result::ok).flatten());
                         room = 1;
                     }
-                    Err(_) => room = AT_A_TIME,
+                    // Whoever has asked waits for the silent ones no longer than for one of them, however many there are.
+                    Err(_) => room = if begun.elapsed() < LONG { AT_A_TIME } else { usize::MAX },
                 }
             }
             room -= 1;
@@ -176,7 +180,7 @@ mod tests {
         let elsewhere = Elsewhere::new(Outlet::new(move |news: News, _| say.send(news).is_ok()));
         elsewhere.adopt(&Members::of((0..101).map(NodeId)), NodeId(100));
         let (asking, others) = (elsewhere.clone(), elsewhere.clone());
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         let asked = tokio::spawn(async move { asking.ask_all(|_| UserQuestion::Dead).await });
         let (mut waiting, mut most, mut count) = (Vec::new(), 0, 0);
         while count < 100 {
