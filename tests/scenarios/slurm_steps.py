@@ -85,14 +85,15 @@ class Steps:
         """Processes of the user's on a node, by name."""
         return [proc.name(pid) for pid in node.pids() if proc.alive(pid) and proc.uid(pid) == self.cluster.user.pw_uid]
 
-    def empty(self, *without, patience=30.0):
+    def empty(self, *without, patience=15.0):
         """Waits until nothing of a job is on the nodes but these, nor where users log in: no process, socket, file in memory or System V segment,
         no mark of a job of ftd's; nor in etcd, nor in Slurm's queue. (Where all of its parts were killed at once its record is looked at after a while.)"""
         nodes = [node for node in self.nodes if node not in without]
-        left = lambda: [f"{machine.name}: {found}" for machine in (*nodes, self.slurm.login) for found in self.left_on(machine)] + self.keys()
-        with contextlib.suppress(Exception):
-            eventually(lambda: not left(), "the nodes without the job", patience)
-        check(not left(), f"there is still {left()}")
+        left = lambda: [f"{machine.name}: {found}" for machine in (*nodes, self.slurm.login) for found in self.left_on(machine)]
+        for what, patience_with in ((left, patience), (self.keys, patience + 15)):
+            with contextlib.suppress(Exception):
+                eventually(lambda: not what(), "the nodes and etcd without the job", patience_with)
+            check(not what(), f"there is still {what()}")
         # Slurm itself may wait for a node that is gone.
         running = lambda: [state for state in self.slurm.run("squeue", "-h", "-o", "%T")[1].split() if state != "COMPLETING" or not without]
         eventually(lambda: not running(), "an empty queue", patience)
