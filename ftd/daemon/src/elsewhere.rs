@@ -21,7 +21,7 @@ const AT_A_TIME: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// … and so are those that have not been asked by then.
 const ALL: Duration = Duration::from_secs(10);
-/// A node has found an agent, or not, within this time.
+/// A node has been reached, and has found an agent or not, within this time.
 const FOUND: Duration = Duration::from_secs(12);
 
 /// Tells a user which jobs of his there are, root which there are at all.
@@ -113,7 +113,12 @@ async fn ask(
 /// # Errors
 /// [`Broken`]: he does not listen.
 pub async fn lead_to_agent(mut stream: UnixStream, places: &Places, sought: Sought, uid: u32) -> Result<(), Broken> {
-    match agent(places, sought, uid).await {
+    let found = tokio::select! {
+        found = agent(places, sought, uid) => found,
+        // Who has gone meanwhile is led nowhere, and says nothing else before he is answered.
+        () = frames::speaks(&stream) => return Ok(()),
+    };
+    match found {
         Ok(Agent::Here(mut agent)) => {
             frames::send(&mut stream, &FromJobs::Here).await?;
             let _ = tokio::io::copy_bidirectional(&mut stream, &mut agent).await;
@@ -147,7 +152,8 @@ async fn agent(places: &Places, sought: Sought, uid: u32) -> Result<Agent, Strin
         }
         let about = About::Agent { job: job.clone(), memory: memory.clone() };
         let asked = async { ask(places, &places.find(name).await?, (uid, user.clone()), about).await };
-        match asked.await {
+        let late = || format!("node {name} does not answer within {} s", FOUND.as_secs());
+        match timeout(FOUND, asked).await.unwrap_or_else(|_| Err(late())) {
             Ok((stream, FromPeer::Here)) => return Ok(Agent::There(stream)),
             Ok((_, FromPeer::Refused(sentence))) | Err(sentence) => last = sentence,
             Ok((_, FromPeer::Jobs(_))) => last = format!("node {name} does not answer what was asked"),

@@ -5,6 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 
 /// What carries bytes in both directions.
@@ -111,4 +112,14 @@ pub async fn body(stream: &mut (impl AsyncRead + Unpin + ?Sized), most: usize) -
     let mut body = vec![0; bytes];
     stream.read_exact(&mut body).await?;
     Ok(body)
+}
+
+/// Until something comes, or the end.
+pub async fn speaks(stream: &UnixStream) {
+    while stream.readable().await.is_ok() {
+        match stream.try_read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            _ => return,
+        }
+    }
 }

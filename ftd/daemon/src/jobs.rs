@@ -71,7 +71,7 @@ impl Jobs {
                 tokio::select! {
                     begun = self.begin(request, image, uid) => begun,
                     // Who has gone meanwhile wants no job any more, and says nothing else before it is answered.
-                    () = speaks(&stream) => return Ok(()),
+                    () = frames::speaks(&stream) => return Ok(()),
                 }
             }
         };
@@ -209,16 +209,6 @@ fn check(request: &Request) -> Result<(), String> {
         0 => Err("a job has one rank at least".into()),
         ranks if u64::from(ranks) > slots => Err(format!("-n {ranks} needs as many slots, and the nodes have {slots}")),
         _ => Ok(()),
-    }
-}
-
-/// Until something comes, or the end.
-async fn speaks(stream: &UnixStream) {
-    while stream.readable().await.is_ok() {
-        match stream.try_read(&mut [0]) {
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-            _ => return,
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `ftd`: the node's daemon. One per node, root's, started by systemd.
 
 mod agents;
+mod askers;
 mod birth;
 mod comebacks;
 mod config;

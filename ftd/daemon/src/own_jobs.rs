@@ -2,6 +2,7 @@
 //! is believed to be who the daemon there says, as where it starts a part, and nothing is done as anybody else: who looks for the agent, and
 //! dials it, is a process of that user's, so the agent itself says who may ask it.
 
+use crate::askers::Asker;
 use crate::birth::{self, Birth};
 use crate::frames::{self, Stream, within};
 use crate::link::{self, Pulse};
@@ -17,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as Link;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::timeout;
@@ -34,11 +35,11 @@ pub async fn answer(mut stream: Box<dyn Stream>, question: Question, state: &Arc
     let (from, window) = (question.from.clone(), question.window);
     let (word, agent) = match reply(question, state).await {
         Ok(Reply::Jobs(jobs)) => (FromPeer::Jobs(jobs), None),
-        Ok(Reply::Agent(agent)) => (FromPeer::Here, Some(agent)),
+        Ok(Reply::Agent(agent, asker)) => (FromPeer::Here, Some((agent, asker))),
         Err(sentence) => (FromPeer::Refused(sentence), None),
     };
     let mut ended = within(SAID, frames::send(&mut stream, &word)).await;
-    if let (Ok(()), Some(agent)) = (&ended, agent) {
+    if let (Ok(()), Some((agent, _asker))) = (&ended, agent) {
         ended = link::carry(stream, agent, window, Pulse::Answers).await;
     }
     tracing::debug!(from, ?ended, "a question from another node has been answered");
@@ -46,7 +47,7 @@ pub async fn answer(mut stream: Box<dyn Stream>, question: Question, state: &Arc
 
 enum Reply {
     Jobs(Vec<(String, u32)>),
-    Agent(UnixStream),
+    Agent(UnixStream, Option<Asker>),
 }
 
 async fn reply(question: Question, state: &Arc<State>) -> Result<Reply, String> {
@@ -67,7 +68,10 @@ async fn reply(question: Question, state: &Arc<State>) -> Result<Reply, String> 
     }
     match about {
         About::Jobs => Ok(Reply::Jobs(jobs(state, uid))),
-        About::Agent { job, memory } => agent(state, uid, &job, memory).await.map(Reply::Agent),
+        About::Agent { job, memory } => {
+            let asker = Asker::enter(&config, uid).await.map_err(|what| format!("node {name}: {what}"))?;
+            agent(state, uid, &job, memory).await.map(|agent| Reply::Agent(agent, asker))
+        }
     }
 }
 
@@ -124,9 +128,10 @@ enum Found {
 
 fn ask(link: Link, find: &ToPart) -> Result<Found, ChannelError> {
     let mut channel = Channel::from_stream(link);
+    let until = Instant::now() + FOUND;
     channel.exchange(Role::Daemon, FOUND)?;
     channel.send(find, &[])?;
-    match channel.receive(Some(FOUND))? {
+    match channel.receive(Some(until.saturating_duration_since(Instant::now())))? {
         (FromPart::Here, mut fds) if fds.len() == 1 => Ok(Found::Agent(fds.remove(0))),
         (FromPart::Refused { sentence, .. }, _) => Ok(Found::Refused(sentence)),
         _ => Err(ChannelError::Closed),

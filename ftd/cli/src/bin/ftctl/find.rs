@@ -37,6 +37,16 @@ pub enum FindError {
     /// There are several.
     #[error("{0} are meant: name one of them")]
     Several(String),
+    /// It is said by a number that may be that of a process here.
+    #[error(
+        "{number} may be a process on this machine, and is the number of job {job} on another node: if that is meant, name it by slurm-{number}-"
+    )]
+    Number {
+        /// Which.
+        number: String,
+        /// Whose it is elsewhere.
+        job: String,
+    },
     /// It does not answer.
     #[error(transparent)]
     Ask(#[from] AskError),
@@ -109,7 +119,7 @@ fn started(launcher: i32) -> i32 {
 }
 
 /// Whether nobody is there: what is left of a job that has ended.
-fn is_over(error: &AskError) -> bool {
+pub fn is_over(error: &AskError) -> bool {
     matches!(error, AskError::Silent { error: ChannelError::Dial { .. } | ChannelError::Closed, .. })
 }
 
@@ -171,6 +181,32 @@ pub fn jobs() -> Result<All, FindError> {
     Ok(All { jobs, silent, unknown })
 }
 
+impl Found {
+    /// The process that the user started; `None` where that is on another machine, where its number means another one.
+    pub fn ftrun(&self, job: &Job) -> Option<i32> {
+        let is_here = match &self.way {
+            Way::Here(_) => true,
+            Way::Elsewhere(running) => running.launcher.is_some(),
+        };
+        is_here.then_some(job.launcher)
+    }
+}
+
+/// Whether a name is a number, and nothing else.
+fn is_number(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether this name means a job with a part here.
+fn is_of(name: &str, job: &str) -> bool {
+    job.starts_with(name) || job.contains(&format!("-{name}-"))
+}
+
+/// Whether it means one on another node: there a number is that of a job of Slurm's, and neither its step's nor a part of the node's name.
+fn is_of_elsewhere(name: &str, job: &str) -> bool {
+    if is_number(name) { job.starts_with(&format!("slurm-{name}-")) } else { is_of(name, job) }
+}
+
 /// One that has no part here, or is not found here.
 fn job_elsewhere(running: Running) -> Result<(Found, Job), AskError> {
     let launcher = running.launcher;
@@ -181,14 +217,13 @@ fn job_elsewhere(running: Running) -> Result<(Found, Job), AskError> {
 }
 
 /// The one that is meant by its name, the beginning of it, or the number of its `ftrun`; the only one, without. Those with a part here are
-/// looked at first, and others where none of them is meant.
+/// looked at first, and others where none of them is meant. `harms`: what is to be done with it is to be done with no other one.
 ///
 /// # Errors
 /// [`FindError`].
-pub fn one(name: Option<&str>) -> Result<(Found, Job), FindError> {
+pub fn one(name: Option<&str>, harms: bool) -> Result<(Found, Job), FindError> {
     let (jobs, mut silent) = jobs_here()?;
-    let of_name = |name: &str, job: &str| job.starts_with(name) || job.contains(&format!("-{name}-"));
-    let meant = |job: &Job| name.is_none_or(|name| of_name(name, &job.name) || job.launcher.to_string() == name);
+    let meant = |job: &Job| name.is_none_or(|name| is_of(name, &job.name) || job.launcher.to_string() == name);
     let mut meant: Vec<(Found, Job)> = jobs.into_iter().filter(|(_, job)| meant(job)).collect();
     if meant.len() > 1 {
         return Err(several(meant.iter().map(|(_, job)| job.name.as_str())));
@@ -202,11 +237,19 @@ pub fn one(name: Option<&str>) -> Result<(Found, Job), FindError> {
             let is_own = |name: &str, running: &Running| {
                 running.launcher.is_some_and(|launcher| started(launcher).to_string() == name)
             };
-            running.retain(|running| name.is_none_or(|name| of_name(name, &running.job) || is_own(name, running)));
+            running
+                .retain(|running| name.is_none_or(|name| is_of_elsewhere(name, &running.job) || is_own(name, running)));
             if running.len() > 1 {
                 return Err(several(running.iter().map(|running| running.job.as_str())));
             }
             if let Some(running) = running.pop() {
+                // An ftrun of that number may be meant that has just ended, or does not answer.
+                let is_process = |number: &str| !silent.is_empty() || Path::new("/proc").join(number).exists();
+                if let Some(number) =
+                    name.filter(|name| harms && is_number(name) && !is_own(name, &running) && is_process(name))
+                {
+                    return Err(FindError::Number { number: number.into(), job: running.job });
+                }
                 return Ok(job_elsewhere(running)?);
             }
             match nodes.is_empty() {
@@ -230,6 +273,18 @@ fn several<'a>(names: impl Iterator<Item = &'a str>) -> FindError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_elsewhere_is_that_of_a_job_of_slurms() {
+        let job = "slurm-12345-5-a1";
+        assert!(is_of("5", job), "where it has a part");
+        for (name, is_meant) in
+            [("12345", true), ("5", false), ("1234", false), ("slurm-12345-", true), ("12345-5", true)]
+        {
+            assert_eq!(is_of_elsewhere(name, job), is_meant, "{name}");
+        }
+        assert!(!is_of_elsewhere("3", "ftrun-rack-3-a-0123") && is_of_elsewhere("ftrun-rack", "ftrun-rack-3-a-0123"));
+    }
 
     #[test]
     fn a_directory_is_the_users_whose_number_it_bears() {

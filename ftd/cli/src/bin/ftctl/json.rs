@@ -38,7 +38,7 @@ fn summary(found: &Found, job: &Job) -> Value {
     json!({
         "job": job.name,
         "user": found.uid,
-        "ftrun_pid": job.launcher,
+        "ftrun_pid": found.ftrun(job),
         "agent_pid": job.agent,
         "program": argv,
         "mode": job.mode,

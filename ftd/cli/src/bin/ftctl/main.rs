@@ -115,21 +115,21 @@ fn run(arguments: &Arguments) -> Result<(), CtlError> {
             print(&if json { json::jobs(&jobs) } else { tables::jobs(&jobs) })
         }
         What::Show(whose) => {
-            let (found, job) = find::one(whose.job.as_deref())?;
+            let (found, job) = find::one(whose.job.as_deref(), false)?;
             print(&if json { json::job(&found, &job) } else { tables::job(&found, &job) })
         }
         What::CheckpointCost(whose) => {
-            let (found, job) = find::one(whose.job.as_deref())?;
+            let (found, job) = find::one(whose.job.as_deref(), false)?;
             print(&if json { json::cost(&found, &job) } else { tables::cost(&job) })
         }
         What::Inject { job, what } => {
             let injection = Injection::parse(what)?;
-            let (found, job) = find::one(Some(job))?;
+            let (found, job) = find::one(Some(job), true)?;
             let said = ask::noted(&found, &ToAgent::Inject(injection))?;
             print(&if json { json::noted(&job, &said) } else { format!("{said}\n") })
         }
         What::Events { whose, follow } => {
-            let (found, job) = find::one(whose.job.as_deref())?;
+            let (found, job) = find::one(whose.job.as_deref(), false)?;
             events(&found, &job, *follow, json)
         }
     }

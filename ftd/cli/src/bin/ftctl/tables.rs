@@ -94,7 +94,7 @@ pub fn job(found: &Found, job: &Job) -> String {
     line("program", &program(job));
     let (ranks, mode, epoch, world) = (job.world_size, plain(&job.mode), job.epoch, job.world);
     line("", &format!("{ranks} ranks, --ft={mode}, epoch {epoch}, world {world}, for {}", span::shown(job.up_ms)));
-    line("ftrun", &format!("{}, its agent {}", job.launcher, job.agent));
+    line("ftrun", &format!("{}, its agent {}", number(found.ftrun(job)), job.agent));
     line("checkpoint", &complete(job));
     let memory: u64 = job.processes.iter().filter_map(|process| process.checkpoints).map(|of| of.memory).sum();
     line("memory", &format!("{} of arenas, {} of other nodes' copies", size(memory), size(job.copies)));
