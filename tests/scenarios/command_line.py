@@ -86,6 +86,8 @@ MISPLACED = {
     "misspelt": (["-n", "2", "--ft-grce=3", "./a"], ["--ft-grce (did you mean --ft-grace?)"]),
     "misspelt-mode": (["-n", "2", "--ft=reinti", "./a"], ["'reinti'", "(did you mean reinit?)"]),
     "genvlist": (["-genvlist", "A", "-n", "2", "echo"], ["option -genvlist", "leave it out"]),
+    "merge": (["-n", "2", "--merge-stderr-to-stdout", "echo"], ["option --merge-stderr-to-stdout: write 2>&1"]),
+    "as-typed": (["-n", "1", "./a", ":", "-n", "1", "-H", "b", "./b"], ["-H is for the whole job"]),
     "misspelt-long": (["-n", "2", "--output-filenam", "x", "./a"], ["--output-filenam (did you mean --output-filename?)"]),
 }
 

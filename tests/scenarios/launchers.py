@@ -133,6 +133,9 @@ def output_files_fail(context):
     job.expect(0)
     check(job.output.text == "0\n" and "run.0.out" in job.err, f"{job.output.text}{job.err}")
     check((context.work / "run.1.out").read_text() == "1\n", "rank 1 has no file")
+    job = context.ftrun(None, 1, "echo", "ran", options=["--output-filename", "new/"])
+    job.expect(0)
+    check((context.work / "new/.0.out").read_text() == "ran\n" and job.output.text == "", f"{job.output.text}{job.err}")
     (context.work / "full.0.out").symlink_to("/dev/full")
     job = context.ftrun(None, 1, "echo", "12345", options=["--output-filename", "full"], hurry=10)
     check(job.wait(90) == 1 and "6 bytes of full.0.out were lost" in job.err, f"{job.process.returncode}: {job.err}")
@@ -170,14 +173,19 @@ def one_machine(context):
     """Nodes that are all this machine need no ftd there, and say how many ranks there are; other nodes do need one."""
     host = socket.gethostname()
     (context.work / "nodes").write_text(f"localhost slots=2\n{host}  # the same\n")
+    (context.work / "others").write_text("# Open MPI's and MPICH's\n\nlocalhost slots=2 max_slots=4\n127.0.0.1:2\n")
     without = {"FT_DAEMON": ""}
     for options, size, count in (
         (["-H", "localhost:3"], None, 3), (["-host", f"{host}:2"], None, 2), (["-hostfile", "nodes"], None, 3), (["-H", "localhost:4"], 2, 2),
         (["-H", "localhost,127.0.0.1", "-ppn", "2"], None, 4), (["-npernode", "2"], None, 2), (["-ppn", "1"], 3, 3),
+        (["-machinefile", "others"], None, 4), (["-H", "localhost:2", "--oversubscribe"], 3, 3),
     ):
         job = context.ftrun(None, size, "sh", "-c", "echo $FT_SIZE", options=options, env=without)
         job.expect(0)
         check(job.output.text == f"{count}\n" * count, f"{options}: {job.output.text}")
+    job = context.ftrun(None, None, "sh", "-c", "echo $FT_SIZE", options=["-H", f"localhost:2,{host}:1"], env={"FT_DAEMON": "/no/such/ftd"})
+    job.expect(0)
+    check(job.output.text == "3\n" * 3, "an ftd was asked for localhost")
     job = context.ftrun(None, 3, "true", options=["-H", "localhost:2"], env=without)
     check(job.wait(20) == 2 and "the nodes have 2" in job.err, job.err)
     job = context.ftrun(None, 1, "true", options=["-H", "elsewhere"], env=without)

@@ -167,7 +167,8 @@ enum Ready {
     Written,
 }
 
-/// The nodes for which other machines, or this one's daemon, are to be asked. Where none runs, a job on this machine alone needs none.
+/// The nodes for which other machines, or this one's daemon, are to be asked. A job on this machine alone needs none where none runs, nor where
+/// the nodes have a name that no daemon has.
 ///
 /// # Errors
 /// What is wrong with the nodes.
@@ -175,12 +176,13 @@ pub fn needed(options: &Options) -> Result<Option<&Hosts>, ClusterError> {
     let Some(hosts) = &options.hosts else { return Ok(None) };
     let system = |error| ClusterError::System { what: "this machine's name cannot be read", error };
     let told = std::env::var_os("FT_DAEMON").is_some_and(|path| !path.is_empty());
-    let asked = told || options.spares > 0 || std::path::Path::new(DAEMON).exists();
-    if asked || !hosts.are_here(&ft_sys::process::host_name().map_err(system)?)? {
+    let asked = (told || std::path::Path::new(DAEMON).exists()) && !hosts.name_loopback()?;
+    if asked || options.spares > 0 || !hosts.are_here(&ft_sys::process::host_name().map_err(system)?)? {
         return Ok(Some(hosts));
     }
-    // They are to fit all the same.
-    hosts.share(options.ranks, 0, options.per_node)?;
+    if !options.beyond_slots {
+        hosts.share(options.ranks, 0, options.per_node)?;
+    }
     Ok(None)
 }
 

@@ -31,7 +31,7 @@ pub enum HostsError {
         error: String,
     },
     /// A line of it is none.
-    #[error("--hostfile: {}, line {line}: '{text}' is not a node's name, perhaps with slots=N behind it", path.display())]
+    #[error("--hostfile: {}, line {line}: '{text}' is not a node's name, perhaps with :N or slots=N behind it", path.display())]
     Line {
         /// In which file.
         path: PathBuf,
@@ -105,6 +105,14 @@ impl Hosts {
         Ok(self.named()?.iter().fold(0, |all: u32, node| all.saturating_add(node.slots.unwrap_or(each))))
     }
 
+    /// Whether one of them has the name that every machine has for itself, so that no daemon can be asked for it.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn name_loopback(&self) -> Result<bool, HostsError> {
+        Ok(self.named()?.iter().any(Named::is_loopback))
+    }
+
     /// Whether they are all this machine, which calls itself so.
     ///
     /// # Errors
@@ -115,10 +123,7 @@ impl Hosts {
             name.eq_ignore_ascii_case(host)
                 || !(name.contains('.') && host.contains('.')) && short(name).eq_ignore_ascii_case(&short(host))
         };
-        Ok(self
-            .named()?
-            .iter()
-            .all(|node| matches!(node.name.as_str(), "localhost" | "127.0.0.1") || is_name(&node.name)))
+        Ok(self.named()?.iter().all(|node| node.is_loopback() || is_name(&node.name)))
     }
 
     /// The nodes with their slots, for a job of so many ranks; `each`: those that say nothing have so many. What the user does not say at all is shared out: the ranks that the others
@@ -159,6 +164,10 @@ impl Hosts {
 }
 
 impl Named {
+    fn is_loopback(&self) -> bool {
+        matches!(self.name.as_str(), "localhost" | "127.0.0.1")
+    }
+
     fn of(name: &str, slots: Option<&str>) -> Option<Named> {
         let letters = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
         let slots = match slots {
@@ -187,16 +196,26 @@ fn read(path: &Path) -> Result<Vec<Named>, HostsError> {
     let mut nodes = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
-        let node = match words[..] {
-            [] => continue,
-            [name] => Named::of(name, None),
-            [name, slots] => slots.strip_prefix("slots=").and_then(|slots| Named::of(name, Some(slots))),
-            _ => None,
-        };
+        let Some((name, rest)) = words.split_first() else { continue };
+        let node = line_of(name, rest);
         let wrong = || HostsError::Line { path: path.into(), line: number + 1, text: line.trim().into() };
         nodes.push(node.ok_or_else(wrong)?);
     }
     if nodes.is_empty() { Err(HostsError::Nobody(path.into())) } else { Ok(nodes) }
+}
+
+/// `NODE`, `NODE:SLOTS` or `NODE slots=N`; how many slots it has at the most, which others' files say too, does not matter here: ranks are not
+/// put beyond what it has.
+fn line_of(name: &str, rest: &[&str]) -> Option<Named> {
+    let (name, mut slots) = name.split_once(':').map_or((name, None), |(name, slots)| (name, Some(slots)));
+    for word in rest {
+        match word.split_once('=')? {
+            ("slots", number) if slots.is_none() => slots = Some(number),
+            ("max_slots" | "max-slots", most) => drop(most.parse::<u32>().ok()?),
+            _ => return None,
+        }
+    }
+    Named::of(name, slots)
 }
 
 #[cfg(test)]
@@ -259,7 +278,9 @@ mod tests {
             ("vm.other", "vm.cluster", false),
             ("localhost,b", "vm", false),
         ] {
-            assert_eq!(Hosts::list(list).unwrap().are_here(host), Ok(here), "{list} on {host}");
+            let hosts = Hosts::list(list).unwrap();
+            assert_eq!(hosts.are_here(host), Ok(here), "{list} on {host}");
+            assert_eq!(hosts.name_loopback(), Ok(list.starts_with(['l', '1'])), "{list}");
         }
     }
 
@@ -276,6 +297,14 @@ mod tests {
         let path = directory.path().join("hosts");
         std::fs::write(&path, "# mine\na slots=2\n\n  b   # the other\na slots=1\n").unwrap();
         assert_eq!(say(&Hosts::File(path.clone()).share(5, 0, None).unwrap()), "a:3,b:2");
+        let others = "# mpirun's\na slots=2 max_slots=4\n\nb:2  # mpiexec's\nb max-slots=4 slots=1\nc:1 max_slots=2\n";
+        std::fs::write(&path, others).unwrap();
+        assert_eq!(say(&Hosts::File(path.clone()).share(5, 0, None).unwrap()), "a:2,b:3,c:1");
+        for wrong in ["a:2 slots=2", "a:x", "a:", "a slots=2 slots=3", "a max_slots=many", "a 2"] {
+            std::fs::write(&path, format!("{wrong}\n")).unwrap();
+            let sentence = Hosts::File(path.clone()).share(1, 0, None).unwrap_err().to_string();
+            assert!(sentence.contains(&format!("line 1: '{wrong}' is not a node's name")), "{sentence}");
+        }
         std::fs::write(&path, "a\nb slot=2\n").unwrap();
         let sentence = Hosts::File(path.clone()).share(2, 0, None).unwrap_err().to_string();
         assert!(sentence.contains("line 2: 'b slot=2' is not a node's name"), "{sentence}");

@@ -4,34 +4,82 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 const HERE: &str = "ftrun starts all ranks on this machine, or on the nodes that --hosts names: leave it out";
+const NODES: &str = "the nodes are --hosts NODE:SLOTS,... or --hostfile FILE";
+const FILLED: &str = "the ranks fill the nodes in the order of --hosts, and NODE:SLOTS says how many each has";
+const EACH: &str = "say with -n how many ranks, and with -ppn how many on each node";
+const DAEMONS: &str = "it is about daemons of mpirun's own, and ftrun starts none of them: leave it out";
 const BOUND: &str = "say --bind-to core, numa, socket or none, and --map-by or --cpus-per-rank";
 const ORDER: &str = "the order of the ranks is --map-by's";
 const WITHIN: &str = "ftrun uses the processors that it was started on: put taskset or numactl before ftrun";
+const BEYOND: &str = "more ranks than cores are always allowed: leave it out";
 const ONE: &str = "name the programs in the command line, with : between them (-n 1 ./a : -n 2 ./b)";
 const SILENT: &str = "ftrun says nothing of the kind by itself: leave it out";
+const SAID: &str = "what is started and where is said with -v, and the processors with --report-bindings";
+const SHOWN: &str = "ftctl jobs lists the running jobs, and ftctl show the pids of their ranks";
+const STACKS: &str =
+    "--timeout ends the job and no more; of a rank whose pid ftctl show says, gdb -p PID shows the stack";
+const TOOL: &str = "name the tool before the program (ftrun -n 4 TOOL ./app)";
+const THERE: &str = "the program and its files have to be on every node, under the same paths";
+const WHOLE: &str = "the ranks have the whole environment anyway: leave it out";
+const UNSET: &str = "the ranks have the whole environment: env -u NAME before ftrun takes a variable away";
+const VARIABLE: &str = "a variable for the ranks is -x NAME=VALUE";
+const PARAMETER: &str = "a parameter of Open MPI's is --mca NAME VALUE";
+const LABEL: &str = "the rank before every line is -l, rank and stream --tag-output";
+const FILES: &str = "files of the ranks' output are --output-filename NAME";
+const LOG: &str = "FT_LOG=debug in ftrun's environment has ftd log what it does";
 
 /// Options of mpirun's and mpiexec's that ftrun has not, and what is meant instead.
-const WORDS: [(&[&str], &str); 17] = [
-    (&["default-hostfile", "machine", "f"], "the nodes are --hosts NODE:SLOTS,... or --hostfile FILE"),
-    (&["nolocal", "rankfile", "rf", "launcher", "bootstrap", "iface", "rmk", "dvm", "prefix", "noprefix"], HERE),
+const WORDS: &[(&[&str], &str)] = &[
+    (&["default-hostfile", "machine", "f", "add-host", "add-hostfile", "hosts-group"], NODES),
+    (&["nolocal", "launcher", "launcher-exec", "bootstrap", "iface", "rmk", "localhost"], HERE),
+    (&["prefix", "noprefix", "pmix-prefix", "app-pmix-prefix", "no-app-prefix", "skip-launch-node"], HERE),
+    (&["rankfile", "rf", "rankmap", "rr", "grr", "order-nodes"], FILLED),
+    (&["hybrid-hosts", "preload-binary", "preload-files", "set-cwd-to-session-dir"], THERE),
+    (&["N", "pernode", "npersocket", "persocket", "ppr", "usize"], EACH),
+    (&["dvm", "hnp", "novm", "max-vm-size", "fwd-mpirun-port", "ompi-server", "nameserver", "system-server"], DAEMONS),
     (
-        &["N", "pernode", "npersocket", "persocket", "usize"],
-        "say with -n how many ranks, and with -ppn how many on each node",
+        &["launch-agent", "use-regexp", "enable-instant-on-support", "do-not-resolve", "hetero-nodes", "set-sid"],
+        DAEMONS,
     ),
-    (&["bind-to-core", "bind-to-socket", "bind-to-none", "bind-to-numa"], BOUND),
-    (&["rank-by"], ORDER),
+    (&["keepalive", "no-ready-msg", "singleton", "enable-prte-prefix-by-default", "topolib", "demux"], DAEMONS),
+    (&["pmi-port", "enable-x", "disable-x", "disable-hostname-propagation", "report-child-jobs-separately"], DAEMONS),
+    (&["bind-to-core", "bind-to-socket", "bind-to-none", "bind-to-numa", "cpu-bind"], BOUND),
     (&["bynode", "bycore", "byslot", "bysocket"], BOUND),
-    (&["cpu-list", "cpu-set"], WITHIN),
-    (&["display-map", "display-allocation", "display", "q", "quiet", "d", "debug"], SILENT),
-    (&["use-hwthread-cpus", "nooversubscribe", "map-to"], "more ranks than cores are always allowed: leave it out"),
-    (&["E"], "a variable for the ranks is -x NAME=VALUE"),
-    (&["genvall", "envall", "genvlist", "envlist"], "the ranks have the whole environment anyway: leave it out"),
-    (&["gmca", "gpmixmca", "gprrtemca", "omca"], "a parameter of Open MPI's is --mca NAME VALUE"),
-    (&["timestamp-output", "prepend-pattern"], "the rank before every line is -l, rank and stream --tag-output"),
-    (&["output", "outfile-pattern", "errfile-pattern", "xml"], "files of the ranks' output are --output-filename NAME"),
+    (&["rank-by"], ORDER),
+    (&["cpu-list", "cpu-set", "cartofile", "cf"], WITHIN),
+    (&["membind"], "put numactl before the program (ftrun -n 4 numactl --localalloc ./app)"),
+    (&["gpus-per-proc"], "a wrapper before the program can choose the GPU, by FT_LOCAL_RANK"),
+    (&["display-map", "display-allocation", "display", "display-devel-map", "display-devel-allocation"], SAID),
+    (&["display-diffable-map", "display-topo", "print-rank-map"], SAID),
+    (&["q", "quiet", "show-progress", "report-events", "info", "profile", "prot", "silent-abort"], SILENT),
+    (&["print-all-exitcodes"], "which rank ended the job, and how, is said anyway: leave it out"),
+    (&["report-uri", "report-pid", "output-proctable"], SHOWN),
+    (&["get-stack-traces", "report-state-on-timeout"], STACKS),
+    (&["xterm", "tv", "debugger", "gdb", "gdb-args", "gtool", "gtoolfile", "aps", "mps"], TOOL),
+    (&["stop-on-exec", "stop-in-init", "stop-in-app"], TOOL),
+    (&["d", "debug", "debug-devel", "debug-daemons", "debug-daemons-file", "leave-session-attached"], LOG),
+    (&["use-hwthread-cpus", "nooversubscribe", "no-oversubscribe", "map-to"], BEYOND),
+    (&["E", "set-env", "append-env", "append-envar", "prepend-env", "prepend-envar", "memory-alloc-kinds"], VARIABLE),
+    (&["genvall", "envall", "genvlist", "envlist"], WHOLE),
+    (&["genvnone", "envnone", "unset-env"], UNSET),
+    (&["gmca", "gpmixmca", "gprtemca", "omca", "pmixmca", "prtemca", "am", "tune", "gpu-support"], PARAMETER),
+    (&["timestamp-output", "prepend-pattern", "prepend-timestamp"], LABEL),
+    (&["output", "output-directory", "outfile-pattern", "errfile-pattern", "xml", "xml-file"], FILES),
+    (&["merge-stderr-to-stdout"], "write 2>&1 behind the command line"),
     (&["s", "stdin"], "standard input goes to rank 0"),
     (&["app", "configfile"], ONE),
+    (&["index-argv-by-rank"], "a wrapper before the program can choose the arguments, by FT_RANK"),
+    (&["do-not-launch"], "there is no trial without a job: true in the program's place shows whether one starts"),
+    (&["path"], "name the program with its directory, or set PATH"),
+    (&["personality"], "the MPI is found out; where it cannot be, --ft-mpi says which it is"),
+    (&["tmpdir"], "FT_MEMORY_DIR in ftrun's environment says where the job's directory is"),
+    (&["forward-signals"], "signals that are sent to ftrun reach the ranks anyway: leave it out"),
+    (&["spawn-timeout"], "a limit for the whole job is --timeout TIME"),
+    (&["pset", "runtime-options"], "ftrun has one set of ranks, and what is to happen at a failure is said with --ft"),
+    (&["max-restarts"], "how many deaths without progress end the job is --ft-max-failures N"),
     (&["enable-recovery", "with-ft", "recovery"], "to survive failures is --ft=reinit"),
+    (&["continuous"], "to go on after an exit with an error is --ft=reinit with --ft-on-abort=recover"),
+    (&["disable-recovery", "disable-auto-cleanup"], "without --ft=reinit nothing is recovered: leave it out"),
 ];
 
 /// What to do instead of an option that ftrun has not, if mpirun has it. `option` is with its dashes.
@@ -112,7 +160,7 @@ pub fn misplaced(command: &[OsString], own: &[String], no_ranks: bool) -> Option
         let name = word.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
         let is_own =
             |own: &String| own.as_bytes() == name || own.len() > "--ft".len() && own.as_bytes().get(1..) == Some(name);
-        let ranks = no_ranks && matches!(name, b"-n" | b"-np" | b"--np" | [b'-', b'n', b'0'..=b'9', ..]);
+        let ranks = no_ranks && matches!(name, b"-n" | b"--n" | b"-np" | b"--np" | [b'-', b'n', b'0'..=b'9', ..]);
         let misspelt = || {
             name.starts_with(b"--ft-")
                 && nearest(&String::from_utf8_lossy(name), own.iter().map(String::as_str)).is_some()

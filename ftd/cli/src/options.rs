@@ -154,6 +154,8 @@ pub struct Options {
     pub wait: Duration,
     /// `--ft-oversubscribe`: ranks of a lost node share the slots of others.
     pub oversubscribe: bool,
+    /// `--oversubscribe`: one machine may have more ranks than its slots.
+    pub beyond_slots: bool,
     /// `--ft-copy-rate`: so many bytes a second a node sends at most for copies; 0: no limit.
     pub copy_rate: u64,
     /// `--ft-heartbeat`: period and time-out.
@@ -223,7 +225,14 @@ pub enum Request {
 )]
 struct Arguments {
     /// Number of ranks, at least 1 [default: the slots that -H names]. There may be more of them than processor cores
-    #[arg(short = 'n', long = "np", visible_short_alias = 'c', value_name = "N", allow_hyphen_values = true)]
+    #[arg(
+        short = 'n',
+        long = "np",
+        alias = "n",
+        visible_short_alias = 'c',
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
     ranks: Option<String>,
 
     /// Who survives a failure: `none` only launches, `reinit` starts all ranks again in place from the newest complete
@@ -456,7 +465,7 @@ struct Arguments {
     #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR", value_hint = ValueHint::DirPath)]
     directory: Option<PathBuf>,
 
-    /// Accepted for mpirun's sake: more ranks than cores are always allowed
+    /// On one machine more ranks than --hosts or --hostfile give it slots; more ranks than cores are always allowed
     #[arg(long)]
     oversubscribe: bool,
 
@@ -555,7 +564,7 @@ fn read(words: impl IntoIterator<Item = OsString>, in_step: bool) -> Result<Requ
         };
         let before = programs.last().and_then(|program| program.command.first());
         if let Some(before) = before.map(|word| word.to_string_lossy().into_owned()) {
-            is_of_a_program(&matches)?;
+            is_of_a_program(&matches, &segment.typed)?;
             let lacks = match (arguments.command.is_empty(), &arguments.ranks) {
                 (true, _) => "there is none",
                 (false, None) => "nothing says how many ranks run it (-n N)",
@@ -650,7 +659,7 @@ impl Segment {
 }
 
 /// What stands behind a `:` is about the program there.
-fn is_of_a_program(matches: &ArgMatches) -> Result<(), OptionError> {
+fn is_of_a_program(matches: &ArgMatches, words: &[OsString]) -> Result<(), OptionError> {
     const OWN: [&str; 6] = ["ranks", "variables", "own", "directory", "command", "mca"];
     let command = command();
     let others = command.get_arguments().filter(|argument| !OWN.contains(&argument.get_id().as_str()));
@@ -659,7 +668,24 @@ fn is_of_a_program(matches: &ArgMatches) -> Result<(), OptionError> {
         // clap asks about options of its own in another way.
         matches.try_contains_id(id).is_ok() && matches.value_source(id) == Some(ValueSource::CommandLine)
     };
-    others.into_iter().find(typed).map_or(Ok(()), |argument| Err(OptionError::OfTheJob(typed_name(argument))))
+    let refuse =
+        |argument| Err(OptionError::OfTheJob(word_of(argument, words).unwrap_or_else(|| typed_name(argument))));
+    others.into_iter().find(typed).map_or(Ok(()), refuse)
+}
+
+/// The option among the words, as its user has written it, without its value.
+fn word_of(argument: &clap::Arg, words: &[OsString]) -> Option<String> {
+    let long = argument.get_long().into_iter().chain(argument.get_all_aliases().into_iter().flatten());
+    let long: Vec<String> = long.map(|name| format!("--{name}")).collect();
+    let short: Vec<String> =
+        argument.get_short_and_visible_aliases().unwrap_or_default().iter().map(|short| format!("-{short}")).collect();
+    let options = words.iter().skip(1).take_while(|word| *word != "--").map(|word| word.to_string_lossy());
+    let mut names = options.map(|word| word.split('=').next().unwrap_or_default().to_string());
+    names.find_map(|word| {
+        let dashed = dashed(OsStr::new(&word)).to_string_lossy().into_owned();
+        let glued = short.iter().find(|short| dashed.starts_with(*short) && !dashed.starts_with("--"));
+        if long.contains(&dashed) { Some(word) } else { glued.cloned() }
+    })
 }
 
 /// The slots of the nodes, which say how many ranks there are where nothing else does.
@@ -793,9 +819,10 @@ impl Values {
 fn dashed(word: &OsStr) -> OsString {
     let text = word.as_encoded_bytes();
     // `-n4` and `-xA=b` are short options; `-host` is none, and `-h` least of all.
+    let long = matches!(text, b"-xml" | b"-xml-file" | b"-xterm");
     let short = text.len() == 2
         || text.starts_with(b"--")
-        || text.starts_with(b"-x")
+        || text.starts_with(b"-x") && !long
         || text.starts_with(b"-H")
         || matches!(text, [_, b'n' | b'c', b'=' | b'0'..=b'9', ..]);
     if short { word.to_os_string() } else { [OsStr::new("-"), word].into_iter().collect() }
@@ -921,6 +948,7 @@ fn check(
         spares,
         wait,
         oversubscribe,
+        beyond_slots: arguments.oversubscribe,
         copy_rate,
         heartbeat,
         summary,
@@ -1186,7 +1214,12 @@ mod tests {
 
     #[test]
     fn it_feels_like_mpirun() {
-        for line in ["-n 4 ./app -n 3 --help", "-np 4 ./app -n 3 --help", "--np 4 -- ./app -n 3 --help"] {
+        for line in [
+            "--n 4 ./app -n 3 --help",
+            "-n 4 ./app -n 3 --help",
+            "-np 4 ./app -n 3 --help",
+            "--np 4 -- ./app -n 3 --help",
+        ] {
             let options = run(line);
             assert_eq!((options.ranks, options.mode), (4, Mode::None));
             assert_eq!(options.programs[0].command, ["./app", "-n", "3", "--help"]);
@@ -1203,6 +1236,53 @@ mod tests {
         assert_eq!(options.variables, expected.map(|(name, value)| (name.into(), value.into())));
         assert_eq!(options.programs[0].variables, [("A".into(), Some("b".into()))]);
         assert_eq!((options.ranks, options.programs[0].command.len()), (2, 4));
+    }
+
+    /// The options that `mpirun --help` of Open MPI 4 and 5 and `mpiexec --help` of MPICH (hydra) list.
+    const OTHERS: [&str; 3] = [
+        "H N V allow-run-as-root am app bind-to bind-to-core bind-to-socket bycore bynode byslot c cartofile cf continuous cpu-list \
+         cpu-set cpus-per-proc cpus-per-rank d debug debug-daemons debug-daemons-file debug-devel debugger default-hostfile \
+         disable-recovery display-allocation display-devel-allocation display-devel-map display-diffable-map display-map \
+         display-topo do-not-launch do-not-resolve dvm enable-instant-on-support enable-recovery fwd-mpirun-port \
+         get-stack-traces gmca h help hnp host hostfile index-argv-by-rank launch-agent leave-session-attached machinefile map-by \
+         max-restarts max-vm-size mca merge-stderr-to-stdout n nolocal nooversubscribe noprefix novm np npernode npersocket \
+         ompi-server output-filename output-proctable oversubscribe path pernode personality ppr prefix preload-binary \
+         preload-files q quiet rank-by rankfile report-bindings report-child-jobs-separately report-events report-pid \
+         report-state-on-timeout report-uri rf s set-cwd-to-session-dir show-progress stdin tag-output timeout \
+         timestamp-output tune tv use-hwthread-cpus use-regexp v verbose version wd wdir x xml xml-file xterm",
+        "H N V add-host add-hostfile allow-run-as-root am app app-pmix-prefix append-env append-envar bind-to bind-to-core \
+         bind-to-socket c cpu-list cpu-set cpus-per-proc cpus-per-rank debug-daemons debug-daemons-file default-hostfile display \
+         display-allocation display-devel-allocation display-devel-map display-map display-topo do-not-launch do-not-resolve dvm \
+         enable-prte-prefix-by-default forward-signals get-stack-traces gmca gpmixmca gprtemca gpu-support h help hetero-nodes \
+         host hostfile keepalive launch-agent leave-session-attached machinefile map-by max-vm-size mca merge-stderr-to-stdout n \
+         no-app-prefix no-ready-msg nolocal nooversubscribe noprefix np npernode npersocket output output-directory \
+         output-filename oversubscribe path pernode personality pmix-prefix pmixmca ppr prefix preload-binary preload-files \
+         prepend-env prepend-envar prtemca pset rank-by rankfile report-bindings report-child-jobs-separately report-pid \
+         report-state-on-timeout report-uri runtime-options s set-cwd-to-session-dir set-env set-sid show-progress singleton \
+         spawn-timeout stdin stop-in-app stop-in-init stop-on-exec system-server tag-output timeout timestamp-output tmpdir \
+         tune unset-env use-hwthread-cpus v verbose version wd wdir with-ft x xml xterm",
+        "bind-to configfile demux disable-auto-cleanup disable-hostname-propagation disable-x enable-x env envall envlist envnone \
+         errfile-pattern f genv genvall genvlist genvnone gpus-per-proc hosts hybrid-hosts iface info launcher launcher-exec \
+         localhost map-by membind memory-alloc-kinds n nameserver np order-nodes outfile-pattern pmi-port ppn prepend-pattern \
+         prepend-rank print-all-exitcodes profile rankmap rmk skip-launch-node topolib usize verbose wdir gtool rr grr",
+    ];
+
+    #[test]
+    fn every_option_of_the_others_is_served_or_has_a_sentence() {
+        let values = Values::new();
+        let own = ["h", "help", "V", "version"];
+        let mut tried = 0;
+        for name in OTHERS.iter().flat_map(|names| names.split_whitespace()) {
+            let option = if name.len() == 1 { format!("-{name}") } else { format!("--{name}") };
+            let served = own.contains(&name) || values.0.iter().any(|(known, _)| *known == option);
+            if !served {
+                let sentence = refused(&format!("-n 2 -{name} x app"));
+                let wanted = mpirun::instead(name).unwrap_or_else(|| panic!("{name} is neither served nor explained"));
+                assert!(sentence.contains(&format!("there is no option -{name}: {wanted}")), "{sentence}");
+            }
+            tried += 1;
+        }
+        assert!(tried > 200, "{tried}");
     }
 
     #[test]
@@ -1347,6 +1427,10 @@ mod tests {
             ("-n 2 app --ft-grce=3", "--ft-grce=3 stands after the program app"),
             ("-n 2 -q app", "-q"),
             ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
+            ("-n 2 --no-oversubscribe app", "no option --no-oversubscribe: more ranks than cores are always allowed"),
+            ("-n 2 -xterm 1 app", "no option -xterm: name the tool before the program"),
+            ("-n 2 -merge-stderr-to-stdout app", "no option -merge-stderr-to-stdout: write 2>&1"),
+            ("-n 2 -genvnone app", "no option -genvnone: the ranks have the whole environment: env -u"),
             ("-n 2 -nolocal app", "no option -nolocal: ftrun starts all ranks on this machine, or on the nodes"),
             ("-n 4 -N 2 app", "no option -N: say with -n"),
             ("-n 4 -ppn 0 app", "-ppn: '0'"),
@@ -1394,7 +1478,12 @@ mod tests {
             ("-n 1 app : -n 0 b", "'0'"),
             ("-n 1 : -n 1 app", "no program"),
             ("-n 1 app : -n 1 --ft=reinit b", "--ft is for the whole job"),
-            ("-n 1 app : -n 1 -genv A b c", "--genv is for the whole job"),
+            ("-n 1 app : -n 1 -genv A b c", "-genv is for the whole job"),
+            ("-n 1 app : -n 1 --genv A b c", "--genv is for the whole job"),
+            ("-n 1 app : -l -n 1 b", "-l is for the whole job"),
+            ("-n 1 app : -n 1 -H a b", "-H is for the whole job"),
+            ("-n 1 app : -n 1 -Ha:2 b", "-H is for the whole job"),
+            ("-n 1 app : -n 1 -host=a b", "-host is for the whole job"),
             ("-n 1 app : -n 1 b --ft=reinit", "--ft=reinit stands after the program b"),
             ("-n 1 app : -n 1 -nosuch b", "no option -nosuch"),
             ("-n 2 --bind-to hwthread app", "--bind-to: 'hwthread' is not none, core, numa or socket"),

@@ -28,12 +28,14 @@ pub struct RankFiles {
     targets: BTreeMap<(Rank, Stream), Target>,
 }
 
-/// Makes the directory in which the files are to be.
+/// Makes the directory in which the files are to be; a name that ends with a slash is all directory.
 ///
 /// # Errors
 /// Names it.
 pub fn make_directory(name: &Path) -> Result<(), (PathBuf, io::Error)> {
-    let directory = name.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let is_directory = name.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let directory =
+        if is_directory { Some(name) } else { name.parent() }.filter(|parent| !parent.as_os_str().is_empty());
     directory.map_or(Ok(()), |parent| std::fs::create_dir_all(parent).map_err(|error| (parent.to_path_buf(), error)))
 }
 
@@ -127,6 +129,9 @@ mod tests {
         written(path("3.out"), "one\ntwo\n");
         written(path("3.err"), "wrong\n");
         written(path("0.out"), "");
+        let name = directory.path().join("whole/");
+        make_directory(&name).unwrap();
+        assert!(RankFiles::open(&name, 1, &wake).1.is_empty() && directory.path().join("whole/.0.out").exists());
         assert_eq!(RankFiles::open(Path::new("/no/such/out"), 1, &wake).1.len(), 2);
     }
 }
