@@ -32,16 +32,18 @@ pub enum Bind {
     Package,
 }
 
-/// Where the next rank goes.
+/// Over what ranks are dealt. Each place has as many as the others, or one more, and the ranks of a place follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Map {
-    /// As Open MPI chooses: core by core for up to two ranks, else by NUMA domain.
+    /// What they are bound to, as Open MPI does; slots where a rank has several cores.
     Auto,
-    /// To the next cores.
+    /// Nothing: the next rank has the next cores, and the first ones again when all are taken.
+    Slot,
+    /// Cores.
     Core,
-    /// To the next NUMA domain, round and round.
+    /// NUMA domains.
     Domain,
-    /// To the next socket.
+    /// Sockets.
     Package,
 }
 
@@ -50,11 +52,11 @@ pub enum Map {
 pub struct Policy {
     /// To what.
     pub bind: Bind,
-    /// In which order.
+    /// Over what they are dealt.
     pub map: Map,
     /// So many cores for each rank, if that is said.
     pub cores: Option<u32>,
-    /// Ranks may share what they are bound to.
+    /// Ranks may share what they are bound to, but for those that have several cores each.
     pub overload: bool,
     /// The ranks' threads will bind themselves, each to a core of the rank's: who has no core of its own has one at least.
     pub pinned: bool,
@@ -83,6 +85,21 @@ pub enum BindError {
         cores: String,
         /// What they are to be bound to.
         to: &'static str,
+    },
+    /// There are not so many with so many cores for each, which cannot be shared.
+    #[error(
+        "{ranks} ranks with {each} cores each, none of them on two {places}, do not fit on the {cores} that may be used here: \
+         start fewer, or give each fewer cores"
+    )]
+    TooLarge {
+        /// How many ranks there are.
+        ranks: usize,
+        /// How many cores each of them is to have.
+        each: usize,
+        /// What a rank is within.
+        places: &'static str,
+        /// What there is.
+        cores: String,
     },
 }
 
@@ -181,19 +198,45 @@ fn shares(processors: &[Processor], ranks: usize, pinned: bool) -> Option<Vec<Ve
     Some(placed.map(|share| numbers(share.iter().flatten())).collect())
 }
 
-/// Where the ranks go, in turn: each place with the cores that are taken there one after the other.
-fn places(processors: &[Processor], policy: &Policy, ranks: usize) -> Vec<Vec<Vec<Processor>>> {
-    let by = match (policy.map, policy.bind) {
-        (Map::Auto, _) if ranks <= 2 => Map::Core,
-        (Map::Auto, _) => Map::Domain,
+/// Over what the ranks are dealt.
+fn dealt_over(policy: &Policy, each: usize) -> Map {
+    match (policy.map, policy.bind) {
+        (Map::Auto | Map::Core, _) if each > 1 => Map::Slot,
+        (Map::Auto, Bind::Domain) => Map::Domain,
+        (Map::Auto, Bind::Package) => Map::Package,
+        (Map::Auto, _) => Map::Core,
         (map, _) => map,
+    }
+}
+
+/// Where ranks go: each place with what its ranks have, one after the other. No rank is on two sockets.
+fn places(processors: &[Processor], over: Map, each: usize) -> Vec<Vec<Vec<u32>>> {
+    let within = |part: Vec<Processor>| -> Vec<Vec<u32>> {
+        cores_of(&part).chunks_exact(each).map(|share| numbers(share.iter().flatten())).collect()
     };
-    let parts = match by {
-        Map::Core | Map::Auto => vec![processors.to_vec()],
-        Map::Domain => domains(processors),
-        Map::Package => packages(processors),
-    };
-    parts.iter().map(|part| cores_of(part)).collect()
+    match over {
+        Map::Slot | Map::Auto => vec![packages(processors).into_iter().flat_map(within).collect()],
+        Map::Core => cores_of(processors).into_iter().map(within).collect(),
+        Map::Domain => domains(processors).into_iter().map(within).collect(),
+        Map::Package => packages(processors).into_iter().map(within).collect(),
+    }
+}
+
+/// How many ranks each place has: one more in turn, where there is room; when there is none anywhere, all have it again.
+fn deal(room: &[usize], ranks: usize) -> Vec<usize> {
+    let (mut counts, mut taken, mut at) = (vec![0; room.len()], vec![0; room.len()], 0);
+    for _ in 0..ranks {
+        if taken.iter().zip(room).all(|(taken, room)| taken >= room) {
+            taken.fill(0);
+        }
+        while taken[at] >= room[at] {
+            at = (at + 1) % room.len();
+        }
+        counts[at] += 1;
+        taken[at] += 1;
+        at = (at + 1) % room.len();
+    }
+    counts
 }
 
 fn bound_to_cores(
@@ -202,29 +245,21 @@ fn bound_to_cores(
     ranks: usize,
     each: usize,
 ) -> Result<Vec<Vec<u32>>, BindError> {
-    let places: Vec<Vec<Vec<u32>>> = places(processors, policy, ranks)
-        .iter()
-        .map(|cores| cores.chunks_exact(each).map(|share| numbers(share.iter().flatten())).collect())
-        .collect();
-    let room: usize = places.iter().map(Vec::len).sum();
-    if room == 0 || (ranks > room && !policy.overload) {
+    let over = dealt_over(policy, each);
+    let places = places(processors, over, each);
+    let room: Vec<usize> = places.iter().map(Vec::len).collect();
+    let is_shared = policy.overload && each == 1;
+    if ranks > room.iter().sum() && !is_shared {
         let there = cores(cores_of(processors).len());
-        return Err(BindError::TooFew { ranks, each: cores(each), cores: there, to: "core" });
-    }
-    // The next rank goes to the next place that has room; when none has, all have it again.
-    let (mut taken, mut at) = (vec![0; places.len()], 0);
-    let mut assigned = Vec::new();
-    while assigned.len() < ranks {
-        if taken.iter().zip(&places).all(|(taken, place)| *taken >= place.len()) {
-            taken.fill(0);
+        if each == 1 {
+            return Err(BindError::TooFew { ranks, each: cores(each), cores: there, to: "core" });
         }
-        if let Some(share) = places[at].get(taken[at]) {
-            assigned.push(share.clone());
-            taken[at] += 1;
-        }
-        at = (at + 1) % places.len();
+        let places = if over == Map::Domain { "NUMA domains" } else { "sockets" };
+        return Err(BindError::TooLarge { ranks, each, places, cores: there });
     }
-    Ok(assigned)
+    let counts = deal(&room, ranks);
+    let filled = places.iter().zip(counts).flat_map(|(place, count)| place.iter().cycle().take(count));
+    Ok(filled.cloned().collect())
 }
 
 type Parts = fn(&[Processor]) -> Vec<Vec<Processor>>;
@@ -236,13 +271,12 @@ fn bound_to_parts(
     ranks: usize,
     (to, of): (&'static str, Parts),
 ) -> Result<Vec<Vec<u32>>, BindError> {
-    let one = Policy { bind: Bind::Core, ..*policy };
-    let each = policy.cores.unwrap_or(1) as usize;
+    let one = Policy { bind: Bind::Core, map: dealt_over(policy, 1), ..*policy };
     let named = |_| {
         let there = cores(cores_of(processors).len());
-        BindError::TooFew { ranks, each: format!("a {to} with {}", cores(each)), cores: there, to }
+        BindError::TooFew { ranks, each: format!("a {to} with 1 core"), cores: there, to }
     };
-    let first = bound_to_cores(processors, &one, ranks, each).map_err(named)?;
+    let first = bound_to_cores(processors, &one, ranks, 1).map_err(named)?;
     let parts: Vec<Vec<u32>> = of(processors).iter().map(numbers).collect();
     let around = |share: &Vec<u32>| parts.iter().find(|part| share.iter().all(|one| part.contains(one)));
     Ok(first.iter().map(|share| around(share).unwrap_or(share).clone()).collect())
@@ -259,6 +293,7 @@ impl fmt::Display for Policy {
         };
         let map = match self.map {
             Map::Auto => "auto",
+            Map::Slot => "slot",
             Map::Core => "core",
             Map::Domain => "numa",
             Map::Package => "socket",
@@ -289,6 +324,7 @@ impl FromStr for Policy {
             };
             let map = match words.next()? {
                 "auto" => Map::Auto,
+                "slot" => Map::Slot,
                 "core" => Map::Core,
                 "numa" => Map::Domain,
                 "socket" => Map::Package,
@@ -408,31 +444,109 @@ mod tests {
         let sentence = auto(Bind::Core, 4).unwrap_err().to_string();
         assert!(sentence.starts_with("4 ranks bound to 1 core each need more than the 2 cores"), "{sentence}");
         let over = |bind| Policy { overload: true, ..policy(bind, Map::Auto, None) };
-        assert_eq!(assign(&two, &over(Bind::Core), 4).unwrap(), lists(&[&[0], &[1], &[0], &[1]]));
+        assert_eq!(assign(&two, &over(Bind::Core), 4).unwrap(), lists(&[&[0], &[0], &[1], &[1]]));
         assert_eq!(assign(&two, &over(Bind::Domain), 4).unwrap(), vec![vec![0, 1]; 4]);
-        assert_eq!(assign(&two, &policy(Bind::Core, Map::Core, Some(2)), 1).unwrap(), lists(&[&[0, 1]]));
+        assert_eq!(assign(&two, &policy(Bind::Core, Map::Slot, Some(2)), 1).unwrap(), lists(&[&[0, 1]]));
         assert_eq!(assign(&two, &policy(Bind::Share, Map::Auto, Some(2)), 1).unwrap(), lists(&[&[0, 1]]));
-        assert!(assign(&two, &policy(Bind::Core, Map::Core, Some(2)), 2).is_err());
-        assert!(assign(&two, &policy(Bind::Core, Map::Core, Some(3)), 1).is_err());
+        let several = |overload, cores, ranks| {
+            assign(&two, &Policy { overload, ..policy(Bind::Core, Map::Slot, Some(cores)) }, ranks)
+        };
+        assert!(several(false, 2, 2).is_err() && several(false, 3, 1).is_err());
+        let sentence = several(true, 2, 2).unwrap_err().to_string();
+        assert!(
+            sentence.starts_with("2 ranks with 2 cores each, none of them on two sockets, do not fit"),
+            "{sentence}"
+        );
     }
 
+    /// Where each rank is, by the first of its processors; `-` where that is refused.
+    fn first(machine: &[Processor], (bind, map, cores): (Bind, Map, u32), overload: bool, ranks: usize) -> String {
+        let policy = Policy { bind, map, cores: (cores > 0).then_some(cores), overload, pinned: false };
+        let word = |share: &Vec<u32>| share[0].to_string();
+        assign(machine, &policy, ranks).map_or("-".into(), |all| all.iter().map(word).collect::<Vec<_>>().join(" "))
+    }
+
+    /// What mpirun 5.0.11 says with `HWLOC_SYNTHETIC="package:2 [numa] core:4 pu:1" --display map-devel --do-not-launch`.
     #[test]
-    fn ranks_go_round_the_domains_that_they_are_mapped_by() {
+    fn ranks_stand_where_mpirun_puts_them_on_two_sockets() {
+        let machine = machine(2, 1, 4, 1);
+        let core = |map, cores| (Bind::Core, map, cores);
+        for (policy, of) in [
+            (core(Map::Auto, 0), ["0", "0 1", "0 1 2", "0 1 2 3", "0 1 2 3 4", "0 1 2 3 4 5 6 7"]),
+            (core(Map::Core, 0), ["0", "0 1", "0 1 2", "0 1 2 3", "0 1 2 3 4", "0 1 2 3 4 5 6 7"]),
+            (core(Map::Slot, 0), ["0", "0 1", "0 1 2", "0 1 2 3", "0 1 2 3 4", "0 1 2 3 4 5 6 7"]),
+            (core(Map::Domain, 0), ["0", "0 4", "0 1 4", "0 1 4 5", "0 1 2 4 5", "0 1 2 3 4 5 6 7"]),
+            (core(Map::Package, 0), ["0", "0 4", "0 1 4", "0 1 4 5", "0 1 2 4 5", "0 1 2 3 4 5 6 7"]),
+            ((Bind::Domain, Map::Auto, 0), ["0", "0 4", "0 0 4", "0 0 4 4", "0 0 0 4 4", "0 0 0 0 4 4 4 4"]),
+            ((Bind::Domain, Map::Slot, 0), ["0", "0 0", "0 0 0", "0 0 0 0", "0 0 0 0 4", "0 0 0 0 4 4 4 4"]),
+            ((Bind::Package, Map::Auto, 0), ["0", "0 4", "0 0 4", "0 0 4 4", "0 0 0 4 4", "0 0 0 0 4 4 4 4"]),
+            (core(Map::Auto, 1), ["0", "0 1", "0 1 2", "0 1 2 3", "0 1 2 3 4", "0 1 2 3 4 5 6 7"]),
+            (core(Map::Auto, 2), ["0", "0 2", "0 2 4", "0 2 4 6", "-", "-"]),
+            (core(Map::Slot, 2), ["0", "0 2", "0 2 4", "0 2 4 6", "-", "-"]),
+            (core(Map::Domain, 2), ["0", "0 4", "0 2 4", "0 2 4 6", "-", "-"]),
+            (core(Map::Package, 2), ["0", "0 4", "0 2 4", "0 2 4 6", "-", "-"]),
+            // No rank is on two sockets.
+            (core(Map::Slot, 3), ["0", "0 4", "-", "-", "-", "-"]),
+            (core(Map::Domain, 3), ["0", "0 4", "-", "-", "-", "-"]),
+            (core(Map::Slot, 5), ["-", "-", "-", "-", "-", "-"]),
+        ] {
+            let found = [1, 2, 3, 4, 5, 8].map(|ranks| first(&machine, policy, false, ranks));
+            assert_eq!(found, of, "{policy:?}");
+        }
+    }
+
+    /// The same with `"package:2 [numa] core:2 pu:1"`, OVERSUBSCRIBE and overload-allowed.
+    #[test]
+    fn ranks_share_what_mpirun_lets_them_share() {
+        let machine = machine(2, 1, 2, 1);
+        let numa = ["0 0 2", "0 0 0 2 2", "0 0 0 2 2 2", "0 0 0 0 2 2 2", "0 0 0 0 0 2 2 2 2"];
+        let core = ["0 1 2", "0 0 1 2 3", "0 0 1 1 2 3", "0 0 1 1 2 2 3", "0 0 0 1 1 2 2 3 3"];
+        for (bind, map, of) in [
+            (Bind::Core, Map::Auto, core),
+            (Bind::Core, Map::Core, core),
+            (Bind::Core, Map::Domain, ["0 1 2", "0 1 0 2 3", "0 1 0 2 3 2", "0 1 0 1 2 3 2", "0 1 0 1 0 2 3 2 3"]),
+            (Bind::Core, Map::Slot, ["0 1 2", "0 1 2 3 0", "0 1 2 3 0 1", "0 1 2 3 0 1 2", "0 1 2 3 0 1 2 3 0"]),
+            (Bind::Domain, Map::Auto, numa),
+            (Bind::Domain, Map::Domain, numa),
+            (Bind::Domain, Map::Slot, ["0 0 2", "0 0 2 2 0", "0 0 2 2 0 0", "0 0 2 2 0 0 2", "0 0 2 2 0 0 2 2 0"]),
+        ] {
+            let found = [3, 5, 6, 7, 9].map(|ranks| first(&machine, (bind, map, 0), true, ranks));
+            assert_eq!(found, of, "{bind:?} {map:?}");
+        }
+    }
+
+    /// The same with `"package:2 group:2 [numa] core:2 pu:1"`.
+    #[test]
+    fn ranks_stand_where_mpirun_puts_them_on_four_domains() {
         let machine = machine(2, 2, 2, 1);
-        let by = |bind, map, ranks| assign(&machine, &Policy { bind, map, ..Policy::DEFAULT }, ranks).unwrap();
-        assert_eq!(by(Bind::Core, Map::Core, 3), lists(&[&[0], &[1], &[2]]));
-        assert_eq!(by(Bind::Core, Map::Domain, 5), lists(&[&[0], &[2], &[4], &[6], &[1]]));
-        assert_eq!(by(Bind::Core, Map::Package, 3), lists(&[&[0], &[4], &[1]]));
-        assert_eq!(by(Bind::Domain, Map::Domain, 3), lists(&[&[0, 1], &[2, 3], &[4, 5]]));
-        assert_eq!(by(Bind::Package, Map::Domain, 3), lists(&[&[0, 1, 2, 3], &[0, 1, 2, 3], &[4, 5, 6, 7]]));
-        assert_eq!(by(Bind::Domain, Map::Core, 3), lists(&[&[0, 1], &[0, 1], &[2, 3]]));
+        for (policy, of) in [
+            ((Bind::Domain, Map::Auto, 0), ["0", "0 2", "0 2 4", "0 0 2 4 6", "0 0 2 2 4 4 6 6"]),
+            ((Bind::Package, Map::Auto, 0), ["0", "0 4", "0 0 4", "0 0 0 4 4", "0 0 0 0 4 4 4 4"]),
+            ((Bind::Domain, Map::Package, 0), ["0", "0 4", "0 0 4", "0 0 2 4 4", "0 0 2 2 4 4 6 6"]),
+            ((Bind::Package, Map::Slot, 0), ["0", "0 0", "0 0 0", "0 0 0 0 4", "0 0 0 0 4 4 4 4"]),
+            ((Bind::Core, Map::Domain, 0), ["0", "0 2", "0 2 4", "0 1 2 4 6", "0 1 2 3 4 5 6 7"]),
+            ((Bind::Core, Map::Package, 0), ["0", "0 4", "0 1 4", "0 1 2 4 5", "0 1 2 3 4 5 6 7"]),
+            ((Bind::Domain, Map::Slot, 0), ["0", "0 0", "0 0 2", "0 0 2 2 4", "0 0 2 2 4 4 6 6"]),
+            ((Bind::Core, Map::Package, 2), ["0", "0 4", "0 2 4", "-", "-"]),
+            ((Bind::Core, Map::Slot, 3), ["0", "0 4", "-", "-", "-"]),
+        ] {
+            let found = [1, 2, 3, 5, 8].map(|ranks| first(&machine, policy, false, ranks));
+            assert_eq!(found, of, "{policy:?}");
+        }
+        let three = Policy { bind: Bind::Core, map: Map::Slot, cores: Some(3), ..Policy::DEFAULT };
+        assert_eq!(assign(&machine, &three, 2).unwrap(), lists(&[&[0, 1, 2], &[4, 5, 6]]));
     }
 
     #[test]
     fn a_policy_comes_back_as_it_was() {
         for bind in [Bind::Share, Bind::None, Bind::Core, Bind::Domain, Bind::Package] {
-            for (map, cores) in [(Map::Auto, None), (Map::Core, Some(3)), (Map::Domain, None), (Map::Package, Some(1))]
-            {
+            for (map, cores) in [
+                (Map::Auto, None),
+                (Map::Slot, Some(3)),
+                (Map::Core, None),
+                (Map::Domain, None),
+                (Map::Package, Some(1)),
+            ] {
                 for (overload, pinned) in [(false, true), (true, false)] {
                     let policy = Policy { bind, map, cores, overload, pinned };
                     assert_eq!(policy.to_string().parse(), Ok(policy));

@@ -35,6 +35,18 @@ COMPARED = [
     (1, ["--map-by", "slot:PE=2"]), (1, ["--cpus-per-rank", "2"]), (2, ["--map-by", "slot:PE=1"]), (2, ["--map-by", "slot:PE=2"]),
     (1, ["--map-by", "slot:PE=2", "--bind-to", "core"]), (4, ["--cpus-per-rank", "2", "--oversubscribe"]),
     (4, ["--map-by", "slot:PE=2:OVERSUBSCRIBE"]),
+    # Ranks stand in blocks on what they are mapped by, but for slots.
+    *[(ranks, ["--oversubscribe", "--bind-to", "core:overload-allowed"]) for ranks in (3, 4, 5)],
+    *[(ranks, ["--map-by", f"{by}:OVERSUBSCRIBE", "--bind-to", "core:overload-allowed"]) for ranks in (3, 4) for by in ("", "core", "numa", "socket")],
+    *[(4, [*by, "--bind-to", "core:overload-allowed"]) for by in (["--map-by", "slot:PE=1:OVERSUBSCRIBE"], ["--cpus-per-rank", "1", "--oversubscribe"])],
+    # Who may share and says not with what is bound to nothing.
+    *[(ranks, ["--map-by", f"{by}:OVERSUBSCRIBE"]) for ranks in (2, 4) for by in ("", "slot", "core", "numa", "socket", "slot:PE=1", "numa:PE=1")],
+    *[(ranks, ["--oversubscribe", *by]) for ranks in (2, 4) for by in (["--map-by", "slot"], ["--map-by", "core"], ["--map-by", "numa"], ["--cpus-per-rank", "1"])],
+    # What contradicts itself, and what only looks so.
+    *[(1, [*cores, "--bind-to", to]) for cores in (["--map-by", "slot:PE=1"], ["--cpus-per-rank", "1"]) for to in ("core", "numa", "socket", "none")],
+    *[(1, ["--map-by", by]) for by in ("core:PE=1", "core:PE=2", ":PE=2")], (1, ["--map-by", "core", "--cpus-per-rank", "2"]),
+    *[(2, ["--map-by", by, "--bind-to", to]) for by, to in (("core", "numa"), ("core", "socket"), ("numa", "socket"), ("socket", "numa"), ("slot", "socket"))],
+    (2, ["--map-by", "slot:PE=2:OVERSUBSCRIBE", "--bind-to", "core:overload-allowed"]),
 ]
 
 

@@ -5,7 +5,7 @@ use ftd_core::binding::{Bind, Map, Policy};
 /// What `--bind-to` takes.
 pub const BIND: &str = "none, core, numa or socket, perhaps with :overload-allowed";
 /// What `--map-by` takes.
-pub const MAP: &str = "core, slot, numa or socket, perhaps with :PE=N";
+pub const MAP: &str = "core, slot, numa or socket, perhaps with :PE=N or :OVERSUBSCRIBE";
 
 /// What somebody says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,47 +42,113 @@ pub fn bind(text: &str) -> Option<(Bind, bool)> {
     Some((bind, overload))
 }
 
-/// What `--map-by` says: in which order, and how many cores a rank has.
-pub fn map(text: &str) -> Option<(Map, Option<u32>)> {
+/// What `--map-by` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mapped {
+    /// Over what ranks are dealt.
+    pub map: Map,
+    /// How many cores each has.
+    pub cores: Option<u32>,
+    /// There may be more of them than cores.
+    pub oversubscribed: bool,
+}
+
+/// What `--map-by` says, if that is something.
+pub fn map(text: &str) -> Option<Mapped> {
     let words = words(text);
     let map = match words[0].as_str() {
-        "core" | "slot" | "" => Map::Core,
+        "" => Map::Auto,
+        "slot" => Map::Slot,
+        "core" => Map::Core,
         "numa" => Map::Domain,
         "socket" | "package" => Map::Package,
         _ => return None,
     };
-    let mut cores = None;
+    let mut mapped = Mapped { map, cores: None, oversubscribed: false };
     for word in &words[1..] {
         match word.split_once('=') {
-            Some(("pe", number)) => cores = Some(number.parse().ok().filter(|number| *number > 0)?),
-            // More ranks than cores are always allowed.
-            None if word == "oversubscribe" => {}
+            Some(("pe", number)) => mapped.cores = Some(number.parse().ok().filter(|number| *number > 0)?),
+            None if word == "oversubscribe" => mapped.oversubscribed = true,
             _ => return None,
         }
     }
-    Some((map, cores))
+    Some(mapped)
+}
+
+/// Options that contradict each other, as they do for mpirun.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Contradiction {
+    /// Cores of its own for a rank that is bound to something else.
+    #[error("so many cores for each rank (:PE=N, --cpus-per-rank) are what it is bound to: leave out --bind-to {0}")]
+    Cores(&'static str),
+    /// Several cores, where one is dealt.
+    #[error("--map-by core deals one core to each rank: --map-by slot:PE={0} gives it as many")]
+    Several(u32),
+    /// A rank is bound to more than where it is.
+    #[error(
+        "--map-by {map} says where in a {to} each rank is, --bind-to {to} that it is anywhere there: leave out --map-by, or say --map-by slot"
+    )]
+    Beyond {
+        /// Over what ranks are dealt.
+        map: &'static str,
+        /// To what they are bound.
+        to: &'static str,
+    },
 }
 
 /// Somebody else binds them, as Slurm does its tasks.
 pub fn none() -> Told {
-    policy(Some((Bind::None, false)), None, None)
+    Told { policy: Policy { bind: Bind::None, ..Policy::DEFAULT }, explicit: true }
 }
 
-/// All of it together. Who says only in which order binds to that.
-pub fn policy(bind: Option<(Bind, bool)>, map: Option<(Map, Option<u32>)>, cores: Option<u32>) -> Told {
-    let explicit = bind.is_some() || map.is_some() || cores.is_some();
-    let cores = cores.or(map.and_then(|(_, cores)| cores));
-    let order = map.map(|(order, _)| order).or(cores.map(|_| Map::Core)).unwrap_or(Map::Auto);
-    let (bind, overload) = bind.unwrap_or_else(|| {
-        let to = match map.map(|(order, _)| order) {
-            None if cores.is_none() => Bind::Share,
-            Some(Map::Domain) if cores.is_none() => Bind::Domain,
-            Some(Map::Package) if cores.is_none() => Bind::Package,
-            _ => Bind::Core,
-        };
-        (to, false)
-    });
-    Told { policy: Policy { bind, map: order, cores, overload, pinned: false }, explicit }
+/// What is said of binding, and whether there may be more ranks than cores (`--oversubscribe`).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Said {
+    /// `--bind-to`.
+    pub bind: Option<(Bind, bool)>,
+    /// `--map-by`.
+    pub map: Option<Mapped>,
+    /// `--cpus-per-rank`.
+    pub cores: Option<u32>,
+    /// `--oversubscribe`.
+    pub oversubscribed: bool,
+}
+
+/// All of it together, for a job of so many ranks. Who says only over what ranks are dealt binds them as Open MPI does then.
+///
+/// # Errors
+/// It contradicts itself.
+pub fn policy(said: &Said, ranks: u32) -> Result<Told, Contradiction> {
+    let explicit = said.bind.is_some() || said.map.is_some() || said.cores.is_some();
+    if !explicit {
+        return Ok(Told { policy: Policy::DEFAULT, explicit });
+    }
+    let cores = said.cores.or(said.map.and_then(|mapped| mapped.cores));
+    let map = said.map.map_or(Map::Auto, |mapped| mapped.map);
+    let oversubscribed = said.oversubscribed || said.map.is_some_and(|mapped| mapped.oversubscribed);
+    let (bind, overload) = said.bind.unwrap_or_else(|| (implied(map, cores, oversubscribed, ranks), false));
+    match (bind, map, cores) {
+        (Bind::None, _, Some(_)) if said.bind.is_some() => return Err(Contradiction::Cores("none")),
+        (Bind::Domain, _, Some(_)) => return Err(Contradiction::Cores("numa")),
+        (Bind::Package, _, Some(_)) => return Err(Contradiction::Cores("socket")),
+        (_, Map::Core, Some(several)) if several > 1 => return Err(Contradiction::Several(several)),
+        (Bind::Domain, Map::Core, _) => return Err(Contradiction::Beyond { map: "core", to: "numa" }),
+        (Bind::Package, Map::Core, _) => return Err(Contradiction::Beyond { map: "core", to: "socket" }),
+        (Bind::Package, Map::Domain, _) => return Err(Contradiction::Beyond { map: "numa", to: "socket" }),
+        _ => {}
+    }
+    Ok(Told { policy: Policy { bind, map, cores, overload, pinned: false }, explicit })
+}
+
+/// To what ranks are bound where that is not said.
+fn implied(map: Map, cores: Option<u32>, oversubscribed: bool, ranks: u32) -> Bind {
+    match (map, cores) {
+        (_, None | Some(1)) if oversubscribed => Bind::None,
+        (_, Some(_)) | (Map::Auto | Map::Core, None) => Bind::Core,
+        (Map::Slot, None) if ranks <= 2 => Bind::Core,
+        (Map::Slot | Map::Domain, None) => Bind::Domain,
+        (Map::Package, None) => Bind::Package,
+    }
 }
 
 #[cfg(test)]
@@ -95,25 +161,67 @@ mod tests {
         assert_eq!(bind("NUMA:overload-allowed"), Some((Bind::Domain, true)));
         assert_eq!(bind("package:if-supported"), Some((Bind::Package, false)));
         assert_eq!((bind("hwthread"), bind("core:often"), bind("")), (None, None, None));
-        assert_eq!(map("slot:PE=2"), Some((Map::Core, Some(2))));
-        assert_eq!(map(":OVERSUBSCRIBE"), Some((Map::Core, None)));
-        assert_eq!(map("numa"), Some((Map::Domain, None)));
+        let mapped = |map, cores, oversubscribed| Some(Mapped { map, cores, oversubscribed });
+        assert_eq!(map("slot:PE=2"), mapped(Map::Slot, Some(2), false));
+        assert_eq!(map(":OVERSUBSCRIBE"), mapped(Map::Auto, None, true));
+        assert_eq!(map("core:PE=1:oversubscribe"), mapped(Map::Core, Some(1), true));
+        assert_eq!(map("numa"), mapped(Map::Domain, None, false));
         assert_eq!((map("ppr:2:node"), map("slot:PE=0"), map("slot:pe=x")), (None, None, None));
     }
 
+    fn told(map: &str, to: &str, cores: Option<u32>, ranks: u32) -> Result<Policy, Contradiction> {
+        let map = (!map.is_empty()).then(|| super::map(map).unwrap());
+        policy(&Said { bind: bind(to), map, cores, oversubscribed: false }, ranks).map(|told| told.policy)
+    }
+
+    /// What mpirun 5.0.11 says its binding policy is.
     #[test]
-    fn an_order_alone_binds_to_what_it_counts() {
-        let of = |map: &str| policy(None, super::map(map), None).policy.bind;
-        assert_eq!(
-            [of("core"), of("numa"), of("socket"), of("numa:PE=2")],
-            [Bind::Core, Bind::Domain, Bind::Package, Bind::Core]
-        );
-        let told = policy(None, None, Some(2));
-        assert_eq!(
-            (told.policy.bind, told.policy.map, told.policy.cores, told.explicit),
-            (Bind::Core, Map::Core, Some(2), true)
-        );
-        assert_eq!(policy(None, None, None), Told { policy: Policy::DEFAULT, explicit: false });
-        assert_eq!(policy(bind("none"), map("numa"), None).policy.bind, Bind::None);
+    fn an_order_alone_binds_as_mpirun_does() {
+        for (map, two, three) in [
+            ("core", Bind::Core, Bind::Core),
+            ("slot", Bind::Core, Bind::Domain),
+            ("numa", Bind::Domain, Bind::Domain),
+            ("socket", Bind::Package, Bind::Package),
+            (":PE=2", Bind::Core, Bind::Core),
+            ("slot:PE=1", Bind::Core, Bind::Core),
+            ("numa:PE=2", Bind::Core, Bind::Core),
+            ("slot:PE=2:OVERSUBSCRIBE", Bind::Core, Bind::Core),
+            (":OVERSUBSCRIBE", Bind::None, Bind::None),
+            ("slot:OVERSUBSCRIBE", Bind::None, Bind::None),
+            ("numa:PE=1:OVERSUBSCRIBE", Bind::None, Bind::None),
+        ] {
+            let of = |ranks| told(map, "", None, ranks).unwrap().bind;
+            assert_eq!((of(2), of(3)), (two, three), "{map}");
+        }
+        let oversubscribed = Said { oversubscribed: true, ..Said::default() };
+        assert_eq!(policy(&oversubscribed, 2), Ok(Told { policy: Policy::DEFAULT, explicit: false }));
+        let bind = |said| policy(&said, 2).unwrap().policy.bind;
+        assert_eq!(bind(Said { map: map("core"), ..oversubscribed }), Bind::None);
+        assert_eq!(bind(Said { cores: Some(1), ..oversubscribed }), Bind::None);
+        assert_eq!(bind(Said { cores: Some(2), ..oversubscribed }), Bind::Core);
+        let cores = told("numa:PE=3", "", Some(2), 2).unwrap();
+        assert_eq!((cores.bind, cores.map, cores.cores), (Bind::Core, Map::Domain, Some(2)));
+    }
+
+    #[test]
+    fn what_mpirun_refuses_is_refused_with_what_to_say() {
+        for (map, to, cores, sentence) in [
+            ("slot:PE=1", "none", None, "leave out --bind-to none"),
+            ("numa:PE=2", "numa", None, "leave out --bind-to numa"),
+            ("", "socket", Some(1), "leave out --bind-to socket"),
+            ("core:PE=2", "", None, "--map-by slot:PE=2"),
+            ("core", "core", Some(3), "--map-by slot:PE=3"),
+            ("core", "numa", None, "--map-by core says where in a numa"),
+            ("core", "socket", None, "--map-by core says where in a socket"),
+            ("numa", "socket", None, "--map-by numa says where in a socket"),
+        ] {
+            let error = told(map, to, cores, 2).unwrap_err().to_string();
+            assert!(error.contains(sentence), "{map} {to}: {error}");
+        }
+        for (map, to) in
+            [("core:PE=1", ""), ("core:PE=1", "core"), ("socket", "numa"), ("slot", "socket"), ("numa", "none")]
+        {
+            assert!(told(map, to, None, 2).is_ok(), "{map} {to}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The command line and the `FT_*` variables. Everything wrong with them is one sentence.
 
-use crate::binding::{self, Told};
+use crate::binding::{self, Said, Told};
 use crate::hosts::Hosts;
 use crate::mpirun::{self, Misplaced};
 use crate::output::Label;
@@ -50,6 +50,9 @@ pub enum OptionError {
     /// A second program in a step of Slurm's.
     #[error("':' begins another program, and a step of Slurm's has one: `ftrun` starts several as one job")]
     SeveralInStep,
+    /// Ranks cannot be bound so.
+    #[error(transparent)]
+    Binding(#[from] binding::Contradiction),
     /// What the nodes' file says.
     #[error(transparent)]
     Hosts(#[from] crate::hosts::HostsError),
@@ -415,8 +418,8 @@ struct Arguments {
     #[arg(long = "bind-to", value_name = "WHAT[:overload-allowed]")]
     bind_to: Option<String>,
 
-    /// Where the next rank goes: to the next `core` (`slot`), `numa` domain or `socket`; with :PE=N each has N cores [default: core for up to
-    /// two ranks, else numa]
+    /// Over what ranks are dealt, in blocks: each `core`, `numa` domain or `socket`; with `slot` to one core after the other; with :PE=N each
+    /// has N cores [default: what they are bound to]
     #[arg(long = "map-by", value_name = "WHAT[:PE=N]")]
     map_by: Option<String>,
 
@@ -465,7 +468,8 @@ struct Arguments {
     #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR", value_hint = ValueHint::DirPath)]
     directory: Option<PathBuf>,
 
-    /// On one machine more ranks than --hosts or --hostfile give it slots; more ranks than cores are always allowed
+    /// On one machine more ranks than --hosts or --hostfile give it slots; more ranks than cores are always allowed. With --map-by or
+    /// --cpus-per-rank and without --bind-to nobody is bound, as by mpirun
     #[arg(long)]
     oversubscribe: bool,
 
@@ -701,15 +705,17 @@ fn nodes_of(arguments: &Arguments) -> Result<Option<u32>, OptionError> {
 }
 
 /// How ranks are bound.
-fn binding(arguments: &Arguments) -> Result<Told, OptionError> {
+fn binding(arguments: &Arguments, ranks: u32) -> Result<Told, OptionError> {
     let bind = |text: &String| binding::bind(text).ok_or_else(|| value("--bind-to", text.clone(), binding::BIND));
     let map = |text: &String| binding::map(text).ok_or_else(|| value("--map-by", text.clone(), binding::MAP));
     let cores = |text: &String| positive("--cpus-per-rank", text, "a number of cores from 1 on");
-    Ok(binding::policy(
-        arguments.bind_to.as_ref().map(bind).transpose()?,
-        arguments.map_by.as_ref().map(map).transpose()?,
-        arguments.cpus_per_rank.as_ref().map(cores).transpose()?,
-    ))
+    let said = Said {
+        bind: arguments.bind_to.as_ref().map(bind).transpose()?,
+        map: arguments.map_by.as_ref().map(map).transpose()?,
+        cores: arguments.cpus_per_rank.as_ref().map(cores).transpose()?,
+        oversubscribed: arguments.oversubscribe,
+    };
+    Ok(binding::policy(&said, ranks)?)
 }
 
 fn per_node(arguments: &Arguments) -> Result<Option<u32>, OptionError> {
@@ -902,7 +908,7 @@ fn check(
     let ranks = all.ok_or_else(|| value("-n", "all together".into(), "a number of ranks"))?;
     let per_node = per_node(&arguments)?;
     let label = label(&arguments);
-    let binding = if in_step { binding::none() } else { binding(&arguments)? };
+    let binding = if in_step { binding::none() } else { binding(&arguments, ranks)? };
     let timeout = arguments.timeout.as_deref().map(limit).transpose()?;
     let mode = match arguments.mode.as_str() {
         "" => Mode::None,
@@ -1490,6 +1496,8 @@ mod tests {
             ("-n 2 --bind-to soket app", "(did you mean socket?)"),
             ("-n 2 --map-by ppr:2:node app", "--map-by: 'ppr:2:node' is not core, slot, numa or socket"),
             ("-n 2 --cpus-per-rank 0 app", "--cpus-per-rank: '0'"),
+            ("-n 2 --map-by slot:PE=1 --bind-to none app", "leave out --bind-to none"),
+            ("-n 2 --map-by core:PE=2 app", "--map-by slot:PE=2"),
             ("-n 2 --rank-by core app", "no option --rank-by: the order of the ranks is --map-by's"),
             ("-n 2 --bind-to-core app", "no option --bind-to-core: say --bind-to"),
         ] {
