@@ -1432,20 +1432,10 @@ mod tests {
             ("app -n4 --ft=reinit", "-n4 stands after the program app"),
             ("-n 2 app --ft-grce=3", "--ft-grce=3 stands after the program app"),
             ("-n 2 -q app", "-q"),
-            ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
-            ("-n 2 --no-oversubscribe app", "no option --no-oversubscribe: more ranks than cores are always allowed"),
-            ("-n 2 -xterm 1 app", "no option -xterm: name the tool before the program"),
-            ("-n 2 -merge-stderr-to-stdout app", "no option -merge-stderr-to-stdout: write 2>&1"),
-            ("-n 2 -genvnone app", "no option -genvnone: the ranks have the whole environment: env -u"),
-            ("-n 2 -nolocal app", "no option -nolocal: ftrun starts all ranks on this machine, or on the nodes"),
-            ("-n 4 -N 2 app", "no option -N: say with -n"),
-            ("-n 4 -ppn 0 app", "-ppn: '0'"),
-            ("-n 2 -genv A=b c app", "-genv: 'A=b'"),
             ("-n 2 --timeout 0 app", "'0' is not a time"),
             ("-n 2 --timeout 3w app", "'3w' is not a time"),
             ("-n 2 -l --tag-output app", "--tag-output"),
             ("-n 2 --output-filenam x app", "(did you mean --output-filename?)"),
-            ("-n 2 -genvv A b app", "(did you mean --genv?)"),
             ("-n 2 app --ft=reinit", "--ft=reinit stands after the program app"),
             ("-n 2 app -ft=reinit", "-ft=reinit stands after the program app"),
             ("-n 2 app --ftmode=reinit", "--ftmode=reinit stands after the program app"),
@@ -1453,7 +1443,6 @@ mod tests {
             ("-n 2 app -ft-grace=3", "-ft-grace=3 stands after the program app"),
             ("-n 2 app x --ft reinit", "--ft stands after"),
             ("-n 2 app --ft-max-failures 3", "write -- before the program"),
-            ("-n 2 --mca btl", "--mca"),
             ("-n 2 --ft-max-failures=few app", "'few'"),
             ("-n 2 --ft-max-failures=0 app", "'0'"),
             ("-n 2 --ft-on-abort=maybe app", "'maybe'"),
@@ -1469,6 +1458,25 @@ mod tests {
             ("-n 2 --ft-heartbeat=1,200 app", "10 ms"),
             ("-n 2 --ft-heartbeat=1x,200 app", "'1x,200'"),
             ("-n 2 -x =b app", "'=b'"),
+        ] {
+            assert!(refused(line).contains(word), "{line}: {}", refused(line));
+        }
+    }
+
+    #[test]
+    fn options_of_other_launchers_are_answered_in_one_sentence() {
+        for (line, word) in [
+            ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
+            ("-n 2 --no-oversubscribe app", "no option --no-oversubscribe: more ranks than cores are always allowed"),
+            ("-n 2 -xterm 1 app", "no option -xterm: name the tool before the program"),
+            ("-n 2 -merge-stderr-to-stdout app", "no option -merge-stderr-to-stdout: write 2>&1"),
+            ("-n 2 -genvnone app", "no option -genvnone: the ranks have the whole environment: env -u"),
+            ("-n 2 -nolocal app", "no option -nolocal: ftrun starts all ranks on this machine, or on the nodes"),
+            ("-n 4 -N 2 app", "no option -N: say with -n"),
+            ("-n 4 -ppn 0 app", "-ppn: '0'"),
+            ("-n 2 -genv A=b c app", "-genv: 'A=b'"),
+            ("-n 2 -genvv A b app", "(did you mean --genv?)"),
+            ("-n 2 --mca btl", "--mca"),
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
         }
