@@ -204,8 +204,8 @@ fn read(path: &Path) -> Result<Vec<Named>, HostsError> {
     if nodes.is_empty() { Err(HostsError::Nobody(path.into())) } else { Ok(nodes) }
 }
 
-/// `NODE`, `NODE:SLOTS` or `NODE slots=N`; how many slots it has at the most, which others' files say too, does not matter here: ranks are not
-/// put beyond what it has.
+/// `NODE`, `NODE:SLOTS` or `NODE slots=N`; how many slots it has at the most, which others' files say too, does not matter here: ranks are
+/// put beyond what it has on one machine alone, where the user has said so.
 fn line_of(name: &str, rest: &[&str]) -> Option<Named> {
     let (name, mut slots) = name.split_once(':').map_or((name, None), |(name, slots)| (name, Some(slots)));
     for word in rest {
