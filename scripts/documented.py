@@ -71,6 +71,7 @@ NUMBERS = [
     (GUIDE, "open for writing for #.", [BUSY]),
     (GUIDE, "One that has not answered within # is left alone", [OVERDUE[0]]),
     (GUIDE, "otherwise it has # more and is then ended", [HELPER]),
+    (GUIDE, "no signal ends it, has # before that", [f"{SYS}/pulse.rs DEVICE"]),
     (GUIDE, "lost one within #, or, before the first epoch, within #", [f"{POLICY} slot_timeout", f"{POLICY} start_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{POLICY} stop_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{CLI}/launcher.rs UNKILLABLE"]),

@@ -28,7 +28,7 @@ import traceback
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from harness import job, proc, registry, root, summary  # noqa: E402
+from harness import job, proc, registry, root, standstill, summary  # noqa: E402
 
 SKIPPED = 77
 # A scenario's second run.
@@ -180,6 +180,9 @@ MOST_AGAIN = 2
 # Of a whole run, so many scenarios that have failed are run again, so many times each, with nothing beside them. Who passes them all
 # is told as shaky in the closing lines, and does not make the run a failed one.
 MOST_SHAKY, ALONE = 2, 5
+# Those that failed while the machine itself stood still (tests/harness/standstill.py) are run again in the same way, and are not counted
+# among the shaky: they have shown nothing. So many of a whole run.
+MOST_STILL = 12
 
 
 def crashed_by_itself(log):
@@ -265,9 +268,11 @@ class Processors:
 class Crowd:
     """Runs scenarios, several at a time, and keeps what became of them."""
 
-    def __init__(self, options, scratch, prefix, user, jobs):
-        self.options, self.scratch, self.prefix, self.user, self.jobs = options, scratch, prefix, user, jobs
+    def __init__(self, options, scratch, prefix, user, jobs, watch):
+        self.options, self.scratch, self.prefix, self.user, self.jobs, self.watch = options, scratch, prefix, user, jobs, watch
         self.todo, self.running, self.failures = [], [], []
+        # Of the labels of those that failed meanwhile: what of the machine stood still.
+        self.still = {}
         self.processors, self.started = Processors(), 0.0
         self.counts, self.again = {"ok": 0, "FAIL": 0, "HANG": 0, "skip": 0}, 0
 
@@ -322,6 +327,10 @@ class Crowd:
         if log:
             self.failures.append((verdict, entry.label, log, entry.scenario))
             print("    " + log.replace("\n", "\n    "), flush=True)
+            still = self.watch.between(entry.started, time.monotonic())
+            if still:
+                self.still[entry.label] = still
+                print(f"    the machine stood still meanwhile: {still}", flush=True)
         elif verdict == "skip":
             print("    " + entry.last_words(), flush=True)
         elif not self.options.keep:
@@ -329,9 +338,15 @@ class Crowd:
             shutil.rmtree(job.place_of(self.scratch, entry.label), ignore_errors=True)
 
 
+def may_be_chance(crowd):
+    """Whether so few have failed that they are run again alone."""
+    still = len(crowd.still)
+    return bool(crowd.failures) and len(crowd.failures) - still <= MOST_SHAKY and still <= MOST_STILL
+
+
 def fail_alone(crowd):
     """Which of the failed scenarios fail again with nothing beside them, and which do not (`ALONE`)."""
-    alone = Crowd(crowd.options, crowd.scratch, crowd.prefix, crowd.user, 1)
+    alone = Crowd(crowd.options, crowd.scratch, crowd.prefix, crowd.user, 1, crowd.watch)
     print("=== what failed, once more and alone ===", flush=True)
     alone.run([(scenario, f"{label}.alone{n}") for _, label, _, scenario in crowd.failures for n in range(1, ALONE + 1)])
     broken = {scenario for *_, scenario in alone.failures}
@@ -358,14 +373,16 @@ def main():
         for path in [scratch, *(scratch / d for d in ("build", "run"))]:
             os.chown(path, user.pw_uid, user.pw_gid)
     print("=== scenarios ===", flush=True)
-    crowd, shaky = Crowd(options, scratch, prefix, user, options.jobs), []
+    watch = standstill.Watch(scratch)
+    crowd, shaky = Crowd(options, scratch, prefix, user, options.jobs, watch), []
     failed = []
     try:
         crowd.run([(s, s.name if options.repeat == 1 else f"{s.name}#{n}") for s in scenarios for n in range(options.repeat)])
         failed = crowd.failures
-        if not options.patterns and options.repeat == 1 and 0 < len(failed) <= MOST_SHAKY:
+        if not options.patterns and options.repeat == 1 and may_be_chance(crowd):
             failed, shaky = fail_alone(crowd)
     finally:
+        watch.close()
         if crowd.failures or options.keep:
             print(f"scratch directory kept: {scratch}")
         else:
@@ -379,7 +396,10 @@ def closing_lines(crowd, failed, shaky):
     if crowd.failures:
         print("\n".join(summary.what_failed([failure[:3] for failure in failed + shaky])))
     for _, label, *_ in shaky:
-        print(f"SHAKY {label}: failed beside others, and {ALONE} times not alone; that is a defect, of ftd or of the test: find it")
+        if label in crowd.still:
+            print(f"STILL {label}: failed while the machine stood still ({crowd.still[label]}), and {ALONE} times not alone")
+        else:
+            print(f"SHAKY {label}: failed beside others, and {ALONE} times not alone; that is a defect, of ftd or of the test: find it")
     counts, failures = crowd.counts, len(failed)
     skipped = f", {counts['skip']} skipped" if counts["skip"] else ""
     twice = f", {crowd.again} run again after Open MPI's own crash" if crowd.again else ""

@@ -136,6 +136,58 @@ def immutable_program(scratch, pid):
     return f"{scratch}/build/immutable.{pid}"
 
 
+STANDS = r"""
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    struct stat found;
+    int directory = count == 3 ? open(words[1], O_RDONLY | O_DIRECTORY | O_NOFOLLOW) : -1;
+    if (directory < 0 || fstat(directory, &found) != 0 || found.st_uid != getuid() || setuid(0) != 0)
+        return 1;
+    if (ioctl(directory, FIFREEZE, 0) != 0 || write(1, "stands\n", 7) != 7)
+        return 2;
+    for (int i = 0; i < 6000 && access(words[2], F_OK) != 0; i++)
+        usleep(10000);
+    return ioctl(directory, FITHAW, 0) == 0 ? 0 : 3;
+}
+"""
+
+
+class StandingDisk:
+    """A small file system on `PLACE` that stands still when its user says so (`stand`): whoever wants to write there waits in the kernel."""
+
+    def prepare(self, scratch, user):
+        self.program, image = f"{scratch}/build/stands.{os.getpid()}", f"{scratch}/build/disk.{os.getpid()}"
+        subprocess.run(["cc", "-o", self.program, "-x", "c", "-"], input=STANDS, text=True, check=True)
+        os.chown(self.program, 0, user.pw_gid)
+        os.chmod(self.program, 0o4750)
+        with open(image, "wb") as file:
+            file.truncate(16 << 20)
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        subprocess.run(["mount", "-o", "loop", image, PLACE.decode()], check=True)
+        # Goes with the last mount of it.
+        os.unlink(image)
+        os.chown(PLACE.decode(), user.pw_uid, user.pw_gid)
+
+    @contextlib.contextmanager
+    def stand(self, until):
+        """It stands still, for a minute at most; `until` is a path elsewhere."""
+        with subprocess.Popen([self.program, PLACE.decode(), until], stdout=subprocess.PIPE) as child:
+            try:
+                if child.stdout.readline() != b"stands\n":
+                    raise RuntimeError(f"{self.program}: the disk does not stand still")
+                yield
+            finally:
+                with open(until, "w"):
+                    pass
+
+    def undo(self, pid):
+        pass
+
+
 class Starving:
     """Processes of somebody else in a memory cgroup of their own: between `begin` and `end` one after the other is ended by the
     kernel for lack of memory."""

@@ -11,7 +11,7 @@ import time
 import types
 
 from harness import job as harness_job
-from harness import proc, summary
+from harness import proc, standstill, summary
 from harness.job import check
 from harness.registry import scenario
 
@@ -528,6 +528,33 @@ def harness_bystander(context, mpi):
         check(beside.untouched() == [str(nobodys)], f"what nobody used is gone, and nobody says so: {beside.untouched()}")
     finally:
         nobodys.unlink(missing_ok=True)
+
+
+@scenario("harness-standstill")
+def harness_standstill(context):
+    """What of the machine stood still while a scenario ran is said, when it is over and when it lasts; what worked is not said."""
+    standstill.PERIOD, standstill.LONG = 0.02, 1.5
+    watch = standstill.Watch(str(context.work))
+    try:
+        names = [probe.name for probe in watch.probes]
+        check(len(names) == len(os.sched_getaffinity(0)) + 3, f"{names}")
+        begin = time.monotonic()
+        standing = watch.probes[-3]
+        proc.freeze(standing.pid)
+        while time.monotonic() - begin < 3.0:
+            time.sleep(0.1)
+        said, between = rf"{re.escape(standing.name)} for \d+ s", time.monotonic()
+        check(re.fullmatch(said, watch.between(begin, between)), f"while it lasts: {watch.between(begin, between)!r}")
+        os.kill(standing.pid, signal.SIGCONT)
+        deadline = time.monotonic() + 10
+        while len(standing.standstills()) != 1 or standing.standstills()[0][1] > time.monotonic() - 0.1:
+            check(time.monotonic() < deadline, f"{standing.standstills()}")
+            time.sleep(0.05)
+        after = time.monotonic()
+        check(re.fullmatch(said, watch.between(begin, between)), f"when it was over: {watch.between(begin, between)!r}")
+        check(watch.between(after, time.monotonic()) == "" == watch.between(begin - 9, begin - 3), "said of a time when all worked")
+    finally:
+        watch.close()
 
 
 @scenario("summary")

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import pathlib
 import random
 import re
 import signal
 import time
 
-from harness import proc, registry
+from harness import proc, registry, root
 from harness.job import check
 from harness.registry import scenario
 from scenarios.matrix import traced
@@ -548,6 +549,41 @@ def last_keeper(context, size, how):
     job.expect(0, context.reference(mpi, size, program))
     starts = job.output.starts
     check(starts[0] is None and set(starts[1:]) == {5 if how == "returns" else None}, f"restored {starts}")
+
+
+DISK = root.StandingDisk()
+
+
+def waits(pid):
+    """Whether it waits in the kernel, where no signal reaches it."""
+    found = proc.stat(pid)
+    return found is not None and found[0] == "D"
+
+
+@scenario("frozen-disk", as_root=DISK)
+def frozen_disk(context):
+    """The agent waits for a disk that stands still for longer than a running helper has: it is left alone, and this is said once; when the disk
+    works again the job goes on."""
+    mpi = context.mpi("mpich4")
+    program = context.program(mpi, "places.c")
+    gates = pathlib.Path(root.PLACE.decode(), "gates")
+    gates.mkdir()
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1", "agent.noticed:*:1"], hurry=20, env={"FT_GATE_DIR": gates})
+    job.gate_dir = gates
+    rank, agent = job.at_gate("app.compute", 1), job.one("ft-agent")
+    with DISK.stand(str(context.work / "works")):
+        job.kill(rank)
+        eventually(job, lambda: waits(agent), "the agent does not wait for the disk")
+        job.wait_err(rf"the agent \(process {agent}\) does not answer: it waits in the kernel, .* it is left alone for 600 s", 1)
+        begun = time.monotonic()
+        while time.monotonic() < begun + 4:
+            # A running one would have been ended after a twentieth of 35 s.
+            check(waits(agent), f"the agent has not been left alone: {job.err}")
+            time.sleep(0.05)
+    job.go("agent.noticed")
+    job.expect(0, context.reference(mpi, 2, program))
+    restored_5(job)
+    check(job.err.count("left alone") == 1 and "replaced" not in job.err, job.err)
 
 
 @scenario("frozen-traced")

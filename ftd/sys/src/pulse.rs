@@ -16,6 +16,17 @@ const MOST_UNANSWERED: u32 = 5;
 pub const OVERDUE: Duration = Duration::from_secs(PERIOD.as_secs() * MOST_UNANSWERED as u64 + PATIENCE.as_secs());
 /// A silent helper that is neither traced nor stopped has so long to answer after all.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// One that waits in the kernel, for a disk as a rule, is left alone for so long: no signal reaches it, and nobody could take its place
+/// while it is there. File systems over a network have stood still for minutes.
+const DEVICE: Duration = Duration::from_secs(600);
+
+/// What is said of one that waits in the kernel (`Treatment::Waits`), behind who it is.
+pub fn in_kernel() -> String {
+    format!(
+        "it waits in the kernel, for a disk or the like, where nothing ends it; it is left alone for {} s",
+        DEVICE.as_secs()
+    )
+}
 
 /// The beat of the looks.
 #[derive(Debug)]
@@ -51,6 +62,8 @@ pub enum Treatment {
     Leave,
     /// It is traced: nothing, and this is said once.
     Traced(i32),
+    /// It waits in the kernel and cannot be killed: nothing, and this is said once.
+    Waits,
     /// It is stopped and gets SIGCONT; `true` for the first time.
     Continue(bool),
     /// It has had its time and is to be replaced.
@@ -65,6 +78,8 @@ pub struct Pulse {
     rests: u32,
     unanswered: u32,
     silent: Option<Instant>,
+    /// When it was first seen to wait in the kernel since it fell silent.
+    waits: Option<Instant>,
     traced: bool,
     stopped: bool,
     ended: Option<Instant>,
@@ -115,6 +130,13 @@ impl Pulse {
             let first = !std::mem::replace(&mut self.traced, true);
             return if first { Treatment::Traced(condition.tracer) } else { Treatment::Leave };
         }
+        if condition.state == 'D' && self.waits.is_none_or(|since| now.duration_since(since) < scaled(DEVICE)) {
+            // Its time begins when the kernel lets it go on.
+            self.silent = Some(now);
+            let first = self.waits.is_none();
+            self.waits.get_or_insert(now);
+            return if first { Treatment::Waits } else { Treatment::Leave };
+        }
         if now.duration_since(since) >= scaled(PATIENCE) {
             return Treatment::End;
         }
@@ -146,6 +168,7 @@ mod tests {
 
     const RUNS: Option<Condition> = Some(Condition { state: 'S', tracer: 0 });
     const STOPPED: Option<Condition> = Some(Condition { state: 'T', tracer: 0 });
+    const WAITS: Option<Condition> = Some(Condition { state: 'D', tracer: 0 });
     const TRACED: Option<Condition> = Some(Condition { state: 't', tracer: 7 });
 
     fn silent(now: Instant) -> Pulse {
@@ -188,6 +211,22 @@ mod tests {
         assert_eq!(pulse.treat(STOPPED, at(501)), Treatment::Continue(true));
         assert_eq!(pulse.treat(STOPPED, at(502)), Treatment::Continue(false));
         assert_eq!(pulse.treat(STOPPED, at(530)), Treatment::End);
+    }
+
+    #[test]
+    fn one_that_waits_in_the_kernel_is_left_alone_for_ten_minutes() {
+        let now = Instant::now();
+        let at = |s| now + Duration::from_secs(s);
+        let mut pulse = silent(now);
+        assert_eq!(pulse.treat(WAITS, at(0)), Treatment::Waits);
+        assert_eq!(pulse.treat(WAITS, at(599)), Treatment::Leave);
+        assert_eq!(pulse.treat(WAITS, at(628)), Treatment::Leave);
+        assert_eq!(pulse.treat(WAITS, at(629)), Treatment::End);
+        let mut pulse = silent(now);
+        assert_eq!(pulse.treat(RUNS, at(20)), Treatment::Leave);
+        assert_eq!(pulse.treat(WAITS, at(31)), Treatment::Waits);
+        assert_eq!([40, 60].map(|s| pulse.treat(RUNS, at(s))), [Treatment::Leave; 2]);
+        assert_eq!(pulse.treat(RUNS, at(61)), Treatment::End);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::Launcher;
 use crate::keepers::Keepers;
 use ft_sys::job_time;
 use ft_sys::process::condition;
-use ft_sys::pulse::{OVERDUE, Pulse, Treatment};
+use ft_sys::pulse::{OVERDUE, Pulse, Treatment, in_kernel};
 use ft_sys::timescale::scaled;
 use ft_wire::Slot;
 use ft_wire::launcher::ToAgent;
@@ -93,6 +93,7 @@ impl Launcher {
                         "{who} (process {pid}) does not answer; process {by} traces it: it is left alone"
                     ));
                 }
+                Treatment::Waits => said.push(format!("{who} (process {pid}) does not answer: {}", in_kernel())),
                 Treatment::Continue(first) => {
                     ft_sys::process::kill(pid, nix::libc::SIGCONT);
                     if first {
