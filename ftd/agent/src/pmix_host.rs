@@ -6,7 +6,7 @@ use crate::ordinary::ordinary;
 use crate::outlet::Outlet;
 use ft_sys::build_check::BuildError;
 use ft_sys::process::condition;
-use ft_sys::pulse::{Pulse, Treatment, in_kernel};
+use ft_sys::pulse::{Pulse, Treatment};
 use ft_wire::World;
 use ft_wire::pmix::{ToAgent, ToPmix};
 use std::io;
@@ -155,7 +155,6 @@ impl PmixHost {
             Treatment::Traced(by) => {
                 Some(format!("ft-pmix (process {pid}) does not answer; process {by} traces it: it is left alone"))
             }
-            Treatment::Waits => Some(format!("ft-pmix (process {pid}) does not answer: {}", in_kernel())),
             Treatment::Continue(first) => {
                 ft_sys::process::kill(pid, nix::libc::SIGCONT);
                 first.then(|| format!("ft-pmix (process {pid}) was stopped and is continued"))

@@ -4,7 +4,7 @@ use crate::link::{Incoming, Link};
 use crate::ordinary::ordinary;
 use crate::outlet::Outlet;
 use ft_sys::process::condition;
-use ft_sys::pulse::{Pulse, Treatment, in_kernel};
+use ft_sys::pulse::{Pulse, Treatment};
 use ft_wire::ship::{ToAgent, ToShip};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -93,7 +93,6 @@ impl ShipHost {
             Treatment::Traced(by) => {
                 Some(format!("ft-ship (process {pid}) does not answer; process {by} traces it: it is left alone"))
             }
-            Treatment::Waits => Some(format!("ft-ship (process {pid}) does not answer: {}", in_kernel())),
             Treatment::Continue(first) => {
                 ft_sys::process::kill(pid, nix::libc::SIGCONT);
                 first.then(|| format!("ft-ship (process {pid}) was stopped and is continued"))

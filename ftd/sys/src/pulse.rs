@@ -16,17 +16,9 @@ const MOST_UNANSWERED: u32 = 5;
 pub const OVERDUE: Duration = Duration::from_secs(PERIOD.as_secs() * MOST_UNANSWERED as u64 + PATIENCE.as_secs());
 /// A silent helper that is neither traced nor stopped has so long to answer after all.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// One that waits in the kernel, for a disk as a rule, is left alone for so long: no signal reaches it, and nobody could take its place
-/// while it is there. File systems over a network have stood still for minutes.
-const DEVICE: Duration = Duration::from_secs(600);
-
-/// What is said of one that waits in the kernel (`Treatment::Waits`), behind who it is.
-pub fn in_kernel() -> String {
-    format!(
-        "it waits in the kernel, for a disk or the like, where nothing ends it; it is left alone for {} s",
-        DEVICE.as_secs()
-    )
-}
+/// One that was ended, and waits in the kernel where SIGKILL does not reach it, for a disk as a rule, is waited for so long: file systems
+/// over a network have stood still for minutes.
+pub const DEVICE: Duration = Duration::from_secs(600);
 
 /// The beat of the looks.
 #[derive(Debug)]
@@ -62,8 +54,6 @@ pub enum Treatment {
     Leave,
     /// It is traced: nothing, and this is said once.
     Traced(i32),
-    /// It waits in the kernel and cannot be killed: nothing, and this is said once.
-    Waits,
     /// It is stopped and gets SIGCONT; `true` for the first time.
     Continue(bool),
     /// It has had its time and is to be replaced.
@@ -78,11 +68,22 @@ pub struct Pulse {
     rests: u32,
     unanswered: u32,
     silent: Option<Instant>,
-    /// When it was first seen to wait in the kernel since it fell silent.
-    waits: Option<Instant>,
     traced: bool,
     stopped: bool,
     ended: Option<Instant>,
+    /// When it was last seen to wait in the kernel, where SIGKILL does not reach it.
+    waited: Option<Instant>,
+}
+
+/// What is to be said and done about a helper that was sent SIGKILL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterEnd {
+    /// Nothing.
+    Wait,
+    /// It waits in the kernel, where no signal reaches it: this is said once.
+    InKernel,
+    /// It has had its time.
+    GiveUp,
 }
 
 impl Pulse {
@@ -130,13 +131,6 @@ impl Pulse {
             let first = !std::mem::replace(&mut self.traced, true);
             return if first { Treatment::Traced(condition.tracer) } else { Treatment::Leave };
         }
-        if condition.state == 'D' && self.waits.is_none_or(|since| now.duration_since(since) < scaled(DEVICE)) {
-            // Its time begins when the kernel lets it go on.
-            self.silent = Some(now);
-            let first = self.waits.is_none();
-            self.waits.get_or_insert(now);
-            return if first { Treatment::Waits } else { Treatment::Leave };
-        }
         if now.duration_since(since) >= scaled(PATIENCE) {
             return Treatment::End;
         }
@@ -151,9 +145,24 @@ impl Pulse {
         self.ended = Some(now);
     }
 
-    /// It was sent SIGKILL, and is still there after as long as it had for an answer.
-    pub fn outlives_its_end(&self, now: Instant) -> bool {
-        self.ended.is_some_and(|since| now.duration_since(since) >= scaled(PATIENCE))
+    /// What is to be done with one that was sent SIGKILL and is still there: it has as long as it had for an answer, and longer when it
+    /// is in uninterruptible sleep.
+    pub fn after_end(&mut self, condition: Option<Condition>, now: Instant) -> AfterEnd {
+        let Some(ended) = self.ended else { return AfterEnd::Wait };
+        if now.duration_since(ended) < scaled(PATIENCE) {
+            return AfterEnd::Wait;
+        }
+        let in_kernel = condition.is_some_and(|found| found.state == 'D');
+        match (in_kernel, self.waited) {
+            (true, _) if now.duration_since(ended) >= scaled(DEVICE) => AfterEnd::GiveUp,
+            (true, before) => {
+                self.waited = Some(now);
+                if before.is_none() { AfterEnd::InKernel } else { AfterEnd::Wait }
+            }
+            // Out of the kernel it dies as soon as it runs.
+            (false, Some(last)) if now.duration_since(last) < scaled(PATIENCE) => AfterEnd::Wait,
+            (false, _) => AfterEnd::GiveUp,
+        }
     }
 
     /// It was sent SIGKILL, and has not been waited for.
@@ -190,7 +199,7 @@ mod tests {
         assert_eq!(pulse.treat(RUNS, at(30)), Treatment::End);
         pulse.end(at(30));
         assert_eq!((pulse.treat(RUNS, at(31)), pulse.is_ended()), (Treatment::Leave, true));
-        assert!(!pulse.outlives_its_end(at(59)) && pulse.outlives_its_end(at(60)));
+        assert_eq!([59, 60].map(|s| pulse.after_end(RUNS, at(s))), [AfterEnd::Wait, AfterEnd::GiveUp]);
         let mut pulse = silent(now);
         pulse.answered();
         assert_eq!(pulse.treat(RUNS, at(90)), Treatment::Leave);
@@ -214,19 +223,25 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waits_in_the_kernel_is_left_alone_for_ten_minutes() {
+    fn one_that_waits_in_the_kernel_is_waited_for_ten_minutes_after_its_end() {
         let now = Instant::now();
         let at = |s| now + Duration::from_secs(s);
         let mut pulse = silent(now);
-        assert_eq!(pulse.treat(WAITS, at(0)), Treatment::Waits);
-        assert_eq!(pulse.treat(WAITS, at(599)), Treatment::Leave);
-        assert_eq!(pulse.treat(WAITS, at(628)), Treatment::Leave);
-        assert_eq!(pulse.treat(WAITS, at(629)), Treatment::End);
+        assert_eq!(
+            [0, 29, 30].map(|s| pulse.treat(WAITS, at(s))),
+            [Treatment::Leave, Treatment::Leave, Treatment::End]
+        );
+        assert_eq!(pulse.after_end(WAITS, at(500)), AfterEnd::Wait);
+        pulse.end(at(30));
+        let said = [59, 60, 61, 629, 630].map(|s| pulse.after_end(WAITS, at(s)));
+        assert_eq!(said, [AfterEnd::Wait, AfterEnd::InKernel, AfterEnd::Wait, AfterEnd::Wait, AfterEnd::GiveUp]);
         let mut pulse = silent(now);
-        assert_eq!(pulse.treat(RUNS, at(20)), Treatment::Leave);
-        assert_eq!(pulse.treat(WAITS, at(31)), Treatment::Waits);
-        assert_eq!([40, 60].map(|s| pulse.treat(RUNS, at(s))), [Treatment::Leave; 2]);
-        assert_eq!(pulse.treat(RUNS, at(61)), Treatment::End);
+        pulse.end(at(0));
+        assert_eq!([30, 31].map(|s| pulse.after_end(WAITS, at(s))), [AfterEnd::InKernel, AfterEnd::Wait]);
+        assert_eq!(
+            [32, 60, 61].map(|s| pulse.after_end(RUNS, at(s))),
+            [AfterEnd::Wait, AfterEnd::Wait, AfterEnd::GiveUp]
+        );
     }
 
     #[test]

@@ -4,12 +4,12 @@ use super::Launcher;
 use crate::keepers::Keepers;
 use ft_sys::job_time;
 use ft_sys::process::condition;
-use ft_sys::pulse::{OVERDUE, Pulse, Treatment, in_kernel};
+use ft_sys::pulse::{AfterEnd, DEVICE, OVERDUE, Pulse, Treatment};
 use ft_sys::timescale::scaled;
 use ft_wire::Slot;
 use ft_wire::launcher::ToAgent;
 use ft_wire::shepherd::Lifeline;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,15 @@ impl std::fmt::Display for Who {
             Who::Shepherd(slot) => write!(f, "the shepherd of slot {slot}"),
         }
     }
+}
+
+/// All of them, with their numbers.
+fn helpers<'a>(
+    agent: &'a mut Option<super::AgentProcess>,
+    shepherds: &'a mut BTreeMap<Slot, super::Shepherd>,
+) -> impl Iterator<Item = (Who, i32, &'a mut Pulse)> {
+    let agent = agent.iter_mut().map(|agent| (Who::Agent, agent.pid, &mut agent.pulse));
+    agent.chain(shepherds.iter_mut().map(|(slot, shepherd)| (Who::Shepherd(*slot), shepherd.pid, &mut shepherd.pulse)))
 }
 
 impl Launcher {
@@ -81,11 +90,9 @@ impl Launcher {
 
     /// Gets the silent going again; those who have had their time for it.
     fn treat(&mut self, now: Instant) -> Vec<(Who, i32)> {
-        let agent = self.agent.iter_mut().map(|agent| (Who::Agent, agent.pid, &mut agent.pulse));
-        let shepherds = self.shepherds.iter_mut();
-        let shepherds = shepherds.map(|(slot, shepherd)| (Who::Shepherd(*slot), shepherd.pid, &mut shepherd.pulse));
         let (mut overdue, mut said) = (Vec::new(), Vec::new());
-        for (who, pid, pulse) in agent.chain(shepherds).filter(|(_, _, pulse)| pulse.is_silent()) {
+        for (who, pid, pulse) in helpers(&mut self.agent, &mut self.shepherds).filter(|(_, _, pulse)| pulse.is_silent())
+        {
             match pulse.treat(condition(pid), now) {
                 Treatment::Leave => {}
                 Treatment::Traced(by) => {
@@ -93,7 +100,6 @@ impl Launcher {
                         "{who} (process {pid}) does not answer; process {by} traces it: it is left alone"
                     ));
                 }
-                Treatment::Waits => said.push(format!("{who} (process {pid}) does not answer: {}", in_kernel())),
                 Treatment::Continue(first) => {
                     ft_sys::process::kill(pid, nix::libc::SIGCONT);
                     if first {
@@ -114,9 +120,27 @@ impl Launcher {
         agent.chain(self.shepherds.values().map(|shepherd| &shepherd.pulse))
     }
 
+    /// Those that were sent SIGKILL and are still there; whether one of them has been for too long.
+    fn look_after_ended(&mut self, now: Instant) -> bool {
+        let (mut too_long, mut said) = (false, Vec::new());
+        for (who, pid, pulse) in helpers(&mut self.agent, &mut self.shepherds) {
+            match pulse.after_end(condition(pid), now) {
+                AfterEnd::Wait => {}
+                AfterEnd::InKernel => said.push(format!(
+                    "ftrun: {who} (process {pid}) waits in the kernel, for a disk or the like, where SIGKILL does not reach it: the job \
+                     waits for its end, {} s at most",
+                    DEVICE.as_secs()
+                )),
+                AfterEnd::GiveUp => too_long = true,
+            }
+        }
+        said.iter().for_each(|line| self.output.say(line));
+        too_long
+    }
+
     /// Ends one that has not answered for too long, as if it had died; the next one when that one is replaced.
     fn replace_one(&mut self, overdue: &[(Who, i32)], now: Instant) {
-        if self.pulses().any(|pulse| pulse.outlives_its_end(now)) {
+        if self.look_after_ended(now) {
             return self.give_up(1, "a process of ftd's does not answer and cannot be killed: the job cannot go on");
         }
         if self.orphans.is_some() || self.pulses().any(Pulse::is_ended) {
