@@ -437,7 +437,7 @@ impl Job {
             let bytes: u64 = lengths.iter().fold(0, |sum, length| sum.saturating_add(length.1));
             return Err(Error::Memory {
                 version,
-                reason: format!("{} regions of {bytes} bytes are beyond what an arena holds", lengths.len()),
+                reason: format!("{bytes} bytes in all regions ({}) are beyond what an arena holds", lengths.len()),
             });
         };
         let have = self.arena.place_bytes();

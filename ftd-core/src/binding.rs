@@ -1,5 +1,6 @@
 //! Which processors each rank of a node may run on. The same ranks get the same ones whenever they are started.
 
+use crate::count::counted;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -73,8 +74,9 @@ impl Policy {
 pub enum BindError {
     /// There are not so many.
     #[error(
-        "{ranks} ranks bound to {each} each need more than the {cores} that may be used here: bind fewer, or let ranks share them \
-         (--bind-to {to}:overload-allowed), or bind none (--bind-to none)"
+        "to bind {} to {each} each takes more than the {cores} that may be used here: bind fewer, or let ranks share them \
+         (--bind-to {to}:overload-allowed), or bind none (--bind-to none)",
+        counted(*ranks as u64, "rank")
     )]
     TooFew {
         /// How many there are of them.
@@ -88,8 +90,11 @@ pub enum BindError {
     },
     /// There are not so many with so many cores for each, which cannot be shared.
     #[error(
-        "{ranks} ranks with {each} cores each, none of them on two {places}, do not fit on the {cores} that may be used here: \
-         start fewer, or give each fewer cores"
+        "there is no room for {} with {}{}, none on two {places}, on the {cores} that may be used here: {}",
+        counted(*ranks as u64, "rank"),
+        counted(*each as u64, "core"),
+        if *ranks == 1 { "" } else { " each" },
+        if *ranks == 1 { "give it fewer cores" } else { "start fewer, or give each fewer cores" }
     )]
     TooLarge {
         /// How many ranks there are.
@@ -104,7 +109,7 @@ pub enum BindError {
 }
 
 fn cores(number: usize) -> String {
-    if number == 1 { "1 core".into() } else { format!("{number} cores") }
+    counted(number as u64, "core")
 }
 
 /// The cores of some processors, in their order.
@@ -442,7 +447,7 @@ mod tests {
             assert!(auto(bind, 4).is_err());
         }
         let sentence = auto(Bind::Core, 4).unwrap_err().to_string();
-        assert!(sentence.starts_with("4 ranks bound to 1 core each need more than the 2 cores"), "{sentence}");
+        assert!(sentence.starts_with("to bind 4 ranks to 1 core each takes more than the 2 cores"), "{sentence}");
         let over = |bind| Policy { overload: true, ..policy(bind, Map::Auto, None) };
         assert_eq!(assign(&two, &over(Bind::Core), 4).unwrap(), lists(&[&[0], &[0], &[1], &[1]]));
         assert_eq!(assign(&two, &over(Bind::Domain), 4).unwrap(), vec![vec![0, 1]; 4]);
@@ -454,7 +459,7 @@ mod tests {
         assert!(several(false, 2, 2).is_err() && several(false, 3, 1).is_err());
         let sentence = several(true, 2, 2).unwrap_err().to_string();
         assert!(
-            sentence.starts_with("2 ranks with 2 cores each, none of them on two sockets, do not fit"),
+            sentence.starts_with("there is no room for 2 ranks with 2 cores each, none on two sockets, on the 2"),
             "{sentence}"
         );
     }

@@ -31,6 +31,7 @@
 //! | [`message`] | what agents of one job tell each other |
 //! | [`joined`] | who has called `MPI_Init`, with which MPI |
 //! | [`report`] | what people are told |
+//! | [`count`](mod@count) | numbers in sentences |
 //! | [`agent`] | the state machine that an agent is |
 //! | `agent/failures.rs` | **what has failed: the failure set of the next epoch** |
 
@@ -38,6 +39,7 @@ pub mod agent;
 pub mod binding;
 pub mod blame;
 pub mod breach;
+pub mod count;
 pub mod crowd;
 pub mod due;
 pub mod failure;
@@ -62,6 +64,7 @@ pub mod word;
 
 pub use agent::{Agent, Effect, Event, JobConfig, Predecessor};
 pub use blame::{Ended, Exit, Limit, Sight};
+pub use count::{counted, times};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
 pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};

@@ -4,6 +4,7 @@
 //! Of a world in which some ranks had ended cleanly before another died, *all* ranks run again in the next world: the
 //! ended ones took part in communication that will be repeated. (When all have ended cleanly, the job is complete.)
 
+use crate::count::counted;
 use crate::crowd::Crowd;
 use crate::failure::{Cause, Collateral, Failure, FailureSet, Subject, signal_name};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
@@ -51,10 +52,12 @@ pub enum Unrecoverable {
     },
     /// The same death again and again.
     #[error(
-        "the job cannot continue, because {suspect} died {}{deaths} times in a row without a newer complete \
-         checkpoint{} between (--ft-max-failures); its history:{}",
+        "the job cannot continue, because {suspect} died {}{} without a newer complete \
+         checkpoint{}{} (--ft-max-failures); its history:{}",
         if *suspect == Suspect::Program { "by itself " } else { "" },
+        if *deaths == 1 { "once".into() } else { format!("{deaths} times in a row") },
         if suspect.is_from_outside() { format!(" or {progress_after} of computing") } else { String::new() },
+        if *deaths == 1 { "" } else { " between" },
         history.iter().map(|line| format!("\n  {line}")).collect::<String>()
     )]
     CrashLoop {
@@ -82,8 +85,10 @@ pub enum Unrecoverable {
     },
     /// Not enough slots are left.
     #[error(
-        "the job cannot continue, because {missing} of its {world_size} ranks cannot be placed: {failures}, and no free \
-         slot is left for {missing} of them{}",
+        "the job cannot continue, because {} cannot be placed: {failures}, and no free \
+         slot is left for {}{}",
+        if *world_size == 1 { "its only rank".into() } else { format!("{missing} of its {world_size} ranks") },
+        if *world_size == 1 { "it".into() } else { format!("{missing} of them") },
         if *waited == Micros(0) { String::new() } else { format!("; no node came within {waited} (--ft-wait)") }
     )]
     NoSlot {
@@ -97,7 +102,7 @@ pub enum Unrecoverable {
         waited: Micros,
     },
     /// The job has fewer slots than ranks from the start.
-    #[error("the job cannot start, because it has {slots} slots for {world_size} ranks")]
+    #[error("the job cannot start, because it has {} for {}", counted(*slots, "slot"), counted(*world_size, "rank"))]
     TooFewSlots {
         /// Slots.
         slots: u32,

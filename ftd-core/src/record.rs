@@ -1,5 +1,6 @@
 //! The agreed state of a job. One key in the store holds one [`EpochRecord`]; everything else is derived.
 
+use crate::count::counted;
 use crate::failure::{Cause, FailureSet, Subject};
 use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
 use crate::inventory::Stamp;
@@ -145,7 +146,7 @@ pub struct EpochRecord {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// Not every rank has a slot.
-    #[error("{epoch} places {placed} of {world_size} ranks")]
+    #[error("{epoch} places {placed} of {}", counted(*world_size, "rank"))]
     Size {
         /// The record.
         epoch: EpochId,

@@ -298,7 +298,7 @@ mod tests {
         }
         for (line, said) in [
             ("app", "--ft-spares=1: of how many nodes? Say so with -N"),
-            ("-N1 app", "--ft-spares=1 leaves none of 1 nodes"),
+            ("-N1 app", "--ft-spares=1 leaves none of 1 node"),
             ("-N3 -n9 --ntasks-per-node=4 app", "9 ranks do not fit: 3 nodes less 1 spare, with 4 tasks each, hold 8"),
             ("-N3 --ntasks-per-gpu=1 app", "--ntasks-per-gpu=1 cannot be had together with --ft-spares"),
             ("-N3 -n1k app", "-n1k: with --ft-spares this is to be a number"),

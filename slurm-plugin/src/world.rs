@@ -1,5 +1,7 @@
 //! How many ranks there are, and how many tasks and nodes the step has for them, where some nodes are spare.
 
+use ftd_core::counted;
+
 /// What is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Asked {
@@ -33,7 +35,7 @@ pub enum WorldError {
     #[error("--ft-spares={0}: of how many nodes? Say so with -N, the spare ones included")]
     NoNodes(u32),
     /// All of them.
-    #[error("--ft-spares={spares} leaves none of {nodes} nodes for the ranks: -N counts the spare nodes too")]
+    #[error("--ft-spares={spares} leaves none of {} for the ranks: -N counts the spare nodes too", counted(*nodes, "node"))]
     AllSpare {
         /// `--ft-spares`.
         spares: u32,
@@ -42,8 +44,9 @@ pub enum WorldError {
     },
     /// More ranks than there is room for.
     #[error(
-        "{ranks} ranks do not fit: {nodes} nodes less {spares} spare, with {per_node} tasks each, hold {room}; ask for more nodes or tasks \
-         of a node"
+        "{ranks} ranks do not fit: {} less {spares} spare, with {} each, hold {room}; ask for more nodes or tasks of a node",
+        counted(*nodes, "node"),
+        counted(*per_node, "task")
     )]
     DoNotFit {
         /// `-n`.
@@ -58,7 +61,7 @@ pub enum WorldError {
         room: u64,
     },
     /// No number of tasks at all, or more than can be counted.
-    #[error("{nodes} nodes with {per_node} tasks each make no job")]
+    #[error("{} with {} each: no job comes of that", counted(*nodes, "node"), counted(*per_node, "task"))]
     NoTasks {
         /// `-N`.
         nodes: u32,
@@ -121,6 +124,10 @@ mod tests {
         assert_eq!(world(3, None, None, 3), Err(WorldError::AllSpare { spares: 3, nodes: 3 }));
         assert_eq!(world(3, None, None, 4), Err(WorldError::AllSpare { spares: 4, nodes: 3 }));
         assert!(matches!(world(5, Some(17), Some(4), 1), Err(WorldError::DoNotFit { room: 16, .. })));
+        let said = |error: Result<_, WorldError>| error.unwrap_err().to_string();
+        let one = said(world(3, Some(3), Some(1), 1));
+        assert!(one.starts_with("3 ranks do not fit: 3 nodes less 1 spare, with 1 task each, hold 2;"), "{one}");
+        assert!(said(world(1, None, None, 1)).starts_with("--ft-spares=1 leaves none of 1 node for the ranks"));
         assert!(matches!(world(5, None, Some(0), 1), Err(WorldError::NoTasks { .. })));
         assert!(matches!(world(u32::MAX, None, Some(4), 1), Err(WorldError::NoTasks { .. })));
         let unknown = Asked { ranks: Some(4), spares: 1, ..Asked::default() };

@@ -81,6 +81,10 @@ MISPLACED = {
     "long-dash-first": (["-n", "2", "\u2014ft=reinit", "echo"], ["\u2014ft=reinit begins with a dash", "--"]),
     "machine": (["-n", "2", "-machine", "other", "echo"], ["option -machine", "--hosts"]),
     "each": (["-n", "2", "-N", "1", "echo"], ["option -N", "-ppn"]),
+    "ppr": (["-n", "2", "--map-by", "ppr:2:node", "echo"], ["--map-by: 'ppr:2:node' is not served", "-ppn N"]),
+    "hwthread": (["-n", "2", "-bind-to", "hwthread", "echo"], ["-bind-to: 'hwthread' is not served", "say core"]),
+    "ranks-as-typed": (["-np", "0", "echo"], ["-np: '0' is not a number of ranks"]),
+    "slots-as-typed": (["-n", "2", "-npernode", "x", "echo"], ["-npernode: 'x'"]),
     "rank-by": (["-n", "2", "--rank-by", "core", "echo"], ["--rank-by", "--map-by"]),
     "ranks": (["./a", "-n", "4"], ["-n stands after the program ./a", "options of ftrun go before the program"]),
     "misspelt": (["-n", "2", "--ft-grce=3", "./a"], ["--ft-grce (did you mean --ft-grace?)"]),
@@ -286,9 +290,10 @@ def variable(context, name):
 
 @scenario("misspelt-variables")
 def misspelt_variables(context):
-    """A variable that begins with FT_ and is none of ftd's, and one that -x gives in vain, are named, with what was probably meant;
+    """A variable that begins with FT_ and is none of ftd's, and one that -x, -env or -genv gives in vain, are named, with what was probably meant;
     of those that ftd sets itself nothing is said, so not by an ftrun that a rank starts."""
-    job = context.ftrun(None, 1, "true", options=["-x", "FT_MODE=reinit", "-x", "FT_LOG=error", "-x", "PMI_RANK=3"], ft=None,
+    job = context.ftrun(None, 1, "true", options=["-x", "FT_MODE=reinit", "-x", "FT_LOG=error", "-x", "PMI_RANK=3",
+                                                       "-genv", "PMI_SIZE", "3", "--env", "PMIX_RANK", "3"], ft=None,
                         env={"FT_MODEE": "reinit", "FT_MAX_FAILURE": "1", "FT_OF_SOMEBODY": "x", "FT_MPI": "auto"})
     job.expect(0)
     lost = "are the launcher's, and are not passed on"
@@ -298,6 +303,8 @@ def misspelt_variables(context):
         "ftrun: FT_OF_SOMEBODY is no variable of ftd's, and is not passed on",
         f"ftrun: -x FT_MODE: variables that begin with FT_ {lost}",
         f"ftrun: -x PMI_RANK: variables that begin with PMI_ {lost}",
+        f"ftrun: --env PMIX_RANK: variables that begin with PMIX_ {lost}",
+        f"ftrun: -genv PMI_SIZE: variables that begin with PMI_ {lost}",
     ], job.err)
     job = context.ftrun(None, 1, context.prefix / "bin/ftrun", "-n", "1", "echo", "inner")
     job.expect(0)

@@ -179,6 +179,7 @@ def one_machine(context):
         (["-H", "localhost:3"], None, 3), (["-host", f"{host}:2"], None, 2), (["-hostfile", "nodes"], None, 3), (["-H", "localhost:4"], 2, 2),
         (["-H", "localhost,127.0.0.1", "-ppn", "2"], None, 4), (["-npernode", "2"], None, 2), (["-ppn", "1"], 3, 3),
         (["-machinefile", "others"], None, 4), (["-H", "localhost:2", "--oversubscribe"], 3, 3),
+        (["-hostfile", "nodes", "--map-by", ":OVERSUBSCRIBE"], 4, 4), (["-H", "localhost:1", "--map-by", "slot:PE=1:OVERSUBSCRIBE"], 2, 2),
     ):
         job = context.ftrun(None, size, "sh", "-c", "echo $FT_SIZE", options=options, env=without)
         job.expect(0)

@@ -572,3 +572,20 @@ def long_lines_unread(context):
     lines = (context.work / "whole").read_text().splitlines()
     cut = [line for line in lines if line not in {letter * 19999 for letter in "abcd"}]
     check(len(lines) == 600 and not cut, f"{len(lines)} lines of 600, and {len(cut)} of them are mixed")
+
+
+@scenario("cut-line")
+def cut_line(context):
+    """The end of a line that another rank's line has ended meanwhile is no line of its own."""
+    ends = [context.work / name for name in ("first", "second")]
+    for end in ends:
+        os.mkfifo(end)
+    script = f'if [ $FT_RANK = 0 ]; then printf text; read -r word < {ends[1]}; echo; else read -r word < {ends[0]}; echo other; fi'
+    job = context.ftrun(None, 2, "bash", "-c", script, options=["-l"])
+    shown = "[0] text"
+    for end, more in zip(ends, ("\n[1] other\n", "")):
+        until(lambda: job.output.text == shown, job.output.text)
+        end.write_text("go\n")
+        shown += more
+    job.expect(0)
+    check(job.output.text == shown, job.output.text)

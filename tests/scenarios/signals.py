@@ -333,7 +333,7 @@ def early_kill(context, place, victims):
     job.kill_all({f"process {pid}": pid for pid in doomed})
     job.go(*where)
     job.expect(0, patience=40)
-    check("result of ending" in job.output.text and "slots for" not in job.err, job.err)
+    check("result of ending" in job.output.text and "the job cannot start" not in job.err, job.err)
 
 
 @scenario("early-kill-again", each=[{"victims": v} for v in ("shepherd", "both")])

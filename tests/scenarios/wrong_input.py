@@ -372,7 +372,7 @@ def empty_values(context):
     for option in EMPTY:
         number = [] if option == "-n" else ["-n", "1"]
         for words in ([option, ""], [f"{option}="])[:1 if len(option) == 2 else 2]:
-            _refused(context, [*number, *words, "true"], option.replace("--wdir", "--chdir"), env={"FT_MODE": "reinit"})
+            _refused(context, [*number, *words, "true"], option, env={"FT_MODE": "reinit"})
             check(context.jobs[-1].process.returncode == 2, f"{words}: status {context.jobs[-1].process.returncode}")
 
 

@@ -103,7 +103,7 @@ pub enum ArenaError {
     },
     /// More than [`MAX_REGIONS`], or a sum of lengths beyond [`PLACE_LIMIT`].
     #[error(
-        "rank {rank}: {regions} regions of {bytes} bytes are beyond the limits of {MAX_REGIONS} regions and {PLACE_LIMIT} bytes"
+        "rank {rank}: {bytes} bytes in all regions ({regions}) are beyond the limits of {MAX_REGIONS} regions and {PLACE_LIMIT} bytes"
     )]
     Limits {
         /// Owner of the arena.

@@ -20,6 +20,7 @@ use ft_wire::client::ToClient;
 use ft_wire::launcher::ToLauncher;
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
+use ftd_core::counted;
 use ftd_core::ranks::RankSet;
 use ftd_core::{
     Agent, EpochId, EpochRecord, Event, Exit, FailureSet, NodeId, Process, Recovery, Report, SlotId, Subject, Suspect,
@@ -417,7 +418,9 @@ pub fn summarize(rooms: &Rooms, core: &Agent) {
     rooms.job.notice(match number {
         0 => format!("summary   {node}no checkpoint of the API"),
         _ => format!(
-            "summary   {node}{number} checkpoints of {ranks} ranks, {:.1} MiB: {spent:.1} s in ft_checkpoint at most; {:.1} MiB of memory",
+            "summary   {node}{} of {}, {:.1} MiB: {spent:.1} s in ft_checkpoint at most; {:.1} MiB of memory",
+            counted(number, "checkpoint"),
+            counted(ranks as u64, "rank"),
             megabytes(bytes),
             megabytes(memory)
         ),

@@ -14,6 +14,8 @@ pub struct Told {
     pub policy: Policy,
     /// So the user has said: what cannot be had is refused.
     pub explicit: bool,
+    /// There may be more ranks than slots.
+    pub oversubscribed: bool,
 }
 
 /// The words of a value, in small letters, with `:` between.
@@ -75,6 +77,60 @@ pub fn map(text: &str) -> Option<Mapped> {
     Some(mapped)
 }
 
+const WHOLE_CORES: &str = "ranks have whole cores, with all their hardware threads: say core";
+const DOMAINS: &str = "what shares such a cache is mostly a NUMA domain or a socket: say numa or socket";
+const IN_ORDER: &str =
+    "the ranks fill the nodes in the order of --hosts, and -ppn N or NODE:SLOTS says how many each has";
+const WITHIN: &str = "ftrun uses the processors that it was started on: put taskset or numactl before ftrun";
+const SEVERAL: &str = "so many cores for each rank are --cpus-per-rank N";
+const ANYWAY: &str = "leave it out";
+const BEYOND: &str = "more ranks than cores are always allowed: leave it out";
+
+/// Words of `--bind-to` of other launchers', and what to say instead.
+const NOT_BOUND_TO: &[(&[&str], &str)] = &[
+    (&["hwthread", "hwthreads", "thread", "pu", "l1cache", "l2cache", "l1dcache", "l1icache"], WHOLE_CORES),
+    (&["l3cache", "l4cache", "l5cache", "board", "group", "die"], DOMAINS),
+    (&["machine", "node"], "say none"),
+    (&["user", "cpu-list", "cpulist", "rr"], WITHIN),
+    (&["report"], "the processors of each rank are said with --report-bindings"),
+    (&["limit"], "ranks that share cores are let to with :overload-allowed"),
+];
+
+/// Words of `--map-by` of other launchers', and what to say instead.
+const NOT_MAPPED_BY: &[(&[&str], &str)] = &[
+    (&["ppr"], "how many ranks a node has is -ppn N, and --map-by numa or socket deals them evenly within it"),
+    (&["node", "seq", "rankfile", "dist", "span", "ordered", "board", "file", "qfile"], IN_ORDER),
+    (&["nolocal"], "the nodes are those of --hosts: name the others alone"),
+    (&["hwthread", "hwthreads", "thread", "pu", "l1cache", "l2cache", "hwtcpus"], WHOLE_CORES),
+    (&["l3cache", "l4cache", "l5cache", "group", "die"], DOMAINS),
+    (&["pe-list", "user", "likwid", "device"], WITHIN),
+    (&["nooversubscribe"], BEYOND),
+    (&["corecpus", "inherit", "noinherit", "display", "displayalloc", "displaydevel", "donotlaunch"], ANYWAY),
+];
+
+fn instead(text: &str, known: impl Fn(&str) -> bool, others: &[(&[&str], &'static str)]) -> Option<&'static str> {
+    let words = words(text);
+    let unknown = words.iter().enumerate().filter(|(at, word)| *at > 0 || !known(word)).map(|(_, word)| word);
+    unknown.into_iter().find_map(|word| {
+        let name = word.split('=').next().unwrap_or_default();
+        others.iter().find(|(names, _)| names.contains(&name)).map(|(_, sentence)| *sentence)
+    })
+}
+
+/// What to say instead of a value of `--bind-to` that is another launcher's.
+pub fn instead_of_bind(text: &str) -> Option<&'static str> {
+    let words = words(text);
+    match words.as_slice() {
+        [first, number] if bind(first).is_some() && number.parse::<u32>().is_ok() => Some(SEVERAL),
+        _ => instead(text, |word| bind(word).is_some(), NOT_BOUND_TO),
+    }
+}
+
+/// What to say instead of a value of `--map-by` that is another launcher's.
+pub fn instead_of_map(text: &str) -> Option<&'static str> {
+    instead(text, |word| map(word).is_some(), NOT_MAPPED_BY)
+}
+
 /// Options that contradict each other, as they do for mpirun.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Contradiction {
@@ -98,7 +154,7 @@ pub enum Contradiction {
 
 /// Somebody else binds them, as Slurm does its tasks.
 pub fn none() -> Told {
-    Told { policy: Policy { bind: Bind::None, ..Policy::DEFAULT }, explicit: true }
+    Told { policy: Policy { bind: Bind::None, ..Policy::DEFAULT }, explicit: true, oversubscribed: false }
 }
 
 /// What is said of binding, and whether there may be more ranks than cores (`--oversubscribe`).
@@ -120,12 +176,12 @@ pub struct Said {
 /// It contradicts itself.
 pub fn policy(said: &Said, ranks: u32) -> Result<Told, Contradiction> {
     let explicit = said.bind.is_some() || said.map.is_some() || said.cores.is_some();
+    let oversubscribed = said.oversubscribed || said.map.is_some_and(|mapped| mapped.oversubscribed);
     if !explicit {
-        return Ok(Told { policy: Policy::DEFAULT, explicit });
+        return Ok(Told { policy: Policy::DEFAULT, explicit, oversubscribed });
     }
     let cores = said.cores.or(said.map.and_then(|mapped| mapped.cores));
     let map = said.map.map_or(Map::Auto, |mapped| mapped.map);
-    let oversubscribed = said.oversubscribed || said.map.is_some_and(|mapped| mapped.oversubscribed);
     let (bind, overload) = said.bind.unwrap_or_else(|| (implied(map, cores, oversubscribed, ranks), false));
     match (bind, map, cores) {
         (Bind::None, _, Some(_)) if said.bind.is_some() => return Err(Contradiction::Cores("none")),
@@ -137,7 +193,7 @@ pub fn policy(said: &Said, ranks: u32) -> Result<Told, Contradiction> {
         (Bind::Package, Map::Domain, _) => return Err(Contradiction::Beyond { map: "numa", to: "socket" }),
         _ => {}
     }
-    Ok(Told { policy: Policy { bind, map, cores, overload, pinned: false }, explicit })
+    Ok(Told { policy: Policy { bind, map, cores, overload, pinned: false }, explicit, oversubscribed })
 }
 
 /// To what ranks are bound where that is not said.
@@ -169,6 +225,76 @@ mod tests {
         assert_eq!((map("ppr:2:node"), map("slot:PE=0"), map("slot:pe=x")), (None, None, None));
     }
 
+    /// Those that the helps and manuals of Open MPI 4 and 5 and MPICH 4 and 5 list.
+    #[test]
+    fn values_of_other_launchers_are_served_or_have_something_in_their_place() {
+        for value in [
+            "none",
+            "hwthread",
+            "core",
+            "core:2",
+            "l1cache",
+            "l2cache",
+            "l3cache",
+            "numa",
+            "socket",
+            "package",
+            "board",
+            "cpu-list",
+            "rr",
+            "user:0,2",
+            "hwthread:overload-allowed",
+            "core:REPORT",
+            "core:LIMIT=2",
+            "core:if-supported",
+            "socket:2",
+        ] {
+            assert_ne!(bind(value).is_some(), instead_of_bind(value).is_some(), "{value}");
+        }
+        for value in [
+            "slot",
+            "hwthread",
+            "core",
+            "l1cache",
+            "l2cache",
+            "l3cache",
+            "numa",
+            "socket",
+            "package",
+            "node",
+            "board",
+            "seq",
+            "dist",
+            "ppr:2:node",
+            "ppr:1:socket:PE=2",
+            "rankfile",
+            "rankfile:FILE=x",
+            "pe-list=0,1",
+            "core:SPAN",
+            "slot:NOOVERSUBSCRIBE",
+            "slot:NOLOCAL",
+            "core:HWTCPUS",
+            "core:CORECPUS",
+            ":INHERIT",
+            ":NOINHERIT",
+            ":DISPLAY",
+            "pe-list=0,1:ORDERED",
+            "seq:QFILE=x",
+        ] {
+            assert_ne!(map(value).is_some(), instead_of_map(value).is_some(), "{value}");
+        }
+    }
+
+    #[test]
+    fn what_nobody_serves_has_nothing_in_its_place() {
+        assert_eq!(
+            (instead_of_bind("soket"), instead_of_map("cores"), instead_of_map("slot:PE=x")),
+            (None, None, None)
+        );
+        assert!(instead_of_map("ppr:2:node").is_some_and(|words| words.contains("-ppn N")));
+        assert!(instead_of_bind("hwthread").is_some_and(|words| words.contains("say core")));
+    }
+
     fn told(map: &str, to: &str, cores: Option<u32>, ranks: u32) -> Result<Policy, Contradiction> {
         let map = (!map.is_empty()).then(|| super::map(map).unwrap());
         policy(&Said { bind: bind(to), map, cores, oversubscribed: false }, ranks).map(|told| told.policy)
@@ -194,7 +320,10 @@ mod tests {
             assert_eq!((of(2), of(3)), (two, three), "{map}");
         }
         let oversubscribed = Said { oversubscribed: true, ..Said::default() };
-        assert_eq!(policy(&oversubscribed, 2), Ok(Told { policy: Policy::DEFAULT, explicit: false }));
+        assert_eq!(
+            policy(&oversubscribed, 2),
+            Ok(Told { policy: Policy::DEFAULT, explicit: false, oversubscribed: true })
+        );
         let bind = |said| policy(&said, 2).unwrap().policy.bind;
         assert_eq!(bind(Said { map: map("core"), ..oversubscribed }), Bind::None);
         assert_eq!(bind(Said { cores: Some(1), ..oversubscribed }), Bind::None);

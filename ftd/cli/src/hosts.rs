@@ -23,7 +23,7 @@ pub struct Named {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostsError {
     /// The file cannot be read.
-    #[error("--hostfile: {}: {error}", path.display())]
+    #[error("the hostfile {}: {error}", path.display())]
     File {
         /// Which.
         path: PathBuf,
@@ -31,7 +31,7 @@ pub enum HostsError {
         error: String,
     },
     /// A line of it is none.
-    #[error("--hostfile: {}, line {line}: '{text}' is not a node's name, perhaps with :N or slots=N behind it", path.display())]
+    #[error("the hostfile {}, line {line}: '{text}' is not a node's name, perhaps with :N or slots=N behind it", path.display())]
     Line {
         /// In which file.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum HostsError {
         text: String,
     },
     /// It names nobody.
-    #[error("--hostfile: {} names no node", .0.display())]
+    #[error("the hostfile {} names no node", .0.display())]
     Nobody(PathBuf),
     /// The ranks do not fit.
     #[error(

@@ -1,5 +1,6 @@
 //! The limits of the user (`ulimit`) that a job of so many ranks needs: what can be known is said before anything runs.
 
+use ftd_core::counted;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::unistd::Uid;
 use std::os::unix::fs::MetadataExt;
@@ -25,8 +26,9 @@ const UNLIMITED: u64 = 1 << 21 | 1 << 24;
 pub enum LimitError {
     /// Of open files.
     #[error(
-        "the hard limit of open files (ulimit -Hn) is {hard}, and a job of {ranks} ranks needs {needed}: have it raised \
-         (limits.conf, systemd's LimitNOFILE), or start fewer ranks"
+        "the hard limit of open files (ulimit -Hn) is {hard}, and a job of {} needs {needed}: have it raised \
+         (limits.conf, systemd's LimitNOFILE), or start fewer ranks",
+        counted(*ranks, "rank")
     )]
     Files {
         /// The limit.
@@ -52,8 +54,9 @@ pub enum LimitError {
     Umask(u32),
     /// Of processes.
     #[error(
-        "the limit of this user's processes and threads (ulimit -Hu) is {hard}, there are {present}, and a job of {ranks} \
-         ranks needs {needed} more: have it raised (limits.conf, systemd's LimitNPROC), end others, or start fewer ranks"
+        "the limit of this user's processes and threads (ulimit -Hu) is {hard}, there are {present}, and a job of {} \
+         needs {needed} more: have it raised (limits.conf, systemd's LimitNPROC), end others, or start fewer ranks",
+        counted(*ranks, "rank")
     )]
     Tasks {
         /// The limit.

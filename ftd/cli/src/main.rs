@@ -172,8 +172,7 @@ fn launch() -> Result<i32, Refusal> {
     };
     options::check_log(std::env::var_os("FT_LOG"))?;
     let names = std::env::vars_os().map(|(name, _)| name);
-    let own = options.programs.iter().flat_map(|program| &program.variables).map(|(name, _)| name);
-    let given = options.variables.iter().map(|(name, _)| name).chain(own);
+    let given = options.given.iter().map(|(option, name)| (option.as_str(), name.as_os_str()));
     variables::warnings(names, given, &options::variables()).iter().for_each(|warning| say(warning));
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();

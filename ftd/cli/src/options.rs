@@ -90,6 +90,16 @@ pub enum OptionError {
         /// What there is.
         instead: &'static str,
     },
+    /// A value that other launchers serve.
+    #[error("{option}: '{value}' is not served: {instead}")]
+    Unserved {
+        /// The option, as typed.
+        option: String,
+        /// What was asked for.
+        value: String,
+        /// What to say.
+        instead: &'static str,
+    },
     /// A value that is of no use here.
     #[error("{option}={value}: {why}")]
     Useless {
@@ -103,8 +113,8 @@ pub enum OptionError {
     /// A value that means nothing.
     #[error("{option}: '{value}' is not {expected}{}", near(near_value(value, expected)))]
     Value {
-        /// The option, or the variable that was read in its place.
-        option: &'static str,
+        /// The option, as typed, or the variable that was read in its place.
+        option: String,
         /// What was given.
         value: String,
         /// What would be right.
@@ -157,7 +167,7 @@ pub struct Options {
     pub wait: Duration,
     /// `--ft-oversubscribe`: ranks of a lost node share the slots of others.
     pub oversubscribe: bool,
-    /// `--oversubscribe`: one machine may have more ranks than its slots.
+    /// `--oversubscribe`, or `:OVERSUBSCRIBE` in `--map-by`: one machine may have more ranks than its slots.
     pub beyond_slots: bool,
     /// `--ft-copy-rate`: so many bytes a second a node sends at most for copies; 0: no limit.
     pub copy_rate: u64,
@@ -169,6 +179,8 @@ pub struct Options {
     pub injections: Vec<Injection>,
     /// `-genv` and `--mca`, in order: variables for all ranks.
     pub variables: Vec<(OsString, OsString)>,
+    /// The names of all variables that options set, and those options as they were typed.
+    pub given: Vec<(String, OsString)>,
 }
 
 /// A program of the job, and what is its own.
@@ -182,6 +194,21 @@ pub struct Program {
     pub directory: Option<PathBuf>,
     /// Program and arguments, as typed.
     pub command: Vec<OsString>,
+}
+
+impl OptionError {
+    /// Names an option as it was typed.
+    fn in_words_of(self, typed: &[OsString]) -> OptionError {
+        match self {
+            OptionError::Value { option, value, expected } => {
+                OptionError::Value { option: written(&option, typed), value, expected }
+            }
+            OptionError::Unserved { option, value, instead } => {
+                OptionError::Unserved { option: written(&option, typed), value, instead }
+            }
+            other => other,
+        }
+    }
 }
 
 impl Options {
@@ -420,7 +447,7 @@ struct Arguments {
 
     /// Over what ranks are dealt, in blocks: each `core`, `numa` domain or `socket`; with `slot` to one core after the other; with :PE=N each
     /// has N cores [default: what they are bound to]
-    #[arg(long = "map-by", value_name = "WHAT[:PE=N]")]
+    #[arg(long = "map-by", value_name = "WHAT[:PE=N][:OVERSUBSCRIBE]")]
     map_by: Option<String>,
 
     /// So many cores has each rank, as with --map-by slot:PE=N [default: as --bind-to says]
@@ -468,8 +495,8 @@ struct Arguments {
     #[arg(long = "chdir", visible_alias = "wdir", alias = "wd", value_name = "DIR", value_hint = ValueHint::DirPath)]
     directory: Option<PathBuf>,
 
-    /// On one machine more ranks than --hosts or --hostfile give it slots; more ranks than cores are always allowed. With --map-by or
-    /// --cpus-per-rank and without --bind-to nobody is bound, as by mpirun
+    /// As :OVERSUBSCRIBE in --map-by: on one machine more ranks than --hosts or --hostfile give it slots; more ranks than cores are always
+    /// allowed. With --map-by or --cpus-per-rank and without --bind-to nobody is bound, as by mpirun
     #[arg(long)]
     oversubscribe: bool,
 
@@ -559,14 +586,15 @@ pub fn parse_step(words: impl IntoIterator<Item = OsString>) -> Result<Request, 
 fn read(words: impl IntoIterator<Item = OsString>, in_step: bool) -> Result<Request, OptionError> {
     let mut words = words.into_iter();
     let name = words.next().unwrap_or_default();
-    let (mut first, mut programs): (Option<(Arguments, ArgMatches)>, Vec<Program>) = (None, Vec::new());
+    let mut first: Option<(Arguments, ArgMatches, Vec<OsString>)> = None;
+    let (mut programs, mut given) = (Vec::new(), Vec::new());
     loop {
         let segment = Segment::read(&name, &mut words);
         let (arguments, matches) = match segment.parse()? {
             Parsed::Arguments(parsed) => *parsed,
             Parsed::Text(text) => return Ok(Request::Print(text)),
         };
-        let before = programs.last().and_then(|program| program.command.first());
+        let before = programs.last().and_then(|program: &Program| program.command.first());
         if let Some(before) = before.map(|word| word.to_string_lossy().into_owned()) {
             is_of_a_program(&matches, &segment.typed)?;
             let lacks = match (arguments.command.is_empty(), &arguments.ranks) {
@@ -585,16 +613,19 @@ fn read(words: impl IntoIterator<Item = OsString>, in_step: bool) -> Result<Requ
         let nodes = match (more || first.is_some(), in_step) {
             (true, _) => None,
             (false, true) => Some(0),
-            (false, false) => nodes_of(&arguments)?,
+            (false, false) => nodes_of(&arguments).map_err(|error| error.in_words_of(&segment.typed))?,
         };
-        programs.push(program(&arguments, nodes)?);
+        programs.push(program(&arguments, nodes).map_err(|error| error.in_words_of(&segment.typed))?);
+        given.extend(variables_of(&arguments, &segment.typed));
         match &mut first {
-            None => first = Some((arguments, matches)),
+            None => first = Some((arguments, matches, segment.typed)),
             // They are for the MPI as a whole, wherever they stand.
-            Some((first, _)) => first.mca.extend(arguments.mca),
+            Some((first, ..)) => first.mca.extend(arguments.mca),
         }
-        if let Some((arguments, matches)) = first.take_if(|_| !more) {
-            return Ok(Request::Run(Box::new(check(arguments, &Blamed(&matches), programs, in_step)?)));
+        if let Some((arguments, matches, typed)) = first.take_if(|_| !more) {
+            let checked = check(arguments, &Blamed(&matches), programs, in_step);
+            let options = checked.map_err(|error| error.in_words_of(&typed))?;
+            return Ok(Request::Run(Box::new(Options { given, ..options })));
         }
     }
 }
@@ -652,7 +683,7 @@ impl Segment {
                 return Err(unreadable(&error).unwrap_or_else(otherwise));
             }
         };
-        without_value(&matches)?;
+        without_value(&matches, &self.typed)?;
         // Before what is missing: it may be what stands in the wrong place.
         let misplaced = mpirun::misplaced(&arguments.command, &names_of_ftd(), arguments.ranks.is_none());
         match misplaced.filter(|_| !self.marked) {
@@ -675,6 +706,18 @@ fn is_of_a_program(matches: &ArgMatches, words: &[OsString]) -> Result<(), Optio
     let refuse =
         |argument| Err(OptionError::OfTheJob(word_of(argument, words).unwrap_or_else(|| typed_name(argument))));
     others.into_iter().find(typed).map_or(Ok(()), refuse)
+}
+
+/// An option as it was typed, perhaps by another of its names.
+fn written(option: &str, typed: &[OsString]) -> String {
+    let name = option.trim_start_matches('-');
+    let command = command();
+    let is_meant = |argument: &&clap::Arg| {
+        let mut names = argument.get_long().into_iter().chain(argument.get_all_aliases().into_iter().flatten());
+        names.any(|long| long == name) || argument.get_short().is_some_and(|short| name == short.to_string())
+    };
+    let argument = command.get_arguments().find(is_meant);
+    argument.and_then(|argument| word_of(argument, typed)).unwrap_or_else(|| option.into())
 }
 
 /// The option among the words, as its user has written it, without its value.
@@ -706,8 +749,14 @@ fn nodes_of(arguments: &Arguments) -> Result<Option<u32>, OptionError> {
 
 /// How ranks are bound.
 fn binding(arguments: &Arguments, ranks: u32) -> Result<Told, OptionError> {
-    let bind = |text: &String| binding::bind(text).ok_or_else(|| value("--bind-to", text.clone(), binding::BIND));
-    let map = |text: &String| binding::map(text).ok_or_else(|| value("--map-by", text.clone(), binding::MAP));
+    let wrong = |option, text: &String, instead, expected| match instead {
+        Some(instead) => OptionError::Unserved { option: String::from(option), value: text.clone(), instead },
+        None => value(option, text.clone(), expected),
+    };
+    let not_bound = |text: &String| wrong("--bind-to", text, binding::instead_of_bind(text), binding::BIND);
+    let not_mapped = |text: &String| wrong("--map-by", text, binding::instead_of_map(text), binding::MAP);
+    let bind = |text: &String| binding::bind(text).ok_or_else(|| not_bound(text));
+    let map = |text: &String| binding::map(text).ok_or_else(|| not_mapped(text));
     let cores = |text: &String| positive("--cpus-per-rank", text, "a number of cores from 1 on");
     let said = Said {
         bind: arguments.bind_to.as_ref().map(bind).transpose()?,
@@ -738,6 +787,20 @@ fn program(arguments: &Arguments, slots: Option<u32>) -> Result<Program, OptionE
         return Err(OptionError::NoProgram);
     }
     Ok(Program { ranks, variables, directory: arguments.directory.clone(), command: arguments.command.clone() })
+}
+
+/// The variables that options set, each with its option.
+fn variables_of(arguments: &Arguments, typed: &[OsString]) -> Vec<(String, OsString)> {
+    let short = arguments.variables.iter().map(|word| {
+        let name = word.as_bytes().split(|byte| *byte == b'=').next().unwrap_or_default();
+        ("-x".to_string(), OsStr::from_bytes(name).to_os_string())
+    });
+    let long = [("--env", &arguments.own), ("--genv", &arguments.global)];
+    let long = long.into_iter().flat_map(|(option, words)| {
+        let option = written(option, typed);
+        words.chunks(2).map(move |pair| (option.clone(), pair[0].clone()))
+    });
+    short.chain(long).collect()
 }
 
 /// Names and values in turn.
@@ -863,8 +926,11 @@ fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
     };
-    // As everybody types it.
-    let as_people_type = |argument: &str| argument.replace("--np <N>", "-n <N>");
+    let as_people_type = |argument: &str| {
+        let (option, value) = argument.split_once(' ').map_or((argument, ""), |(option, value)| (option, value));
+        let option = if option == "--np" { "-n" } else { option };
+        format!("{} {value}", written(option, typed)).trim_end().to_string()
+    };
     let argument = as_people_type(&context(ContextKind::InvalidArg).unwrap_or_default());
     match error.kind() {
         ErrorKind::UnknownArgument => {
@@ -954,12 +1020,13 @@ fn check(
         spares,
         wait,
         oversubscribe,
-        beyond_slots: arguments.oversubscribe,
+        beyond_slots: binding.oversubscribed,
         copy_rate,
         heartbeat,
         summary,
         injections,
         variables,
+        given: Vec::new(),
     })
 }
 
@@ -997,7 +1064,7 @@ fn is_second(
 
 /// An option with an empty value (`--ft=$MODE`, where there is no MODE) says nothing, and must not pass for one that was not
 /// given: what the user meant is not known.
-fn without_value(matches: &ArgMatches) -> Result<(), OptionError> {
+fn without_value(matches: &ArgMatches, words: &[OsString]) -> Result<(), OptionError> {
     let command = command();
     // The second word of each of these is a value that may be empty.
     const PAIRS: [&str; 3] = ["mca", "global", "own"];
@@ -1006,7 +1073,8 @@ fn without_value(matches: &ArgMatches) -> Result<(), OptionError> {
         let id = argument.get_id().as_str();
         let typed = matches.value_source(id) == Some(ValueSource::CommandLine);
         if typed && matches.get_raw(id).into_iter().flatten().any(OsStr::is_empty) {
-            let sentence = format!("{} needs a value, and what it was given is empty", typed_name(argument));
+            let option = word_of(argument, words).unwrap_or_else(|| typed_name(argument));
+            let sentence = format!("{option} needs a value, and what it was given is empty");
             return Err(OptionError::CommandLine(sentence));
         }
     }
@@ -1029,7 +1097,7 @@ fn given(text: Option<String>) -> Option<String> {
 }
 
 fn value(option: &'static str, value: String, expected: &'static str) -> OptionError {
-    OptionError::Value { option, value, expected }
+    OptionError::Value { option: option.into(), value, expected }
 }
 
 fn positive(option: &'static str, text: &str, expected: &'static str) -> Result<u32, OptionError> {
@@ -1322,7 +1390,7 @@ mod tests {
             assert_eq!((options.ranks, options.ranks_of_nodes), (ranks, !line.contains("-n ")), "{line}");
         }
         assert!(refused("-H a:4 app : -n 1 b").contains("-n N"));
-        assert!(refused("-hostfile /no/such app").contains("--hostfile: /no/such"));
+        assert!(refused("-hostfile /no/such app").contains("the hostfile /no/such: "));
     }
 
     #[test]
@@ -1464,6 +1532,55 @@ mod tests {
     }
 
     #[test]
+    fn an_option_is_named_as_it_was_typed() {
+        for (line, word) in [
+            ("-np 0 app", "-np: '0' is not a number"),
+            ("--np=0 app", "--np: '0'"),
+            ("-c 0 app", "-c: '0'"),
+            ("-n0 app", "-n: '0'"),
+            ("-np", "-np <N> needs a value"),
+            ("-np 2 -np 3 app", "-np <N> was given twice"),
+            ("-n 2 -genv A=b c app", "-genv: 'A=b'"),
+            ("-n 2 --genv A=b c app", "--genv: 'A=b'"),
+            ("-n 2 -env A=b c app", "-env: 'A=b'"),
+            ("-n 1 app : -n 1 -env A=b c app", "-env: 'A=b'"),
+            ("-n 2 -mca A=b c app", "-mca: 'A=b'"),
+            ("-n 2 -npernode 0 app", "-npernode: '0'"),
+            ("-n 2 --perhost 0 app", "--perhost: '0'"),
+            ("-n 2 -H a,,b app", "-H: 'a,,b' is not a list"),
+            ("-n 2 -Ha,,b app", "-H: 'a,,b' is not a list"),
+            ("-n 2 -host a,,b app", "-host: 'a,,b' is not a list"),
+            ("-n 2 -cpus-per-proc 0 app", "-cpus-per-proc: '0'"),
+            ("-n 2 -timeout 0 app", "-timeout: '0'"),
+            ("-n 2 -host a -hostfile b app", "-host"),
+            ("-n 2 -wdir= app", "-wdir <DIR> needs a value"),
+            ("-n 2 -ft-grace=soon app", "-ft-grace: 'soon'"),
+        ] {
+            assert!(refused(line).starts_with(word), "{line}: {}", refused(line));
+        }
+        let given = |line: &str| -> Vec<String> {
+            run(line).given.iter().map(|(option, name)| format!("{option} {}", name.to_string_lossy())).collect()
+        };
+        let several = "-n 1 -x A=1 -env B 2 --genv C 3 --mca btl self app : -n 1 -xD --env E 5 app";
+        assert_eq!(given(several), ["-x A", "-env B", "--genv C", "-x D", "--env E"]);
+        assert_eq!(given("-n 1 -genv PMI_RANK x app"), ["-genv PMI_RANK"]);
+    }
+
+    #[test]
+    fn ranks_beyond_the_slots_are_allowed_in_either_way() {
+        for (option, may) in [
+            ("", false),
+            ("--oversubscribe", true),
+            ("--map-by :OVERSUBSCRIBE", true),
+            ("--map-by core:PE=1:oversubscribe", true),
+            ("--bind-to core --map-by slot:OVERSUBSCRIBE", true),
+            ("--map-by slot", false),
+        ] {
+            assert_eq!(run(&format!("-n 2 -H localhost:1 {option} app")).beyond_slots, may, "{option}");
+        }
+    }
+
+    #[test]
     fn options_of_other_launchers_are_answered_in_one_sentence() {
         for (line, word) in [
             ("-n 2 -machine here app", "no option -machine: the nodes are --hosts"),
@@ -1500,9 +1617,15 @@ mod tests {
             ("-n 1 app : -n 1 -host=a b", "-host is for the whole job"),
             ("-n 1 app : -n 1 b --ft=reinit", "--ft=reinit stands after the program b"),
             ("-n 1 app : -n 1 -nosuch b", "no option -nosuch"),
-            ("-n 2 --bind-to hwthread app", "--bind-to: 'hwthread' is not none, core, numa or socket"),
+            ("-n 2 --bind-to hwthread app", "--bind-to: 'hwthread' is not served: ranks have whole cores"),
+            ("-n 2 -bind-to thread app", "-bind-to: 'thread' is not served: ranks have whole cores"),
+            ("-n 2 --bind-to nothing app", "--bind-to: 'nothing' is not none, core, numa or socket"),
             ("-n 2 --bind-to soket app", "(did you mean socket?)"),
-            ("-n 2 --map-by ppr:2:node app", "--map-by: 'ppr:2:node' is not core, slot, numa or socket"),
+            (
+                "-n 2 --map-by ppr:2:node app",
+                "--map-by: 'ppr:2:node' is not served: how many ranks a node has is -ppn N",
+            ),
+            ("-n 2 --map-by cores:2 app", "--map-by: 'cores:2' is not core, slot, numa or socket"),
             ("-n 2 --cpus-per-rank 0 app", "--cpus-per-rank: '0'"),
             ("-n 2 --map-by slot:PE=1 --bind-to none app", "leave out --bind-to none"),
             ("-n 2 --map-by core:PE=2 app", "--map-by slot:PE=2"),
@@ -1606,17 +1729,7 @@ mod tests {
                 }
                 for line in lines {
                     let sentence = parse(line.iter().map(OsString::from)).expect_err(&format!("{line:?}")).to_string();
-                    let name = if option == "--np" { "-n" } else { &option };
-                    let name = match argument.get_id().as_str() {
-                        "directory" => "--chdir",
-                        "hosts" => "--hosts",
-                        "hostfile" => "--hostfile",
-                        "per_node" => "-ppn",
-                        "cpus_per_rank" => "--cpus-per-rank",
-                        "global" => "-genv",
-                        _ => name,
-                    };
-                    assert!(sentence.contains(name), "{line:?}: {sentence}");
+                    assert!(sentence.starts_with(&option), "{line:?}: {sentence}");
                     tried += 1;
                 }
             }

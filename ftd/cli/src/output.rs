@@ -457,12 +457,12 @@ impl Output {
         {
             return;
         }
-        if self.label == Label::None {
-            return self.sink_mut(key.2).push(bytes);
-        }
-        let tag = rank.map(|rank| tag(self.label, rank, key.2)).unwrap_or_default();
         // A rank's line may go on in what was kept back of it.
         let key = rank.filter(|_| key.2 == Stream::Out).map_or(key, |rank| (0, rank, Stream::Out));
+        if self.label == Label::None {
+            return self.sink_mut(key.2).push_untagged(key, bytes);
+        }
+        let tag = rank.map(|rank| tag(self.label, rank, key.2)).unwrap_or_default();
         let mut inside = self.open.remove(&key);
         if bytes.last().is_some_and(|last| *last != b'\n') || inside && bytes.is_empty() {
             self.open.insert(key);
@@ -470,10 +470,7 @@ impl Output {
         let sink = self.sink_mut(key.2);
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             // It goes on with a line of which a part went before.
-            match std::mem::take(&mut inside) {
-                true => sink.push_tagged(key, Some(tag.clone()), line),
-                false => sink.push_tagged(key, None, &[tag.as_slice(), line].concat()),
-            }
+            sink.push_tagged(key, &tag, std::mem::take(&mut inside), line);
         }
     }
 
@@ -641,10 +638,10 @@ impl Output {
         for (name, sink) in own.chain(self.files.iter().flat_map(RankFiles::sinks)).filter(|_| !self.far) {
             if let Some((bytes, errno)) = sink.lost() {
                 let why = if errno == Errno::EBADF { "it is not open for writing" } else { errno.desc() };
-                sentences.push(format!("{bytes} bytes of {name} were lost: {why}"));
+                sentences.push(format!("{}: {why}", lost(bytes, &name)));
             }
             if sink.pending() > 0 {
-                sentences.push(format!("{} bytes of {name} were lost: nobody has read them", sink.pending()));
+                sentences.push(format!("{}: nobody has read it", lost(sink.pending() as u64, &name)));
             }
         }
         sentences
@@ -710,6 +707,10 @@ fn tag(label: Label, rank: Rank, stream: Stream) -> Vec<u8> {
         (_, Stream::Err) => format!("[{rank}]<stderr>: "),
     };
     tag.into_bytes()
+}
+
+fn lost(bytes: u64, name: &str) -> String {
+    format!("{} of {name} {} lost", ftd_core::counted(bytes, "byte"), if bytes == 1 { "was" } else { "were" })
 }
 
 fn same_file(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
@@ -952,6 +953,43 @@ mod tests {
         bench.output.read((1, 1, Stream::Err), bench.now);
         bench.tick(0);
         assert_eq!(Bench::text(bench.err.as_ref().unwrap()), "[0]<stderr>: h\n");
+    }
+
+    #[test]
+    fn a_line_that_was_ended_for_another_one_is_not_ended_again() {
+        for (label, own) in [(Label::None, ""), (Label::Rank, "[0] ")] {
+            let mut bench = Bench::new(2, label, true);
+            let out = |bench: &mut Bench, text: &str| {
+                bench.write(1, text);
+                bench.tick(60);
+            };
+            out(&mut bench, "fragment");
+            bench.output.say("ftd: a sentence");
+            out(&mut bench, "\n");
+            out(&mut bench, "begun");
+            bench.output.say("ftd: another");
+            out(&mut bench, " and gone on\n\nold");
+            bench.output.say("ftd: the last");
+            bench.output.end_world(1, bench.now);
+            bench.next_world(2);
+            bench.output.announce(2, "the block".into());
+            out(&mut bench, "\nnew\n");
+            let wanted = format!(
+                "{own}fragment\nftd: a sentence\n{own}begun\nftd: another\n{own} and gone on\n{own}\n{own}old\nftd: the last\n\
+                 the block\n{own}\n{own}new\n"
+            );
+            assert_eq!(bench.out(), wanted);
+        }
+        // Of two ranks.
+        let mut bench = Bench::new(2, Label::Rank, true);
+        bench.write(1, "fragment");
+        bench.tick(60);
+        bench.write(0, "a line\nanother");
+        bench.tick(60);
+        bench.write(1, "\n");
+        bench.write(0, "\n");
+        bench.tick(0);
+        assert_eq!(bench.out(), "[0] fragment\n[1] a line\n[1] another\n");
     }
 
     #[test]

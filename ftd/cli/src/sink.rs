@@ -12,6 +12,7 @@ use nix::sys::eventfd::EventFd;
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::stat::{SFlag, fstat};
 use nix::sys::termios::tcgetattr;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -39,8 +40,12 @@ pub enum Trouble {
 /// A stream and what waits to be written to it.
 pub struct Sink {
     shared: Arc<Shared>,
-    /// The last line is not finished; whose it is, if that is known.
-    open_line: Option<Option<Key>>,
+    /// The last line is not finished.
+    is_open: bool,
+    /// Whose pieces it consists of, where that is known.
+    writers: BTreeSet<Key>,
+    /// Whose unfinished line was ended for somebody else's.
+    cut: BTreeSet<Key>,
 }
 
 struct Shared {
@@ -88,7 +93,7 @@ impl Sink {
         let writer =
             Writer { target, shared: Arc::clone(&shared), given_up: false, inside_line: false, skipping: false };
         std::thread::Builder::new().name("output".into()).stack_size(256 << 10).spawn(move || writer.run())?;
-        Ok(Sink { shared, open_line: None })
+        Ok(Sink { shared, is_open: false, writers: BTreeSet::new(), cut: BTreeSet::new() })
     }
 
     /// Bytes that wait.
@@ -111,7 +116,10 @@ impl Sink {
     /// Adds bytes as they are.
     pub fn push(&mut self, bytes: &[u8]) {
         let Some(last) = bytes.last() else { return };
-        self.open_line = (*last != b'\n').then_some(None);
+        self.is_open = *last != b'\n';
+        if !self.is_open {
+            self.writers.clear();
+        }
         let mut state = self.shared.lock();
         if !state.closed {
             state.waiting.extend_from_slice(bytes);
@@ -119,18 +127,27 @@ impl Sink {
         }
     }
 
-    /// Adds a piece of a line of `key`'s. With a tag it goes on with a line that `key` began; if another one wrote meanwhile,
-    /// it begins with the tag again.
-    pub fn push_tagged(&mut self, key: Key, tag: Option<Vec<u8>>, bytes: &[u8]) {
-        let goes_on = tag.is_some() && self.open_line == Some(Some(key));
-        if !goes_on {
+    /// Adds what `key` has written, behind what another one may have begun. Where its own line was ended for one of [`push_line`](Self::push_line)'s,
+    /// its end is there already.
+    pub fn push_untagged(&mut self, key: Key, bytes: &[u8]) {
+        let was_cut = !bytes.is_empty() && self.cut.remove(&key);
+        self.push(bytes.strip_prefix(b"\n").filter(|_| was_cut).unwrap_or(bytes));
+        self.note_writer(key, bytes);
+    }
+
+    /// Adds a piece of a line of `key`'s, which begins with the tag; with `goes_on` it goes on with a line that `key` began, and if another one
+    /// wrote meanwhile, it begins with the tag again, unless only its end is left.
+    pub fn push_tagged(&mut self, key: Key, tag: &[u8], goes_on: bool, bytes: &[u8]) {
+        let is_whole = self.is_open && self.writers.contains(&key);
+        if !(goes_on && is_whole) {
             self.end_line();
-            self.push(&tag.unwrap_or_default());
+            if self.cut.remove(&key) && bytes == b"\n" {
+                return;
+            }
+            self.push(tag);
         }
         self.push(bytes);
-        if self.open_line.is_some() {
-            self.open_line = Some(Some(key));
-        }
+        self.note_writer(key, bytes);
     }
 
     /// Adds a line of its own.
@@ -140,8 +157,18 @@ impl Sink {
         self.push(b"\n");
     }
 
+    fn note_writer(&mut self, key: Key, bytes: &[u8]) {
+        if bytes.last().is_some_and(|last| *last != b'\n') {
+            if bytes.contains(&b'\n') {
+                self.writers.clear();
+            }
+            self.writers.insert(key);
+        }
+    }
+
     fn end_line(&mut self) {
-        if self.open_line.is_some() {
+        if self.is_open {
+            self.cut.append(&mut self.writers);
             self.push(b"\n");
         }
     }

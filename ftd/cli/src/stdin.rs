@@ -2,6 +2,7 @@
 //! else is kept in a spool.
 
 use ft_wire::World;
+use ftd_core::counted;
 use nix::sys::stat::{SFlag, fstat};
 use nix::unistd::{Whence, lseek};
 use std::collections::BTreeMap;
@@ -234,7 +235,8 @@ impl Spool {
         match self.append(bytes) {
             Ok(()) => true,
             Err(error) => {
-                self.trouble = Some(format!("standard input beyond {} bytes cannot be kept: {error}", self.length));
+                self.trouble =
+                    Some(format!("standard input beyond {} cannot be kept: {error}", counted(self.length, "byte")));
                 self.end()
             }
         }
@@ -380,7 +382,8 @@ impl Relay {
         };
         if let Err(error) = found {
             // A file that was cut: what comes behind is of no use.
-            self.trouble = Some(format!("standard input beyond {from} bytes cannot be read again: {error}"));
+            self.trouble =
+                Some(format!("standard input beyond {} cannot be read again: {error}", counted(from, "byte")));
             (self.read, self.ended) = (from, true);
             return self.next_kept();
         }
@@ -426,7 +429,8 @@ impl Relay {
         if let Kept::Memory(memory) = &self.kept
             && let Err(error) = memory.write_all_at(&bytes, self.read)
         {
-            self.trouble = Some(format!("standard input beyond {} bytes cannot be kept: {error}", self.read));
+            self.trouble =
+                Some(format!("standard input beyond {} cannot be kept: {error}", counted(self.read, "byte")));
             self.ended = true;
             return self.next_kept();
         }

@@ -6,6 +6,7 @@ use ft_sys::individual;
 use ft_sys::peer::Peer;
 use ft_wire::step::{self, Answer, Place};
 use ft_wire::{Role, Slot};
+use ftd_core::counted;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -28,7 +29,7 @@ pub enum TasksError {
     #[error("the step's tasks cannot be heard: {0}")]
     Io(#[from] io::Error),
     /// Some do not come.
-    #[error("of the {all} tasks of this node {missing} have not asked for their place within {} s", COMING.as_secs())]
+    #[error("of {} of this node {missing} did not ask for a place within {} s", counted(*all, "task"), COMING.as_secs())]
     Late {
         /// How many there are.
         all: u32,

@@ -37,10 +37,10 @@ pub fn is_log(text: &str) -> bool {
     })
 }
 
-/// What is to be said of the environment, and of what `-x` names.
+/// What is to be said of the environment, and of the variables that options set; each with its option.
 pub fn warnings<'a>(
     environment: impl Iterator<Item = OsString>,
-    given: impl Iterator<Item = &'a OsString>,
+    given: impl Iterator<Item = (&'a str, &'a OsStr)>,
     options: &[&'static str],
 ) -> Vec<String> {
     let known: Vec<&str> = options.iter().chain(&READ).copied().collect();
@@ -50,10 +50,10 @@ pub fn warnings<'a>(
         let meant = nearest(&name, &known).map(|known| format!("; {known} is one")).unwrap_or_default();
         format!("{} is no variable of ftd's, and is not passed on{meant}", name.to_string_lossy())
     });
-    let given = given.filter(|name| !reaches_ranks(name.as_bytes())).map(|name| {
+    let given = given.filter(|(_, name)| !reaches_ranks(name.as_bytes())).map(|(option, name)| {
         let prefix = FOREIGN.iter().find(|prefix| name.as_bytes().starts_with(prefix.as_bytes())).unwrap_or(&"");
         format!(
-            "-x {}: variables that begin with {prefix} are the launcher's, and are not passed on",
+            "{option} {}: variables that begin with {prefix} are the launcher's, and are not passed on",
             name.to_string_lossy()
         )
     });
@@ -93,8 +93,9 @@ mod tests {
     fn misspelt_names_are_named_with_what_was_meant() {
         let names =
             ["FT_MODEE", "FT_MODE", "FT_RANK", "FT_TEST_X", "FT_GATE", "PATH", "FT_MAX_FAILURE", "FT_SOMETHING"];
-        let given = ["FT_MODE", "FT_LOG", "A", "PMI_FD"].map(OsString::from);
-        let said = warnings(names.iter().map(OsString::from), given.iter(), &["FT_MODE", "FT_MAX_FAILURES"]);
+        let given = [("-x", "FT_MODE"), ("-x", "FT_LOG"), ("-env", "A"), ("-genv", "PMI_FD")];
+        let given = given.iter().map(|(option, name)| (*option, OsStr::new(*name)));
+        let said = warnings(names.iter().map(OsString::from), given, &["FT_MODE", "FT_MAX_FAILURES"]);
         assert_eq!(
             said,
             [
@@ -102,7 +103,7 @@ mod tests {
                 "FT_MODEE is no variable of ftd's, and is not passed on; FT_MODE is one",
                 "FT_SOMETHING is no variable of ftd's, and is not passed on",
                 "-x FT_MODE: variables that begin with FT_ are the launcher's, and are not passed on",
-                "-x PMI_FD: variables that begin with PMI_ are the launcher's, and are not passed on",
+                "-genv PMI_FD: variables that begin with PMI_ are the launcher's, and are not passed on",
             ]
         );
     }

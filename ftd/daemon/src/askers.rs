@@ -37,8 +37,9 @@ impl Asker {
                 Ok(None) if Instant::now() < until => tokio::time::sleep(LOOKS).await,
                 Ok(None) => {
                     return Err(format!(
-                        "user {uid} asks from other nodes {most} times already, and no more are allowed \
-                         (control.connections-per-user)"
+                        "user {uid} asks from other nodes {} already, and no more are allowed \
+                         (control.connections-per-user)",
+                        ftd_core::times(most as u64)
                     ));
                 }
                 Err(error) => return Err(error.to_string()),

@@ -42,7 +42,9 @@ pub enum WorldError {
     #[error("PMI key space name {0:?} is empty, longer than {MAX_NAME} bytes, or has blanks")]
     BadName(String),
     /// Clients would cut the text that maps ranks to nodes, and ranks would believe wrong things.
-    #[error("the placement of {ranks} ranks takes {bytes} bytes as PMI_process_mapping, and clients read {MAX_VALUE}")]
+    #[error(
+        "the placement of the ranks ({ranks}) takes {bytes} bytes as PMI_process_mapping, and clients read {MAX_VALUE}"
+    )]
     MappingTooLong {
         /// Number of ranks.
         ranks: usize,

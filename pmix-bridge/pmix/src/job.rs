@@ -45,7 +45,7 @@ pub enum JobError {
     #[error("PMIx namespace {0:?} is empty, longer than 255 bytes, or holds a slash or a NUL")]
     Namespace(String),
     /// This node is not in the list.
-    #[error("node {me} is not among the {nodes} nodes of the world")]
+    #[error("node {me} is none of the world's nodes, which are numbered below {nodes}")]
     Me {
         /// Index that was given.
         me: u32,

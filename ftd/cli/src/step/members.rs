@@ -4,6 +4,7 @@ use crate::options::Options;
 use ft_sys::channel::Channel;
 use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
 use ft_wire::step::{KEY, Member};
+use ftd_core::counted;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -13,7 +14,8 @@ use std::time::Instant;
 pub enum LayoutError {
     /// More spare nodes than nodes.
     #[error(
-        "--ft-spares={spares}: the step has {nodes} nodes (-N), and one at least has to hold ranks: ask for more, or for fewer spare ones"
+        "--ft-spares={spares}: the step has {} (-N), and one at least has to hold ranks: ask for more, or for fewer spare ones",
+        counted(*nodes as u64, "node")
     )]
     AllSpare {
         /// How many are to be spare.
