@@ -71,8 +71,6 @@ rules! {
     NewlyObservedAtOnce,
     /// An epoch gives all whom an agent observed before a new T.
     NewTEachEpoch,
-    /// A heartbeat of a newer epoch than the observer's says nothing of its sender.
-    NewerEpochUnheard,
     /// Who came into the job with this epoch accuses nodes that it has never heard.
     JoinerAccuses,
     /// Never, however long it has not heard them.

@@ -126,9 +126,7 @@ impl Watches {
 
     /// It is there, in an epoch that this node does not know yet. T goes on where that one begins here, and it did not hear nothing.
     pub(super) fn knows_more(&mut self, node: NodeId, now: Micros) {
-        if self.breach != Breach::NewerEpochUnheard {
-            self.watched.entry(node).and_modify(|watch| watch.since = watch.since.max(now));
-        }
+        self.watched.entry(node).and_modify(|watch| watch.since = watch.since.max(now));
     }
 
     /// A heartbeat counts: "T runs from the last heartbeat that counted".

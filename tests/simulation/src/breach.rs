@@ -147,7 +147,6 @@ fn of_rule(rule: Rule) -> Row {
         Rule::BehindUntold => ("untold", 0, &["invariant 7"]),
         Rule::NewlyObservedAtOnce => ("frames", 0, &["invariant 5", "invariant 7"]),
         Rule::NewTEachEpoch => ("epoch-between", 0, &["in time"]),
-        Rule::NewerEpochUnheard => ("behind", 0, &["invariant 7"]),
         Rule::SilentSooner => ("short", 120, &["invariant 7"]),
         Rule::SilentApart => ("between", 4, &["in time"]),
         Rule::JoinerNever => ("deaf-for-good", 0, &["the job hangs"]),

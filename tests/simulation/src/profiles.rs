@@ -218,11 +218,6 @@ pub static ALL: &[Profile] = &[
     },
     Profile { name: "at-once", about: "several nodes die at once, whose observers live", draw: rules::at_once },
     Profile {
-        name: "behind",
-        about: "one node is told of an epoch by nobody for nearly the time-out, and hears its heartbeats",
-        draw: rules::behind,
-    },
-    Profile {
         name: "epoch-between",
         about: "a node dies, and a rank while the node's time-out runs: an epoch begins meanwhile",
         draw: rules::epoch_between,

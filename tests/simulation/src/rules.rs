@@ -268,23 +268,6 @@ pub fn untold(rng: &mut Rng, setup: &mut Setup) {
     setup.promises = Promises { nobody_out: true, ends_well: true, ..Promises::default() };
 }
 
-/// One node hears of an epoch from nobody for nearly T, and hears heartbeats of it meanwhile. By then it may have been given up itself.
-pub fn behind(rng: &mut Rng, setup: &mut Setup) {
-    let nodes = rng.range(5, 7);
-    ring(rng, setup, nodes);
-    setup.policy.observers = 3;
-    let (behind, at) = (node(rng, setup), 400 * MS + sometime(rng));
-    let span = setup.timeout() - rng.range(10, 80) * MS;
-    plan(setup, at, net(Barrier::Frames { to: Set::one(behind) }, span));
-    for trouble in [Trouble::NoRequests(Set::one(behind)), Trouble::NoAnswers(Set::one(behind))] {
-        plan(setup, at, Fault::Store { trouble, span });
-    }
-    let elsewhere: Vec<usize> = (0..setup.ranks as usize).filter(|rank| *rank != behind).collect();
-    let dies = Fault::KillRank { rank: one_of(rng, &elsewhere) as u32, signal: 9 };
-    plan(setup, at + rng.range(1, 5) * MS, dies);
-    setup.promises = Promises { ends_well: true, ..Promises::default() };
-}
-
 /// It hears of the epoch from the tree's root, when those who observe it are about to give it up.
 pub fn late(rng: &mut Rng, setup: &mut Setup) {
     let nodes = rng.range(7, 9);
