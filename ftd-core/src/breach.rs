@@ -69,6 +69,8 @@ rules! {
     SilentApart,
     /// Whoever is newly observed may be accused at once.
     NewlyObservedAtOnce,
+    /// An epoch gives all whom an agent observed before a new T.
+    NewTEachEpoch,
     /// Who came into the job with this epoch accuses nodes that it has never heard.
     JoinerAccuses,
     /// Never, however long it has not heard them.
@@ -82,6 +84,8 @@ rules! {
     AloneAccuses,
     /// Who comes into the job is alone in it at once when nobody has acknowledged it outside.
     AloneBefore,
+    /// After the adoption of an epoch nobody is alone for a while.
+    AloneAnew,
     /// Patience begins anew with each epoch.
     PatienceAnew,
     /// Two have patience, too.

@@ -153,8 +153,14 @@ impl Fence {
     /// A heartbeat came. `unheard`: its sender does not hear this node.
     pub fn heartbeat(&mut self, from: NodeId, epoch: EpochId, unheard: bool, now: Micros) -> Reply {
         let older = epoch < self.epoch && self.breach == Breach::OlderEpochCounts;
-        if epoch != self.epoch && !older {
-            return if epoch < self.epoch { Reply::Record } else { Reply::AskForRecord };
+        if epoch > self.epoch {
+            if !unheard {
+                self.watches.knows_more(from, now);
+            }
+            return Reply::AskForRecord;
+        }
+        if epoch < self.epoch && !older {
+            return Reply::Record;
         }
         if !self.watches.watches(from) {
             return Reply::Nothing;

@@ -371,17 +371,72 @@ fn t_runs_from_the_last_heartbeat_that_counted() {
     assert!(node.gives_up(silent, at(810)));
 }
 
+/// From `begin` on it runs in this epoch, and is acknowledged in it.
+fn goes_on_in(node: &mut Node, epoch: EpochId, begin: u64, end: u64) {
+    for time in (begin..end).step_by(50) {
+        node.fence.ran(at(time));
+        node.is_acknowledged(epoch, at(time));
+    }
+}
+
 #[test]
-fn whoever_is_newly_observed_has_t_from_the_adoption_of_the_epoch() {
+fn t_runs_on_over_an_epoch_for_who_observed_the_node_before() {
     let mut node = Node::usual();
     let silent = node.observed[1];
+    node.goes_on(&node.observed.clone(), at(0), at(300));
+    node.goes_on(&[], at(300), at(350));
+    node.fence.heartbeat(silent, FIRST, false, at(310));
+    node.fence.adopt(&next(&record(5, 3)), Revision(2), at(350));
+    let second = FIRST.next();
+    goes_on_in(&mut node, second, 350, 500);
+    node.fence.adopt(&EpochRecord { epoch: second.next(), ..record(5, 3) }, Revision(3), at(500));
+    goes_on_in(&mut node, second.next(), 500, 810);
+    assert!(node.gives_up(silent, at(810)), "500 after the last one that counted, which was two epochs ago");
+}
+
+#[test]
+fn whoever_is_newly_observed_has_t_from_the_adoption_of_the_epoch() {
+    let before = record(6, 2);
+    let mut node = Node::of(NodeId(0), &before);
+    let out = node.observed[0];
+    let without = Members::of(before.nodes.iter().filter(|member| *member != out));
+    let (newly, old) = (ring::observed(&without, NodeId(0), 2), node.observed.clone());
+    let newly = newly.into_iter().find(|observed| !old.contains(observed)).unwrap();
     node.goes_on(&[], at(0), at(450));
-    node.fence.adopt(&next(&record(5, 3)), Revision(2), at(450));
-    for time in (450..950).step_by(50) {
-        node.fence.ran(at(time));
-        node.is_acknowledged(FIRST.next(), at(time));
-    }
-    assert!(node.gives_up(silent, at(950)));
+    node.fence.adopt(&EpochRecord { nodes: without.clone(), ..next(&before) }, Revision(2), at(450));
+    node.observers = ring::observers(&without, NodeId(0), 2);
+    goes_on_in(&mut node, FIRST.next(), 450, 950);
+    assert!(node.gives_up(newly, at(950)));
+    assert!(node.gives_up(old[1], at(500)), "that one it has observed from the first epoch on");
+}
+
+#[test]
+fn who_is_heard_in_an_epoch_that_its_observer_does_not_know_yet_is_not_silent() {
+    let given_up = |unheard: bool, at_last: u64| {
+        let mut node = Node::usual();
+        let ahead = node.observed[1];
+        node.goes_on(&node.observed.clone(), at(0), at(100));
+        node.goes_on(&[], at(100), at(450));
+        assert_eq!(node.fence.heartbeat(ahead, FIRST.next(), unheard, at(400)), Reply::AskForRecord);
+        node.fence.adopt(&next(&record(5, 3)), Revision(2), at(450));
+        goes_on_in(&mut node, FIRST.next(), 450, at_last);
+        node.gives_up(ahead, at(at_last))
+    };
+    assert!(given_up(false, 900));
+    assert!(given_up(true, 550), "what says that it does not hear its observer does not count");
+}
+
+#[test]
+fn who_joined_with_the_epoch_before_and_has_not_heard_a_node_gives_it_a_new_t() {
+    let joined = EpochRecord { joined: [NodeId(0)].into(), ..record(5, 3) };
+    let mut node = Node::of(NodeId(0), &joined);
+    let (silent, heard) = (node.observed[0], node.observed[1]);
+    node.goes_on(&[heard], at(0), at(50));
+    node.goes_on(&[], at(50), at(300));
+    node.fence.adopt(&next(&record(5, 3)), Revision(2), at(300));
+    goes_on_in(&mut node, FIRST.next(), 300, 800);
+    assert!(node.gives_up(silent, at(800)));
+    assert!(node.gives_up(heard, at(500)), "of that one T runs on");
 }
 
 #[test]
@@ -422,6 +477,19 @@ fn alone_is_who_has_been_acknowledged_by_no_observer_for_three_quarters_of_t() {
     assert!(node.gives_up(node.observed[0], at(500)));
     assert!(!node.fence.accused(before(at(675))).is_empty());
     assert!(node.fence.accused(at(675)).is_empty());
+}
+
+#[test]
+fn an_epoch_does_not_end_that_somebody_is_alone() {
+    // Acknowledged and heard at 300 last; alone from 675 on, and T, which runs on over the epoch, ends at 800.
+    let mut node = Node::usual();
+    node.goes_on(&node.observed.clone(), at(0), at(350));
+    (350..600).step_by(50).for_each(|time| node.fence.ran(at(time)));
+    node.fence.adopt(&next(&record(5, 3)), Revision(2), at(600));
+    for time in (600..1500).step_by(25) {
+        node.fence.ran(at(time));
+        assert!(node.fence.accused(at(time)).is_empty(), "{time}");
+    }
 }
 
 #[test]

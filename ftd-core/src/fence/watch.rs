@@ -97,14 +97,23 @@ impl Watches {
 
     /// An epoch of so many members begins in which this node observes these. `joined`: it is new itself.
     pub(super) fn begin(&mut self, terms: Terms, members: u32, watched: Vec<NodeId>, joined: bool, now: Micros) {
-        (self.terms, self.members, self.joined, self.adopted) = (terms, members, joined, now);
+        let had_joined = std::mem::replace(&mut self.joined, joined);
+        (self.terms, self.members, self.adopted) = (terms, members, now);
         if joined {
             self.came = now;
         }
         // "For a newly observed node from the adoption of the epoch."
         let at_once = self.breach == Breach::NewlyObservedAtOnce;
-        let since = if at_once { Micros(now.since(terms.timeout).0) } else { now.max(self.anew) };
-        self.watched = watched.into_iter().map(|node| (node, Watch { since, heard: false })).collect();
+        let new = if at_once { Micros(now.since(terms.timeout).0) } else { now.max(self.anew) };
+        let since = |node| self.running_on(node, had_joined).unwrap_or(new);
+        self.watched = watched.into_iter().map(|node| (node, Watch { since: since(node), heard: false })).collect();
+    }
+
+    /// "T runs from the last heartbeat that counted", also over an epoch: who observed the node before goes on. `had_joined`: this node came
+    /// with the epoch that ends, in which it may never have heard that one.
+    fn running_on(&self, node: NodeId, had_joined: bool) -> Option<Micros> {
+        let watch = self.watched.get(&node).filter(|watch| watch.heard || !had_joined)?;
+        (!matches!(self.breach, Breach::NewlyObservedAtOnce | Breach::NewTEachEpoch)).then_some(watch.since)
     }
 
     pub(super) fn watched(&self) -> impl Iterator<Item = NodeId> + '_ {
@@ -113,6 +122,11 @@ impl Watches {
 
     pub(super) fn watches(&self, node: NodeId) -> bool {
         self.watched.contains_key(&node)
+    }
+
+    /// It is there, in an epoch that this node does not know yet. T goes on where that one begins here, and it did not hear nothing.
+    pub(super) fn knows_more(&mut self, node: NodeId, now: Micros) {
+        self.watched.entry(node).and_modify(|watch| watch.since = watch.since.max(now));
     }
 
     /// A heartbeat counts: "T runs from the last heartbeat that counted".
@@ -153,9 +167,10 @@ impl Watches {
         link.observed && now.since(link.acknowledged.max(came)) >= share.of(self.terms.timeout)
     }
 
+    /// "Counted from the adoption of the epoch at the earliest": of that with which it came. In those that follow T runs on, and so must this.
     fn is_alone(&self, link: Link, now: Micros) -> bool {
-        let since = self.adopted.max(link.acknowledged);
-        link.observed && now.since(since) >= ALONE.of(self.terms.timeout)
+        let adopted = if self.breach == Breach::AloneAnew { self.adopted } else { self.came };
+        link.observed && now.since(link.acknowledged.max(adopted)) >= ALONE.of(self.terms.timeout)
     }
 
     fn has_patience(&self) -> bool {
@@ -190,6 +205,6 @@ impl Watches {
         let silent = self.watched.values().map(|watch| watch.since.after(self.time_out_of(watch)));
         let alone = ALONE.of(self.terms.timeout);
         let waits = [alone, self.terms.patience].map(|span| link.acknowledged.after(span));
-        silent.chain(waits).chain([self.adopted.after(alone)])
+        silent.chain(waits).chain([self.came.after(alone)])
     }
 }

@@ -217,6 +217,11 @@ pub static ALL: &[Profile] = &[
         draw: rules::new_observer,
     },
     Profile { name: "at-once", about: "several nodes die at once, whose observers live", draw: rules::at_once },
+    Profile {
+        name: "epoch-between",
+        about: "a node dies, and a rank while the node's time-out runs: an epoch begins meanwhile",
+        draw: rules::epoch_between,
+    },
     Profile { name: "between", about: "nodes that stand side by side in the ring die at once", draw: rules::between },
     Profile {
         name: "frozen",

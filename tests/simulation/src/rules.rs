@@ -159,6 +159,21 @@ pub fn at_once(rng: &mut Rng, setup: &mut Setup) {
     setup.promises = Promises { ends_well: true, epochs: Some(3), ..Promises::default() };
 }
 
+/// A node dies, and while its observers' T runs a rank does, elsewhere: in the epoch of that they observe the node as before. Who collects
+/// their accusations lives.
+pub fn epoch_between(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(5, 8);
+    ring(rng, setup, nodes);
+    setup.policy.observers = 3;
+    let (at, doomed) = (sometime(rng), rng.range(1, nodes - 1));
+    plan(setup, at, Fault::KillNodes(Set::one(doomed as usize)));
+    let living: Vec<usize> = (0..setup.ranks as usize).filter(|rank| *rank as u64 != doomed).collect();
+    let dies = Fault::KillRank { rank: one_of(rng, &living) as u32, signal: 9 };
+    plan(setup, at + rng.range(300, 450) * MS, dies);
+    let prompt = setup.timeout() + setup.timeout() / 2;
+    setup.promises = Promises { ends_well: true, prompt: Some(prompt), ..Promises::default() };
+}
+
 /// Three that stand side by side in the ring die: the first of them has one observer that lives, and that sees all three.
 pub fn between(rng: &mut Rng, setup: &mut Setup) {
     let nodes = rng.range(8, 10);
