@@ -464,3 +464,32 @@ def lammps(context, how):
         check(status == 0, f"by hand: {status} {out[-2000:]}{err}")
         check(again == _thermo(out), f"from step {first} on:\n{again}\nby hand:\n{_thermo(out)}")
         steps.empty()
+
+
+@scenario("slurm-power", cluster=True, timeout=120)
+def power(context):
+    """All nodes of a job lose their power at once. When one of them is back its daemon knows of the part that was there, and gives the job's record to a lease,
+    for nobody else has written one without that node; of a job that runs on, whose daemons were only started again, the record stays as it is."""
+    with Steps(context, 3) as steps:
+        lost = steps.srun("-N2", "--ntasks-per-node=1", "-w", ",".join(steps.slurm.names[node.name] for node in steps.nodes[:2]), "/bin/sh", "-c", WAITS)
+        eventually(lambda: lost.output.text.count("ready") == 2, "the ranks", 30)
+        (key,) = [key for key in steps.keys() if key.endswith("/epoch")]
+        noted = lambda node: node.directory / "jobs"
+        job = key.split("/")[-2]
+        eventually(lambda: all((noted(node) / job).exists() for node in steps.nodes[:2]), "the job to be noted on both nodes", 20)
+        for daemon in (steps.daemons[0], steps.daemons[1]):
+            daemon.kill()
+            daemon.start()
+        # A daemon that was started again has the same life of the machine before it: what it does at its start it has done by then.
+        time.sleep(GONE)
+        check(key in steps.keys() and lost.running(), f"{steps.keys()}: {lost.err}")
+        for node in steps.nodes[:2]:
+            node.power_off()
+        check(key in steps.keys(), "somebody was there to see to it")
+        first = steps.nodes[0]
+        first.boot()
+        steps.daemons[0] = steps.daemon(first).start()
+        eventually(lambda: key not in steps.keys(), "the record to hang on a lease", 60)
+        check(job in steps.store.get("/ftd/jobs/", "--prefix", "--keys-only"), "it is not removed")
+        eventually(lambda: not (noted(first) / job).exists(), "the job to be noted no more", 20)
+        lost.kill(lost.pid)
