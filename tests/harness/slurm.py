@@ -69,9 +69,10 @@ BasePath=/run/containers
 
 class Slurm:
     """Slurm on the nodes of a cluster that has a machine called [`LOGIN`]. `plugins` are lines of its plugstack.conf. `silence`: seconds
-    after which the controller gives up a node that says nothing. `lines` stand in slurm.conf, where they take the place of others."""
+    after which the controller gives up a node that says nothing. `lines` stand in slurm.conf, where they take the place of others, and `cgroup` in
+    cgroup.conf."""
 
-    def __init__(self, cluster, plugins=(), silence=5, lines=""):
+    def __init__(self, cluster, plugins=(), silence=5, lines="", cgroup=""):
         self.cluster = cluster
         self.directory = cluster.context.dir / "slurm"
         (self.login,) = [machine for machine in cluster.extra if machine.name == LOGIN]
@@ -86,10 +87,8 @@ class Slurm:
             for node in cluster.nodes
         )
         text = CONFIGURATION.format(login=LOGIN, address=self.login.address("store"), directory=self.directory, nodes=nodes, silence=silence)
-        given = {line.partition("=")[0] for line in lines.splitlines()}
-        kept = [line for line in text.splitlines() if line.partition("=")[0] not in given]
-        (self.directory / "slurm.conf").write_text("\n".join([*kept, lines, ""]))
-        (self.directory / "cgroup.conf").write_text(CGROUP)
+        (self.directory / "slurm.conf").write_text(with_lines(text, lines))
+        (self.directory / "cgroup.conf").write_text(with_lines(CGROUP, cgroup))
         (self.directory / "job_container.conf").write_text(CONTAINER)
         self.plug(*plugins)
         (self.directory / "munge.key").write_bytes(os.urandom(128))
@@ -182,6 +181,13 @@ class Slurm:
                 for where, _, _ in os.walk(top, topdown=False):
                     # The kernel lets go of the dead a little later.
                     eventually_removed(where)
+
+
+def with_lines(text, lines):
+    """A configuration with these lines in the place of those for the same."""
+    given = {line.partition("=")[0] for line in lines.splitlines()}
+    kept = [line for line in text.splitlines() if line.partition("=")[0] not in given]
+    return "\n".join([*kept, lines, ""])
 
 
 def eventually_removed(group, patience=5.0):

@@ -177,3 +177,31 @@ def many_ranks(context):
         said = sorted(int(line.split()[0]) for line in job.output.text.splitlines() if line.endswith(" done"))
         check(said == list(range(MANY)) and job.err.count("ftd: recovery, epoch") == 1, f"{said}: {job.err}")
         steps.empty(patience=40)
+
+
+# Megabytes: what a step may have on a node, and what three versions of take more than that, but far less than the machine has.
+STEPS_MEMORY, LARGE = 200, 100
+
+
+@scenario("slurm-memory", cluster=True, timeout=120)
+def memory(context):
+    """Where Slurm limits a step's memory, checkpoints are counted against that and not against what the machine has: one that does not fit is refused in
+    one sentence with its numbers, before any of it is taken; the job runs on, no rank is killed for it, and the version before is whole."""
+    mpi = context.mpi("mpich5")
+    lines = "TaskPlugin=task/cgroup\nSelectTypeParameters=CR_Core_Memory\nDefMemPerNode=100\n"
+    with Steps(context, 2, slurm=lines, cgroup="ConstrainRAMSpace=yes") as steps:
+        program = steps.cluster.program(mpi, "bigckpt.c")
+        layout = ["-N2", "--ntasks-per-node=1", f"--mem={STEPS_MEMORY}"]
+        job = steps.srun(*layout, program, str(LARGE), mpi=mpi, env=ONE_CARD, gates=["app.compute:1"])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 1)
+        check(victim in steps.nodes[1].pids(), "the rank is not on the node")
+        found = job.wait_err(r"rank (\d) checkpoint code (-?\d+): (.+)", 2)
+        check(all(int(code) != 0 for _, code, _ in found), f"it was accepted: {job.err}")
+        said = job.wait_err(r"three versions of \d+ MiB take \d+ MiB more memory, other ranks were promised \d+ MiB, and (\d+) MiB are available", 2)
+        check(all(int(available) <= STEPS_MEMORY for available in said), job.err)
+        job.kill(victim)
+        job.expect(0)
+        check("restore code 0 version 2 value 22" in job.output.text and job.restored == [2], job.output.text + job.err)
+        check(job.err.count("ftd: recovery, epoch") == 1, job.err)
+        steps.empty()

@@ -7,6 +7,7 @@ import signal
 import time
 
 from harness import proc
+from harness.cluster import NETWORKS
 from harness.job import Failed, Output, check
 from harness.registry import scenario
 
@@ -146,6 +147,42 @@ def batch_node(context, how, again):
         steps.empty(first)
 
 
+# Seconds.
+GONE = 20
+
+
+@scenario("slurm-batch-between", cluster=True, timeout=150)
+def batch_between(context):
+    """The node where an sbatch's script runs dies while the script is between two sruns. Nobody of ftd's is there any more, on any node, so nobody ends the
+    job: Slurm, which is to leave it its other nodes, has it running without the one that died, and `scancel` ends it."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 3) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        step = f"srun {program}; echo srun ended with $?"
+        (context.work / "job.sh").write_text(f"#!/bin/sh\n{step}\nuntil [ -e go ]; do sleep 0.05; done\n{step}\n")
+        _, batch = handed_in(steps, *LAYOUT, "job.sh", mpi=mpi, env=ONE_CARD)
+        eventually(lambda: "srun ended" in batch.text, "the end of the first srun", 60)
+        check(batch.text.count("srun ended with 0") == 1, batch.text)
+        first = steps.nodes[0]
+        name = steps.slurm.names[first.name]
+        check(batch.about()["BatchHost"] == name, "the script runs elsewhere")
+        eventually(lambda: not any(steps.of_job(node) for node in steps.nodes[1:]), "the other nodes without a process of the job", 20)
+        check(not steps.keys(), f"{steps.keys()}")
+        first.crash()
+        steps.slurm.update(f"nodename={name}", "state=down", "reason=test")
+        eventually(lambda: name not in steps.slurm.run("squeue", "-h", "-o", "%N")[1], "Slurm to take the node from the job", 30)
+        # Longer than a part takes to begin to end a job whose script's node is gone.
+        time.sleep(GONE)
+        about = batch.about()
+        check((about["JobState"], about["Restarts"]) == ("RUNNING", "0") and "ftd: node" not in batch.text, f"{about}: {batch.text}")
+        check(not any(steps.of_job(node) for node in steps.nodes[1:]), "somebody of the job's is there")
+        status, _, err = steps.slurm.run("scancel", batch.number)
+        check(status == 0, err)
+        batch.becomes("CANCELLED", 30)
+        check(batch.text.count("srun ended") == 1, batch.text)
+        steps.empty(first)
+
+
 # A rank that waits for the user's word.
 WAITS = 'echo ready $SLURM_PROCID; until [ -e go ]; do sleep 0.05; done; echo went $SLURM_PROCID'
 
@@ -176,6 +213,47 @@ def batch_left_out(context):
             for network in networks:
                 steps.cluster.heal_link(second, other, network)
         steps.daemons[0].start()
+        steps.empty()
+
+
+def record(steps):
+    """At which revision the only job's record was written last."""
+    fields = re.findall(r'^"(Key|ModRevision)" : (.*)$', steps.store.get("/ftd/jobs/", "--prefix", "-w", "fields"), re.M)
+    return [int(number) for (_, key), (_, number) in zip(fields[::2], fields[1::2]) if key.strip('"').endswith("/epoch")]
+
+
+@scenario("slurm-batch-two-nodes", cluster=True, timeout=150)
+def batch_two_nodes(context):
+    """Of a job of two nodes the one where its script does not run is left out, and later reaches Slurm's controller and the store again, but not the script's
+    node, whose `ftd` is gone by then: it ends no job. The ranks have gone on without it, and the script comes to its end."""
+    with Steps(context, 2, lease="3s", silence=300) as steps:
+        first, second = steps.nodes
+        (context.work / "job.sh").write_text(f"#!/bin/sh\nsrun /bin/sh -c '{WAITS}'\necho srun ended with $?\n")
+        words = ["--ft=reinit", "--ft-spares=1", "-N2", "--ntasks-per-node=2", "--requeue"]
+        _, batch = handed_in(steps, *words, "job.sh")
+        eventually(lambda: batch.text.count("ready") == 2, "the ranks", 30)
+        there, before = steps.of_job(second), record(steps)
+        check(there and before and batch.about()["BatchHost"] == steps.slurm.names[first.name], f"{there}")
+        for network in NETWORKS:
+            steps.cluster.cut_link(first, second, network)
+        # Only the first one can have the record written.
+        second.cut("store")
+        eventually(lambda: record(steps) != before, "the record without the second node", 30)
+        eventually(lambda: batch.text.count("ready") == 4, "the ranks of the next world", 30)
+        steps.daemons[0].kill()
+        eventually(lambda: key_of(steps.store, first.name) is None, "the end of its lease", 30)
+        second.heal("store")
+        steps.cluster.cut_link(first, second, "store")
+        eventually(lambda: not steps.of_job(second), "the node that was left out without the job", 90)
+        about = batch.about()
+        check((about["JobState"], about["Restarts"]) == ("RUNNING", "0") and "is gone" not in batch.text, f"{about}: {batch.text}")
+        # The job's end is written down through it: there is no other one that its agent reaches.
+        steps.daemons[0].start()
+        (context.work / "go").touch()
+        about = batch.becomes("COMPLETED", 60)
+        check(about["ExitCode"] == "0:0" and batch.text.count("went") == 2 and "srun ended with 0" in batch.text, f"{about}: {batch.text}")
+        for network in NETWORKS:
+            steps.cluster.heal_link(first, second, network)
         steps.empty()
 
 
@@ -386,3 +464,32 @@ def lammps(context, how):
         check(status == 0, f"by hand: {status} {out[-2000:]}{err}")
         check(again == _thermo(out), f"from step {first} on:\n{again}\nby hand:\n{_thermo(out)}")
         steps.empty()
+
+
+@scenario("slurm-power", cluster=True, timeout=120)
+def power(context):
+    """All nodes of a job lose their power at once. When one of them is back its daemon knows of the part that was there, and gives the job's record to a lease,
+    for nobody else has written one without that node; of a job that runs on, whose daemons were only started again, the record stays as it is."""
+    with Steps(context, 3) as steps:
+        lost = steps.srun("-N2", "--ntasks-per-node=1", "-w", ",".join(steps.slurm.names[node.name] for node in steps.nodes[:2]), "/bin/sh", "-c", WAITS)
+        eventually(lambda: lost.output.text.count("ready") == 2, "the ranks", 30)
+        (key,) = [key for key in steps.keys() if key.endswith("/epoch")]
+        noted = lambda node: node.directory / "jobs"
+        job = key.split("/")[-2]
+        eventually(lambda: all((noted(node) / job).exists() for node in steps.nodes[:2]), "the job to be noted on both nodes", 20)
+        for daemon in (steps.daemons[0], steps.daemons[1]):
+            daemon.kill()
+            daemon.start()
+        # A daemon that was started again has the same life of the machine before it: what it does at its start it has done by then.
+        time.sleep(GONE)
+        check(key in steps.keys() and lost.running(), f"{steps.keys()}: {lost.err}")
+        for node in steps.nodes[:2]:
+            node.power_off()
+        check(key in steps.keys(), "somebody was there to see to it")
+        first = steps.nodes[0]
+        first.boot()
+        steps.daemons[0] = steps.daemon(first).start()
+        eventually(lambda: key not in steps.keys(), "the record to hang on a lease", 60)
+        check(job in steps.store.get("/ftd/jobs/", "--prefix", "--keys-only"), "it is not removed")
+        eventually(lambda: not (noted(first) / job).exists(), "the job to be noted no more", 20)
+        lost.kill(lost.pid)

@@ -26,9 +26,11 @@ PROMPT = 2.0
 class Steps:
     """Nodes with Slurm, the plugin and ftd, and a machine where users log in, which has no ftd."""
 
-    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm="", silence=5, members=1):
-        """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf; `silence`: see [`Slurm`]; `members`: of etcd."""
-        self.context, self.jobs, self.without, self.lease, self.lines, self.silence = context, jobs, without, lease, slurm, silence
+    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm="", silence=5, members=1, cgroup=""):
+        """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf, `cgroup`: of cgroup.conf; `silence`: see [`Slurm`];
+        `members`: of etcd."""
+        self.context, self.jobs, self.without, self.lease = context, jobs, without, lease
+        self.of_slurm = {"silence": silence, "lines": slurm, "cgroup": cgroup}
         self.cluster = Cluster(context, size, extra=[LOGIN, *etcd.NAMES[:members]])
         self.slurm = None
 
@@ -39,7 +41,7 @@ class Steps:
             self.store = etcd.Etcd(self.cluster)
             self.daemons = {node.number: self.daemon(node).start() for node in self.nodes if node.number not in self.without}
             plugins = [f"required {self.context.prefix}/libexec/ftd/ft_slurm.so"]
-            self.slurm = Slurm(self.cluster, plugins=plugins, silence=self.silence, lines=self.lines)
+            self.slurm = Slurm(self.cluster, plugins=plugins, **self.of_slurm)
             for number in self.daemons:
                 eventually(lambda: key_of(self.store, self.nodes[number].name), f"node{number}'s key", 20)
         except BaseException:
@@ -210,11 +212,11 @@ def six_nodes(context, mpi):
         steps.empty(steps.nodes[4])
 
 
-@scenario("slurm-reinit-stepd", cluster=True, timeout=120)
-def stepd_dies(context):
+@scenario("slurm-reinit-stepd", cluster=True, timeout=120, each=MPIS)
+def stepd_dies(context, mpi):
     """A slurmstepd that is killed is a lost node for that job: nothing of the step stays there, also what had left its rank's session, and the job
     goes on elsewhere and ends with its own status, for which srun alone would wait for ever."""
-    mpi = context.mpi("mpich5")
+    mpi = context.mpi(mpi)
     with Steps(context, 3) as steps:
         program = steps.cluster.program(mpi, "places.c")
         reference = steps.reference(mpi, 4, program)

@@ -13,7 +13,7 @@ from .copies import kept, wait_kept
 from .hosts import ONE_CARD
 from .nodes import key_of
 from .processes import eventually
-from .slurm_steps import Steps
+from .slurm_steps import MPIS, Steps
 
 # The step of places at which the rank stands, and so the version that is restored.
 PLACE = 5
@@ -22,8 +22,8 @@ PLACE = 5
 class Trial:
     """A step on two nodes and a spare one, of which a rank of the second node stands at a place."""
 
-    def __init__(self, context, steps, pause=0):
-        mpi = context.mpi("mpich5")
+    def __init__(self, context, steps, mpi="mpich5", pause=0):
+        mpi = context.mpi(mpi)
         self.steps, self.slurm, self.nodes, self.far = steps, steps.slurm, steps.nodes, steps.nodes[1]
         program = steps.cluster.program(mpi, "places.c")
         self.reference = steps.reference(mpi, 4, program)
@@ -175,11 +175,11 @@ def cut_off(it, networks):
     it.ends([PLACE], ["node1"])
 
 
-@scenario("slurm-survives", cluster=True, timeout=150, each=[{"what": what} for what in HOW])
-def survives(context, what):
+@scenario("slurm-survives", cluster=True, timeout=150, each=[{"what": what, "mpi": mpi["mpi"]} for what in HOW for mpi in MPIS], spread=True)
+def survives(context, what, mpi):
     """An agent or daemons of ftd's are killed on nodes of a step, or a network of a node is cut, for good or not: the result is the undisturbed
     one, srun ends with 0, and nothing is left on any node, also the one that was left out."""
     with Steps(context, 3) as steps:
-        it = Trial(context, steps, pause=200 if what.endswith("healed") else 0)
+        it = Trial(context, steps, mpi, pause=200 if what.endswith("healed") else 0)
         HOW[what](it)
         steps.empty(patience=40)

@@ -223,6 +223,22 @@ fn a_short_move_does_not_wait_for_a_long_one() {
 }
 
 #[test]
+fn moves_take_little_memory_of_their_own() {
+    let (mut a, full, mut b, empty) = two(TCP, 4 * MB);
+    let (_, target) = b.expose(1, 0, 4 * MB, true);
+    // At once: each has a line of its own.
+    let ends: Vec<_> = (0..4).map(|_| a.begin(Wanted::put(1, 4 * MB, 1, target))).collect();
+    ends.into_iter().for_each(|id| a.end_of(id).unwrap());
+    assert!(empty.same(0, &full, 0, 4 * MB));
+    for ship in [&a, &b] {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", ship.process.id())).unwrap();
+        let most = |line: &str| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok();
+        let kilobytes = status.lines().find_map(most).unwrap();
+        assert!(kilobytes < 64 << 10, "{kilobytes} kB");
+    }
+}
+
+#[test]
 fn nodes_of_which_nothing_was_said_are_not_moved_to() {
     let mut a = Ship::start(TCP);
     let memory = Memory::new(10);

@@ -7,9 +7,10 @@ use crate::lock::{Lock, LockError};
 use crate::log::Filter;
 use crate::metrics::MetricsError;
 use crate::node::{Memory, Node, NodeError, Record};
+use crate::roll::Roll;
 use crate::socket::{Socket, SocketError};
 use crate::state::State;
-use crate::{agents, control, metrics, peers, service};
+use crate::{agents, control, metrics, parts, peers, service};
 use ft_store::{Etcd, StoreError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -85,13 +86,15 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     let state = Arc::new(State::new(config));
     let store = etcd(&state)?;
     let etcd = Asked::new(store.clone(), state.clone(), state.config().etcd_within());
+    // No part begins before it can be noted.
+    let node = node(&state, etcd.clone())?;
     peers::listen(&state).await?;
     let _agents = agents::listen(&state)?;
     tokio::spawn(control::serve(listener, state.clone()));
     if state.config().drains() {
-        tokio::spawn(Drain::new(etcd.clone(), store).run());
+        tokio::spawn(Drain::new(etcd, store).run());
     }
-    let node = node(&state, etcd)?;
+    tokio::spawn(parts::bury_all(state.clone()));
     service::ready();
     tokio::select! {
         refused = node.hold() => {
@@ -116,6 +119,7 @@ fn node(state: &Arc<State>, etcd: Asked<Etcd>) -> Result<Node<Etcd>, DaemonError
     let config = state.config();
     let memory = Memory::open(&config.state(), &config.socket(), &config.key()).map_err(NodeError::from)?;
     let record = Record::of(&config, &memory.id);
+    state.keeps(Roll::new(&config.state(), &memory.id));
     Ok(Node::new(etcd, memory, record, config.key(), config.lease()))
 }
 

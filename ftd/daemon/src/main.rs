@@ -28,6 +28,7 @@ mod peers;
 mod places;
 mod records;
 mod relay;
+mod roll;
 mod service;
 mod session;
 mod socket;

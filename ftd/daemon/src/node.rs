@@ -3,7 +3,7 @@
 mod memory;
 mod record;
 
-pub use memory::{Memory, MemoryError};
+pub use memory::{Memory, MemoryError, life};
 pub use record::Record;
 
 use crate::etcd::Asked;

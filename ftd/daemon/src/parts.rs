@@ -8,6 +8,7 @@ use crate::home::Home;
 use crate::records;
 use crate::state::State;
 use ft_sys::as_user::Credentials;
+use ft_sys::timescale::scaled;
 use ft_sys::wait::Status;
 use ft_wire::part::{Begin, Image, PART, SWEEP, Share, Start, ToPart};
 use ft_wire::{MESSAGES, Role, step};
@@ -26,6 +27,8 @@ use tokio::time::timeout;
 const BORN: Duration = Duration::from_secs(20);
 /// What a part has left is removed within this time, or is left for the next one.
 const SWEPT: Duration = Duration::from_secs(30);
+/// Machines that start together may have to wait for etcd, which is on one of them.
+const AGAIN: Duration = Duration::from_secs(30);
 /// The nice value of the lowest priority. The highest that a rank has is the ordinary one, whatever the user may have elsewhere.
 const LOWEST: i32 = 19;
 
@@ -181,6 +184,7 @@ pub async fn name_of(uid: u32) -> Result<String, String> {
 /// Waits for a part's end.
 async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, state: Arc<State>) {
     let Ok(mut ends) = signal(SignalKind::child()) else { return };
+    note(&job, me, &state).await;
     let status = ended(pid, &mut ends).await;
     let how = match status.map(|status| (status.code(), status.signal())) {
         Some((Some(code), _)) => format!("status {code}"),
@@ -193,8 +197,35 @@ async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, sta
     }
     // A node that comes back has another part of this job soon.
     state.job_ended(&job);
-    records::let_go(&state, &job, me).await;
+    // Where etcd is away the next life of the machine asks again.
+    if records::let_go(&state, &job, me).await && !state.has_part(&job) {
+        state.roll().into_iter().for_each(|roll| roll.strike(&job));
+    }
     state.job_done(&job);
+}
+
+/// Notes the part where it is found after a loss of power. Nobody waits for the disk but this.
+async fn note(job: &str, me: NodeId, state: &Arc<State>) {
+    let (name, state) = (job.to_string(), state.clone());
+    let noted = tokio::task::spawn_blocking(move || state.roll().map_or(Ok(()), |roll| roll.enter(&name, me))).await;
+    if let Ok(Err(error)) = noted {
+        tracing::warn!(%error, job, "should the machine lose its power the job's record may stay in etcd");
+    }
+}
+
+/// Sees to what the parts have left in etcd that were here when the machine went down.
+pub async fn bury_all(state: Arc<State>) {
+    let Some(roll) = state.roll() else { return };
+    for (job, me) in roll.of_other_lives() {
+        tracing::info!(job, "the machine has started anew since a part of this job was here");
+        let state = state.clone();
+        tokio::spawn(async move {
+            while !records::let_go(&state, &job, me).await {
+                tokio::time::sleep(scaled(AGAIN)).await;
+            }
+            state.roll().into_iter().for_each(|roll| roll.strike(&job));
+        });
+    }
 }
 
 /// Waits for the end of a process that this one has started.

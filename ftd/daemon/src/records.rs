@@ -28,12 +28,13 @@ const SHORTEST: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The part on this node of a job, where it has this number, has ended: where the job has ended with it, its record goes a while later.
-pub async fn let_go(state: &Arc<State>, job: &str, me: NodeId) {
+/// Whether that is known: else etcd is away.
+pub async fn let_go(state: &Arc<State>, job: &str, me: NodeId) -> bool {
     let config = state.config();
     let store = match config.etcd().map(|options| ft_store::Etcd::new(&options)) {
         Ok(Ok(store)) => store,
         // It was said when this began.
-        Ok(Err(_)) | Err(_) => return,
+        Ok(Err(_)) | Err(_) => return true,
     };
     let etcd = Asked::new(store, state.clone(), config.etcd_within());
     let keys = agents::keys_of(&config, job);
@@ -42,15 +43,16 @@ pub async fn let_go(state: &Arc<State>, job: &str, me: NodeId) {
         tokio::time::sleep(scaled(OTHERS)).await;
         // A node that has come back is in the job for its new part, and that one's end is waited for instead.
         if state.has_part(job) || user_of(&config, job).is_some() {
-            return;
+            return true;
         }
         done = timeout(PATIENCE, attempt(&etcd, &keys, Some(me))).await;
     }
     match done {
-        Ok(Ok(_)) => {}
+        Ok(Ok(_)) => return true,
         Ok(Err(error)) => tracing::info!(%error, job, "the job's record stays in etcd"),
         Err(_) => tracing::info!(job, "the job's record stays in etcd, which does not answer"),
     }
+    false
 }
 
 /// What there is to a job.

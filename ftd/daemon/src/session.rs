@@ -4,6 +4,8 @@ use crate::config::Config;
 use crate::errand::{COMMAND, Errand, Reports, Whose};
 use crate::etcd::Asked;
 use crate::jobs::Jobs;
+use crate::node;
+use crate::roll::Roll;
 use crate::state::State;
 use crate::{log, peers};
 use ft_store::Etcd;
@@ -38,7 +40,9 @@ fn attempt(connection: OwnedFd, memory: OwnedFd, reports: Reports) -> io::Result
     let _filter = log::begin(config.filter());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
+        let (directory, life) = (config.state(), node::life(&config.socket()));
         let state = Arc::new(State::new(config));
+        life.iter().for_each(|life| state.keeps(Roll::new(&directory, life)));
         match whose {
             Whose::Launcher(uid) => {
                 let stream = tokio::net::UnixStream::from_std(connection.into())?;

@@ -2,13 +2,14 @@
 
 use crate::config::Config;
 use crate::lock::{self, Lock};
+use crate::roll::Roll;
 use crate::{metrics, service};
 use ft_store::Lease;
 use ft_wire::control::{Etcd, NodeLease, Status};
 use nix::time::{ClockId, clock_gettime};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -18,6 +19,7 @@ pub struct State {
     began: Instant,
     now: Mutex<Now>,
     ended: Notify,
+    roll: OnceLock<Roll>,
 }
 
 /// What changes.
@@ -59,7 +61,7 @@ impl State {
             lease: None,
             jobs: Vec::new(),
         };
-        State { began: Instant::now(), now: Mutex::new(now), ended: Notify::new() }
+        State { began: Instant::now(), now: Mutex::new(now), ended: Notify::new(), roll: OnceLock::new() }
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -190,6 +192,16 @@ impl State {
     /// and loses it when it has looked.
     pub fn has_part(&self, job: &str) -> bool {
         self.now().jobs.iter().any(|(other, lock)| other == job && lock.is_some())
+    }
+
+    /// Where jobs are noted for the next life of the machine.
+    pub fn keeps(&self, roll: Roll) {
+        let _ = self.roll.set(roll);
+    }
+
+    /// Nothing, where no etcd has records of jobs.
+    pub fn roll(&self) -> Option<&Roll> {
+        self.roll.get()
     }
 
     /// Nothing is left to do for it.

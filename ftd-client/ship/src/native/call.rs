@@ -39,12 +39,20 @@ pub(super) unsafe fn close(fid: *mut fi::fid) -> bool {
     unsafe { fi::fi_close(fid) == 0 }
 }
 
+/// Bytes of a message that goes at once.
+const MESSAGE: &str = "256";
+
 /// Sets what libfabric takes from the environment. To be called before this process has another thread, and before libfabric is used.
 pub fn set_environment() {
     // SAFETY: there is one thread, as the caller says.
     unsafe {
         // What is registered is memory that others punch holes into, of which a cache hears nothing.
         std::env::set_var("FI_MR_CACHE_MAX_COUNT", "0");
+        // Each endpoint takes thousands of these buffers when it is opened, 68 MB where they are as long as usual, and there is one for each
+        // move: they are for messages, of which there are none. The ends of a connection have to agree on the second one, and it on the
+        // first.
+        std::env::set_var("FI_OFI_RXM_BUFFER_SIZE", MESSAGE);
+        std::env::set_var("FI_OFI_RXM_EAGER_LIMIT", MESSAGE);
         // Of the user's MPI, which may want another one than the agent has asked for.
         std::env::remove_var("FI_PROVIDER");
     }

@@ -41,7 +41,7 @@ impl Memory {
     /// # Errors
     /// [`MemoryError`].
     pub fn open(state: &Path, socket: &Path, key: &str) -> Result<Memory, MemoryError> {
-        let mark = PathBuf::from([socket.as_os_str(), ".node".as_ref()].join(std::ffi::OsStr::new("")));
+        let mark = mark(socket);
         let file = state.join("node.toml");
         let failed = |path: &Path| {
             let path = path.to_path_buf();
@@ -95,6 +95,16 @@ impl Memory {
         );
         replace(&self.file, &text).map_err(|error| MemoryError { path: self.file.clone(), error })
     }
+}
+
+/// Which node this is since the machine started, as the daemon has it; nothing, where that has not begun.
+pub fn life(socket: &Path) -> Option<String> {
+    let id = std::fs::read_to_string(mark(socket)).ok()?;
+    Some(id.trim().to_string()).filter(|id| !id.is_empty())
+}
+
+fn mark(socket: &Path) -> PathBuf {
+    PathBuf::from([socket.as_os_str(), ".node".as_ref()].join(std::ffi::OsStr::new("")))
 }
 
 /// What stands in the file.
