@@ -330,7 +330,8 @@ pub(crate) fn in_a_row(record: &EpochRecord, causes: &BTreeMap<Process, Cause>) 
     deaths_so_far(record, &Cluster { causes: causes.clone(), ..Cluster::default() })
 }
 
-fn deaths_so_far(record: &EpochRecord, cluster: &Cluster) -> BTreeMap<Suspect, u32> {
+/// The same, as they count for what fails next.
+pub(crate) fn deaths_so_far(record: &EpochRecord, cluster: &Cluster) -> BTreeMap<Suspect, u32> {
     let mut deaths: BTreeMap<Suspect, u32> = BTreeMap::new();
     if cluster.checkpointed {
         return deaths;

@@ -22,6 +22,26 @@ pub struct PhaseTimes {
     pub restored: Option<Micros>,
 }
 
+impl PhaseTimes {
+    /// The steps that were reached, in their order.
+    pub fn steps(&self) -> impl Iterator<Item = (&'static str, Micros)> {
+        let steps = [
+            ("agreed", self.agreed),
+            ("old ranks gone", self.emptied),
+            ("released", self.released),
+            ("past MPI_Init", self.initialized),
+            ("state restored", self.restored),
+        ];
+        steps.into_iter().filter_map(|(name, at)| Some((name, at?)))
+    }
+
+    /// The last step: from then on the ranks compute, as far as anything was seen of them. What the report waits for in vain after
+    /// that is no part of the recovery.
+    pub fn end(&self) -> Micros {
+        self.steps().map(|(_, at)| at).fold(self.noticed, Micros::max)
+    }
+}
+
 /// One failure set of a recovery; there is more than one when it was superseded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Episode {
@@ -161,6 +181,8 @@ pub enum Report {
     },
     /// All ranks compute again.
     RecoveryDone(Box<Recovery>),
+    /// The same, on a node that does not tell people: another one does, for all.
+    RecoveryDoneElsewhere(Box<Recovery>),
     /// One line.
     Notice(Notice),
 }

@@ -463,7 +463,7 @@ fn a_cause_that_comes_before_the_record_is_in_the_next_agents_block() {
     node.tell(Event::Dying(process(1, 0)));
     node.wait(MS);
     // The epoch is agreed, and its agent dies before anybody has been told of what the rank died.
-    let predecessor = Predecessor { died: Micros(node.now), reported: EpochId(1), speaks_mpi: true };
+    let predecessor = Predecessor { failed: Micros(node.now), reported: EpochId(1), speaks_mpi: true };
     let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
     node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
     node.agent.step(Micros(node.now), killed(1, 0));
@@ -855,7 +855,7 @@ fn a_new_agents_ranks_that_have_not_started_are_told_nothing() {
     let ends = vec!["done: node 0 lost its agent", "stop world 2", "agree end 143"];
     for (speaks_mpi, end) in [(true, ends), (false, vec!["signal 15"])] {
         let mut node = running();
-        let predecessor = Predecessor { died: Micros(node.now), reported: EpochId(1), speaks_mpi };
+        let predecessor = Predecessor { failed: Micros(node.now), reported: EpochId(1), speaks_mpi };
         let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
         node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
         let mut said = node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });

@@ -123,6 +123,34 @@ def show(context):
     context.assert_clean()
 
 
+@scenario("ctl-failures-left")
+def failures_left(context):
+    """How many more deaths in a row end the job: one under --ft=none, which survives none; else as many as --ft-max-failures says less those since
+    the newest version, in the table, too."""
+    ctl = Ctl(context)
+    job = context.ftrun(None, 1, "sleep", "600", ft="none")
+    shown = eventually(lambda: next((job for job in ctl.json("jobs")["jobs"] if job["state"] == "computing"), None), "the job", 20)
+    check((shown["failures"], shown["failures_left"]) == (0, 1) and ctl.json("show")["failures_left"] == 1, f"{shown}")
+    check("failures    0; 1 ends the job (--ft=none)\n" in ctl.run("show"), ctl.run("show"))
+    job.kill(ctl.json("show")["rank"][0]["pid"])
+    check(job.wait() != 0, "it survives")
+    job = heat(context, "-s", "100000", options=["--ft-max-failures", "3"])
+    complete(ctl)
+    for turn in (1, 2):
+        shown = ctl.json("show")
+        job.kill(shown["rank"][1]["pid"])
+        now = lambda: (one := ctl.json("show")) and one["state"] == "computing" and one["failures"] == turn and one
+        shown = eventually(now, f"recovery {turn}", 30)
+        # A newer version is complete: nothing is in a row any more.
+        complete(ctl, shown["complete"]["version"] + 1)
+        shown = ctl.json("show")
+        check((shown["failures"], shown["failures_left"], shown["in_a_row"]) == (turn, 3, []), f"{shown}")
+        check(f"failures    {turn}; 3 more in a row end the job (--ft-max-failures 3)\n" in ctl.run("show"), ctl.run("show"))
+    job.interrupt()
+    job.wait()
+    context.assert_clean()
+
+
 @scenario("ctl-inject")
 def inject(context):
     """A rank is killed on request, at once, later, and at a place in the checkpoint library; the job goes on, what happened is told, as it happens,

@@ -117,7 +117,7 @@ impl Agent {
         self.stop_worlds(None);
         self.fail(Subject::Node(self.me), Cause::AgentLost);
         self.fail_absent_slots();
-        self.telling.noticed_since(self.predecessor.map(|predecessor| predecessor.died));
+        self.telling.noticed_since(self.predecessor.map(|predecessor| predecessor.failed));
         self.resume_reports();
     }
 
@@ -260,7 +260,7 @@ impl Agent {
     }
 
     /// A newer version than the restored one has become complete in this epoch. (That one is shipped to new partners.)
-    fn checkpointed(&self) -> bool {
+    pub(super) fn checkpointed(&self) -> bool {
         let restored =
             |group: &GroupId| self.run.choice.as_ref().and_then(|choice| choice.get(group).copied().flatten());
         let newer = |((group, _), version): (&(GroupId, Level), &Version)| {

@@ -4,7 +4,7 @@ use super::{Agent, Stage};
 use crate::blame;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{Micros, NodeId, Process};
-use crate::plan;
+use crate::plan::{self, Cluster};
 use crate::record::Suspect;
 use crate::report::{Notice, Report};
 use std::collections::BTreeMap;
@@ -18,6 +18,19 @@ impl Agent {
     /// Deaths in a row without progress, likewise, and whose.
     pub fn deaths_in_a_row(&self) -> BTreeMap<Suspect, u32> {
         self.record().map(|record| plan::in_a_row(record, &self.memory.causes)).unwrap_or_default()
+    }
+
+    /// Of these, those that count on if something dies now: none after a newer version is complete.
+    pub fn deaths_that_count(&self, now: Micros) -> BTreeMap<Suspect, u32> {
+        let after = self.config.policy.progress_after;
+        let cluster = Cluster {
+            checkpointed: self.checkpointed(),
+            computed: self.run.stage == Stage::Computing && now.since(self.run.since) >= after,
+            late_progress: self.run.late_progress,
+            causes: self.memory.causes.clone(),
+            ..Cluster::default()
+        };
+        self.record().map(|record| plan::deaths_so_far(record, &cluster)).unwrap_or_default()
     }
 
     /// The true cause of a death that has been noted, and perhaps agreed, without one.

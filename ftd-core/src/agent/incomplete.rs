@@ -24,6 +24,7 @@ impl Agent {
     /// Looks, as soon as somebody waits in `MPI_Init`, whether all can come there.
     pub(super) fn guard_incomplete(&mut self) {
         let decree = self.tree.decree();
+        self.memory.others_speak_mpi |= !decree.joined.is_empty();
         if decree.joined.is_empty() || decree.finished || self.end.verdict.is_some() || self.end.leaving.is_some() {
             return;
         }

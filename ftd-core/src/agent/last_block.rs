@@ -10,6 +10,9 @@ use crate::report::Report;
 impl Agent {
     /// Reports the recovery that is on its way, if one is agreed, before the job's end: when it is known who died of what.
     pub(super) fn report_last_recovery(&mut self) {
+        if !self.tells_people() {
+            return self.report_recovery(false);
+        }
         let Some(recovery) = self.recovery(false) else { return };
         self.telling.last_block = Some(LastBlock { recovery, since: self.now });
         self.guard_last_block();

@@ -16,6 +16,8 @@ pub(super) struct Memory {
     pub restored: Option<Choice>,
     /// A process has been seen in `MPI_Init`: the program is none that does without.
     pub speaks_mpi: bool,
+    /// … by somebody, on this node or another one.
+    pub others_speak_mpi: bool,
 }
 
 impl Memory {

@@ -61,8 +61,8 @@ pub struct Agent {
 /// What is known of the agent of this node before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Predecessor {
-    /// When its death was noticed.
-    pub died: Micros,
+    /// Since when something has failed: when its death was noticed, or what it had not recovered from.
+    pub failed: Micros,
     /// The newest epoch of which people have been told how it began.
     pub reported: EpochId,
     /// A process has been seen in `MPI_Init`.
@@ -138,9 +138,10 @@ impl Agent {
         self.standstill.paused
     }
 
-    /// Whether a recovery is on its way here: something has failed, and what came of it is not told yet.
+    /// Whether a recovery is on its way here: something has failed, and not all ranks are known to compute again. Ranks that give no
+    /// sign of that, and have nothing to take back, compute since they were released; what came of it is told a while later.
     pub fn recovers(&self) -> bool {
-        self.telling.progress.is_some()
+        self.telling.progress.is_some() && !(self.run.stage == Stage::Computing && self.gives_no_sign())
     }
 
     /// The version that each group restores in this epoch, once it is known.

@@ -1,6 +1,7 @@
 //! Telling peers how far this agent is, and people what happened.
 
 use super::block::blame;
+use super::telling::Progress;
 use super::{Agent, Local, Stage};
 use crate::blame::Phase;
 use crate::breach::Breach;
@@ -164,6 +165,12 @@ impl Agent {
         }
     }
 
+    /// Nothing was ever seen of an MPI, in no epoch, and there is nothing to restore that a rank could take back.
+    pub(super) fn gives_no_sign(&self) -> bool {
+        let nothing = self.run.choice.as_ref().is_some_and(|choice| choice.values().all(Option::is_none));
+        nothing && self.batch.is_none() && !self.memory.speaks_mpi && !self.memory.others_speak_mpi
+    }
+
     /// How long a recovery may go without a sign before it is reported as it is.
     pub(super) fn report_patience(&self) -> Micros {
         let policy = &self.config.policy;
@@ -193,8 +200,11 @@ impl Agent {
 
     /// Reports the recovery that is on its way, if one is agreed: now, or before the next one.
     pub(super) fn report_recovery(&mut self, complete: bool) {
-        if let Some(recovery) = self.recovery(complete) {
-            self.report(Report::RecoveryDone(Box::new(recovery)));
+        if let Some(recovery) = self.recovery(complete).map(Box::new) {
+            self.report(match self.tells_people() {
+                true => Report::RecoveryDone(recovery),
+                false => Report::RecoveryDoneElsewhere(recovery),
+            });
         }
     }
 
@@ -206,14 +216,27 @@ impl Agent {
         }
     }
 
+    /// One agent speaks for all.
+    pub fn tells_people(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.members().next() == Some(self.me))
+    }
+
     /// What there is to report of the recovery that is on its way. It is over with that.
     pub(super) fn recovery(&mut self, complete: bool) -> Option<Recovery> {
-        let record = self.record.as_ref()?;
+        self.record.as_ref()?;
         let progress = self.telling.progress.take_if(|progress| !progress.episodes.is_empty())?;
-        // One agent speaks for all.
-        if record.members().next() != Some(self.me) {
-            return None;
-        }
+        self.recovery_of(progress, complete)
+    }
+
+    /// The recovery from which ranks that give no sign compute already, as it would be reported if nothing more came.
+    pub fn unreported(&self) -> Option<Recovery> {
+        let progress = self.telling.progress.as_ref().filter(|progress| !progress.episodes.is_empty())?;
+        let computes = self.run.stage == Stage::Computing && self.gives_no_sign();
+        computes.then(|| self.recovery_of(progress.clone(), false)).flatten()
+    }
+
+    fn recovery_of(&self, progress: Progress, complete: bool) -> Option<Recovery> {
+        let record = self.record.as_ref()?;
         let blame = blame(&progress.episodes, &self.config.policy);
         let moved = progress.episodes.first().map(|episode| moves(record, &episode.placement)).unwrap_or_default();
         Some(Recovery {

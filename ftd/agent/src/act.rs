@@ -2,7 +2,7 @@
 
 use crate::arenas::Commit;
 use crate::binding;
-use crate::costs::{Failing, From, Words};
+use crate::costs::{Costs, Failing, From, Over, Words};
 use crate::environment;
 use crate::files;
 use crate::hear::{injections, nodes};
@@ -23,8 +23,8 @@ use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
 use ftd_core::counted;
 use ftd_core::ranks::RankSet;
 use ftd_core::{
-    Agent, EpochId, EpochRecord, Event, Exit, FailureSet, NodeId, Process, Recovery, Report, SlotId, Subject, Suspect,
-    WorldId,
+    Agent, Cause, EpochId, EpochRecord, Event, Exit, Failure, FailureSet, Micros, NodeId, Notice, Process, Recovery,
+    Report, SlotId, Subject, Suspect, WorldId,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -81,12 +81,11 @@ pub fn launch(
 }
 
 /// The world is the job's from now on: those that have waited for that are started.
-pub fn release(rooms: &mut Rooms, number: WorldNumber, speaks: bool) {
+pub fn release(rooms: &mut Rooms, number: WorldNumber) {
     rooms.job.events.happened(Kind::Released, "");
-    if !speaks {
-        rooms.costs.told_elsewhere(job_time::now());
-    }
-    rooms.costs.released(job_time::now());
+    let epoch = rooms.worlds.get(number).map_or(0, |world| world.epoch);
+    rooms.costs.released(epoch, job_time::now());
+    rooms.tell_toll();
     if number == 1 {
         injections::begin(rooms);
     }
@@ -244,6 +243,9 @@ pub fn freeze(rooms: &mut Rooms, epoch: Epoch, world: WorldNumber, record: Optio
     if let Some(between) = &mut rooms.between {
         between.over(world);
     }
+    let ranks = rooms.checkpoints.ranks().into_iter();
+    let taken = ranks.filter_map(|rank| rooms.checkpoints.last(rank, rooms.costs.epoch())).max();
+    rooms.costs.had_taken(taken);
     rooms.checkpoints.freeze(epoch, record);
 }
 
@@ -275,11 +277,8 @@ pub fn answer_due(rooms: &Rooms, process: Process, yes: bool) {
 }
 
 /// Tells people.
-pub fn tell(rooms: &mut Rooms, core: &Agent, report: &Report) {
-    let here = match rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1) {
-        None => report::Here::Alone,
-        Some(cluster) => report::Here::Named(cluster.own().map(|node| node.name.clone()).unwrap_or_default()),
-    };
+pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
+    let here = here(rooms);
     let mut words = Words::default();
     match report {
         Report::RecoveryBegun { failures, .. } => {
@@ -296,7 +295,14 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, report: &Report) {
                 ask_for_dead(rooms, failures);
             }
         }
-        Report::RecoveryDone(recovery) => words = cost(rooms, core, recovery),
+        Report::RecoveryDone(recovery) | Report::RecoveryDoneElsewhere(recovery) => {
+            let mut costs = std::mem::take(&mut rooms.costs);
+            words = cost((&mut costs, rooms), core, now, recovery);
+            rooms.costs = costs;
+        }
+        Report::Notice(Notice::RestoredLate { version, .. }) => {
+            words.lost = rooms.costs.restored_late(version.0, job_time::now());
+        }
         Report::Notice(_) => {}
     }
     match report::text(report, rooms.restart_files, &here, &words) {
@@ -304,6 +310,33 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, report: &Report) {
         report::Text::Notice(notice) => rooms.job.notice(notice),
         report::Text::Silent => {}
     }
+    if matches!(report, Report::Notice(_)) && !words.lost.is_empty() && speaks(rooms, core) {
+        rooms.job.notice(format!("  lost      {}", words.lost));
+    }
+    // Behind the block: who knows that it is told need not tell it again.
+    rooms.tell_toll();
+}
+
+/// What this node is called.
+fn here(rooms: &Rooms) -> report::Here {
+    match rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1) {
+        None => report::Here::Alone,
+        Some(cluster) => report::Here::Named(cluster.own().map(|node| node.name.clone()).unwrap_or_default()),
+    }
+}
+
+/// The launcher hears of a recovery that is over, as far as is seen, before people do: what is said of it does not die with this agent.
+pub fn note_unreported(rooms: &mut Rooms, core: &Agent, now: Micros) {
+    let Some(recovery) = core.unreported().filter(|recovery| rooms.noted < recovery.epoch.0) else { return };
+    rooms.noted = recovery.epoch.0;
+    let mut costs = rooms.costs.clone();
+    let words = cost((&mut costs, rooms), core, now, &recovery);
+    let block = core.tells_people().then(|| {
+        let block = report::block(&recovery, rooms.restart_files, &here(rooms), &words);
+        rooms.job.said(&block)
+    });
+    let toll = Box::new(costs.toll(rooms.checkpoints.newest(), job_time::now()));
+    rooms.job.tell(&ToLauncher::Unreported { epoch: recovery.epoch.0, block, toll });
 }
 
 /// Whether this node tells people of recoveries, for all of them.
@@ -338,28 +371,32 @@ fn failing(rooms: &mut Rooms, failures: &FailureSet) {
         .newest()
         .and_then(|number| rooms.worlds.get(number))
         .and_then(|world| world.members.keys().filter_map(|rank| rooms.checkpoints.last(*rank, world.epoch)).max());
-    let failing = Failing {
-        day: SystemTime::now(),
-        since: job_time::now(),
-        dead: dead.collect(),
-        complete: rooms.checkpoints.newest(),
-        taken,
-    };
+    let here = me(rooms);
+    let agent = |failure: &Failure| failure.cause == Cause::AgentLost && failure.node.0 == here;
+    // Of the death of the agent before this one the launcher knows more.
+    let died = rooms.before.take_if(|_| failures.failures().iter().any(agent));
+    let (day, since) = died.unwrap_or_else(|| (SystemTime::now(), job_time::now()));
+    let failing = Failing { day, since, dead: dead.collect(), complete: rooms.checkpoints.newest(), taken };
     rooms.costs.failed(failing);
 }
 
 /// What a recovery cost, and which failure it was about.
-fn cost(rooms: &mut Rooms, core: &Agent, recovery: &Recovery) -> Words {
+fn cost((costs, rooms): (&mut Costs, &Rooms), core: &Agent, now: Micros, recovery: &Recovery) -> Words {
     let stamp = recovery.restored.as_ref().and_then(|choice| choice.values().next().copied());
     let from = match stamp {
         _ if recovery.stuck => From::Unknown,
-        Some(Some(stamp)) if recovery.taken => From::Version(stamp.version.0),
+        // A node without ranks takes nothing back itself.
+        Some(Some(stamp)) if recovery.taken || recovery.complete => From::Version(stamp.version.0),
         Some(None) if rooms.restart_files.is_empty() => From::Beginning,
         Some(None) => From::Files,
         _ => From::Unknown,
     };
     let host = ft_sys::process::host_name().unwrap_or_default();
-    let mut words = rooms.costs.recovered(&host, from, job_time::now());
+    let times = &recovery.times;
+    let ago = Duration::from_micros(now.since(times.end()).0);
+    let end = job_time::now().checked_sub(ago).unwrap_or_else(job_time::now);
+    let survived = times.released.is_some() && !recovery.stuck;
+    let mut words = costs.recovered(&host, Over { epoch: recovery.epoch.0, survived, from, end });
     let counts = core.deaths_in_a_row().into_iter().filter(|(suspect, _)| *suspect != Suspect::Nodes);
     let in_a_row = counts.map(|(_, deaths)| deaths).max().unwrap_or(0);
     words.count = format!("failure {} of this job", recovery.epoch.0.saturating_sub(1));
@@ -386,22 +423,26 @@ pub fn look_for_protection(rooms: &mut Rooms) {
         && RestartFiles::below(job_dir, &job_dir.join(files::NAME)) == RestartFiles::Found(0)
     {
         rooms.job.notice(format!(
-            "nothing protects this job: after {} min there is neither a checkpoint (ft_checkpoint) nor a file in $FT_CHECKPOINT_DIR, so after a failure it begins from the beginning; --ft=none ends it instead",
+            "nothing protects this job: it has computed for {} min, and after a failure it begins from the beginning, unless it calls \
+             ft_checkpoint (C, C++, Fortran; in Python ftd.checkpoint) or writes its restart files into $FT_CHECKPOINT_DIR",
             UNPROTECTED.as_secs() / 60
         ));
     }
+    rooms.tell_toll();
 }
 
 /// What the job's failures and checkpoints cost, at its end, when there were failures or it is wanted.
-pub fn summarize(rooms: &Rooms, core: &Agent) {
+pub fn summarize(rooms: &mut Rooms, core: &Agent, status: i32) {
     let failures = rooms.costs.summary();
-    if failures.is_none() && !rooms.job.spec.summary {
+    if (failures.is_none() && !rooms.job.spec.summary) || !rooms.costs.say_once() {
         return;
     }
     let speaks = speaks(rooms, core);
     if speaks {
-        rooms.job.notice(format!("summary   {}", failures.unwrap_or_else(|| "no failure".into())));
+        let none = if status == 0 || rooms.job.told { "no failure" } else { "no failure was survived" };
+        rooms.job.notice(format!("summary   {}", failures.unwrap_or_else(|| none.into())));
     }
+    rooms.tell_toll();
     let node = rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1).and_then(|c| c.own());
     let node = node.map(|node| format!("{}: ", node.name)).unwrap_or_default();
     let all: Vec<_> = (0..rooms.job.spec.world_size).filter_map(|rank| rooms.checkpoints.of_rank(rank, 0)).collect();

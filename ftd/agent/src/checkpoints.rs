@@ -61,8 +61,8 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// None yet, in a job of so many nodes.
-    pub fn new(job: &Job, nodes: usize, news: Outlet<News>) -> Checkpoints {
+    /// None yet, in a job of so many nodes. `newest`: the version of which the agent before this one knew that it was complete.
+    pub fn new(job: &Job, nodes: usize, newest: Option<(Version, Option<Instant>)>, news: Outlet<News>) -> Checkpoints {
         Checkpoints {
             arenas: Arenas::new(job.spec.world_size, news.of(News::Arenas)),
             partners: Partners::new(job, news.of(News::Partners)),
@@ -71,7 +71,7 @@ impl Checkpoints {
             away: RankSet::new(),
             versions: Versions::default(),
             full_places: FullPlaces::default(),
-            newest: None,
+            newest,
             alone: nodes < 2,
             news,
         }
@@ -110,6 +110,11 @@ impl Checkpoints {
     /// A rank is to die when its library comes to this place next.
     pub fn doom(&self, rank: Rank, place: Doom) {
         self.arenas.doom(rank, place);
+    }
+
+    /// The ranks whose arenas are here.
+    pub fn ranks(&self) -> Vec<Rank> {
+        self.arenas.ranks()
     }
 
     /// Whether there are none at all.
@@ -389,7 +394,7 @@ impl Checkpoints {
     /// This version is complete: what is older is needed no more.
     pub fn complete(&mut self, job: &mut Job, version: Version) {
         if self.newest.is_none_or(|(newest, _)| newest < version) {
-            self.newest = Some((version, Some(Instant::now())));
+            self.newest = Some((version, Some(job_time::now())));
             job.events.completed(version);
         }
         self.versions.completed(version);

@@ -1,6 +1,7 @@
 //! What failures cost the job: for the recovery's block, and for the job's end.
 
-use ft_wire::{Rank, Version};
+use ft_wire::toll::{Noticed, Sums, Toll};
+use ft_wire::{Epoch, Rank, Version};
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -32,6 +33,19 @@ pub struct Failing {
     pub taken: Option<Version>,
 }
 
+/// A recovery that is over.
+#[derive(Debug, Clone, Copy)]
+pub struct Over {
+    /// The epoch that runs now.
+    pub epoch: Epoch,
+    /// Its world was released, and could be started.
+    pub survived: bool,
+    /// What its ranks go on from.
+    pub from: From,
+    /// Its last step: the ranks compute from then on.
+    pub end: Instant,
+}
+
 /// Words for the recovery's block.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Words {
@@ -43,40 +57,109 @@ pub struct Words {
     pub count: String,
 }
 
-/// All failures so far.
-#[derive(Debug, Default)]
-pub struct Costs {
-    /// Since when the ranks of the newest world run.
+/// What is computed again.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lost {
+    /// How long it took.
+    time: Option<Duration>,
+    words: String,
+}
+
+/// A recovery that was reported before a rank had its state back.
+#[derive(Debug, Clone)]
+struct Late {
+    failing: Failing,
+    end: Instant,
     released: Option<Instant>,
+    kept: Option<Duration>,
+}
+
+/// All failures so far.
+#[derive(Debug, Clone, Default)]
+pub struct Costs {
+    sums: Sums,
+    /// Since when the ranks of the newest world compute, or have computed.
+    released: Option<Instant>,
+    /// They do, below this agent.
+    runs: bool,
     failing: Option<Failing>,
+    late: Option<Late>,
     /// Who died of this node in the failure before.
     dead: Vec<(Rank, i32)>,
     /// Who has died on other nodes, by their names.
     elsewhere: Vec<(String, Rank, i32)>,
-    /// It was looked whether anything protects the job.
-    looked: bool,
-    survived: u32,
-    computing: Duration,
-    recovering: Duration,
 }
 
 impl Costs {
-    /// The ranks of a world run from now on.
-    pub fn released(&mut self, now: Instant) {
-        // A recovery that is not over is one with the next.
-        if self.failing.is_none() {
-            self.released = Some(now);
+    /// What the agent before this one had told of them, and the newest version that was complete; it `died` then.
+    pub fn after(toll: Toll, died: Instant) -> (Costs, Option<(Version, Option<Instant>)>) {
+        let at = |age: Duration| died.checked_sub(age).unwrap_or(died);
+        let version =
+            |complete: Option<(Version, Option<Duration>)>| complete.map(|(version, age)| (version, age.map(at)));
+        let failing = toll.noticed.map(|noticed| Failing {
+            day: day(at(noticed.age)),
+            since: at(noticed.age),
+            dead: noticed.dead,
+            complete: version(noticed.complete),
+            taken: noticed.taken,
+        });
+        let costs = Costs { sums: toll.sums, released: toll.computed.map(at), failing, ..Costs::default() };
+        (costs, version(toll.complete))
+    }
+
+    /// For the agent that comes after this one. `complete`: the newest version that is complete.
+    pub fn toll(&self, complete: Option<(Version, Option<Instant>)>, now: Instant) -> Toll {
+        let age = |since: Instant| now.saturating_duration_since(since);
+        let version =
+            |complete: Option<(Version, Option<Instant>)>| complete.map(|(version, since)| (version, since.map(age)));
+        Toll {
+            sums: self.sums.clone(),
+            computed: self.released.map(age),
+            complete: version(complete),
+            noticed: self.failing.as_ref().map(|failing| Noticed {
+                age: age(failing.since),
+                dead: failing.dead.clone(),
+                complete: version(failing.complete),
+                taken: failing.taken,
+            }),
         }
     }
 
-    /// How long they have run.
+    /// The ranks of a world run from now on.
+    pub fn released(&mut self, epoch: Epoch, now: Instant) {
+        self.sums.epoch = epoch;
+        // A recovery that is not over is one with the next.
+        if self.failing.is_some() {
+            return;
+        }
+        (self.released, self.runs) = (Some(now), true);
+        if self.sums.over == 0 {
+            // What was before this node was in the job it has not seen.
+            (self.sums.over, self.sums.unseen) = (epoch, epoch.saturating_sub(1));
+            self.sums.survived = self.sums.unseen;
+            self.sums.kept = self.sums.kept.filter(|_| epoch <= 1);
+        }
+    }
+
+    /// For how long they run.
     pub fn computed(&self, now: Instant) -> Option<Duration> {
-        self.released.map(|released| now.saturating_duration_since(released))
+        let released = self.released.filter(|_| self.runs && self.failing.is_none());
+        released.map(|released| now.saturating_duration_since(released))
+    }
+
+    /// The newest epoch whose world was released; 0 when none was.
+    pub fn epoch(&self) -> Epoch {
+        self.sums.epoch
     }
 
     /// Whether it was not looked yet whether anything protects the job: it is now.
     pub fn look_once(&mut self) -> bool {
-        !std::mem::replace(&mut self.looked, true)
+        !std::mem::replace(&mut self.sums.looked, true)
+    }
+
+    /// Whether the job's summary was not said yet: it is now.
+    pub fn say_once(&mut self) -> bool {
+        !std::mem::replace(&mut self.sums.said, true)
     }
 
     /// A failure is noticed. Of several in one recovery the first one counts.
@@ -92,6 +175,11 @@ impl Costs {
         self.failing.is_some()
     }
 
+    /// Ranks had taken this version, as is seen when they are gone.
+    pub fn had_taken(&mut self, version: Option<Version>) {
+        self.failing.iter_mut().for_each(|failing| failing.taken = failing.taken.max(version));
+    }
+
     /// These have died on another node.
     pub fn died_elsewhere(&mut self, node: &str, dead: Vec<(Rank, i32)>) {
         if self.failing.is_some() {
@@ -105,7 +193,7 @@ impl Costs {
     }
 
     /// The recovery is over; what is to be said of it, on this host.
-    pub fn recovered(&mut self, host: &str, from: From, now: Instant) -> Words {
+    pub fn recovered(&mut self, host: &str, over: Over) -> Words {
         let elsewhere = std::mem::take(&mut self.elsewhere);
         let Some(failing) = self.failing.take() else { return Words::default() };
         let mut when = format!("{}, on {host}", ft_sys::day::local(failing.day));
@@ -114,137 +202,291 @@ impl Costs {
         for (at, (node, rank, pid)) in own.chain(others).enumerate() {
             let _ = write!(when, "{}process {pid}{node} was rank {rank}", if at == 0 { "; " } else { ", " });
         }
-        let (time, lost) = self.lost(&failing, from);
-        self.count(failing, time, now);
-        Words { when, lost, count: String::new() }
+        let late = self.late.take();
+        let before = match (&late, over.from) {
+            (Some(late), From::Version(version)) => self.lost_before(late, version),
+            _ => None,
+        };
+        let (released, kept) = (self.released, self.sums.kept);
+        let Lost { time, words } = self.lost(&failing, over.from, before);
+        self.count(time, (failing.since, released));
+        self.sums.recovering += over.end.saturating_duration_since(failing.since);
+        self.sums.over = over.epoch;
+        if over.survived {
+            self.sums.survived = over.epoch.saturating_sub(1);
+        }
+        (self.released, self.runs) = (Some(over.end), true);
+        self.dead.clone_from(&failing.dead);
+        if over.from == From::Unknown {
+            self.late = late.or(Some(Late { failing, end: over.end, released, kept }));
+        }
+        Words { when, lost: words, count: String::new() }
     }
 
-    /// A recovery of which another node tells: its world runs.
-    pub fn told_elsewhere(&mut self, now: Instant) {
-        self.elsewhere.clear();
-        let Some(failing) = self.failing.take() else { return };
-        let from = failing.complete.map_or(From::Beginning, |(version, _)| From::Version(version));
-        let (time, _) = self.lost(&failing, from);
-        self.count(failing, time, now);
+    /// What was lost with the failure before is known now: ranks that died without having their state back would have gone on from the same.
+    fn lost_before(&mut self, late: &Late, version: Version) -> Option<Duration> {
+        let released = std::mem::replace(&mut self.released, late.released);
+        let lost = self.lost_since(version, &late.failing, None).time;
+        self.released = released;
+        let computed = late.released.map(|released| late.failing.since.saturating_duration_since(released));
+        self.sums.unknown = self.sums.unknown.saturating_sub(u64::from(lost.is_some()));
+        self.sums.kept = lost.and(late.kept.zip(computed).map(|(kept, computed)| kept + computed));
+        lost
     }
 
-    fn count(&mut self, failing: Failing, computed: Option<Duration>, now: Instant) {
-        self.survived += 1;
-        self.computing += computed.unwrap_or_default();
-        self.recovering += now.saturating_duration_since(failing.since);
-        self.released = Some(now);
-        self.dead = failing.dead;
+    /// Of a recovery that was reported without that: a rank has its state back since `end`. What is to be said of what was lost.
+    pub fn restored_late(&mut self, version: Version, end: Instant) -> String {
+        let Some(Late { failing, end: reported, released, kept }) = self.late.take() else { return String::new() };
+        self.sums.unknown = self.sums.unknown.saturating_sub(1);
+        (self.released, self.sums.kept) = (released, kept);
+        let Lost { time, words } = self.lost(&failing, From::Version(version), None);
+        self.count(time, (failing.since, released));
+        self.sums.recovering += end.saturating_duration_since(reported);
+        self.released = Some(end);
+        words
     }
 
-    /// What has to be computed again: how long it took, where that is known, and words.
-    fn lost(&self, failing: &Failing, from: From) -> (Option<Duration>, String) {
+    /// `time`: so much is computed again of what was computed from the release on until the failure.
+    fn count(&mut self, time: Option<Duration>, (failed, released): (Instant, Option<Instant>)) {
+        let Some(time) = time else {
+            self.sums.unknown += 1;
+            self.sums.kept = None;
+            return;
+        };
+        self.sums.computing += time;
+        let computed = released.map(|released| failed.saturating_duration_since(released));
+        let all = self.sums.kept.zip(computed).map(|(kept, computed)| kept + computed);
+        self.sums.kept = all.map(|all| all.saturating_sub(time));
+    }
+
+    /// What has to be computed again; `before`: of worlds before the newest.
+    fn lost(&self, failing: &Failing, from: From, before: Option<Duration>) -> Lost {
         let since = |begun: Instant| failing.since.saturating_duration_since(begun);
         let seconds = |time: Duration| format!("{:.1} s of computing", time.as_secs_f64());
+        // Of the newest world.
         let all = self.released.map(since);
+        let unknown = |words: String| Lost { time: None, words };
         match from {
-            From::Version(version) => {
-                let further = match failing.taken.filter(|taken| *taken > version) {
-                    Some(taken) => format!("; ranks had taken version {taken}"),
-                    None => String::new(),
-                };
-                match failing.complete {
-                    Some((complete, Some(begun))) if complete == version => {
-                        let time = since(begun);
-                        (Some(time), format!("{}, since version {version} was complete{further}", seconds(time)))
-                    }
-                    // It was complete just then, and nobody had read so.
-                    Some((complete, Some(begun))) if complete < version => {
-                        (Some(Duration::ZERO), format!("less than {}{further}", seconds(since(begun))))
-                    }
-                    _ => (None, format!("what was computed since version {version}{further}")),
-                }
-            }
+            From::Version(version) => self.lost_since(version, failing, before),
             From::Files => {
                 let most = all.map_or_else(String::new, |time| format!(", of {}", seconds(time)));
-                (None, format!("what the program's own files do not hold{most}"))
+                unknown(format!("what the program's own files do not hold{most}"))
             }
-            From::Beginning => match all {
-                Some(time) => (Some(time), format!("{}: all of it", seconds(time))),
-                None => (None, "all that was computed".into()),
+            From::Beginning => match (all, self.sums.kept) {
+                (Some(time), Some(kept)) => {
+                    Lost { time: Some(time + kept), words: format!("{}: all of it", seconds(time + kept)) }
+                }
+                (Some(time), None) => unknown(format!("more than {}: all of it", seconds(time))),
+                (None, _) => unknown("all that was computed".into()),
             },
-            From::Unknown => (None, String::new()),
+            From::Unknown => unknown(String::new()),
         }
+    }
+
+    /// … where the ranks go on from a version.
+    fn lost_since(&self, version: Version, failing: &Failing, before: Option<Duration>) -> Lost {
+        let seconds = |begun: Instant| {
+            let time = failing.since.saturating_duration_since(begun) + before.unwrap_or_default();
+            (time, format!("{:.1} s of computing", time.as_secs_f64()))
+        };
+        let further = match failing.taken.filter(|taken| *taken > version) {
+            Some(taken) => format!("; ranks had taken version {taken}"),
+            None => String::new(),
+        };
+        // What was lost before the newest world was lost then.
+        let begun = match failing.complete {
+            Some((complete, Some(begun))) if complete <= version => {
+                Some(self.released.map_or(begun, |released| released.max(begun)))
+            }
+            Some((complete, None)) if complete <= version => self.released,
+            None => self.released,
+            Some(_) => None,
+        };
+        let Some(begun) = begun else {
+            return Lost { time: None, words: format!("what was computed since version {version}{further}") };
+        };
+        let ((time, words), known) = (seconds(begun), failing.complete.map(|(complete, _)| complete));
+        if known != Some(version) {
+            // It was complete just then, and nobody had read so.
+            return Lost {
+                time: None,
+                words: format!("less than {words}, since version {version} was complete{further}"),
+            };
+        }
+        let how = if self.released == Some(begun) && before.is_none() { "restored" } else { "complete" };
+        Lost { time: Some(time), words: format!("{words}, since version {version} was {how}{further}") }
     }
 
     /// For the job's end: how many failures it has survived, and what they cost; nothing when there were none.
     pub fn summary(&self) -> Option<String> {
-        let (computing, recovering) = (self.computing.as_secs_f64(), self.recovering.as_secs_f64());
-        let number = match self.survived {
-            0 => return None,
-            1 => "1 failure was".into(),
-            number => format!("{number} failures were"),
-        };
-        let known = if computing > 0.0 { format!("{computing:.1} s of computing and ") } else { String::new() };
-        Some(format!("{number} survived; lost: {known}{recovering:.1} s of recovering"))
+        self.sums.sentence()
     }
+}
+
+/// The time of day at which that was.
+fn day(at: Instant) -> SystemTime {
+    let ago = ft_sys::job_time::now().saturating_duration_since(at);
+    SystemTime::now().checked_sub(ago).unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    struct Clock(Instant);
+
+    impl Clock {
+        fn at(&self, seconds: u64) -> Instant {
+            self.0 + Duration::from_secs(seconds)
+        }
+
+        fn failing(&self, since: u64, complete: Option<(Version, u64)>, taken: Option<Version>) -> Failing {
+            Failing {
+                day: SystemTime::UNIX_EPOCH,
+                since: self.at(since),
+                dead: vec![(3, 77)],
+                complete: complete.map(|(version, since)| (version, Some(self.at(since)))),
+                taken,
+            }
+        }
+
+        fn over(&self, epoch: Epoch, from: From, end: u64) -> Over {
+            Over { epoch, survived: true, from, end: self.at(end) }
+        }
+    }
+
     #[test]
     fn what_is_lost_is_what_was_computed_since() {
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        let failing = |since, complete: Option<(Version, u64)>, taken| Failing {
-            day: SystemTime::UNIX_EPOCH,
-            since: at(since),
-            dead: vec![(3, 77)],
-            complete: complete.map(|(version, since)| (version, Some(at(since)))),
-            taken,
-        };
+        let clock = Clock(Instant::now());
         let mut costs = Costs::default();
-        costs.released(at(1));
-        assert_eq!((costs.summary(), costs.computed(at(3))), (None, Some(Duration::from_secs(2))));
-        let mut lost = |failing: Failing, from, now| {
+        costs.released(1, clock.at(1));
+        assert_eq!((costs.summary(), costs.computed(clock.at(3))), (None, Some(Duration::from_secs(2))));
+        let mut epoch = 1;
+        let mut lost = |failing: Failing, from, end| {
             costs.failed(failing.clone());
-            costs.failed(Failing { since: at(999), dead: vec![(4, 78)], ..failing });
-            costs.released(at(999));
-            let words = costs.recovered("there", from, at(now));
+            costs.failed(Failing { since: clock.at(999), dead: vec![(4, 78)], ..failing });
+            costs.released(epoch + 1, clock.at(999));
+            epoch += 1;
+            let words = costs.recovered("there", clock.over(epoch, from, end));
             assert!(words.when.ends_with(", on there; process 77 was rank 3, process 78 was rank 4"), "{}", words.when);
             words.lost
         };
-        let of_version = lost(failing(11, Some((20, 8)), Some(30)), From::Version(20), 12);
+        let of_version = lost(clock.failing(11, Some((20, 8)), Some(30)), From::Version(20), 12);
         assert_eq!(of_version, "3.0 s of computing, since version 20 was complete; ranks had taken version 30");
-        assert_eq!(lost(failing(14, Some((20, 8)), Some(30)), From::Version(30), 15), "less than 6.0 s of computing");
-        assert_eq!(lost(failing(17, None, Some(30)), From::Version(30), 18), "what was computed since version 30");
-        assert_eq!(lost(failing(20, None, None), From::Beginning, 21), "2.0 s of computing: all of it");
-        let files = lost(failing(25, None, None), From::Files, 26);
+        let once_more = lost(clock.failing(14, Some((20, 8)), None), From::Version(20), 15);
+        assert_eq!(
+            once_more, "2.0 s of computing, since version 20 was restored",
+            "what was lost before was counted then"
+        );
+        let all = lost(clock.failing(20, None, None), From::Beginning, 21);
+        assert_eq!(all, "12.0 s of computing: all of it", "7 s before version 20, and 5 s since");
+        let just = lost(clock.failing(24, Some((30, 22)), Some(40)), From::Version(40), 25);
+        assert_eq!(just, "less than 2.0 s of computing, since version 40 was complete");
+        let beginning = lost(clock.failing(27, None, None), From::Beginning, 28);
+        assert_eq!(beginning, "more than 2.0 s of computing: all of it");
+        let older = lost(clock.failing(30, Some((50, 29)), None), From::Version(40), 31);
+        assert_eq!(older, "what was computed since version 40");
+        let files = lost(clock.failing(35, None, None), From::Files, 36);
         assert_eq!(files, "what the program's own files do not hold, of 4.0 s of computing");
-        assert_eq!(lost(failing(27, None, None), From::Unknown, 28), "");
+        assert_eq!(lost(clock.failing(37, None, None), From::Unknown, 38), "");
         let summary = costs.summary().unwrap();
-        assert_eq!(summary, "6 failures were survived; lost: 5.0 s of computing and 6.0 s of recovering");
-        assert_eq!(costs.recovered("there", From::Beginning, at(30)), Words::default());
+        assert_eq!(summary, "8 failures were survived; lost: at least 17.0 s of computing and 8.0 s of recovering");
+        assert_eq!(costs.recovered("there", clock.over(9, From::Beginning, 40)), Words::default());
     }
 
     #[test]
     fn of_several_nodes_one_tells_and_all_count() {
-        let begin = Instant::now();
-        let at = |seconds| begin + Duration::from_secs(seconds);
-        let failing = |dead: Vec<(Rank, i32)>| Failing {
-            day: SystemTime::UNIX_EPOCH,
-            since: at(11),
-            dead,
-            complete: Some((20, Some(at(8)))),
-            taken: None,
-        };
+        let clock = Clock(Instant::now());
+        let failing = |dead: Vec<(Rank, i32)>| Failing { dead, ..clock.failing(11, Some((20, 8)), None) };
         let (mut told, mut counted) = (Costs::default(), Costs::default());
+        [&mut told, &mut counted].into_iter().for_each(|costs| costs.released(1, clock.at(1)));
         told.died_elsewhere("b", vec![(1, 1)]);
         told.failed(failing(vec![]));
         counted.failed(failing(vec![(3, 77)]));
         assert_eq!(counted.dead(), [(3, 77)]);
-        counted.told_elsewhere(at(12));
+        let over = clock.over(2, From::Version(20), 12);
+        counted.recovered("b", over);
         assert_eq!((counted.dead(), counted.is_failing()), (&[(3, 77)][..], false), "it may be asked a moment later");
         told.died_elsewhere("b", vec![(3, 77)]);
-        let words = told.recovered("a", From::Version(20), at(12));
+        let words = told.recovered("a", over);
         assert!(words.when.ends_with(", on a; process 77 on b was rank 3"), "{}", words.when);
         let all = Some("1 failure was survived; lost: 3.0 s of computing and 1.0 s of recovering".to_string());
         assert_eq!((told.summary(), counted.summary()), (all.clone(), all));
+        let mut late = Costs::default();
+        late.released(3, clock.at(20));
+        late.failed(clock.failing(25, None, None));
+        late.recovered("c", clock.over(4, From::Beginning, 26));
+        let said = "3 failures were survived; lost: 1.0 s of recovering; what 2 of them cost is not known here";
+        assert_eq!(late.summary().as_deref(), Some(said), "who comes in late has not seen what was before");
+    }
+
+    #[test]
+    fn the_next_agent_goes_on_where_one_died() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        assert!(costs.look_once() && costs.say_once());
+        costs.failed(clock.failing(5, None, None));
+        costs.recovered("a", clock.over(2, From::Beginning, 6));
+        let toll = costs.toll(Some((20, Some(clock.at(8)))), clock.at(10));
+        // It is told later, and by another clock.
+        let there = Clock(clock.at(1000));
+        let (mut next, complete) = Costs::after(toll.later(Duration::from_secs(1)), there.at(11));
+        assert_eq!(complete, Some((20, Some(there.at(8)))));
+        assert!(!next.look_once() && !next.say_once(), "what is said once was said");
+        next.failed(Failing { complete, ..there.failing(11, None, None) });
+        let again = Costs::after(next.toll(complete, there.at(12)), clock.at(12)).0;
+        assert_eq!(again.dead(), [(3, 77)], "a failure that is not over is not over with the agent");
+        let mut again = again;
+        again.released(3, clock.at(13));
+        assert_eq!(again.computed(clock.at(13)), None, "the world of the agent that died does not compute");
+        let words = again.recovered("a", clock.over(3, From::Version(20), 14));
+        assert_eq!(again.computed(clock.at(15)), Some(Duration::from_secs(1)));
+        assert_eq!(words.lost, "3.0 s of computing, since version 20 was complete");
+        let said = "2 failures were survived; lost: 7.0 s of computing and 4.0 s of recovering";
+        assert_eq!(again.summary().as_deref(), Some(said));
+    }
+
+    #[test]
+    fn who_has_its_state_late_recovers_until_then() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        costs.failed(clock.failing(11, Some((20, 8)), None));
+        assert_eq!(costs.recovered("a", clock.over(2, From::Unknown, 12)).lost, "");
+        assert_eq!(costs.restored_late(20, clock.at(15)), "3.0 s of computing, since version 20 was complete");
+        assert_eq!(costs.restored_late(20, clock.at(16)), "", "it is told once");
+        let said = "1 failure was survived; lost: 3.0 s of computing and 4.0 s of recovering";
+        assert_eq!(
+            (costs.summary().as_deref(), costs.computed(clock.at(16))),
+            (Some(said), Some(Duration::from_secs(1)))
+        );
+    }
+
+    #[test]
+    fn who_dies_before_it_has_its_state_has_lost_what_was_lost_before() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        costs.failed(clock.failing(11, Some((20, 8)), None));
+        costs.recovered("a", clock.over(2, From::Unknown, 12));
+        costs.failed(clock.failing(14, Some((20, 8)), None));
+        let words = costs.recovered("a", clock.over(3, From::Version(20), 15));
+        assert_eq!(words.lost, "5.0 s of computing, since version 20 was complete");
+        let said = "2 failures were survived; lost: 5.0 s of computing and 2.0 s of recovering";
+        assert_eq!(costs.summary().as_deref(), Some(said));
+        costs.failed(clock.failing(16, None, None));
+        let words = costs.recovered("a", clock.over(4, From::Beginning, 17));
+        assert_eq!(words.lost, "8.0 s of computing: all of it", "7 s before version 20, and 1 s since");
+    }
+
+    #[test]
+    fn what_could_not_be_started_again_is_not_survived() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        costs.failed(clock.failing(11, None, None));
+        costs.recovered("a", Over { survived: false, ..clock.over(2, From::Unknown, 12) });
+        assert_eq!(costs.summary(), None);
     }
 }

@@ -92,18 +92,15 @@ impl Driver {
         (inputs, ears): (&UnboundedSender<Input>, &Ears),
         before: Option<Before>,
     ) -> Result<Driver, AgentError> {
-        let before = before.map(|before| Predecessor {
-            died: Micros(before.died),
-            reported: EpochId(before.reported),
-            speaks_mpi: before.mpi,
-        });
-        let filtered = Filtered::new(before.is_none(), Instant::now());
+        let predecessor = before.as_ref().map(predecessor);
+        let before = before.map(|before| (Micros(before.died), before.toll));
+        let filtered = Filtered::new(predecessor.is_none(), Instant::now());
         let config = config::job_config(&spec)?;
         let nodes = config.nodes.len() as usize;
         let time = Time::of(nodes);
         let incarnation = ft_sys::process::micros_since_boot().max(1);
         let me = NodeId(spec.cluster.as_ref().map_or(0, |cluster| cluster.me));
-        let core = Agent::new(me, config).incarnation(incarnation).succeeding(before);
+        let core = Agent::new(me, config).incarnation(incarnation).succeeding(predecessor);
         let Handed { store, notices, printed, sockets } = handed;
         let ways = spec.cluster.as_ref().map(|cluster| {
             let socket = (cluster.store.socket.clone(), spec.job.as_str());
@@ -124,7 +121,7 @@ impl Driver {
             me,
             hosts: hosts(&spec),
             core,
-            rooms: Rooms::new(spec, (notices, printed), launcher, (between, ways), nodes, (inputs, ears))?,
+            rooms: Rooms::new(spec, (notices, printed), launcher, (between, ways), nodes, (inputs, ears), before)?,
             epochs,
             adopted: EpochId(0),
             filtered,
@@ -157,7 +154,7 @@ impl Driver {
                 Some(world) => End::Own(world),
                 None => End::Killed,
             };
-            act::summarize(&self.rooms, &self.core);
+            act::summarize(&mut self.rooms, &self.core, status);
             act::clean_up(&mut self.rooms, end).await;
             self.rooms.between.iter().for_each(Between::log);
             self.rooms.job.ended(status, reason, left_out);
@@ -190,6 +187,7 @@ impl Driver {
                 self.carry_out(effect).await;
             }
         }
+        act::note_unreported(&mut self.rooms, &self.core, self.time.now());
     }
 
     /// The next event, also of what other nodes are told because of those before it.
@@ -339,8 +337,7 @@ impl Driver {
             Effect::Release(world) => {
                 tracing::info!(node = self.me.0, world = world.0, "a world is released");
                 self.filtered.over();
-                let speaks = act::speaks(rooms, &self.core);
-                act::release(rooms, world.0, speaks);
+                act::release(rooms, world.0);
             }
             Effect::StopWorld(world) => act::stop_world(rooms, world.0),
             Effect::Pause => rooms.lease.stop(&rooms.shepherds),
@@ -367,13 +364,19 @@ impl Driver {
             Effect::Signal { signal } => act::signal_ranks(rooms, signal),
             Effect::NeedSlot => rooms.job.tell(&ToLauncher::NeedSlot),
             Effect::MakeSlot(slot) => rooms.job.tell(&ToLauncher::MakeSlot { slot: slot.0 }),
-            Effect::Report(report) => act::tell(rooms, &self.core, &report),
+            Effect::Report(report) => act::tell(rooms, &self.core, self.time.now(), &report),
             Effect::End { status, reason, left_out } => {
                 let (status, reason) = rooms.worlds.unless_late(status, reason);
                 self.ended = Some(Ended { status, reason, left_out });
             }
         }
     }
+}
+
+fn predecessor(before: &Before) -> Predecessor {
+    let noticed = before.toll.noticed.as_ref().map_or(0, |noticed| noticed.age.as_micros() as u64);
+    let failed = Micros(before.died.saturating_sub(noticed));
+    Predecessor { failed, reported: EpochId(before.reported), speaks_mpi: before.mpi }
 }
 
 /// What MPI libraries find the nodes to be called, by their numbers: the same list on all of them.

@@ -91,7 +91,7 @@ impl Events {
         // Whoever was told more by another agent of this node begins again.
         let from = if from > next { 0 } else { from };
         let old = usize::try_from(from.saturating_sub(known.forgotten)).unwrap_or(usize::MAX);
-        let own = |event: &&Event| matches!(event.kind, Kind::Notice | Kind::Injected);
+        let own = |event: &&Event| matches!(event.kind, Kind::Notice | Kind::Injected | Kind::Recovered);
         (known.past.iter().skip(old).filter(own).cloned().collect(), next)
     }
 
@@ -152,8 +152,10 @@ mod tests {
         assert_eq!((own.len(), own[0].text.as_str(), next), (MOST, "0", MOST as u64 + 1));
         events.happened(Kind::Failed, "seen by all");
         events.happened(Kind::Injected, "here");
+        events.happened(Kind::Recovered, "told here, for all");
         let (own, next) = events.own(next);
-        assert_eq!((own.len(), own[0].text.as_str(), next), (1, "here", MOST as u64 + 3));
+        let texts: Vec<&str> = own.iter().map(|event| event.text.as_str()).collect();
+        assert_eq!((texts, next), (vec!["here", "told here, for all"], MOST as u64 + 4));
         assert_eq!(events.own(next).0, []);
         assert_eq!(events.own(next + 1).0.len(), MOST - 1, "another agent had told more");
     }

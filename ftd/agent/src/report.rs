@@ -57,6 +57,7 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
             Text::Silent
         }
         Report::RecoveryDone(recovery) => Text::Block(recovery.epoch, block(recovery, files, here, words)),
+        Report::RecoveryDoneElsewhere(_) => Text::Silent,
         Report::Notice(notice) => match notice {
             Notice::StoreUnavailable if *here == Here::Alone => {
                 Text::Notice("the store does not answer; asking again".into())
@@ -97,7 +98,7 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
 }
 
 /// The block. `failed`, `restored` (or `restarted`) and `took` begin its lines, so that scripts can find them.
-fn block(recovery: &Recovery, files: RestartFiles, here: &Here, words: &Words) -> String {
+pub fn block(recovery: &Recovery, files: RestartFiles, here: &Here, words: &Words) -> String {
     let mut out = format!("ftd: recovery, epoch {}, world {}\n", recovery.epoch.0, recovery.world.0);
     for (i, sentence) in recovery.blame.iter().enumerate() {
         let _ = writeln!(out, "ftd:   {:<9} {sentence}", if i == 0 { "failed" } else { "" });
@@ -110,25 +111,16 @@ fn block(recovery: &Recovery, files: RestartFiles, here: &Here, words: &Words) -
     out.push_str(&restored(recovery, files, here));
     out.push_str(&line("lost", &words.lost));
     let times = &recovery.times;
-    let steps = [
-        ("agreed", times.agreed),
-        ("old ranks gone", times.emptied),
-        ("released", times.released),
-        ("past MPI_Init", times.initialized),
-        ("state restored", times.restored),
-    ];
     let mut last = times.noticed;
     let mut parts = Vec::new();
-    for (name, at) in steps {
-        if let Some(at) = at {
-            parts.push(format!("{name} {}", milliseconds(last, at)));
-            last = last.max(at);
-        }
+    for (name, at) in times.steps() {
+        parts.push(format!("{name} {}", milliseconds(last, at)));
+        last = last.max(at);
     }
     let _ = writeln!(
         out,
         "ftd:   took      {} ms from the notice on: {}{}{}",
-        milliseconds(times.noticed, last),
+        milliseconds(times.noticed, times.end()),
         parts.join(", "),
         begun_anew(recovery),
         unfinished(recovery)

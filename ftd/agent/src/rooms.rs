@@ -25,11 +25,14 @@ use crate::ways::Ways;
 use crate::wish::Wish;
 use crate::worlds::Worlds;
 use ft_store::through::Copied;
+use ft_sys::job_time;
 use ft_wire::between::Leaver;
-use ft_wire::launcher::JobSpec;
-use ft_wire::{Rank, Slot, Version, World as WorldNumber};
-use ftd_core::{Event, WorldId};
+use ft_wire::launcher::{JobSpec, ToLauncher};
+use ft_wire::toll::Toll;
+use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
+use ftd_core::{Event, Micros, WorldId};
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// How a rank comes to take no more checkpoints.
@@ -89,6 +92,10 @@ pub struct Rooms {
     pub injections: Injections,
     /// What failures cost.
     pub costs: Costs,
+    /// The newest epoch of which the launcher has heard how it began before people did.
+    pub noted: Epoch,
+    /// When the agent before this one died, until that is noted as a failure.
+    pub before: Option<(SystemTime, Instant)>,
     /// On which the ranks note where in their output they take versions.
     pub printed: OwnedFd,
     /// The program's own restart files.
@@ -109,11 +116,15 @@ impl Rooms {
         (between, ways): (Option<Between>, Option<Ways>),
         nodes: usize,
         (inputs, ears): (&UnboundedSender<Input>, &Ears),
+        before: Option<(Micros, Toll)>,
     ) -> Result<Rooms, AgentError> {
         let files = files::Watch::start(&spec.job_dir, notices, spec.mode != "none")
             .map_err(|error| AgentError::JobDir { path: spec.job_dir.clone(), error })?;
         let watcher = Watcher::start(outlet(inputs, Input::Dying)).map_err(AgentError::Io)?;
         let job = Job::new(spec, launcher);
+        let before = before.map(|(died, toll)| (moment(died), toll));
+        let died = before.as_ref().map(|(died, _)| *died);
+        let (costs, complete) = before.map(|((_, died), toll)| Costs::after(toll, died)).unwrap_or_default();
         Ok(Rooms {
             between,
             ways,
@@ -127,16 +138,24 @@ impl Rooms {
             published: Directories::new(outlet(inputs, Input::Published)),
             ears: ears.clone(),
             clients: Clients::default(),
-            checkpoints: Checkpoints::new(&job, nodes, outlet(inputs, Input::Checkpoints)),
+            checkpoints: Checkpoints::new(&job, nodes, complete, outlet(inputs, Input::Checkpoints)),
             told: Copied::default(),
             elsewhere: Elsewhere::new(outlet(inputs, Input::Elsewhere)),
             injections: Injections::new(outlet(inputs, Input::Injections)),
-            costs: Costs::default(),
+            costs,
+            noted: 0,
+            before: died,
             printed,
             files,
             restart_files: RestartFiles::default(),
             job,
         })
+    }
+
+    /// The launcher hears what failures have cost so far, for the agent that would come after this one.
+    pub fn tell_toll(&self) {
+        let toll = self.costs.toll(self.checkpoints.newest(), job_time::now());
+        self.job.tell(&ToLauncher::Toll(Box::new(toll)));
     }
 
     /// Nothing of a stopped world is left on this node.
@@ -209,4 +228,11 @@ impl Rooms {
             self.clients.answer_restore(number, rank, found);
         }
     }
+}
+
+/// When that was, for people and for the job.
+fn moment(then: Micros) -> (SystemTime, Instant) {
+    let ago = Duration::from_micros(ft_sys::process::micros_since_boot().saturating_sub(then.0));
+    let (day, now) = (SystemTime::now(), job_time::now());
+    (day.checked_sub(ago).unwrap_or(day), now.checked_sub(ago).unwrap_or(now))
 }

@@ -2,20 +2,22 @@
 
 use crate::rooms::Rooms;
 use crate::world::Member;
+use ft_sys::job_time;
 use ft_wire::ask::{Complete, Failures, Job, Node, Past, Process, RankPlace, State};
 use ft_wire::{Epoch, Rank};
 use ftd_core::agent::Stage;
 use ftd_core::{Agent, EpochRecord, Micros, NodeId, Suspect};
+use std::time::Instant;
 
 /// All that this node's agent knows, but for what [`look`] finds.
 pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
     let (spec, record) = (&rooms.job.spec, core.record());
     let here = spec.cluster.as_ref().map_or(0, |cluster| cluster.me);
     let (processes, copies) = processes(rooms);
-    let complete = rooms.checkpoints.newest().map(|(version, since)| Complete {
-        version,
-        age_ms: since.map(|since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)),
-    });
+    let complete = rooms
+        .checkpoints
+        .newest()
+        .map(|(version, since)| Complete { version, age_ms: since.map(|since| age(since, job_time::now())) });
     Job {
         name: spec.job.clone(),
         mode: spec.mode.clone(),
@@ -23,7 +25,7 @@ pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
         world_size: spec.world_size,
         launcher: nix::unistd::getppid().as_raw(),
         agent: nix::unistd::getpid().as_raw(),
-        state: state(core),
+        state: state(core, rooms),
         up_ms: record.map_or(0, |record| milliseconds(now.since(record.began))),
         epoch: record.map_or(0, |record| record.epoch.0),
         world: record.map_or(0, |record| record.world.0),
@@ -33,7 +35,7 @@ pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
         copies,
         processes,
         complete,
-        failures: failures(core, rooms),
+        failures: failures(core, rooms, now),
     }
 }
 
@@ -64,11 +66,17 @@ pub fn node_of(core: &Agent, rank: Rank) -> Option<NodeId> {
     Some(NodeId(place.node))
 }
 
-fn state(core: &Agent) -> State {
+fn age(since: Instant, now: Instant) -> u64 {
+    u64::try_from(now.saturating_duration_since(since).as_millis()).unwrap_or(u64::MAX)
+}
+
+fn state(core: &Agent, rooms: &Rooms) -> State {
     match core.stage() {
         Stage::Ending | Stage::Over => State::Ending,
         _ if core.paused() => State::Paused,
         _ if core.recovers() => State::Recovering,
+        // The agent before this one has died, and its ranks with it.
+        _ if core.record().is_none() && rooms.costs.epoch() > 0 => State::Recovering,
         Stage::Computing => State::Computing,
         _ if core.record().is_none_or(|record| record.epoch.0 <= 1) => State::Starting,
         _ => State::Recovering,
@@ -95,20 +103,22 @@ fn process(rooms: &Rooms, epoch: Epoch, rank: Rank, member: &Member) -> Process 
     Process { rank, pid, processor: None, allowed: String::new(), checkpoints }
 }
 
-fn failures(core: &Agent, rooms: &Rooms) -> Failures {
+fn failures(core: &Agent, rooms: &Rooms, now: Micros) -> Failures {
     let most = rooms.job.spec.max_failures;
     let Some(record) = core.record() else {
-        return Failures { number: 0, most, in_a_row: Vec::new(), past: Vec::new() };
+        let number = rooms.costs.epoch().saturating_sub(1);
+        return Failures { number, most, in_a_row: Vec::new(), past: Vec::new() };
     };
     // What nodes do that do not get together has a limit of its own.
-    let counts = core.deaths_in_a_row().into_iter().filter(|(suspect, _)| *suspect != Suspect::Nodes);
+    let counts = core.deaths_that_count(now).into_iter().filter(|(suspect, _)| *suspect != Suspect::Nodes);
     let past = record.history.iter().map(|entry| Past {
         epoch: entry.epoch.0,
         at_ms: milliseconds(entry.at.since(record.began)),
         what: rooms.job.said(&core.as_known(&entry.failures).to_string()),
     });
     Failures {
-        number: record.epoch.0.saturating_sub(1),
+        // The record of a job's end is no failure's.
+        number: record.epoch.0.saturating_sub(1 + u64::from(record.outcome.is_some())),
         most,
         in_a_row: counts.map(|(suspect, deaths)| (rooms.job.said(&suspect.to_string()), deaths)).collect(),
         past: past.collect(),

@@ -17,6 +17,7 @@ use crate::part::Part;
 use crate::signals::{self, Meaning, Signals};
 use crate::stdin::Input;
 use crate::time_limit::TimeLimit;
+use crate::tolls::Tolls;
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::helper::Helper;
 use ft_sys::job_time;
@@ -238,6 +239,8 @@ pub struct Launcher {
     mute_agents: u32,
     /// The newest epoch whose block was printed.
     reported: Epoch,
+    /// What failures have cost.
+    tolls: Tolls,
     /// What the next agent is told of the one that died last.
     before: Option<Before>,
     /// How the agent ended whose place is empty.
@@ -340,6 +343,7 @@ impl Launcher {
             unborn: Vec::new(),
             mute_agents: 0,
             reported: 0,
+            tolls: Tolls::default(),
             before: None,
             agent_end: None,
             agent_deaths: Deaths::default(),
@@ -431,7 +435,7 @@ impl Launcher {
             Err(ChannelError::TimedOut(_)) => return,
             greeting => greeting,
         };
-        let message = ToAgent::Job { spec: self.spec.clone(), slots, before: self.before };
+        let message = ToAgent::Job { spec: self.spec.clone(), slots, before: self.before.clone() };
         agent.described = true;
         self.told_silent.clear();
         let mut descriptors = vec![self.store.as_fd(), self.notices.as_fd(), self.printed.as_fd()];
@@ -766,6 +770,10 @@ impl Launcher {
             ToLauncher::Arenas => self.arenas = true,
             ToLauncher::Mpi => self.mpi = true,
             ToLauncher::Complete { version } => self.got_on(version),
+            ToLauncher::Toll(toll) => self.tolls.told(*toll, job_time::now()),
+            ToLauncher::Unreported { epoch, block, toll } => {
+                self.tolls.unreported(epoch, block, *toll, job_time::now());
+            }
             ToLauncher::Notice(text) => self.output.notice(&text),
             ToLauncher::End { status, reason, left_out } => self.end(status, reason, left_out),
         }
@@ -818,6 +826,8 @@ impl Launcher {
     fn give_up(&mut self, status: i32, sentence: &str) {
         job_time::go_on();
         family::end_all(LEAVE);
+        self.report_in_its_place();
+        self.summarize();
         if self.has_tasks() {
             self.empty_tasks();
         }
@@ -830,6 +840,14 @@ impl Launcher {
         self.shepherds.clear();
         self.orphans = None;
         self.ending = Some(Ending::new(status, Some(sentence.to_string()), job_time::now()));
+    }
+
+    /// What the job's failures have cost, in the place of an agent that does not say so any more. Where there are others they do.
+    fn summarize(&mut self) {
+        let alone = self.spec.cluster.as_ref().is_none_or(|cluster| cluster.nodes.len() < 2);
+        if let Some(sentence) = self.tolls.sentence().filter(|_| alone) {
+            self.output.notice(&format!("summary   {sentence}"));
+        }
     }
 
     /// A child of this process is gone.
@@ -871,10 +889,26 @@ impl Launcher {
             return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
         }
         self.agent_end = Some(end);
-        self.before =
-            Some(Before { died: ft_sys::process::micros_since_boot(), reported: self.reported, mpi: self.mpi });
+        self.report_in_its_place();
+        self.before = Some(self.before(now));
         self.orphans = Some(Orphans::of_job(Path::new(&self.spec.job_dir)));
         self.sweep_step();
+    }
+
+    /// The agent has died before it said of a recovery that it was over.
+    fn report_in_its_place(&mut self) {
+        if let Some((epoch, block)) = self.tolls.take_unreported() {
+            self.reported = epoch;
+            self.output.announce(epoch, block);
+        }
+    }
+
+    /// What the next agent is told of one that has died now.
+    fn before(&self, now: Instant) -> Before {
+        let toll = self.tolls.now(now);
+        // What another node has printed is told as well.
+        let reported = self.reported.max(toll.sums.over);
+        Before { died: ft_sys::process::micros_since_boot(), reported, mpi: self.mpi, toll }
     }
 
     fn shepherd_died(&mut self, slot: Slot, end: End) {

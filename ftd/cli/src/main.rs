@@ -32,6 +32,7 @@ mod stdin;
 mod step;
 mod tasks;
 mod time_limit;
+mod tolls;
 mod variables;
 
 use ft_sys::standard::{self, Standard};

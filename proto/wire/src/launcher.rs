@@ -3,6 +3,7 @@
 
 use crate::cluster::{Cluster, ClusterNode};
 use crate::injection::Injection;
+use crate::toll::Toll;
 use crate::{Epoch, Flavour, Rank, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -139,14 +140,16 @@ pub fn reaches_ranks(name: &[u8]) -> bool {
 }
 
 /// What the launcher knows of the agent that died.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Before {
     /// When its death was seen: microseconds of `CLOCK_BOOTTIME`.
     pub died: u64,
-    /// The newest epoch whose block was printed; 0 when none was.
+    /// The newest epoch whose block was printed, here or on another node; 0 when none was.
     pub reported: Epoch,
     /// It has told that the program uses MPI.
     pub mpi: bool,
+    /// What failures had cost when it died; the ages are those of that moment.
+    pub toll: Toll,
 }
 
 /// Launcher → agent.
@@ -259,6 +262,18 @@ pub enum ToLauncher {
     Complete {
         /// The version.
         version: Version,
+    },
+    /// What failures have cost so far: told whenever it changes, and with each [`Here`](Self::Here).
+    Toll(Box<Toll>),
+    /// A recovery is over, as far as is seen, and a sign of it is waited for before that is said. To be printed, and counted, if this
+    /// agent does not come to say it.
+    Unreported {
+        /// The epoch that runs now.
+        epoch: Epoch,
+        /// Lines for stderr, where this node prints them.
+        block: Option<String>,
+        /// What failures have cost with that.
+        toll: Box<Toll>,
     },
     /// One line for stderr, printed at once.
     Notice(String),

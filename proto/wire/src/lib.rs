@@ -17,7 +17,7 @@
 //! | part | `ftrun`, to the daemons, to the launcher's parts on the job's nodes | [`part`] |
 //! | step | a part, to the front in srun's place; a task, to its node's part | [`step`] |
 //!
-//! What the launcher says of other nodes is in [`cluster`]; what agents tell each other of a world, over connections of ft-peer, in
+//! What the launcher says of other nodes is in [`cluster`], and what it keeps for the next agent in [`toll`]; what agents tell each other of a world, over connections of ft-peer, in
 //! [`between`] and [`copies`].
 
 pub mod ask;
@@ -37,6 +37,7 @@ pub mod rank;
 pub mod shepherd;
 pub mod ship;
 pub mod step;
+pub mod toll;
 
 pub use frame::{
     FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode,
@@ -63,6 +64,7 @@ pub const MESSAGES: u32 = {
         include_str!("shepherd.rs"),
         include_str!("ship.rs"),
         include_str!("step.rs"),
+        include_str!("toll.rs"),
     ];
     // FNV-1a.
     let (mut hash, mut at) = (0x811c_9dc5u32, 0);

@@ -204,7 +204,7 @@ impl World {
         let config = JobConfig { policy: self.setup.policy_of(node), ..self.job.clone() };
         let machine = &mut self.machines[node];
         let predecessor = machine.predecessor.map(|(died, reported)| (Micros(died + machine.offset), reported));
-        let predecessor = predecessor.map(|(died, reported)| Predecessor { died, reported, speaks_mpi: true });
+        let predecessor = predecessor.map(|(failed, reported)| Predecessor { failed, reported, speaks_mpi: true });
         machine.agent = Some(Agent::new(NodeId(node as u32), config).incarnation(incarnation).succeeding(predecessor));
         let slots: Vec<SlotId> = machine.slots.iter().copied().collect();
         self.note(|| format!("n{node} starts agent {incarnation}"));

@@ -42,6 +42,7 @@ pub fn take(rooms: &mut Rooms, message: ToAgent) {
             rooms.pmix.ask(job);
             rooms.checkpoints.ask(job);
             act::look_for_protection(rooms);
+            rooms.tell_toll();
         }
         ToAgent::Silent { slots } => job.report(Event::SlotsSilent(slots.into_iter().map(SlotId).collect())),
         ToAgent::Signal(signal) => {

@@ -54,8 +54,16 @@ fn summary(found: &Found, job: &Job) -> Value {
     })
 }
 
+/// Whether the job survives none.
+pub fn survives_none(job: &Job) -> bool {
+    job.mode == "none"
+}
+
 /// So many more deaths in a row end the job.
 pub fn left(job: &Job) -> u32 {
+    if survives_none(job) {
+        return 1;
+    }
     let worst = job.failures.in_a_row.iter().map(|(_, deaths)| *deaths).max().unwrap_or(0);
     job.failures.most.saturating_sub(worst)
 }

@@ -98,8 +98,7 @@ pub fn job(found: &Found, job: &Job) -> String {
     line("checkpoint", &complete(job));
     let memory: u64 = job.processes.iter().filter_map(|process| process.checkpoints).map(|of| of.memory).sum();
     line("memory", &format!("{} of arenas, {} of other nodes' copies", size(memory), size(job.copies)));
-    let (most, left) = (job.failures.most, json::left(job));
-    line("failures", &format!("{}; {left} more in a row end the job (--ft-max-failures {most})", job.failures.number));
+    line("failures", &format!("{}; {}", job.failures.number, more(job)));
     for (who, deaths) in &job.failures.in_a_row {
         line("", &format!("{} died {deaths} times in a row", plain(who)));
     }
@@ -132,6 +131,15 @@ pub fn job(found: &Found, job: &Job) -> String {
         ]));
     }
     format!("{text}\n{}", table(&rows))
+}
+
+/// How many more end the job.
+fn more(job: &Job) -> String {
+    match (json::left(job), json::survives_none(job)) {
+        (left, true) => format!("{left} ends the job (--ft=none)"),
+        (1, false) => format!("1 more ends the job (--ft-max-failures {})", job.failures.most),
+        (left, false) => format!("{left} more in a row end the job (--ft-max-failures {})", job.failures.most),
+    }
 }
 
 fn seconds(us: u64) -> String {

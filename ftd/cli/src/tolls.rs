@@ -1,0 +1,81 @@
+//! What the agents of a job have said of its failures, for the next agent, and for the end if there is none.
+
+use ft_wire::Epoch;
+use ft_wire::toll::Toll;
+use std::time::Instant;
+
+/// All that counts of it.
+#[derive(Debug, Default)]
+pub struct Tolls {
+    /// What failures had cost when an agent said so last, and when that was.
+    last: Option<(Toll, Instant)>,
+    unreported: Option<Unreported>,
+}
+
+/// A recovery that is over, and of which people are told when its agent says so, or dies.
+#[derive(Debug)]
+struct Unreported {
+    epoch: Epoch,
+    block: Option<String>,
+    toll: (Toll, Instant),
+}
+
+impl Tolls {
+    /// An agent says what they have cost so far.
+    pub fn told(&mut self, toll: Toll, now: Instant) {
+        self.last = Some((toll, now));
+    }
+
+    /// An agent says what it will say of an epoch in a while, and what failures have cost with that.
+    pub fn unreported(&mut self, epoch: Epoch, block: Option<String>, toll: Toll, now: Instant) {
+        self.unreported = Some(Unreported { epoch, block, toll: (toll, now) });
+    }
+
+    /// Nothing more comes from the agent: what it had not said of a recovery that is over, to be said in its place.
+    pub fn take_unreported(&mut self) -> Option<(Epoch, String)> {
+        let over = self.last.as_ref().map_or(0, |(toll, _)| toll.sums.over);
+        let Unreported { epoch, block, toll } = self.unreported.take().filter(|known| known.epoch > over)?;
+        self.last = Some(toll);
+        Some((epoch, block?))
+    }
+
+    /// What they have cost, by the ages of now.
+    pub fn now(&self, now: Instant) -> Toll {
+        let last = self.last.clone();
+        last.map(|(toll, told)| toll.later(now.saturating_duration_since(told))).unwrap_or_default()
+    }
+
+    /// For the job's end, where no agent has said it.
+    pub fn sentence(&self) -> Option<String> {
+        let sums = self.last.as_ref().map(|(toll, _)| &toll.sums);
+        sums.filter(|sums| !sums.said)?.sentence()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ft_wire::toll::Sums;
+    use std::time::Duration;
+
+    fn toll(over: Epoch, said: bool) -> Toll {
+        Toll { sums: Sums { over, survived: over.saturating_sub(1), said, ..Sums::default() }, ..Toll::default() }
+    }
+
+    #[test]
+    fn what_a_dead_agent_had_not_said_is_said_once_and_counts() {
+        let (mut tolls, begun) = (Tolls::default(), Instant::now());
+        assert_eq!((tolls.take_unreported(), tolls.sentence()), (None, None));
+        tolls.told(Toll { computed: Some(Duration::from_secs(1)), ..toll(1, false) }, begun);
+        assert_eq!(tolls.now(begun + Duration::from_secs(2)).computed, Some(Duration::from_secs(3)));
+        tolls.unreported(2, Some("block".into()), toll(2, false), begun);
+        assert_eq!(tolls.take_unreported(), Some((2, "block".into())));
+        assert_eq!((tolls.now(begun).sums.over, tolls.take_unreported()), (2, None));
+        assert!(tolls.sentence().is_some_and(|sentence| sentence.starts_with("1 failure was survived")));
+        tolls.unreported(3, Some("block".into()), toll(3, false), begun);
+        tolls.told(toll(3, true), begun);
+        assert_eq!((tolls.take_unreported(), tolls.sentence()), (None, None), "the agent has said both");
+        tolls.unreported(4, None, toll(4, false), begun);
+        assert_eq!((tolls.take_unreported(), tolls.now(begun).sums.over), (None, 4), "another node's agent says it");
+    }
+}
