@@ -4,6 +4,7 @@ use crate::find::Found;
 use crate::json;
 use ft_sys::span;
 use ft_wire::ask::{Checkpoints, Event, Job};
+use ftd_core::{counted, times};
 use std::fmt::Write;
 
 /// Lines of columns, each as wide as what stands in it; the last one as it is.
@@ -92,15 +93,16 @@ pub fn job(found: &Found, job: &Job) -> String {
         let _ = writeln!(text, "{name:<12}{words}");
     };
     line("program", &program(job));
-    let (ranks, mode, epoch, world) = (job.world_size, plain(&job.mode), job.epoch, job.world);
-    line("", &format!("{ranks} ranks, --ft={mode}, epoch {epoch}, world {world}, for {}", span::shown(job.up_ms)));
+    let (ranks, mode, epoch, world) = (counted(job.world_size, "rank"), plain(&job.mode), job.epoch, job.world);
+    line("", &format!("{ranks}, --ft={mode}, epoch {epoch}, world {world}, for {}", span::shown(job.up_ms)));
     line("ftrun", &format!("{}, its agent {}", number(found.ftrun(job)), job.agent));
     line("checkpoint", &complete(job));
     let memory: u64 = job.processes.iter().filter_map(|process| process.checkpoints).map(|of| of.memory).sum();
     line("memory", &format!("{} of arenas, {} of other nodes' copies", size(memory), size(job.copies)));
     line("failures", &format!("{}; {}", job.failures.number, more(job)));
     for (who, deaths) in &job.failures.in_a_row {
-        line("", &format!("{} died {deaths} times in a row", plain(who)));
+        let in_a_row = if *deaths == 1 { "" } else { " in a row" };
+        line("", &format!("{} died {}{in_a_row}", plain(who), times(*deaths)));
     }
     for past in &job.failures.past {
         line(
