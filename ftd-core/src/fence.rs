@@ -113,6 +113,7 @@ impl Fence {
         if self.epoch == EpochId(0) {
             self.heartbeats.come_to_know(now);
         }
+        let follows = record.epoch == self.epoch.next();
         self.epoch = record.epoch;
         self.member = record.is_member(self.me);
         let (terms, width) = (record.terms, record.terms.observers as usize);
@@ -120,7 +121,7 @@ impl Fence {
         let observers = around(ring::observers(&record.nodes, self.me, width));
         let watched = around(ring::observed(&record.nodes, self.me, width));
         self.heartbeats.begin(terms, observers, now);
-        self.watches.begin(terms, record.nodes.len(), watched, record.joined.contains(&self.me), now);
+        self.watches.begin(terms, record.nodes.len(), watched, (record.joined.contains(&self.me), follows), now);
         self.accusations.begin(terms, record.members());
     }
 

@@ -480,6 +480,19 @@ fn alone_is_who_has_been_acknowledged_by_no_observer_for_three_quarters_of_t() {
 }
 
 #[test]
+fn over_an_epoch_that_was_left_out_t_begins_anew() {
+    // In the one between, others may have observed that node and acknowledged it.
+    let mut node = Node::usual();
+    let silent = node.observed[1];
+    node.goes_on(&node.observed.clone(), at(0), at(300));
+    node.goes_on(&[], at(300), at(350));
+    let third = FIRST.next().next();
+    node.fence.adopt(&EpochRecord { epoch: third, ..record(5, 3) }, Revision(3), at(350));
+    goes_on_in(&mut node, third, 350, 860);
+    assert!(node.gives_up(silent, at(850)));
+}
+
+#[test]
 fn an_epoch_does_not_end_that_somebody_is_alone() {
     // Acknowledged and heard at 300 last; alone from 675 on, and T, which runs on over the epoch, ends at 800.
     let mut node = Node::usual();

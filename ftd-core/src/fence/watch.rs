@@ -95,8 +95,16 @@ impl Watches {
         }
     }
 
-    /// An epoch of so many members begins in which this node observes these. `joined`: it is new itself.
-    pub(super) fn begin(&mut self, terms: Terms, members: u32, watched: Vec<NodeId>, joined: bool, now: Micros) {
+    /// An epoch of so many members begins in which this node observes these. `joined`: it is new itself. `follows`: this node was in the one
+    /// before it.
+    pub(super) fn begin(
+        &mut self,
+        terms: Terms,
+        members: u32,
+        watched: Vec<NodeId>,
+        (joined, follows): (bool, bool),
+        now: Micros,
+    ) {
         let had_joined = std::mem::replace(&mut self.joined, joined);
         (self.terms, self.members, self.adopted) = (terms, members, now);
         if joined {
@@ -105,12 +113,13 @@ impl Watches {
         // "For a newly observed node from the adoption of the epoch."
         let at_once = self.breach == Breach::NewlyObservedAtOnce;
         let new = if at_once { Micros(now.since(terms.timeout).0) } else { now.max(self.anew) };
-        let since = |node| self.running_on(node, had_joined).unwrap_or(new);
+        let since = |node| follows.then(|| self.running_on(node, had_joined)).flatten().unwrap_or(new);
         self.watched = watched.into_iter().map(|node| (node, Watch { since: since(node), heard: false })).collect();
     }
 
     /// "T runs from the last heartbeat that counted", also over an epoch: who observed the node before goes on. `had_joined`: this node came
-    /// with the epoch that ends, in which it may never have heard that one.
+    /// with the epoch that ends, in which it may never have heard that one. (Not over an epoch that this node has left out: in that one others may
+    /// have observed the node and acknowledged it.)
     fn running_on(&self, node: NodeId, had_joined: bool) -> Option<Micros> {
         let watch = self.watched.get(&node).filter(|watch| watch.heard || !had_joined)?;
         (!matches!(self.breach, Breach::NewlyObservedAtOnce | Breach::NewTEachEpoch)).then_some(watch.since)
