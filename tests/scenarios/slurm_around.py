@@ -474,9 +474,9 @@ def power(context):
         lost = steps.srun("-N2", "--ntasks-per-node=1", "-w", ",".join(steps.slurm.names[node.name] for node in steps.nodes[:2]), "/bin/sh", "-c", WAITS)
         eventually(lambda: lost.output.text.count("ready") == 2, "the ranks", 30)
         (key,) = [key for key in steps.keys() if key.endswith("/epoch")]
-        noted = lambda node: node.directory / "jobs"
+        noted = lambda node: list((node.directory / "jobs").glob(f"{job}.*"))
         job = key.split("/")[-2]
-        eventually(lambda: all((noted(node) / job).exists() for node in steps.nodes[:2]), "the job to be noted on both nodes", 20)
+        eventually(lambda: all(noted(node) for node in steps.nodes[:2]), "the job to be noted on both nodes", 20)
         for daemon in (steps.daemons[0], steps.daemons[1]):
             daemon.kill()
             daemon.start()
@@ -491,5 +491,5 @@ def power(context):
         steps.daemons[0] = steps.daemon(first).start()
         eventually(lambda: key not in steps.keys(), "the record to hang on a lease", 60)
         check(job in steps.store.get("/ftd/jobs/", "--prefix", "--keys-only"), "it is not removed")
-        eventually(lambda: not (noted(first) / job).exists(), "the job to be noted no more", 20)
+        eventually(lambda: not noted(first), "the job to be noted no more", 20)
         lost.kill(lost.pid)

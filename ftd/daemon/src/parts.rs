@@ -184,7 +184,8 @@ pub async fn name_of(uid: u32) -> Result<String, String> {
 /// Waits for a part's end.
 async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, state: Arc<State>) {
     let Ok(mut ends) = signal(SignalKind::child()) else { return };
-    note(&job, me, &state).await;
+    // Where the disk stands still nobody else waits for it.
+    let noted = tokio::spawn(note(job.clone(), me, state.clone()));
     let status = ended(pid, &mut ends).await;
     let how = match status.map(|status| (status.code(), status.signal())) {
         Some((Some(code), _)) => format!("status {code}"),
@@ -198,19 +199,26 @@ async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, sta
     // A node that comes back has another part of this job soon.
     state.job_ended(&job);
     // Where etcd is away the next life of the machine asks again.
-    if records::let_go(&state, &job, me).await && !state.has_part(&job) {
-        state.roll().into_iter().for_each(|roll| roll.strike(&job));
+    if records::let_go(&state, &job, me).await {
+        let _ = noted.await;
+        strike(job.clone(), me, state.clone()).await;
     }
     state.job_done(&job);
 }
 
-/// Notes the part where it is found after a loss of power. Nobody waits for the disk but this.
-async fn note(job: &str, me: NodeId, state: &Arc<State>) {
-    let (name, state) = (job.to_string(), state.clone());
+/// Notes the part where it is found after a loss of power.
+async fn note(job: String, me: NodeId, state: Arc<State>) {
+    let name = job.clone();
     let noted = tokio::task::spawn_blocking(move || state.roll().map_or(Ok(()), |roll| roll.enter(&name, me))).await;
     if let Ok(Err(error)) = noted {
         tracing::warn!(%error, job, "should the machine lose its power the job's record may stay in etcd");
     }
+}
+
+/// That part was seen to.
+async fn strike(job: String, me: NodeId, state: Arc<State>) {
+    let struck = move || state.roll().into_iter().for_each(|roll| roll.strike(&job, me));
+    let _ = tokio::task::spawn_blocking(struck).await;
 }
 
 /// Sees to what the parts have left in etcd that were here when the machine went down.
@@ -223,7 +231,7 @@ pub async fn bury_all(state: Arc<State>) {
             while !records::let_go(&state, &job, me).await {
                 tokio::time::sleep(scaled(AGAIN)).await;
             }
-            state.roll().into_iter().for_each(|roll| roll.strike(&job));
+            strike(job, me, state).await;
         });
     }
 }
