@@ -199,6 +199,29 @@ def ftrun_inject(context):
     context.assert_clean()
 
 
+PLACES = ["client.copying", "client.copied", "client.committed", "client.restoring", "agent.restore", "agent.finalized", "agent.fence", "agent.noticed",
+          "agent.released"]
+
+
+@scenario("inject-at", each=[{"place": place} for place in PLACES])
+def inject_at(context, place):
+    """`--ft-inject` with each place: the rank dies there, once, and the result is the undisturbed one. (Another rank dies as well, with a checkpoint,
+    for the places in a recovery.)"""
+    mpi, ctl = context.mpi("mpich4"), Ctl(context)
+    program = context.program(mpi, "heat2d.c")
+    words = ["-s", "200", "-p", "10", "-c", "5"]
+    reference = context.reference(mpi, 3, program, *words)
+    job = context.ftrun(mpi, 3, program, *words, options=["--ft-inject", f"rank=1,at={place}"])
+    complete(ctl)
+    ctl.run("inject", ctl.json("show")["job"], "rank=0")
+    job.expect(0, reference)
+    # In the library it is the rank itself that does it.
+    killed = re.findall(r"rank 1 \(process \d+\) is killed, as --ft-inject has asked", job.err)
+    check(len(killed) == (0 if place.startswith("client.") else 1) and "rank 1 on node 0 was killed by SIGKILL" in job.err, job.err)
+    check(job.err.count(f"rank 1 is to die at {place}, as --ft-inject has asked") == 1, job.err)
+    context.assert_clean()
+
+
 @scenario("ctl-other-user", cluster=True)
 def other_user(context):
     """Another user sees no job, and touches none by its name, its ftrun's number or its socket; root sees it."""

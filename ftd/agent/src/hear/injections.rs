@@ -68,7 +68,13 @@ pub fn take(rooms: &mut Rooms, news: News) {
                 library_is_there(rooms, rank);
             }
         },
-        News::At(place, rank) => rooms.injections.at(place, rank).into_iter().for_each(|wanted| kill(rooms, wanted)),
+        News::At(place, rank) => {
+            for wanted in rooms.injections.at(place, rank) {
+                // Where it has no process just now, as in a recovery, its next one is killed and not one that comes there again.
+                let injection = Injection { at: None, after_ms: 0, ..wanted.injection };
+                kill(rooms, Wanted { injection, ..wanted });
+            }
+        }
     }
 }
 
