@@ -24,7 +24,7 @@ demo)
     fi
     ;;
 test)
-    packages+=(openmpi-bin libopenmpi-dev mpich libmpich-dev g++ gfortran numactl lammps hpcc quantum-espresso python3-mpi4py python3-jsonschema python3-numpy python3-venv
+    packages+=(openmpi-bin libopenmpi-dev mpich libmpich-dev g++ gfortran numactl lammps hpcc quantum-espresso python3-mpi4py python3-jsonschema python3-numpy python3-venv zsh
         libhdf5-dev libnetcdf-dev pkg-config ca-certificates iproute2
         etcd-server etcd-client openssl systemd slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge)
     # directory : what pip installs : a file that is there afterwards

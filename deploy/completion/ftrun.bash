@@ -42,7 +42,7 @@ _ftrun() {
                     return 0
                     ;;
                 --ft)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "none reinit" -- "${cur}"))
                     return 0
                     ;;
                 --ft-max-failures)
@@ -50,7 +50,7 @@ _ftrun() {
                     return 0
                     ;;
                 --ft-on-abort)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "end recover" -- "${cur}"))
                     return 0
                     ;;
                 --ft-grace)
@@ -58,11 +58,11 @@ _ftrun() {
                     return 0
                     ;;
                 --ft-mpi)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "auto openmpi mpich" -- "${cur}"))
                     return 0
                     ;;
                 --ft-standby)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "none exec init" -- "${cur}"))
                     return 0
                     ;;
                 --ft-spares)
@@ -74,7 +74,7 @@ _ftrun() {
                     return 0
                     ;;
                 --ft-oversubscribe)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "yes no" -- "${cur}"))
                     return 0
                     ;;
                 --ft-degree)
@@ -140,11 +140,11 @@ _ftrun() {
                     return 0
                     ;;
                 --ft-output)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "once all" -- "${cur}"))
                     return 0
                     ;;
                 --ft-summary)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "yes no" -- "${cur}"))
                     return 0
                     ;;
                 --ppn)
@@ -160,11 +160,11 @@ _ftrun() {
                     return 0
                     ;;
                 --bind-to)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "core numa socket none" -- "${cur}"))
                     return 0
                     ;;
                 --map-by)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "slot core numa socket" -- "${cur}"))
                     return 0
                     ;;
                 --cpus-per-rank)

@@ -1,8 +1,11 @@
 """The command line of other launchers: what their users type is understood."""
 
 import os
+import pty
 import re
+import select
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -206,10 +209,56 @@ def accepted(context):
 
 @scenario("completion")
 def completion(context):
-    """The installed completion of bash offers the options; that of zsh is there."""
+    """The installed completions of bash and zsh offer the options, and the values that there are."""
     file = context.prefix / "share/bash-completion/completions/ftrun"
-    script = f'. {file}; COMP_WORDS=(ftrun "$1"); COMP_CWORD=1; _ftrun ftrun "$1" ftrun; echo "${{COMPREPLY[@]}}"'
-    for word, offered in (("--ft-sp", ["--ft-spares"]), ("--ti", ["--timeout"]), ("--output", ["--output-filename"])):
-        done = subprocess.run(["bash", "-c", script, "bash", word], capture_output=True, text=True, timeout=20)
-        check(done.returncode == 0 and done.stdout.split() == offered, f"{word}: {done.stdout}{done.stderr}")
-    check((context.prefix / "share/zsh/site-functions/_ftrun").read_text().startswith("#compdef ftrun\n"), "zsh's is another file")
+    script = f'. {file}; COMP_WORDS=(ftrun "$@"); COMP_CWORD=$#; _ftrun ftrun "${{!#}}" "${{@:$#-1:1}}"; echo "${{COMPREPLY[@]}}"'
+    for words, offered in ((["--ft-sp"], ["--ft-spares"]), (["--ti"], ["--timeout"]), (["--output"], ["--output-filename"]),
+                           (["--bind-to", ""], ["core", "numa", "socket", "none"]), (["--ft-output", "o"], ["once"]), (["--ft", "r"], ["reinit"])):
+        done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, timeout=20)
+        check(done.returncode == 0 and done.stdout.split() == offered, f"{words}: {done.stdout}{done.stderr}")
+    with Zsh(context) as zsh:
+        for words, offered in (("ftrun --bind-to=", ["core", "numa", "socket", "none"]), ("ftrun --ft ", ["none", "reinit"]),
+                               ("ftrun --map-by=", ["slot", "core", "numa", "socket"]), ("ftrun --hosts ", []), ("ftrun --ft-inject ", []),
+                               ("ftctl inj", ["inject"])):
+            said = zsh.completes(words)
+            check(all(word in said.split() for word in offered), f"{words}: {said}")
+            check(not re.search(r"command not found|bad pattern|_arguments:", said), f"{words}: {said}")
+
+
+class Zsh:
+    """A zsh at a terminal, with the installed completions and nothing of the user's."""
+
+    def __init__(self, context):
+        functions = context.prefix / "share/zsh/site-functions"
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="dumb", PS1="ready> ", HOME=str(context.work), COLUMNS="200")
+            os.execvp("zsh", ["zsh", "-f", "-i"])
+        self.type(f"PS1='ready> '; unsetopt zle_bracketed_paste; fpath=({functions} $fpath); autoload -U compinit; compinit -u -D; "
+                  "setopt auto_list; zstyle ':completion:*' list-packed no; LISTMAX=0; echo be''gun\n")
+        self.until("begun")
+
+    def type(self, text):
+        os.write(self.terminal, text.encode())
+
+    def until(self, word, patience=30.0):
+        """What it has written up to a word."""
+        text, deadline = "", time.monotonic() + patience
+        while word not in text:
+            check(select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))[0], f"zsh says nothing of {word!r}: {text}")
+            text += os.read(self.terminal, 4096).decode(errors="replace")
+        return text
+
+    def completes(self, words):
+        """What it shows when these are completed. (The line is given up then: with a word behind it of which it is known when all is shown.)"""
+        self.type(words + "\t")
+        self.type("\x15echo o''ver\n")
+        return self.until("over\r\n")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.terminal)

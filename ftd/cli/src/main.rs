@@ -5,6 +5,8 @@ mod beside;
 mod binding;
 mod cancel;
 mod cluster;
+#[cfg(test)]
+mod completion;
 mod deaths;
 mod family;
 mod file_system;

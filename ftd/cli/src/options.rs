@@ -1754,20 +1754,7 @@ mod tests {
 
     #[test]
     fn the_completions_are_those_of_these_options() {
-        use clap_complete::Shell;
-        for (shell, name) in [(Shell::Bash, "ftrun.bash"), (Shell::Zsh, "_ftrun")] {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut command(), "ftrun", &mut text);
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/completion").join(name);
-            if std::env::var_os("FT_TEST_WRITE").is_some() {
-                std::fs::write(&path, &text).unwrap();
-            }
-            let is_same = std::fs::read(&path).unwrap() == text;
-            assert!(
-                is_same,
-                "deploy/completion/{name} is of other options: FT_TEST_WRITE=1 cargo test -p ftrun writes it anew"
-            );
-        }
+        crate::completion::compare(&command(), "ftrun");
     }
 
     #[test]

@@ -203,25 +203,16 @@ impl Written<'_> {
 }
 
 #[cfg(test)]
+#[path = "../../completion.rs"]
+mod completion;
+
+#[cfg(test)]
 mod tests {
     use super::Arguments;
     use clap::CommandFactory;
-    use clap_complete::Shell;
 
     #[test]
     fn the_completions_are_those_of_these_commands() {
-        for (shell, name) in [(Shell::Bash, "ftctl.bash"), (Shell::Zsh, "_ftctl")] {
-            let mut text = Vec::new();
-            clap_complete::generate(shell, &mut Arguments::command(), "ftctl", &mut text);
-            let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/completion").join(name);
-            if std::env::var_os("FT_TEST_WRITE").is_some() {
-                std::fs::write(&path, &text).unwrap();
-            }
-            let is_same = std::fs::read(&path).unwrap() == text;
-            assert!(
-                is_same,
-                "deploy/completion/{name} is of others: FT_TEST_WRITE=1 cargo test -p ftrun writes it anew"
-            );
-        }
+        super::completion::compare(&Arguments::command(), "ftctl");
     }
 }
