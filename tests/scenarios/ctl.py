@@ -120,7 +120,12 @@ def show(context):
         check(ctl.json("show", str(name))["job"] == shown["job"], f"by {name}")
     said = ctl.run("show", f"x{shown['job']}", status=1)
     check(said.endswith(f"; did you mean {shown['job']}?\n"), said)
-    check(len(ctl.json("checkpoint-cost", shown["job"])["cost"]) == 3 and " ms" in ctl.run("checkpoint-cost"), "what it costs")
+    cost, table = ctl.json("checkpoint-cost", shown["job"]), ctl.run("checkpoint-cost")
+    check(len(cost["cost"]) == 3 and " ms" in table and table.splitlines()[-1].startswith("all "), table)
+    for word in ("number", "bytes", "in_call_us"):
+        check(cost["total"][word] == sum(rank["checkpoints"][word] for rank in cost["cost"]) > 0, f"{word}: {cost}")
+    part = cost["total"]["in_call_us"] / 1000 / 3 / cost["running_ms"]
+    check(abs(cost["total"]["of_the_time"] - part) < 1e-6 and cost["total"]["ranks"] == 3, f"{part}: {cost}")
     job.interrupt()
     job.wait()
     check(ctl.json("jobs") == {"jobs": []}, "a job that has ended")
