@@ -29,6 +29,18 @@ pub fn kind(kind: Kind) -> &'static str {
     }
 }
 
+/// What the events are.
+pub const EVENTS: [(Kind, &str); 8] = [
+    (Kind::Released, "the processes of a world run"),
+    (Kind::Failed, "a failure is known"),
+    (Kind::Agreed, "what is done about it is agreed, and begins"),
+    (Kind::Recovered, "the recovery is over: its block, as on ftrun's standard error"),
+    (Kind::Complete, "every rank has taken a version; these are told with --follow, and not remembered"),
+    (Kind::Notice, "a sentence, as on ftrun's standard error"),
+    (Kind::Injected, "a failure is brought about that was asked for"),
+    (Kind::Ended, "the job is over, with its exit status"),
+];
+
 fn line(value: &Value) -> String {
     format!("{value}\n")
 }

@@ -1,6 +1,7 @@
 //! `ftctl`: shows its user the jobs of his that run on this machine or on other nodes, and has ranks fail on request.
 
 mod ask;
+mod columns;
 mod daemon;
 mod find;
 mod json;
@@ -48,7 +49,7 @@ enum CtlError {
     disable_help_subcommand = true
 )]
 struct Arguments {
-    /// Writes JSON, for programs: see ftctl.schema.json in ftd's documentation
+    /// Writes JSON, for programs: one object, but of events one a line (JSON Lines); see ftctl.schema.json in ftd's documentation
     #[arg(long, global = true)]
     json: bool,
 
@@ -65,14 +66,17 @@ struct Whose {
 #[derive(Subcommand, Debug)]
 enum What {
     /// Lists the jobs
+    #[command(after_help = columns::help(&columns::JOBS))]
     Jobs,
     /// Shows a job: nodes, processes (pids) and processors of its ranks, its newest checkpoint and its age, its failures
+    #[command(after_help = columns::help_and_words(&columns::RANKS))]
     Show(Whose),
     /// Tells what has happened in a job, or what happens (--follow)
+    #[command(after_help = events_there_are())]
     Events {
         #[command(flatten)]
         whose: Whose,
-        /// Goes on with what happens, until the job ends
+        /// Goes on, after what has happened, with what happens, until the job ends
         #[arg(long, short)]
         follow: bool,
     },
@@ -87,12 +91,18 @@ enum What {
         more: Vec<String>,
     },
     /// Shows what a job's checkpoints have cost so far: number, bytes, time
+    #[command(after_help = columns::help(&columns::COST))]
     CheckpointCost(Whose),
 }
 
 fn places() -> String {
     let lines = Place::ALL.map(|(_, name, what)| format!("  {name:<17} {what}\n"));
     format!("Places:\n{}", lines.concat())
+}
+
+fn events_there_are() -> String {
+    let lines = json::EVENTS.map(|(kind, what)| format!("  {:<10} {what}\n", json::kind(kind)));
+    format!("The history comes first: of the newest events the agent remembers 128.\n\nEvents:\n{}", lines.concat())
 }
 
 fn main() -> ExitCode {

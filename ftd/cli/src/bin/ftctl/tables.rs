@@ -1,5 +1,6 @@
 //! What people read.
 
+use crate::columns;
 use crate::find::Found;
 use crate::json;
 use ft_sys::span;
@@ -75,8 +76,7 @@ pub fn jobs(jobs: &[(Found, Job)]) -> String {
     if jobs.is_empty() {
         return "no jobs of this user run here\n".into();
     }
-    let mut rows =
-        vec![row(["JOB", "USER", "RANKS", "MODE", "STATE", "EPOCH", "CHECKPOINT", "FAILURES", "FOR", "PROGRAM"])];
+    let mut rows = vec![columns::heads(&columns::JOBS)];
     for (found, job) in jobs {
         rows.push(row([
             &plain(&job.name),
@@ -127,8 +127,7 @@ pub fn job(found: &Found, job: &Job) -> String {
     if !others.is_empty() {
         line("silent", &format!("{}: what their ranks do is not known here", plain(&others.join(", "))));
     }
-    let mut rows =
-        vec![row(["RANK", "NODE", "PID", "CPU", "ALLOWED", "CHECKPOINTS", "NEWEST", "BYTES", "IN THE CALL", "MEMORY"])];
+    let mut rows = vec![columns::heads(&columns::RANKS)];
     for place in &job.ranks {
         let process = job.processes.iter().find(|process| process.rank == place.rank);
         let of = process.and_then(|process| process.checkpoints);
@@ -168,7 +167,7 @@ fn percent(part: f64) -> String {
 
 /// `ftctl checkpoint-cost`.
 pub fn cost(job: &Job) -> String {
-    let mut rows = vec![row(["RANK", "CHECKPOINTS", "BYTES", "IN THE CALL", "EACH", "LAST COPY", "OF THE TIME"])];
+    let mut rows = vec![columns::heads(&columns::COST)];
     for process in &job.processes {
         let Some(Checkpoints { number, bytes, spent_us, copy_us, .. }) = process.checkpoints else { continue };
         rows.push(row([
