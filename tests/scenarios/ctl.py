@@ -116,7 +116,16 @@ def show(context):
     table = ctl.run("show", str(shown["ftrun_pid"]))
     check(all(str(rank["pid"]) in table for rank in shown["rank"]) and "more in a row end the job" in table, table)
     check(shown["job"] in ctl.run("jobs"), "the table of jobs")
-    check(len(ctl.json("checkpoint-cost", shown["job"])["cost"]) == 3 and " ms" in ctl.run("checkpoint-cost"), "what it costs")
+    for name in (shown["job"], shown["job"][:-3], shown["job"].split("-")[1], shown["rank"][1]["pid"]):
+        check(ctl.json("show", str(name))["job"] == shown["job"], f"by {name}")
+    said = ctl.run("show", f"x{shown['job']}", status=1)
+    check(said.endswith(f"; did you mean {shown['job']}?\n"), said)
+    cost, table = ctl.json("checkpoint-cost", shown["job"]), ctl.run("checkpoint-cost")
+    check(len(cost["cost"]) == 3 and " ms" in table and table.splitlines()[-1].startswith("all "), table)
+    for word in ("number", "bytes", "in_call_us"):
+        check(cost["total"][word] == sum(rank["checkpoints"][word] for rank in cost["cost"]) > 0, f"{word}: {cost}")
+    part = cost["total"]["in_call_us"] / 1000 / 3 / cost["running_ms"]
+    check(abs(cost["total"]["of_the_time"] - part) < 1e-6 and cost["total"]["ranks"] == 3, f"{part}: {cost}")
     job.interrupt()
     job.wait()
     check(ctl.json("jobs") == {"jobs": []}, "a job that has ended")
@@ -163,8 +172,11 @@ def inject(context):
     )
     for what, word in [("rank=3", "there is no rank 3"), ("rank=x", "rank='x'"), ("rank=0,at=x", "is no place"), ("after=1s", "which rank?")]:
         check(word in ctl.run("inject", first["job"], what, status=1), what)
+    for words, word in [([first["job"]], "which rank is to die?"), (["rank=1", "after=1s"], "'rank=1,after=1s' in one word")]:
+        check(word in ctl.run("inject", *words, status=2), f"{words}")
     for turn, what in enumerate(["rank=2", "rank=1,after=100ms", "rank=0,at=client.copied", "rank=1,at=agent.restore"], 1):
-        said = ctl.json("inject", first["job"], what)["noted"]
+        # The only job need not be named.
+        said = ctl.json("inject", *([first["job"]] if turn > 1 else []), what)["noted"]
         check(said.startswith(f"rank {what[5]} dies "), said)
         if what.endswith("restore"):
             # It asks for its state only after another one has died.
@@ -235,7 +247,7 @@ def other_user(context):
         check(others.json("jobs") == {"jobs": []} and others.run("jobs") == "no jobs of this user run here\n", "another user sees jobs")
         for words in (["show"], ["show", name], ["events", name, "--follow"], ["checkpoint-cost", shown["ftrun_pid"]], ["inject", name, "rank=0"]):
             said = others.run(*words, status=1)
-            check(re.fullmatch(r"ftctl: no job (\S+ )?of this user runs here .*\n", said), f"{words}: {said}")
+            check(re.fullmatch(r"ftctl: no job (\S+ )?of this user runs here.*\n", said), f"{words}: {said}")
         # Whoever knows the name may not dial, either; nor does he make root believe that a job is the other one's.
         shm = node.run("/bin/ls", "/dev/shm")[1].split()
         (place,) = [word for word in shm if word.startswith("ftd-") and not word.endswith(".lock")]
@@ -317,7 +329,7 @@ def elsewhere(context):
         for ctl in (own, root, others):
             check(ctl.json("jobs") == {"jobs": []}, "a job before there is one")
         said = own.run("show", status=1)
-        check(said == "ftctl: no job of this user runs here (in /dev/shm; FT_MEMORY_DIR), nor, as ftd says, on another node: ftctl jobs lists those that do\n", said)
+        check(said == "ftctl: no job of this user runs here, nor, as ftd says, on another node\n", said)
         program = nodes.cluster.program(mpi, "heat2d.c")
         job = context.ftrun(mpi, 4, program, "-s", "100000", "-p", "20", "-c", "5", on=nodes.nodes[2], env=ONE_CARD,
                             options=["--hosts", "node0:2,node1:2"])
@@ -346,7 +358,7 @@ def elsewhere(context):
         # Nobody else, by no name, and not where the job runs, either.
         for words in (["show"], ["show", name], ["events", name, "--follow"], ["checkpoint-cost", name], ["inject", name, "rank=0"]):
             said = others.run(*words, status=1)
-            check(re.fullmatch(r"ftctl: no job (\S+ )?of this user runs here .*\n", said), f"{words}: {said}")
+            check(re.fullmatch(r"ftctl: no job (\S+ )?of this user runs here.*\n", said), f"{words}: {said}")
         check(others.json("jobs") == {"jobs": []} and others.run("jobs") == "no jobs of this user run here\n", "another user sees jobs")
         # Whoever knows the name, and asks ftd for the way himself.
         check("REFUSED no job" in outside.run("/usr/bin/python3", "-c", ASKS, preamble(role=LAUNCHER).hex(), name, "node0", user=other)[1], "another user finds a way")
@@ -368,7 +380,7 @@ def elsewhere(context):
         check(re.search(r"and the ftd of node[01], node[01] does not answer: .* is not known; look there with ftd status\n$", said), said)
         nodes.daemons[3].kill()
         said = own.run("show", name, status=1)
-        words = r"ftctl: no job \S+ of this user runs here \(in /dev/shm; FT_MEMORY_DIR\), and no ftd answers on /run/ftd/ftd.sock \(FT_DAEMON\) to ask for " \
+        words = r"ftctl: no job \S+ of this user runs here, and no ftd answers on /run/ftd/ftd.sock \(FT_DAEMON\) to ask for " \
                 r"those of other nodes: Connection refused.*; start it \(systemctl start ftd\), or ask on a node where the job runs\n"
         check(re.fullmatch(words, said), said)
         check(own.json("jobs") == {"jobs": []} and inside.json("show")["job"] == name, "without an ftd")

@@ -67,6 +67,30 @@ pub enum OptionError {
     /// A variable that cannot even be read.
     #[error("{0}: its value is not UTF-8")]
     NoText(&'static str),
+    /// What was probably meant as the program has become an option's value.
+    #[error(
+        "{option} has taken '{value}' as its value ({shape}); if that is the program, write a value before it{behind}"
+    )]
+    Taken {
+        /// The option, as typed.
+        option: String,
+        /// What it has taken.
+        value: String,
+        /// What it takes.
+        shape: String,
+        /// What else there is to say.
+        behind: String,
+    },
+    /// A failure of a rank that there is not.
+    #[error("{option}: '{value}' is not about a rank of this job: {}", if *ranks == 1 { "its only one is 0".into() } else { format!("they are 0 to {}", ranks - 1) })]
+    NoSuchRank {
+        /// The option, or the variable that was read in its place.
+        option: &'static str,
+        /// What was given.
+        value: String,
+        /// How many there are.
+        ranks: u32,
+    },
     /// A failure that cannot be brought about.
     #[error("{option}: '{value}': {error}")]
     Injection {
@@ -206,6 +230,7 @@ impl OptionError {
             OptionError::Unserved { option, value, instead } => {
                 OptionError::Unserved { option: written(&option, typed), value, instead }
             }
+            OptionError::NoProgram => taken(None, typed).unwrap_or(OptionError::NoProgram),
             other => other,
         }
     }
@@ -366,7 +391,7 @@ struct Arguments {
     flush: Option<String>,
 
     /// So many bytes a second each node sends at most for copies of checkpoints to other nodes: a number with K, M, G or T (200M), which are
-    /// powers of 1024; 0: as fast as it goes. On one machine there are no copies: the value is only checked [default: 0]
+    /// powers of 1024, from 64K on; 0: as fast as it goes. On one machine there are no copies: the value is only checked [default: 0]
     #[arg(
         long = "ft-copy-rate",
         value_name = "RATE",
@@ -679,8 +704,11 @@ impl Segment {
                 return Ok(Parsed::Text(error.render().to_string()));
             }
             Err(error) => {
+                let unknown =
+                    (error.kind() == ErrorKind::UnknownArgument).then(|| context(&error, ContextKind::InvalidArg));
+                let taken = || unknown.flatten().and_then(|unknown| taken(Some(&unknown), &self.typed));
                 let otherwise = || OptionError::CommandLine(sentence(&error, &self.typed));
-                return Err(unreadable(&error).unwrap_or_else(otherwise));
+                return Err(unreadable(&error).or_else(taken).unwrap_or_else(otherwise));
             }
         };
         without_value(&matches, &self.typed)?;
@@ -920,12 +948,68 @@ fn like_mpirun(words: impl IntoIterator<Item = OsString>, values: &Values) -> (V
     (rewritten, marked)
 }
 
-/// clap's complaint in one sentence of one line.
-fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
-    let context = |kind| match error.get(kind) {
+/// The option, if there is one, whose value was probably meant as the program: the last word of all, or the one before this unknown option.
+fn taken(unknown: Option<&str>, typed: &[OsString]) -> Option<OptionError> {
+    let (values, command) = (Values::new(), command());
+    let mut words = typed.iter().skip(1).peekable();
+    while let Some(word) = words.next() {
+        let option = dashed(word);
+        let Some(value) = words.by_ref().take(values.of(&option)).last() else { continue };
+        let next = words.peek().map(|next| dashed(next).to_string_lossy().into_owned());
+        // Of several short ones in a word clap names one.
+        let is_next = match (&next, unknown) {
+            (Some(next), Some(unknown)) => next.starts_with(unknown),
+            (None, None) => true,
+            _ => false,
+        };
+        let argument = command.get_arguments().find(|argument| is_written(argument, &option.to_string_lossy()));
+        let Some(argument) = argument.filter(|argument| is_next && is_like_program(value, argument)) else { continue };
+        let shape: Vec<String> =
+            argument.get_value_names().unwrap_or_default().iter().map(ToString::to_string).collect();
+        let behind = unknown.map(|unknown| format!(": there is no option {} of ftrun's", as_typed(unknown, typed)));
+        return Some(OptionError::Taken {
+            option: word.to_string_lossy().into_owned(),
+            value: value.to_string_lossy().into_owned(),
+            shape: shape.join(" "),
+            behind: behind.unwrap_or_default(),
+        });
+    }
+    None
+}
+
+/// Whether an option is written so, with two dashes where it is a long one.
+fn is_written(argument: &clap::Arg, option: &str) -> bool {
+    let mut long = argument.get_long().into_iter().chain(argument.get_all_aliases().into_iter().flatten());
+    let short = argument.get_short_and_visible_aliases().unwrap_or_default();
+    long.any(|long| option == format!("--{long}")) || short.iter().any(|short| option == format!("-{short}"))
+}
+
+/// Whether a word is a program, or has a directory where this option has none.
+fn is_like_program(word: &OsStr, argument: &clap::Arg) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    let is_executable = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let is_path = word.as_bytes().contains(&b'/');
+    if is_path {
+        let has_paths = matches!(argument.get_value_hint(), ValueHint::FilePath | ValueHint::DirPath);
+        return is_executable(Path::new(word)) || !has_paths && !word.as_bytes().contains(&b'=');
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    !word.is_empty() && std::env::split_paths(&path).any(|directory| is_executable(&directory.join(word)))
+}
+
+/// What clap says beside its complaint.
+fn context(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
-    };
+    }
+}
+
+/// clap's complaint in one sentence of one line.
+fn sentence(error: &clap::Error, typed: &[OsString]) -> String {
+    let context = |kind| context(error, kind);
     let as_people_type = |argument: &str| {
         let (option, value) = argument.split_once(' ').map_or((argument, ""), |(option, value)| (option, value));
         let option = if option == "--np" { "-n" } else { option };
@@ -1202,7 +1286,7 @@ fn injections(option: &'static str, texts: Vec<String>, ranks: u32) -> Result<Ve
             OptionError::Injection { option, value, error }
         })?;
         if injection.rank >= ranks {
-            return Err(value(option, text.clone(), "about a rank of this job: they are counted from 0 on"));
+            return Err(OptionError::NoSuchRank { option, value: text.clone(), ranks });
         }
         injections.push(injection);
     }
@@ -1639,11 +1723,38 @@ mod tests {
     #[test]
     fn an_injection_is_about_a_rank_a_time_and_a_place_that_there_are() {
         for (line, word) in [
-            ("-n 2 --ft-inject=rank=2 app", "'rank=2' is not about a rank of this job"),
+            ("-n 2 --ft-inject=rank=2 app", "'rank=2' is not about a rank of this job: they are 0 to 1"),
+            ("-n 1 --ft-inject=rank=2 app", "'rank=2' is not about a rank of this job: its only one is 0"),
             ("-n 2 --ft-inject=rank=1,after=x app", "'rank=1,after=x': after='x' is not a time"),
             ("-n 2 --ft-inject=rank=1,at=x app", "at='x' is no place; there are client.copying"),
         ] {
             assert!(refused(line).contains(word), "{line}: {}", refused(line));
+        }
+    }
+
+    #[test]
+    fn a_program_that_an_option_has_taken_is_named() {
+        for (line, word) in [
+            (
+                "-n 4 -x ./heat -s 20",
+                "-x has taken './heat' as its value (VAR[=VALUE]); if that is the program, write a value before it: there is no option -s",
+            ),
+            ("-n 4 -x sh -e exit", "-x has taken 'sh' as its value"),
+            (
+                "-n 4 --env A ./heat -steps 2",
+                "--env has taken './heat' as its value (VAR VALUE); if that is the program, write a value before it: there is no option -steps",
+            ),
+            ("-n 4 -wdir /bin/sh -s", "-wdir has taken '/bin/sh' as its value (DIR)"),
+            (
+                "-n 4 -x ./heat",
+                "-x has taken './heat' as its value (VAR[=VALUE]); if that is the program, write a value before it",
+            ),
+            ("-n 4 -x A -s 20 ./heat", "there is no option -s"),
+            ("-n 4 -x A=/b -s 20 ./heat", "there is no option -s"),
+            ("-n 4 --chdir /tmp -s 20 ./heat", "there is no option -s"),
+            ("-n 4 --chdir /tmp", "there is no program to start"),
+        ] {
+            assert!(refused(line).starts_with(word), "{line}: {}", refused(line));
         }
     }
 

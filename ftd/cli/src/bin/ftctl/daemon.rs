@@ -22,10 +22,7 @@ const CONFIG: &str = "/etc/ftd/ftd.toml";
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// There is none, nor need there be one.
-    #[error(
-        "without an ftd ({}; FT_DAEMON) nobody knows of other nodes: ask on a node where the job runs; ftctl jobs lists those that run",
-        .0.display()
-    )]
+    #[error("no ftd runs here ({}; FT_DAEMON)", .0.display())]
     Without(PathBuf),
     /// It does not run.
     #[error(

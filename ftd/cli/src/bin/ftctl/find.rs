@@ -25,18 +25,16 @@ pub enum FindError {
         error: std::io::Error,
     },
     /// There is none.
-    #[error("no job {name}of this user runs here (in {}; FT_MEMORY_DIR){elsewhere}", memory.display())]
-    None {
-        /// What was asked for.
-        name: String,
-        /// Where it was looked for.
-        memory: PathBuf,
-        /// What is known of other nodes, and what to do.
-        elsewhere: String,
-    },
+    #[error("{0}")]
+    None(Missing),
     /// There are several.
-    #[error("{0} are meant: name one of them")]
-    Several(String),
+    #[error("{} jobs {} ({}): name one", names.len(), name.as_ref().map_or("run".into(), |name| format!("are called {name}")), names.join(", "))]
+    Several {
+        /// What was asked for.
+        name: Option<String>,
+        /// What they are called.
+        names: Vec<String>,
+    },
     /// It is said by a number that may be that of a process here.
     #[error(
         "{number} may be a process on this machine, and is the number of job {job} on another node: if that is meant, name it by slurm-{number}-"
@@ -50,6 +48,62 @@ pub enum FindError {
     /// It does not answer.
     #[error(transparent)]
     Ask(#[from] AskError),
+}
+
+/// What is known where no job is found.
+#[derive(Debug)]
+pub struct Missing {
+    /// What was asked for.
+    pub name: Option<String>,
+    /// Where it was looked for.
+    pub memory: PathBuf,
+    /// Why not all other nodes are known.
+    pub unknown: Option<String>,
+    /// Nobody here knows of other nodes.
+    pub alone: bool,
+    /// What those jobs are called that run.
+    pub others: Vec<String>,
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name.as_ref().map(|name| format!("{name} ")).unwrap_or_default();
+        write!(f, "no job {name}of this user runs here")?;
+        if self.memory != Path::new(MEMORY) {
+            write!(f, " (in {}; FT_MEMORY_DIR)", self.memory.display())?;
+        }
+        match (&self.unknown, self.alone, &self.name) {
+            (Some(why), ..) => write!(f, ", and {why}")?,
+            (None, true, Some(_)) => f.write_str(": it may have ended, or run on another node (ask there)")?,
+            (None, true, None) => f.write_str(": ask on a node where it runs")?,
+            (None, false, Some(_)) => f.write_str(", nor, as ftd says, on another node: it may have ended")?,
+            (None, false, None) => f.write_str(", nor, as ftd says, on another node")?,
+        }
+        if self.others.is_empty() {
+            return Ok(());
+        }
+        match self.name.as_ref().and_then(|name| nearest(name, &self.others)) {
+            Some(near) => write!(f, "; did you mean {near}?"),
+            None => f.write_str("; ftctl jobs lists those that run"),
+        }
+    }
+}
+
+/// The job whose name begins with something near to this: one slip of a finger, or two in a long word.
+fn nearest<'a>(name: &str, jobs: &'a [String]) -> Option<&'a str> {
+    // That a number is near to another one means nothing.
+    if name.len() < 4 || is_number(name) {
+        return None;
+    }
+    let most = if name.len() < 10 { 1 } else { 2 };
+    let length = name.chars().count();
+    let begins = |job: &str, length: usize| job.chars().take(length).collect::<String>();
+    let slips = |job: &str| {
+        let lengths = length.saturating_sub(most)..=length + most;
+        lengths.map(|length| strsim::osa_distance(name, &begins(job, length))).min().unwrap_or(usize::MAX)
+    };
+    let near = jobs.iter().map(|job| (slips(job), job.as_str())).filter(|(slips, _)| *slips <= most);
+    near.min().map(|(_, job)| job)
 }
 
 /// How a job's agent is reached.
@@ -216,32 +270,46 @@ fn job_elsewhere(running: Running) -> Result<(Found, Job), AskError> {
     Ok((found, job))
 }
 
-/// The one that is meant by its name, the beginning of it, or the number of its `ftrun`; the only one, without. Those with a part here are
-/// looked at first, and others where none of them is meant. `harms`: what is to be done with it is to be done with no other one.
+/// Whether a number is that of the process of a rank here.
+fn is_rank(job: &Job, number: &str) -> bool {
+    let is_here = |rank| job.ranks.iter().any(|place| place.rank == rank && place.node == job.here);
+    let mut own = job.processes.iter().filter(|process| is_here(process.rank));
+    own.any(|process| process.pid.is_some_and(|pid| pid.to_string() == number))
+}
+
+/// The one that is meant by its name, the beginning of it, the number in it, or that of its `ftrun` or of a rank's process here; the only one,
+/// without. Those with a part here are looked at first, and others where none of them is meant. `harms`: what is to be done with it is to be done with no other one.
 ///
 /// # Errors
 /// [`FindError`].
 pub fn one(name: Option<&str>, harms: bool) -> Result<(Found, Job), FindError> {
     let (jobs, mut silent) = jobs_here()?;
-    let meant = |job: &Job| name.is_none_or(|name| is_of(name, &job.name) || job.launcher.to_string() == name);
-    let mut meant: Vec<(Found, Job)> = jobs.into_iter().filter(|(_, job)| meant(job)).collect();
+    let meant = |job: &Job| {
+        name.is_none_or(|name| is_of(name, &job.name) || job.launcher.to_string() == name || is_rank(job, name))
+    };
+    let (mut meant, others): (Vec<(Found, Job)>, Vec<_>) = jobs.into_iter().partition(|(_, job)| meant(job));
+    let mut others: Vec<String> = others.into_iter().map(|(_, job)| job.name).collect();
     if meant.len() > 1 {
-        return Err(several(meant.iter().map(|(_, job)| job.name.as_str())));
+        return Err(several(name, meant.iter().map(|(_, job)| &job.name)));
     }
     if let Some(one) = meant.pop() {
         return Ok(one);
     }
-    let elsewhere = match daemon::jobs() {
-        Ok((mut running, nodes)) => {
+    let (unknown, alone) = match daemon::jobs() {
+        Ok((running, nodes)) => {
             // Numbers of processes mean something else on another node.
             let is_own = |name: &str, running: &Running| {
                 running.launcher.is_some_and(|launcher| started(launcher).to_string() == name)
             };
-            running
-                .retain(|running| name.is_none_or(|name| is_of_elsewhere(name, &running.job) || is_own(name, running)));
+            let is_meant = |running: &Running| {
+                name.is_none_or(|name| is_of_elsewhere(name, &running.job) || is_own(name, running))
+            };
+            let (mut running, not_meant): (Vec<Running>, Vec<_>) = running.into_iter().partition(is_meant);
             if running.len() > 1 {
-                return Err(several(running.iter().map(|running| running.job.as_str())));
+                return Err(several(name, running.iter().map(|running| &running.job)));
             }
+            let not_meant = not_meant.into_iter().map(|running| running.job);
+            others.extend(not_meant.filter(|job| !others.contains(job)).collect::<Vec<_>>());
             if let Some(running) = running.pop() {
                 // An ftrun of that number may be meant that has just ended, or does not answer.
                 let is_process = |number: &str| !silent.is_empty() || Path::new("/proc").join(number).exists();
@@ -252,22 +320,20 @@ pub fn one(name: Option<&str>, harms: bool) -> Result<(Found, Job), FindError> {
                 }
                 return Ok(job_elsewhere(running)?);
             }
-            match nodes.is_empty() {
-                true => ", nor, as ftd says, on another node: ftctl jobs lists those that do".into(),
-                false => format!(", and {}", daemon::silent(&nodes)),
-            }
+            ((!nodes.is_empty()).then(|| daemon::silent(&nodes)), false)
         }
-        Err(error) => format!(", and {error}"),
+        Err(DaemonError::Without(_)) => (None, true),
+        Err(error) => (Some(error.to_string()), false),
     };
     if let Some(error) = silent.pop() {
         return Err(error.into());
     }
-    let name = name.map(|name| format!("{name} ")).unwrap_or_default();
-    Err(FindError::None { name, memory: memory(), elsewhere })
+    let name = name.map(String::from);
+    Err(FindError::None(Missing { name, memory: memory(), unknown, alone, others }))
 }
 
-fn several<'a>(names: impl Iterator<Item = &'a str>) -> FindError {
-    FindError::Several(names.collect::<Vec<_>>().join(", "))
+fn several<'a>(name: Option<&str>, names: impl Iterator<Item = &'a String>) -> FindError {
+    FindError::Several { name: name.map(String::from), names: names.cloned().collect() }
 }
 
 #[cfg(test)]
@@ -284,6 +350,37 @@ mod tests {
             assert_eq!(is_of_elsewhere(name, job), is_meant, "{name}");
         }
         assert!(!is_of_elsewhere("3", "ftrun-rack-3-a-0123") && is_of_elsewhere("ftrun-rack", "ftrun-rack-3-a-0123"));
+    }
+
+    #[test]
+    fn several_jobs_are_a_short_sentence() {
+        let names = ["ftrun-1-a".to_string(), "ftrun-2-b".to_string()];
+        assert_eq!(several(None, names.iter()).to_string(), "2 jobs run (ftrun-1-a, ftrun-2-b): name one");
+        let called = several(Some("ftrun"), names.iter()).to_string();
+        assert_eq!(called, "2 jobs are called ftrun (ftrun-1-a, ftrun-2-b): name one");
+    }
+
+    #[test]
+    fn a_job_that_is_not_there_may_have_ended_or_be_called_nearly_so() {
+        let said = |name: Option<&str>, alone, others: &[&str]| {
+            let others = others.iter().map(|job| (*job).into()).collect();
+            Missing { name: name.map(String::from), memory: MEMORY.into(), unknown: None, alone, others }.to_string()
+        };
+        let ended = "no job nosuch of this user runs here: it may have ended, or run on another node (ask there)";
+        assert_eq!(said(Some("nosuch"), true, &[]), ended);
+        let runs = ["ftrun-10912-5ada0726fd5bccf9"];
+        assert_eq!(said(Some("nosuch"), true, &runs), format!("{ended}; ftctl jobs lists those that run"));
+        for near in ["frun-10912", "ftrun-10921-5a", "ftrun10912-5ada0726fd5bccf9", "slurm-109x12-5ada"] {
+            let is_near = said(Some(near), true, &runs).ends_with("; did you mean ftrun-10912-5ada0726fd5bccf9?");
+            assert_eq!(is_near, !near.starts_with("slurm"), "{near}");
+        }
+        assert!(
+            said(Some("10913"), true, &runs).ends_with("; ftctl jobs lists those that run"),
+            "a number is another one"
+        );
+        assert_eq!(said(None, true, &[]), "no job of this user runs here: ask on a node where it runs");
+        let nowhere = "no job x of this user runs here, nor, as ftd says, on another node: it may have ended";
+        assert_eq!(said(Some("x"), false, &[]), nowhere);
     }
 
     #[test]

@@ -29,6 +29,18 @@ pub fn kind(kind: Kind) -> &'static str {
     }
 }
 
+/// What the events are.
+pub const EVENTS: [(Kind, &str); 8] = [
+    (Kind::Released, "the processes of a world run"),
+    (Kind::Failed, "a failure is known"),
+    (Kind::Agreed, "what is done about it is agreed, and begins"),
+    (Kind::Recovered, "the recovery is over: its block, as on ftrun's standard error"),
+    (Kind::Complete, "every rank has taken a version; these are told with --follow, and not remembered"),
+    (Kind::Notice, "a sentence, as on ftrun's standard error"),
+    (Kind::Injected, "a failure is brought about that was asked for"),
+    (Kind::Ended, "the job is over, with its exit status"),
+];
+
 fn line(value: &Value) -> String {
     format!("{value}\n")
 }
@@ -127,13 +139,50 @@ pub fn job(found: &Found, job: &Job) -> String {
     line(&value)
 }
 
+/// What those ranks together have checkpointed of which it is known.
+#[derive(Debug, Default)]
+pub struct Total {
+    /// So many ranks.
+    pub ranks: u64,
+    /// Checkpoints, each rank's for itself.
+    pub number: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// So long the ranks were in `ft_checkpoint`, in microseconds.
+    pub spent_us: u64,
+}
+
+/// The sum over the ranks that use `ft_checkpoint`.
+pub fn total(job: &Job) -> Total {
+    let each = job.processes.iter().filter_map(|process| process.checkpoints);
+    each.fold(Total::default(), |sum, of| Total {
+        ranks: sum.ranks + 1,
+        number: sum.number + u64::from(of.number),
+        bytes: sum.bytes + of.bytes,
+        spent_us: sum.spent_us + of.spent_us,
+    })
+}
+
+/// Which part that is of the time for which so many ranks have run.
+pub fn share(job: &Job, ranks: u64, spent_us: u64) -> f64 {
+    spent_us as f64 / 1e3 / (ranks.max(1) * job.up_ms.max(1)) as f64
+}
+
 /// `ftctl checkpoint-cost`.
 pub fn cost(found: &Found, job: &Job) -> String {
     let ranks = job.processes.iter();
     let ranks =
         ranks.map(|process| json!({ "rank": process.rank, "checkpoints": checkpoints(process.checkpoints) })).collect();
     let mut value = summary(found, job);
+    let total = total(job);
     value["cost"] = ranks;
+    value["total"] = json!({
+        "ranks": total.ranks,
+        "number": total.number,
+        "bytes": total.bytes,
+        "in_call_us": total.spent_us,
+        "of_the_time": share(job, total.ranks, total.spent_us),
+    });
     value["silent_nodes"] = json!(silent(job));
     line(&value)
 }

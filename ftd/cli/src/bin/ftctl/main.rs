@@ -1,11 +1,13 @@
 //! `ftctl`: shows its user the jobs of his that run on this machine or on other nodes, and has ranks fail on request.
 
 mod ask;
+mod columns;
 mod daemon;
 mod find;
 mod json;
 mod tables;
 mod way;
+mod words;
 
 use ask::AskError;
 use clap::{Args, Parser, Subcommand};
@@ -28,6 +30,8 @@ enum CtlError {
     Ask(#[from] AskError),
     #[error(transparent)]
     Injection(#[from] InjectionError),
+    #[error(transparent)]
+    Words(#[from] words::WordsError),
     #[error("standard output cannot be written: {0}")]
     Output(#[from] io::Error),
 }
@@ -37,15 +41,15 @@ enum CtlError {
     name = "ftctl",
     version,
     about = "Shows the jobs of ftrun that run on this machine, or on a cluster's nodes, and has their ranks fail on request.",
-    after_help = "JOB is a job's name, the beginning of it, or the process id of its ftrun; it may be left out where there is only one \
-                  job.\n\nA user sees and touches his own jobs, root those of all. They are looked for in $FT_MEMORY_DIR (/dev/shm), \
+    after_help = "JOB is a job's name, the beginning of it or the number in it, or the process id of its ftrun or, on this machine, of one \
+                  of its ranks; it may be left out where there is only one job.\n\nA user sees and touches his own jobs, root those of all. They are looked for in $FT_MEMORY_DIR (/dev/shm), \
                   and on other nodes through this node's ftd ($FT_DAEMON).\n\n\
                   Examples:\n  ftctl jobs\n  ftctl show\n  ftctl inject 12345 rank=2,after=10s\n  ftctl events 12345 --follow",
     max_term_width = 110,
     disable_help_subcommand = true
 )]
 struct Arguments {
-    /// Writes JSON, for programs: see ftctl.schema.json in ftd's documentation
+    /// Writes JSON, for programs: one object, but of events one a line (JSON Lines); see ftctl.schema.json in ftd's documentation
     #[arg(long, global = true)]
     json: bool,
 
@@ -55,33 +59,39 @@ struct Arguments {
 
 #[derive(Args, Debug)]
 struct Whose {
-    /// Which job: its name, the beginning of it, or the process id of its ftrun [default: the only one]
+    /// Which job: its name, the beginning of it, the number in it, or the process id of its ftrun or of a rank [default: the only one]
     job: Option<String>,
 }
 
 #[derive(Subcommand, Debug)]
 enum What {
     /// Lists the jobs
+    #[command(after_help = columns::help(&columns::JOBS))]
     Jobs,
     /// Shows a job: nodes, processes (pids) and processors of its ranks, its newest checkpoint and its age, its failures
+    #[command(after_help = columns::help_and_words(&columns::RANKS))]
     Show(Whose),
     /// Tells what has happened in a job, or what happens (--follow)
+    #[command(after_help = events_there_are())]
     Events {
         #[command(flatten)]
         whose: Whose,
-        /// Goes on with what happens, until the job ends
+        /// Goes on, after what has happened, with what happens, until the job ends
         #[arg(long, short)]
         follow: bool,
     },
     /// Has a rank killed by SIGKILL, to see what comes of it
-    #[command(after_help = places(), override_usage = "ftctl inject [OPTIONS] <JOB> rank=N[,after=TIME][,at=PLACE]")]
+    #[command(after_help = places(), override_usage = "ftctl inject [OPTIONS] [JOB] rank=N[,after=TIME][,at=PLACE]")]
     Inject {
-        /// Which job: its name, the beginning of it, or the process id of its ftrun
-        job: String,
+        /// Which job: its name, the beginning of it, the number in it, or the process id of its ftrun or of a rank [default: the only one]
+        job: Option<String>,
         /// Who, when and where: rank=N[,after=TIME][,at=PLACE]
-        what: String,
+        what: Option<String>,
+        #[arg(hide = true)]
+        more: Vec<String>,
     },
     /// Shows what a job's checkpoints have cost so far: number, bytes, time
+    #[command(after_help = columns::help(&columns::COST))]
     CheckpointCost(Whose),
 }
 
@@ -90,17 +100,29 @@ fn places() -> String {
     format!("Places:\n{}", lines.concat())
 }
 
+fn events_there_are() -> String {
+    let lines = json::EVENTS.map(|(kind, what)| format!("  {:<10} {what}\n", json::kind(kind)));
+    format!("The history comes first: of the newest events the agent remembers 128.\n\nEvents:\n{}", lines.concat())
+}
+
 fn main() -> ExitCode {
     if way::is_wanted() {
         return way::be();
     }
-    match run(&Arguments::parse()) {
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| {
+        let Some(sentence) = words::unknown(&error, &std::env::args().skip(1).collect::<Vec<_>>()) else {
+            error.exit()
+        };
+        let _ = writeln!(io::stderr(), "ftctl: {sentence}");
+        std::process::exit(words::WRONG.into())
+    });
+    match run(&arguments) {
         // Who reads no more has seen enough.
         Err(CtlError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "ftctl: {error}");
-            ExitCode::FAILURE
+            if matches!(error, CtlError::Words(_)) { ExitCode::from(words::WRONG) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -122,9 +144,11 @@ fn run(arguments: &Arguments) -> Result<(), CtlError> {
             let (found, job) = find::one(whose.job.as_deref(), false)?;
             print(&if json { json::cost(&found, &job) } else { tables::cost(&job) })
         }
-        What::Inject { job, what } => {
+        What::Inject { job, what, more } => {
+            let words: Vec<&str> = job.iter().chain(what).chain(more).map(String::as_str).collect();
+            let (job, what) = words::job_and_what(&words)?;
             let injection = Injection::parse(what)?;
-            let (found, job) = find::one(Some(job), true)?;
+            let (found, job) = find::one(job, true)?;
             let said = ask::noted(&found, &ToAgent::Inject(injection))?;
             print(&if json { json::noted(&job, &said) } else { format!("{said}\n") })
         }

@@ -1,10 +1,12 @@
 //! What people read.
 
+use crate::columns;
 use crate::find::Found;
 use crate::json;
 use ft_sys::span;
 use ft_wire::ask::{Checkpoints, Event, Job};
 use ftd_core::{counted, times};
+use nix::unistd::{Uid, User};
 use std::fmt::Write;
 
 /// Lines of columns, each as wide as what stands in it; the last one as it is.
@@ -48,11 +50,22 @@ fn size(bytes: u64) -> String {
     }
 }
 
+/// A time that may be short, in milliseconds.
+fn lapse(ms: u64) -> String {
+    if ms < 100 { format!("{ms} ms") } else { span::shown(ms) }
+}
+
+/// A user, by his name where the system knows that.
+fn user(uid: u32) -> String {
+    let known = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    known.map_or_else(|| uid.to_string(), |user| format!("{} ({uid})", plain(&user.name)))
+}
+
 fn complete(job: &Job) -> String {
     match job.complete {
         None => "none".into(),
         Some(complete) => match complete.age_ms {
-            Some(age) => format!("{}, {} old", complete.version, span::shown(age)),
+            Some(age) => format!("{}, {} old", complete.version, lapse(age)),
             None => format!("{}, restored", complete.version),
         },
     }
@@ -63,12 +76,11 @@ pub fn jobs(jobs: &[(Found, Job)]) -> String {
     if jobs.is_empty() {
         return "no jobs of this user run here\n".into();
     }
-    let mut rows =
-        vec![row(["JOB", "USER", "RANKS", "MODE", "STATE", "EPOCH", "CHECKPOINT", "FAILURES", "FOR", "PROGRAM"])];
+    let mut rows = vec![columns::heads(&columns::JOBS)];
     for (found, job) in jobs {
         rows.push(row([
             &plain(&job.name),
-            &found.uid.to_string(),
+            &user(found.uid),
             &job.world_size.to_string(),
             &plain(&job.mode),
             json::state(job.state),
@@ -88,7 +100,8 @@ fn number<T: ToString>(of: Option<T>) -> String {
 
 /// `ftctl show`.
 pub fn job(found: &Found, job: &Job) -> String {
-    let mut text = format!("job         {}, of user {}: {}\n", plain(&job.name), found.uid, json::state(job.state));
+    let mut text =
+        format!("job         {}, of user {}: {}\n", plain(&job.name), user(found.uid), json::state(job.state));
     let mut line = |name: &str, words: &str| {
         let _ = writeln!(text, "{name:<12}{words}");
     };
@@ -114,8 +127,7 @@ pub fn job(found: &Found, job: &Job) -> String {
     if !others.is_empty() {
         line("silent", &format!("{}: what their ranks do is not known here", plain(&others.join(", "))));
     }
-    let mut rows =
-        vec![row(["RANK", "NODE", "PID", "CPU", "ALLOWED", "CHECKPOINTS", "NEWEST", "BYTES", "IN THE CALL", "MEMORY"])];
+    let mut rows = vec![columns::heads(&columns::RANKS)];
     for place in &job.ranks {
         let process = job.processes.iter().find(|process| process.rank == place.rank);
         let of = process.and_then(|process| process.checkpoints);
@@ -145,12 +157,17 @@ fn more(job: &Job) -> String {
 }
 
 fn seconds(us: u64) -> String {
-    format!("{:.3} s", us as f64 / 1e6)
+    if us < 100_000 { format!("{:.2} ms", us as f64 / 1e3) } else { format!("{:.3} s", us as f64 / 1e6) }
+}
+
+/// A part of the time in hundredths.
+fn percent(part: f64) -> String {
+    format!("{:.2} %", 100.0 * part)
 }
 
 /// `ftctl checkpoint-cost`.
 pub fn cost(job: &Job) -> String {
-    let mut rows = vec![row(["RANK", "CHECKPOINTS", "BYTES", "IN THE CALL", "EACH", "LAST COPY", "OF THE TIME"])];
+    let mut rows = vec![columns::heads(&columns::COST)];
     for process in &job.processes {
         let Some(Checkpoints { number, bytes, spent_us, copy_us, .. }) = process.checkpoints else { continue };
         rows.push(row([
@@ -160,12 +177,22 @@ pub fn cost(job: &Job) -> String {
             &seconds(spent_us),
             &format!("{:.2} ms", spent_us as f64 / 1e3 / f64::from(number.max(1))),
             &format!("{:.2} ms", copy_us as f64 / 1e3),
-            &format!("{:.2} %", spent_us as f64 / 10.0 / job.up_ms.max(1) as f64),
+            &percent(json::share(job, 1, spent_us)),
         ]));
     }
+    let total = json::total(job);
+    rows.push(row([
+        "all",
+        &total.number.to_string(),
+        &size(total.bytes),
+        &seconds(total.spent_us),
+        &format!("{:.2} ms", total.spent_us as f64 / 1e3 / total.number.max(1) as f64),
+        "-",
+        &percent(json::share(job, total.ranks, total.spent_us)),
+    ]));
     let others = json::silent(job);
     let silent = if others.is_empty() { String::new() } else { format!("silent: {}\n", plain(&others.join(", "))) };
-    if rows.len() == 1 {
+    if total.ranks == 0 {
         return format!("no rank here has used ft_checkpoint\n{silent}");
     }
     format!("{}{silent}", table(&rows))
@@ -182,4 +209,69 @@ pub fn event(event: &Event) -> String {
     let head = format!("{at} UTC  epoch {:<3} {:<9}  {status}{version}{first}", event.epoch, json::kind(event.kind));
     let rest: String = lines.map(|line| format!("    {}\n", plain(line))).collect();
     format!("{}\n{rest}", head.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ft_wire::ask::{Failures, Process, State};
+
+    fn job() -> Job {
+        let process = |rank, number, bytes, spent_us| Process {
+            rank,
+            pid: Some(7),
+            processor: None,
+            allowed: "0".into(),
+            checkpoints: Some(Checkpoints { number, bytes, spent_us, copy_us: 10, newest: None, memory: 0 }),
+        };
+        Job {
+            name: "ftrun-1-a".into(),
+            mode: "reinit".into(),
+            argv: vec![b"a".to_vec()],
+            world_size: 3,
+            launcher: 1,
+            agent: 2,
+            state: State::Computing,
+            up_ms: 10_000,
+            epoch: 1,
+            world: 1,
+            nodes: Vec::new(),
+            here: 0,
+            ranks: Vec::new(),
+            processes: vec![
+                process(0, 10, 1_263_219_507, 300_000),
+                process(1, 10, 1024, 100_000),
+                Process { checkpoints: None, ..process(2, 0, 0, 0) },
+            ],
+            complete: None,
+            copies: 0,
+            failures: Failures { number: 0, most: 5, in_a_row: Vec::new(), past: Vec::new() },
+        }
+    }
+
+    #[test]
+    fn what_all_ranks_together_have_checkpointed_is_the_last_line() {
+        let text = cost(&job());
+        let last: Vec<&str> = text
+            .lines()
+            .last()
+            .unwrap_or_default()
+            .split("  ")
+            .filter(|word| !word.is_empty())
+            .map(str::trim)
+            .collect();
+        // 400 ms of twice 10 s: of a rank that has not used it there is no part.
+        assert_eq!(last, ["all", "20", "1.2 GiB", "0.400 s", "20.00 ms", "-", "2.00 %"], "{text}");
+        let mut none = job();
+        none.processes.iter_mut().for_each(|process| process.checkpoints = None);
+        assert_eq!(cost(&none), "no rank here has used ft_checkpoint\n");
+    }
+
+    #[test]
+    fn short_times_are_milliseconds_and_users_have_names() {
+        assert_eq!([0, 99_999, 100_000].map(seconds), ["0.00 ms", "100.00 ms", "0.100 s"]);
+        assert_eq!([0, 99, 100].map(lapse), ["0 ms", "99 ms", "0.1 s"]);
+        assert_eq!(user(0), "root (0)");
+        assert_eq!(user(u32::MAX - 7), (u32::MAX - 7).to_string());
+    }
 }
