@@ -234,7 +234,9 @@ def of_deaths_under_srun(context):
 @scenario("cost-without-agent")
 def without_agent(context):
     """A job that ends because its agent dies again and again has its summary as well: from ftrun."""
-    job = context.ftrun(None, 1, "sleep", "600")
+    # Six of them are to die within 30 s, each when the block of the one before has come, which waits for a sign of the rank.
+    job = context.ftrun(None, 1, "sleep", "600", hurry=5)
+    job.wait_ranks(1)
     killed, until = 0, time.monotonic() + 40
     while job.running() and time.monotonic() < until:
         for pid in job.below("ft-agent"):
@@ -291,18 +293,20 @@ def silent(context, size):
     ctl = Ctl(context)
     job = context.ftrun(None, size, "sleep", "600")
     job.wait_ranks(size)
-    for turn in (1, 2):
-        pid = seen(ctl, turn - 1)["rank"][0]["pid"]
+    turn, before_block = 0, False
+    # The block waits for a sign of the ranks; on a busy machine it may come before ftctl has looked.
+    while turn < 2 or not before_block:
+        pid = seen(ctl, turn)["rank"][0]["pid"]
         time.sleep(1.2)
         job.kill(pid)
+        turn += 1
         seen(ctl, turn)
-        # The block comes when the next failure does, or the end.
-        time.sleep(1)
-        check(job.err.count("ftd: recovery, epoch") == turn - 1, job.err)
+        before_block |= job.err.count("ftd: recovery, epoch") == turn - 1
+        check(turn < 5, f"ftctl never shows that ranks compute before their block has come: {job.err}")
     job.interrupt()
     job.wait()
     bill = Bill(job.err)
-    lost = bill.agrees(2)
+    lost = bill.agrees(turn)
     check(all(seconds >= 1.0 for seconds in lost) and all("all of it" in text for _, text in bill.blocks), f"{lost}: {job.err}")
 
 
