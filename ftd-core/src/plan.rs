@@ -287,7 +287,7 @@ pub(crate) fn completed(failures: &FailureSet, causes: &BTreeMap<Process, Cause>
 
 /// Who is to be blamed for these failures, as far as they count for a crash loop: the loss of a node or of ftd's own agent
 /// does not, nor that of a copy. A process that dies by itself when something else fails dies of that.
-fn suspects(placement: &Placement, failures: &FailureSet) -> BTreeSet<Suspect> {
+pub(crate) fn suspects(placement: &Placement, failures: &FailureSet) -> BTreeSet<Suspect> {
     let by_itself =
         |failure: &Failure| matches!(failure.subject, Subject::Process(_)) && !failure.cause.is_from_outside();
     let program = failures.failures().iter().all(by_itself);

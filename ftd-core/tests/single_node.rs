@@ -463,7 +463,7 @@ fn a_cause_that_comes_before_the_record_is_in_the_next_agents_block() {
     node.tell(Event::Dying(process(1, 0)));
     node.wait(MS);
     // The epoch is agreed, and its agent dies before anybody has been told of what the rank died.
-    let predecessor = Predecessor { failed: Micros(node.now), reported: EpochId(1), speaks_mpi: true };
+    let predecessor = Predecessor { failed: Micros(node.now), reported: EpochId(1), speaks_mpi: true, ..nobody() };
     let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
     node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
     node.agent.step(Micros(node.now), killed(1, 0));
@@ -484,6 +484,50 @@ fn a_cause_that_comes_before_the_record_is_in_the_next_agents_block() {
     }
     let block = "done: rank 0 on node 0 was killed by SIGKILL; node 0 lost its agent";
     assert!(said.iter().any(|line| line == block), "{said:?}");
+}
+
+/// Of an agent of which nothing is known.
+fn nobody() -> Predecessor {
+    Predecessor { failed: Micros(0), reported: EpochId(0), speaks_mpi: true, untold: [].into(), progress: None }
+}
+
+/// Rank 0 has died, its recovery is over and told of, and then the agent dies. What the next one says.
+fn after_a_rank_and_the_agent(predecessor: Predecessor) -> (Node, Vec<String>) {
+    let mut node = recovering_from_an_unknown_death();
+    node.tell(killed(1, 0));
+    recover(&mut node, 1);
+    let predecessor = Predecessor { failed: Micros(node.now), reported: EpochId(2), ..predecessor };
+    let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
+    node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
+    let mut said = node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    for event in [Event::SlotUp(SlotId(0)), Event::SlotUp(SlotId(1)), killed(1, 0), Event::WorldEmptied(WorldId(2))] {
+        said.extend(node.tell(event));
+    }
+    said.extend(node.wait(MS));
+    (node, said)
+}
+
+#[test]
+fn a_new_agent_says_of_old_deaths_only_what_was_not_said() {
+    let news = |said: Vec<String>| said.into_iter().filter(|line| line.contains("SIGKILL")).collect::<Vec<_>>();
+    let (node, said) = after_a_rank_and_the_agent(nobody());
+    assert_eq!(news(said), Vec::<String>::new());
+    assert_eq!(node.agent.untold(), [].into(), "that it was told is not forgotten");
+    let (_, said) = after_a_rank_and_the_agent(Predecessor { untold: [process(1, 0)].into(), ..nobody() });
+    assert!(matches!(&news(said)[..], [line] if line.starts_with("CauseKnown")));
+}
+
+#[test]
+fn a_version_that_was_complete_before_the_agent_died_is_progress() {
+    let deaths = |progress| {
+        let (node, _) = after_a_rank_and_the_agent(Predecessor { progress, ..nobody() });
+        let record = node.stored.filter(|record| record.epoch == EpochId(3));
+        record.map(|record| record.streaks.iter().map(|streak| streak.deaths).collect::<Vec<u32>>())
+    };
+    assert_eq!(
+        (deaths(Some(EpochId(2))), deaths(Some(EpochId(1))), deaths(None)),
+        (Some(vec![]), Some(vec![1]), Some(vec![1]))
+    );
 }
 
 #[test]
@@ -855,7 +899,7 @@ fn a_new_agents_ranks_that_have_not_started_are_told_nothing() {
     let ends = vec!["done: node 0 lost its agent", "stop world 2", "agree end 143"];
     for (speaks_mpi, end) in [(true, ends), (false, vec!["signal 15"])] {
         let mut node = running();
-        let predecessor = Predecessor { failed: Micros(node.now), reported: EpochId(1), speaks_mpi };
+        let predecessor = Predecessor { failed: Micros(node.now), reported: EpochId(1), speaks_mpi, ..nobody() };
         let config = JobConfig::single_node(2, Mode::Reinit, Policy::default());
         node.agent = Agent::new(NodeId(0), config).succeeding(Some(predecessor));
         let mut said = node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });

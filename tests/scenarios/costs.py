@@ -81,7 +81,7 @@ def what_it_cost(context, how):
     lost = re.search(r"^ftd:   lost      ([\d.]+) s of computing(.*)$", block, re.M)
     behind = ": all of it" if how == "beginning" else ", since version 8 was complete"
     check(lost and float(lost[1]) >= 1.0 and lost[2] == behind, block)
-    check(re.search(r"^ftd:   count     failure \d of this job; \d in a row without progress, of 5 \(--ft-max-failures\)$", block, re.M), block)
+    check(re.search(r"^ftd:   count     failure \d of this job; \d in a row without progress of rank 1, of 5 \(--ft-max-failures\)$", block, re.M), block)
     check("begun anew" not in block, block)
     summary = re.findall(r"^ftd: summary   (.*)$", job.err, re.M)
     check(len(summary) == 2 and re.fullmatch(r"1 failure was survived; lost: [\d.]+ s of computing and [\d.]+ s of recovering", summary[0]), job.err)
@@ -110,7 +110,7 @@ def over_nodes(context):
         check(re.search(rf"^ftd:   when      [\d-]+ [\d:]+, on node0; process {number} on node node1 was rank 3$", block, re.M), f"{number}: {block}")
         lost = re.search(r"^ftd:   lost      ([\d.]+) s of computing, since version 8 was complete", block, re.M)
         check(lost and float(lost[1]) >= 1.0, block)
-        check("count     failure 1 of this job; 1 in a row" in block, block)
+        check("count     failure 1 of this job; 1 in a row without progress of rank 3, of 5" in block, block)
         summary = re.findall(r"^ftd: summary   (.*)$", job.err, re.M)
         words = ["1 failure was survived; lost: ", "node0: 6 checkpoints of 2 ranks, ", "node1: 6 checkpoints of 2 ranks, "]
         check(len(summary) == 3 and all(any(line.startswith(word) for line in summary) for word in words), f"{summary}")
@@ -130,8 +130,8 @@ ORDERS = ["rank-agent-rank", "agent-rank", "agent-agent", "rank+agent-agent"]
 
 @scenario("cost-of-deaths", each=[{"order": order, "how": how} for order in ORDERS for how in ("version", "beginning")], timeout=90)
 def of_deaths(context, order, how):
-    """Whoever dies, ranks and agents, one after the other or together: each block counts it and says what was lost, and when; the summary is their
-    sum, and ftctl shows the same number, and how old the version is that was restored."""
+    """Whoever dies, ranks and agents, one after the other or together: each block counts it, and in a row what its rank did, and says what was lost, and
+    when; what was told is not told again by the next agent; the summary is their sum, and ftctl shows the same number, and how old the version is that was restored."""
     ctl, size = Ctl(context), 2
     if how == "version":
         job = heat(context, "-s", "100000")
@@ -167,6 +167,9 @@ def of_deaths(context, order, how):
     check(len(bill.blocks) == len(turns), job.err)
     lost = bill.agrees(len(turns))
     check(all(seconds >= 1.0 for seconds in lost), f"{lost}: {job.err}")
+    # Of an agent's death nothing is in a row, and of what was told nothing is told again.
+    rows = [bool(re.search("in a row without progress of rank 1, of 5", text)) for _, text in bill.blocks]
+    check(rows == [victims == "rank" for victims in turns] and not re.search(r"^ftd: rank", job.err, re.M), job.err)
     agents = sum("agent" in victims for victims in turns)
     check(job.err.count("ftrun: the agent died") == agents and len(bill.find(r"^ftd:   when      ([\d-]+ [\d:]+, on \S+)")) == len(turns), job.err)
     context.assert_clean()

@@ -194,6 +194,8 @@ def inject(context):
     kinds = [event["event"] for event in events]
     check(kinds.count("injected") == 6 and kinds.count("recovered") >= 4 and kinds[-1] == "ended", f"{kinds}")
     check(any(event["version"] for event in events if event["event"] == "complete"), f"{kinds}")
+    # The record of the job's end is no epoch that anything happens in.
+    check(events[-1]["epoch"] == events[-1]["world"] == max(event["epoch"] for event in events if event["event"] == "released"), f"{events[-1]}")
     context.assert_clean()
 
 

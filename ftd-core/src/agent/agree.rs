@@ -1,9 +1,9 @@
 //! Reading and proposing records.
 
-use super::{Agent, Effect, Predecessor, Run, Stage};
+use super::{Agent, Effect, Run, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
-use crate::ids::{GroupId, NodeId, Process, Rank, Revision, Version};
+use crate::ids::{EpochId, GroupId, NodeId, Process, Rank, Revision, Version};
 use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::policy::Terms;
@@ -117,13 +117,13 @@ impl Agent {
         self.stop_worlds(None);
         self.fail(Subject::Node(self.me), Cause::AgentLost);
         self.fail_absent_slots();
-        self.telling.noticed_since(self.predecessor.map(|predecessor| predecessor.failed));
+        self.telling.noticed_since(self.predecessor.as_ref().map(|predecessor| predecessor.failed));
         self.resume_reports();
     }
 
     /// Recoveries that were agreed, and that the predecessor did not live to report, are part of this one's report.
     fn resume_reports(&mut self) {
-        let Some(Predecessor { reported, .. }) = self.predecessor else { return };
+        let Some(reported) = self.predecessor.as_ref().map(|predecessor| predecessor.reported) else { return };
         let (Some(record), Some(progress)) = (&self.record, &mut self.telling.progress) else { return };
         // What a newer record says it says of these, too.
         progress.episodes.clear();
@@ -266,7 +266,19 @@ impl Agent {
         let newer = |((group, _), version): (&(GroupId, Level), &Version)| {
             restored(group).is_none_or(|stamp| *version > stamp.version)
         };
-        self.tree.decree().complete.iter().any(newer)
+        self.tree.decree().complete.iter().any(newer) || self.checkpointed_before()
+    }
+
+    /// One had become complete before this node's agent died, which ends the epoch.
+    fn checkpointed_before(&self) -> bool {
+        let before = self.predecessor.as_ref().and_then(|predecessor| predecessor.progress);
+        self.run.stage == Stage::Restarted && before == Some(self.epoch())
+    }
+
+    /// The newest epoch in which a newer version is complete than the one that it restored: for the agent that comes after this one.
+    pub fn progress(&self) -> Option<EpochId> {
+        let before = || self.predecessor.as_ref().and_then(|predecessor| predecessor.progress);
+        if self.record.is_some() && self.checkpointed() { Some(self.epoch()) } else { before() }
     }
 
     /// What a breach takes for progress.

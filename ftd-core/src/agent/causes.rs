@@ -1,13 +1,13 @@
 //! True causes that come to be known after a death was noted, or even agreed.
 
-use super::{Agent, Stage};
+use super::{Agent, Predecessor, Stage};
 use crate::blame;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
 use crate::ids::{Micros, NodeId, Process};
 use crate::plan::{self, Cluster};
 use crate::record::Suspect;
-use crate::report::{Notice, Report};
-use std::collections::BTreeMap;
+use crate::report::{Episode, Notice, Report};
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Agent {
     /// These failures, with the true causes that became known after they were agreed.
@@ -15,9 +15,36 @@ impl Agent {
         plan::completed(failures, &self.memory.causes)
     }
 
-    /// Deaths in a row without progress, likewise, and whose.
-    pub fn deaths_in_a_row(&self) -> BTreeMap<Suspect, u32> {
-        self.record().map(|record| plan::in_a_row(record, &self.memory.causes)).unwrap_or_default()
+    /// Deaths in a row without progress of those that have died in these, likewise.
+    pub fn deaths_in_a_row(&self, episodes: &[Episode]) -> BTreeMap<Suspect, u32> {
+        let died: BTreeSet<Suspect> = episodes
+            .iter()
+            .flat_map(|episode| plan::suspects(&episode.placement, &self.as_known(&episode.failures)))
+            .collect();
+        let all = self.record().map(|record| plan::in_a_row(record, &self.memory.causes)).unwrap_or_default();
+        all.into_iter().filter(|(suspect, _)| died.contains(suspect)).collect()
+    }
+
+    /// Processes that have died, of what is not known: for the agent that comes after this one.
+    pub fn untold(&self) -> BTreeSet<Process> {
+        let Some(record) = &self.record else {
+            return self.predecessor.as_ref().map(|before| before.untold.clone()).unwrap_or_default();
+        };
+        let sets = record.history.iter().map(|entry| &entry.failures).chain([&record.failures]);
+        let unknown = sets.flat_map(FailureSet::failures).filter_map(|failure| match failure.subject {
+            Subject::Process(process) if failure.cause == Cause::Unknown => Some(process),
+            _ => None,
+        });
+        unknown.filter(|process| !self.memory.causes.contains_key(process) && !self.is_told(*process)).collect()
+    }
+
+    /// An agent that is dead had told people of what this process died: its shepherd says it once more.
+    fn is_told(&self, process: Process) -> bool {
+        let (Some(record), Some(Predecessor { reported, untold, .. })) = (&self.record, &self.predecessor) else {
+            return false;
+        };
+        let told = record.history.iter().filter(|entry| entry.epoch < *reported);
+        !untold.contains(&process) && told.into_iter().any(|entry| entry.failures.of_process(process).is_some())
     }
 
     /// Of these, those that count on if something dies now: none after a newer version is complete.
@@ -54,7 +81,7 @@ impl Agent {
         if noted {
             self.correct_batch(failure);
         }
-        if self.memory.causes.insert(process, cause).is_some() || !agreed || told {
+        if self.memory.causes.insert(process, cause).is_some() || !agreed || told || self.is_told(process) {
             return;
         }
         let episodes = self.telling.progress.iter_mut().flat_map(|progress| &mut progress.episodes);

@@ -26,7 +26,7 @@ impl Agent {
     /// The record of a job that ends before its first one.
     pub(super) fn only_record(&self, outcome: Outcome) -> EpochRecord {
         let policy = &self.config.policy;
-        let last = self.predecessor.map_or(EpochId(0), |predecessor| predecessor.reported);
+        let last = self.predecessor.as_ref().map_or(EpochId(0), |predecessor| predecessor.reported);
         let nodes = self.config.nodes.clone();
         let record = plan::only_record(self.config.mode, policy.terms(), self.config.world_size, nodes, outcome);
         EpochRecord { epoch: last.next(), ..record }

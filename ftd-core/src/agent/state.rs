@@ -16,12 +16,13 @@ use super::store::Store;
 use super::telling::Telling;
 use super::worlds::Worlds;
 use crate::fence::Fence;
-use crate::ids::{EpochId, Micros, NodeId, WorldId};
+use crate::ids::{EpochId, Micros, NodeId, Process, WorldId};
 use crate::inventory::Choice;
 use crate::record::EpochRecord;
 use crate::report::Report;
 use crate::tree::Tree;
 use crate::word::{Decree, NodeWord};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One agent of a job: one per node.
@@ -59,7 +60,7 @@ pub struct Agent {
 }
 
 /// What is known of the agent of this node before this one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Predecessor {
     /// Since when something has failed: when its death was noticed, or what it had not recovered from.
     pub failed: Micros,
@@ -67,6 +68,10 @@ pub struct Predecessor {
     pub reported: EpochId,
     /// A process has been seen in `MPI_Init`.
     pub speaks_mpi: bool,
+    /// Processes of whose deaths people have been told, and not of what they died.
+    pub untold: BTreeSet<Process>,
+    /// The newest epoch in which a newer version was complete than the one that it had restored.
+    pub progress: Option<EpochId>,
 }
 
 impl Agent {
@@ -101,7 +106,7 @@ impl Agent {
     /// This agent takes the place of one that died.
     #[must_use]
     pub fn succeeding(mut self, predecessor: Option<Predecessor>) -> Self {
-        self.memory.speaks_mpi = predecessor.is_some_and(|predecessor| predecessor.speaks_mpi);
+        self.memory.speaks_mpi = predecessor.as_ref().is_some_and(|predecessor| predecessor.speaks_mpi);
         self.predecessor = predecessor;
         self
     }

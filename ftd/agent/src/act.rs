@@ -26,7 +26,7 @@ use ftd_core::{
     Agent, Cause, EpochId, EpochRecord, Event, Exit, Failure, FailureSet, Micros, NodeId, Notice, Process, Recovery,
     Report, SlotId, Subject, Suspect, WorldId,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -313,6 +313,8 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
     if matches!(report, Report::Notice(_)) && !words.lost.is_empty() && speaks(rooms, core) {
         rooms.job.notice(format!("  lost      {}", words.lost));
     }
+    let untold = core.untold().into_iter().map(|process| (process.world.0, process.rank.0));
+    rooms.costs.told_without_cause(untold.collect());
     // Behind the block: who knows that it is told need not tell it again.
     rooms.tell_toll();
 }
@@ -397,14 +399,21 @@ fn cost((costs, rooms): (&mut Costs, &Rooms), core: &Agent, now: Micros, recover
     let end = job_time::now().checked_sub(ago).unwrap_or_else(job_time::now);
     let survived = times.released.is_some() && !recovery.stuck;
     let mut words = costs.recovered(&host, Over { epoch: recovery.epoch.0, survived, from, end });
-    let counts = core.deaths_in_a_row().into_iter().filter(|(suspect, _)| *suspect != Suspect::Nodes);
-    let in_a_row = counts.map(|(_, deaths)| deaths).max().unwrap_or(0);
     words.count = format!("failure {} of this job", recovery.epoch.0.saturating_sub(1));
-    if in_a_row > 0 {
-        let most = rooms.job.spec.max_failures;
-        words.count += &format!("; {in_a_row} in a row without progress, of {most} (--ft-max-failures)");
-    }
+    words.count += &in_a_row(&core.deaths_in_a_row(&recovery.episodes), rooms.job.spec.max_failures);
     words
+}
+
+/// Whose deaths without progress came closest to the end of the job.
+fn in_a_row(deaths: &BTreeMap<Suspect, u32>, most: u32) -> String {
+    let number = deaths.values().copied().max().unwrap_or(0);
+    let mut whose = deaths.iter().filter(|(_, deaths)| **deaths == number).map(|(suspect, _)| suspect);
+    let Some(first) = whose.next() else { return String::new() };
+    let others = match whose.count() {
+        0 => String::new(),
+        others => format!(" (and {others} more)"),
+    };
+    format!("; {number} in a row without progress of {first}{others}, of {most} (--ft-max-failures)")
 }
 
 /// A job that has run for a while, and has nothing to go on from after a failure, is told so once.

@@ -1,7 +1,7 @@
 //! What failures cost the job: for the recovery's block, and for the job's end.
 
 use ft_wire::toll::{Noticed, Sums, Toll};
-use ft_wire::{Epoch, Rank, Version};
+use ft_wire::{Epoch, Rank, Version, World};
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -88,6 +88,10 @@ pub struct Costs {
     dead: Vec<(Rank, i32)>,
     /// Who has died on other nodes, by their names.
     elsewhere: Vec<(String, Rank, i32)>,
+    /// Processes of whose deaths people were told, and not of what they died.
+    untold: Vec<(World, Rank)>,
+    /// The newest epoch in which a newer version was complete than the one that it had restored.
+    progress: Option<Epoch>,
 }
 
 impl Costs {
@@ -103,7 +107,14 @@ impl Costs {
             complete: version(noticed.complete),
             taken: noticed.taken,
         });
-        let costs = Costs { sums: toll.sums, released: toll.computed.map(at), failing, ..Costs::default() };
+        let costs = Costs {
+            sums: toll.sums,
+            released: toll.computed.map(at),
+            failing,
+            untold: toll.untold,
+            progress: toll.progress,
+            ..Costs::default()
+        };
         (costs, version(toll.complete))
     }
 
@@ -122,7 +133,19 @@ impl Costs {
                 complete: version(failing.complete),
                 taken: failing.taken,
             }),
+            untold: self.untold.clone(),
+            progress: self.progress,
         }
+    }
+
+    /// The job has got on in this epoch, the newest of those that did.
+    pub fn got_on(&mut self, epoch: Option<Epoch>) {
+        self.progress = epoch;
+    }
+
+    /// People were told of these deaths, and not of what they came.
+    pub fn told_without_cause(&mut self, processes: Vec<(World, Rank)>) {
+        self.untold = processes;
     }
 
     /// The ranks of a world run from now on.

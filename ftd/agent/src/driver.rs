@@ -26,7 +26,7 @@ use ft_wire::cluster::ClusterNode;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ftd_core::agent::Stage;
 use ftd_core::{
-    Agent, Effect, EpochId, Event, Micros, NodeId, PeerMessage, Predecessor, Process, SlotId, WorldId, ring,
+    Agent, Effect, EpochId, Event, Micros, NodeId, PeerMessage, Predecessor, Process, Rank, SlotId, WorldId, ring,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -187,6 +187,7 @@ impl Driver {
                 self.carry_out(effect).await;
             }
         }
+        self.rooms.costs.got_on(self.core.progress().map(|epoch| epoch.0));
         act::note_unreported(&mut self.rooms, &self.core, self.time.now());
     }
 
@@ -203,7 +204,10 @@ impl Driver {
         let Some(record) = self.core.record().filter(|record| record.epoch != self.adopted) else { return };
         self.adopted = record.epoch;
         tracing::info!(node = self.me.0, epoch = record.epoch.0, "an epoch is adopted");
-        self.rooms.job.events.begin(record.epoch.0, record.world.0);
+        // The record of the job's end begins no epoch in which anything could happen.
+        if record.outcome.is_none() {
+            self.rooms.job.events.begin(record.epoch.0, record.world.0);
+        }
         self.filtered.adopted(Instant::now());
         self.rooms.between.iter_mut().for_each(|between| between.adopt(record));
         self.rooms.ways.iter().for_each(|ways| ways.adopt(&record.nodes));
@@ -376,7 +380,14 @@ impl Driver {
 fn predecessor(before: &Before) -> Predecessor {
     let noticed = before.toll.noticed.as_ref().map_or(0, |noticed| noticed.age.as_micros() as u64);
     let failed = Micros(before.died.saturating_sub(noticed));
-    Predecessor { failed, reported: EpochId(before.reported), speaks_mpi: before.mpi }
+    let process = |(world, rank): &(u64, u32)| Process::primary(WorldId(*world), Rank(*rank));
+    Predecessor {
+        failed,
+        reported: EpochId(before.reported),
+        speaks_mpi: before.mpi,
+        untold: before.toll.untold.iter().map(process).collect(),
+        progress: before.toll.progress.map(EpochId),
+    }
 }
 
 /// What MPI libraries find the nodes to be called, by their numbers: the same list on all of them.

@@ -1,7 +1,7 @@
 //! What failures have cost a job so far: its agent says it to the launcher, which keeps it for the agent that comes after that one.
 //! Times are ages, for each process has a clock of its own.
 
-use crate::{Epoch, Rank, Version};
+use crate::{Epoch, Rank, Version, World};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -96,6 +96,10 @@ pub struct Toll {
     pub complete: Option<(Version, Option<Duration>)>,
     /// A failure from which the job has not recovered.
     pub noticed: Option<Noticed>,
+    /// Processes of whose deaths people were told, and not of what they died.
+    pub untold: Vec<(World, Rank)>,
+    /// The newest epoch in which a newer version was complete than the one that it had restored.
+    pub progress: Option<Epoch>,
 }
 
 impl Toll {
@@ -127,6 +131,7 @@ mod tests {
             computed: Some(seconds(2)),
             complete: Some((7, Some(seconds(3)))),
             noticed: Some(Noticed { age: seconds(4), dead: vec![(1, 77)], complete: Some((7, None)), taken: Some(8) }),
+            ..Toll::default()
         };
         let later = toll.clone().later(seconds(10));
         assert_eq!((later.computed, later.complete), (Some(seconds(12)), Some((7, Some(seconds(13))))));

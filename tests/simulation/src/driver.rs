@@ -15,6 +15,7 @@ use ftd_core::{
     Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Level, Members, Micros, NodeId,
     PeerMessage, Predecessor, Process, Report, Revision, SlotId,
 };
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Watches are backed by a linearizable re-read (DESIGN §10).
@@ -204,7 +205,13 @@ impl World {
         let config = JobConfig { policy: self.setup.policy_of(node), ..self.job.clone() };
         let machine = &mut self.machines[node];
         let predecessor = machine.predecessor.map(|(died, reported)| (Micros(died + machine.offset), reported));
-        let predecessor = predecessor.map(|(failed, reported)| Predecessor { failed, reported, speaks_mpi: true });
+        let predecessor = predecessor.map(|(failed, reported)| Predecessor {
+            failed,
+            reported,
+            speaks_mpi: true,
+            untold: BTreeSet::new(),
+            progress: None,
+        });
         machine.agent = Some(Agent::new(NodeId(node as u32), config).incarnation(incarnation).succeeding(predecessor));
         let slots: Vec<SlotId> = machine.slots.iter().copied().collect();
         self.note(|| format!("n{node} starts agent {incarnation}"));
