@@ -39,7 +39,7 @@ class Bill:
         words = f"{failures} failures were" if failures > 1 else "1 failure was"
         # Each node adds a line of its own, whenever it is ready.
         (line,) = [line for line in self.summary if "survived" in line]
-        said = re.fullmatch(rf"{words} survived; lost: (at least )?(?:([\d.]+) s of computing and )?([\d.]+) s of recovering", line)
+        said = re.fullmatch(rf"{words} survived; lost: (at least |an unknown time of computing and )?(?:([\d.]+) s of computing and )?([\d.]+) s of recovering", line)
         check(said and (bool(said[2]) and not said[1]) == known, f"{self.summary}")
         took = [float(ms) / 1000 for ms in self.find(r"^ftd:   took      ([\d.]+) ms")]
         # Each number is rounded.

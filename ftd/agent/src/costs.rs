@@ -241,7 +241,9 @@ impl Costs {
         (self.released, self.runs) = (Some(over.end), true);
         self.dead.clone_from(&failing.dead);
         if over.from == From::Unknown {
-            self.late = late.or(Some(Late { failing, end: over.end, released, kept }));
+            // What is still recovered from then is not counted twice.
+            let before = late.map(|late| Late { end: over.end, ..late });
+            self.late = before.or(Some(Late { failing, end: over.end, released, kept }));
         }
         Words { when, lost: words, count: String::new() }
     }
@@ -484,6 +486,20 @@ mod tests {
             (costs.summary().as_deref(), costs.computed(clock.at(16))),
             (Some(said), Some(Duration::from_secs(1)))
         );
+    }
+
+    #[test]
+    fn two_recoveries_without_their_state_are_not_counted_twice() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        for (epoch, failed) in [(2, 11), (3, 14)] {
+            costs.failed(clock.failing(failed, Some((20, 8)), None));
+            costs.recovered("a", clock.over(epoch, From::Unknown, failed + 1));
+        }
+        costs.restored_late(20, clock.at(18));
+        let summary = costs.summary().unwrap_or_default();
+        assert!(summary.ends_with(" and 5.0 s of recovering"), "11 to 12, and 14 to 18: {summary}");
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Sums {
         let (computing, recovering) = (self.computing.as_secs_f64(), self.recovering.as_secs_f64());
         let computing = match (self.unknown, self.computing.is_zero()) {
             (0, _) => format!("{computing:.1} s of computing and "),
-            (_, true) => String::new(),
+            (_, true) => "an unknown time of computing and ".into(),
             (_, false) => format!("at least {computing:.1} s of computing and "),
         };
         let unseen = match self.unseen {
@@ -156,7 +156,10 @@ mod tests {
         let said = |sums: Sums| sums.sentence().unwrap_or_default();
         assert_eq!(said(sums(0, 0, 0, 5)), "");
         assert_eq!(said(sums(1, 0, 0, 0)), "1 failure was survived; lost: 0.0 s of computing and 1.0 s of recovering");
-        assert_eq!(said(sums(1, 0, 1, 0)), "1 failure was survived; lost: 1.0 s of recovering");
+        assert_eq!(
+            said(sums(1, 0, 1, 0)),
+            "1 failure was survived; lost: an unknown time of computing and 1.0 s of recovering"
+        );
         assert_eq!(
             said(sums(2, 0, 1, 3)),
             "2 failures were survived; lost: at least 3.0 s of computing and 1.0 s of recovering"
