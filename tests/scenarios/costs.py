@@ -60,8 +60,10 @@ def what_it_cost(context, how):
     every = 0 if how == "beginning" else 4
     command = [context.program(mpi, "lines.c"), "12", str(every), "p"]
     if how == "nothing":
-        for options, lines in (([], []), (["--ft-summary"], ["no failure", r"9 checkpoints of 3 ranks, \d+\.\d MiB: \d+\.\d s in ft_checkpoint at most; \d+\.\d MiB of memory"])):
-            job = context.ftrun(mpi, size, *command, options=options)
+        summary = ["no failure", r"9 checkpoints of 3 ranks, \d+\.\d MiB: \d+\.\d s in ft_checkpoint at most; \d+\.\d MiB of memory"]
+        none = ["ftd: the program runs under --ft=none: its checkpoints protect nothing", "no failure", "no checkpoint of the API: with --ft=none none is kept"]
+        for options, lines, ft in (([], [], "reinit"), (["--ft-summary"], summary, "reinit"), (["--ft-summary"], none, "none")):
+            job = context.ftrun(mpi, size, *command, options=options, ft=ft)
             job.expect(0)
             said = [line.removeprefix("ftd: summary   ") for line in job.err.splitlines()]
             check(len(said) == len(lines) and all(map(re.fullmatch, lines, said)), job.err)

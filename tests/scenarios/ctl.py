@@ -199,6 +199,25 @@ def inject(context):
     context.assert_clean()
 
 
+@scenario("ctl-inject-agent")
+def inject_agent(context):
+    """What was asked for and has not come about outlives the agent: a rank that is to die later does, and one that is to die at a place, each once."""
+    ctl = Ctl(context)
+    job = heat(context)
+    first = complete(ctl)
+    for what in ("rank=1,after=5s", "rank=0,at=agent.restore"):
+        ctl.json("inject", first["job"], what)
+    job.wait_err("rank 0 is to die at agent.restore", 1)
+    job.kill(first["agent_pid"])
+    for rank in range(2):
+        job.wait_err(rf"(?m)^ftd: rank {rank} \(process \d+\) is killed, as ftctl inject \(user \d+\) has asked$", 1, 40)
+    eventually(lambda: (now := ctl.json("show"))["state"] == "computing" and now["failures"] >= 2, "the recovery from all of them", 30)
+    check(job.err.count("is to die at") == 1 and len(re.findall(r"^ftd: rank \d \(process", job.err, re.M)) == 2, job.err)
+    job.interrupt()
+    job.wait()
+    context.assert_clean()
+
+
 @scenario("ctl-ftrun-inject")
 def ftrun_inject(context):
     """`ftrun --ft-inject`: the rank dies so long after the ranks have begun, and the result is the undisturbed one."""

@@ -466,6 +466,9 @@ pub fn summarize(rooms: &mut Rooms, core: &Agent, status: i32) {
         return;
     }
     rooms.job.notice(match number {
+        0 if rooms.job.spec.mode == "none" => {
+            format!("summary   {node}no checkpoint of the API: with --ft=none none is kept")
+        }
         0 => format!("summary   {node}no checkpoint of the API"),
         _ => format!(
             "summary   {node}{} of {}, {:.1} MiB: {spent:.1} s in ft_checkpoint at most; {:.1} MiB of memory",

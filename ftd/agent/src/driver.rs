@@ -93,7 +93,8 @@ impl Driver {
         before: Option<Before>,
     ) -> Result<Driver, AgentError> {
         let predecessor = before.as_ref().map(predecessor);
-        let before = before.map(|before| (Micros(before.died), before.toll));
+        let hosts = hosts(&spec);
+        let (before, pending) = before.map(|before| ((Micros(before.died), before.toll), before.injections)).unzip();
         let filtered = Filtered::new(predecessor.is_none(), Instant::now());
         let config = config::job_config(&spec)?;
         let nodes = config.nodes.len() as usize;
@@ -117,11 +118,13 @@ impl Driver {
             }
             _ => None,
         };
+        let mut rooms = Rooms::new(spec, (notices, printed), launcher, (between, ways), nodes, (inputs, ears), before)?;
+        hear::injections::go_on(&mut rooms, pending.flatten());
         Ok(Driver {
             me,
-            hosts: hosts(&spec),
+            hosts,
             core,
-            rooms: Rooms::new(spec, (notices, printed), launcher, (between, ways), nodes, (inputs, ears), before)?,
+            rooms,
             epochs,
             adopted: EpochId(0),
             filtered,

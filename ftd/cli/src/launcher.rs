@@ -774,6 +774,7 @@ impl Launcher {
             ToLauncher::Unreported { epoch, block, toll } => {
                 self.tolls.unreported(epoch, block, *toll, job_time::now());
             }
+            ToLauncher::Injections(pending) => self.tolls.asked_for(pending, Instant::now()),
             ToLauncher::Notice(text) => self.output.notice(&text),
             ToLauncher::End { status, reason, left_out } => self.end(status, reason, left_out),
         }
@@ -908,7 +909,8 @@ impl Launcher {
         let toll = self.tolls.now(now);
         // What another node has printed is told as well.
         let reported = self.reported.max(toll.sums.over);
-        Before { died: ft_sys::process::micros_since_boot(), reported, mpi: self.mpi, toll }
+        let injections = self.tolls.pending(Instant::now());
+        Before { died: ft_sys::process::micros_since_boot(), reported, mpi: self.mpi, toll, injections }
     }
 
     fn shepherd_died(&mut self, slot: Slot, end: End) {

@@ -1,6 +1,7 @@
-//! What the agents of a job have said of its failures, for the next agent, and for the end if there is none.
+//! What the agents of a job have said of its failures, those to come that somebody has asked for among them, for the next agent, and for the end if there is none.
 
 use ft_wire::Epoch;
+use ft_wire::injection::Pending;
 use ft_wire::toll::Toll;
 use std::time::Instant;
 
@@ -10,6 +11,8 @@ pub struct Tolls {
     /// What failures had cost when an agent said so last, and when that was.
     last: Option<(Toll, Instant)>,
     unreported: Option<Unreported>,
+    /// The failures that somebody has asked for and that have not come about, and when an agent said so.
+    pending: Option<(Vec<Pending>, Instant)>,
 }
 
 /// A recovery that is over, and of which people are told when its agent says so, or dies.
@@ -39,6 +42,18 @@ impl Tolls {
         Some((epoch, block?))
     }
 
+    /// An agent says which failures it is still to bring about.
+    pub fn asked_for(&mut self, pending: Vec<Pending>, now: Instant) {
+        self.pending = Some((pending, now));
+    }
+
+    /// Those, and how long it is until then from now on; nothing when no agent has said so.
+    pub fn pending(&self, now: Instant) -> Option<Vec<Pending>> {
+        let (pending, told) = self.pending.clone()?;
+        let age = now.saturating_duration_since(told);
+        Some(pending.into_iter().map(|one| one.later(age)).collect())
+    }
+
     /// What they have cost, by the ages of now.
     pub fn now(&self, now: Instant) -> Toll {
         let last = self.last.clone();
@@ -55,11 +70,23 @@ impl Tolls {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ft_wire::injection::Injection;
     use ft_wire::toll::Sums;
     use std::time::Duration;
 
     fn toll(over: Epoch, said: bool) -> Toll {
         Toll { sums: Sums { over, survived: over.saturating_sub(1), said, ..Sums::default() }, ..Toll::default() }
+    }
+
+    #[test]
+    fn what_was_asked_for_comes_when_it_was_to_come() {
+        let (mut tolls, begun) = (Tolls::default(), Instant::now());
+        assert_eq!(tolls.pending(begun), None);
+        let one =
+            |after_ms| vec![Pending { injection: Injection { rank: 1, after_ms, at: None }, by: "somebody".into() }];
+        tolls.asked_for(one(3000), begun);
+        assert_eq!(tolls.pending(begun + Duration::from_secs(2)), Some(one(1000)));
+        assert_eq!(tolls.pending(begun + Duration::from_secs(4)), Some(one(0)), "its time has come");
     }
 
     #[test]

@@ -8,6 +8,25 @@ use std::time::Duration;
 /// The longest time that is taken.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
+/// One that has been asked for, and waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// What; [`Injection::after_ms`] from now on.
+    pub injection: Injection,
+    /// Who has asked for it.
+    pub by: String,
+}
+
+impl Pending {
+    /// The same, so much later.
+    #[must_use]
+    pub fn later(mut self, by: Duration) -> Pending {
+        let by = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
+        self.injection.after_ms = self.injection.after_ms.saturating_sub(by);
+        self
+    }
+}
+
 /// A place in a rank or in its agent at which the rank may be made to die.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {

@@ -2,7 +2,7 @@
 //! the agent, relays output, and outlives both.
 
 use crate::cluster::{Cluster, ClusterNode};
-use crate::injection::Injection;
+use crate::injection::{Injection, Pending};
 use crate::toll::Toll;
 use crate::{Epoch, Flavour, Rank, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
@@ -150,6 +150,8 @@ pub struct Before {
     pub mpi: bool,
     /// What failures had cost when it died; the ages are those of that moment.
     pub toll: Toll,
+    /// The failures that somebody had asked for and that had not been brought about; nothing when it had come to none.
+    pub injections: Option<Vec<Pending>>,
 }
 
 /// Launcher → agent.
@@ -275,6 +277,8 @@ pub enum ToLauncher {
         /// What failures have cost with that.
         toll: Box<Toll>,
     },
+    /// The failures that somebody has asked for and that have not been brought about: told whenever that changes.
+    Injections(Vec<Pending>),
     /// One line for stderr, printed at once.
     Notice(String),
     /// The job is over; every process of it is gone.

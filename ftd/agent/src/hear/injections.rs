@@ -5,8 +5,9 @@ use crate::rooms::Rooms;
 use ft_arena::Doom;
 use ft_sys::individual::Held;
 use ft_wire::Rank;
-use ft_wire::injection::{Injection, Place};
-use std::time::Duration;
+use ft_wire::injection::{Injection, Pending, Place};
+use ft_wire::launcher::ToLauncher;
+use std::time::{Duration, Instant};
 
 /// While there is no process of the rank, between two worlds, it is looked for again this often …
 const AGAIN: Duration = Duration::from_millis(20);
@@ -14,19 +15,43 @@ const AGAIN: Duration = Duration::from_millis(20);
 const TRIES: u32 = 3000;
 
 /// Those that `ftrun` was told of begin with the first world.
-pub fn begin(rooms: &Rooms) {
-    for injection in &rooms.job.spec.injections {
+pub fn begin(rooms: &mut Rooms) {
+    if !rooms.injections.begin() {
+        return;
+    }
+    for injection in rooms.job.spec.injections.clone() {
         if rooms.worlds.member(1, injection.rank).is_some() {
-            want(rooms, *injection, "--ft-inject");
+            want(rooms, injection, "--ft-inject");
         }
     }
+    tell(rooms);
+}
+
+/// Those that the agent before this one has not brought about.
+pub fn go_on(rooms: &mut Rooms, pending: Option<Vec<Pending>>) {
+    let Some(pending) = pending else { return };
+    rooms.injections.begin();
+    for Pending { injection, by } in pending {
+        match injection.at {
+            // That it is to be has been said.
+            Some(_) if injection.after_ms == 0 => rooms.injections.arm(Wanted { injection, by, tries: 0 }),
+            _ => want(rooms, injection, &by),
+        }
+    }
+    tell(rooms);
+}
+
+/// The launcher keeps them for the agent that would come after this one.
+fn tell(rooms: &Rooms) {
+    let pending = rooms.injections.pending(Instant::now());
+    pending.into_iter().for_each(|pending| rooms.job.tell(&ToLauncher::Injections(pending)));
 }
 
 /// Somebody asks for one. Returns what is to be known of that.
 ///
 /// # Errors
 /// Why it is not done; one sentence.
-pub fn ask(rooms: &Rooms, injection: Injection, uid: u32) -> Result<String, String> {
+pub fn ask(rooms: &mut Rooms, injection: Injection, uid: u32) -> Result<String, String> {
     let Injection { rank, after_ms, at } = injection;
     let size = rooms.job.spec.world_size;
     if rank >= size {
@@ -40,6 +65,7 @@ pub fn ask(rooms: &Rooms, injection: Injection, uid: u32) -> Result<String, Stri
         return Err(format!("rank {rank} is on {node}: ask there"));
     }
     want(rooms, injection, &format!("ftctl inject (user {uid})"));
+    tell(rooms);
     let when = match (after_ms, at) {
         (0, None) => "now".to_string(),
         (ms, None) => format!("in {} s", ms as f64 / 1000.0),
@@ -50,7 +76,7 @@ pub fn ask(rooms: &Rooms, injection: Injection, uid: u32) -> Result<String, Stri
     Ok(format!("rank {rank} dies {when}{end}"))
 }
 
-fn want(rooms: &Rooms, injection: Injection, by: &str) {
+fn want(rooms: &mut Rooms, injection: Injection, by: &str) {
     let wanted = Wanted { injection, by: by.into(), tries: 0 };
     rooms.injections.want(wanted, Duration::from_millis(injection.after_ms));
 }
@@ -58,9 +84,10 @@ fn want(rooms: &Rooms, injection: Injection, by: &str) {
 /// Something is heard of them.
 pub fn take(rooms: &mut Rooms, news: News) {
     match news {
-        News::Due(wanted) => match wanted.injection.at {
-            None => kill(rooms, wanted),
-            Some(place) => {
+        News::Due(number) => match rooms.injections.due(number).map(|wanted| (wanted.injection.at, wanted)) {
+            None => {}
+            Some((None, wanted)) => kill(rooms, wanted),
+            Some((Some(place), wanted)) => {
                 let Injection { rank, .. } = wanted.injection;
                 rooms.job.injected(&format!("rank {rank} is to die at {}, as {} has asked", place.name(), wanted.by));
                 let rank = wanted.injection.rank;
@@ -69,13 +96,18 @@ pub fn take(rooms: &mut Rooms, news: News) {
             }
         },
         News::At(place, rank) => {
-            for wanted in rooms.injections.at(place, rank) {
+            let here = rooms.injections.at(place, rank);
+            if here.is_empty() {
+                return;
+            }
+            for wanted in here {
                 // Where it has no process just now, as in a recovery, its next one is killed and not one that comes there again.
                 let injection = Injection { at: None, after_ms: 0, ..wanted.injection };
                 kill(rooms, Wanted { injection, ..wanted });
             }
         }
     }
+    tell(rooms);
 }
 
 /// A rank's arena may be there: from now on its library knows where it is to die.
@@ -85,6 +117,8 @@ pub fn library_is_there(rooms: &mut Rooms, rank: Rank) {
     }
     for wanted in rooms.injections.of_library(rank) {
         wanted.injection.at.and_then(doom).into_iter().for_each(|place| rooms.checkpoints.doom(rank, place));
+        // The arena outlives this agent.
+        tell(rooms);
     }
 }
 
