@@ -441,7 +441,7 @@ mod tests {
         late.released(3, clock.at(20));
         late.failed(clock.failing(25, None, None));
         late.recovered("c", clock.over(4, From::Beginning, 26));
-        let said = "3 failures were survived; lost: 1.0 s of recovering; what 2 of them cost is not known here";
+        let said = "3 failures were survived; lost: an unknown time of computing and 1.0 s of recovering; what 2 of them cost is not known here";
         assert_eq!(late.summary().as_deref(), Some(said), "who comes in late has not seen what was before");
     }
 

@@ -11,6 +11,9 @@ fn held() -> usize {
     MEMORY.current_usage()
 }
 
+/// The median of so many recoveries, as `make bench` has it.
+const SEEDS: u64 = 3;
+
 /// Processor time is measured, not counted: `make bench` looks at it, and at 10 000 nodes, and nodes of 64 slots.
 #[test]
 fn what_a_recovery_costs_a_node_grows_no_faster_than_log_n() {
@@ -18,8 +21,11 @@ fn what_a_recovery_costs_a_node_grows_no_faster_than_log_n() {
     for case in Case::ALL {
         for nodes in [100, 1000] {
             let size = Size { nodes, slots: 1 };
-            let costs = recovery(size, case, 1, held).and_then(|done| {
-                let mut costs = done.costs;
+            // One alone may be cheap by chance, as where what many say comes together, and another one grows against that.
+            let all: Result<Vec<Costs>, String> =
+                (1..=SEEDS).map(|seed| recovery(size, case, seed, held).map(|done| done.costs)).collect();
+            let costs = all.and_then(|all| {
+                let mut costs = Costs::median(&all);
                 take_even_times(&mut costs, size, case, None).map(|()| costs)
             });
             match costs {
