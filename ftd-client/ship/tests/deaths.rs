@@ -84,7 +84,7 @@ fn what_comes_late_does_not_reach_a_hidden_window(provider: &str) {
     a.send(ToShip::Rate { bytes: 200 * MB });
     let id = a.begin(Wanted::put(1, 200 * MB, 1, target).patience(PATIENCE));
     a.is_under_way(id, 200 * MB);
-    b.stop();
+    b.stop_beside(&mut a);
     a.send(ToShip::Rate { bytes: 0 });
     a.settle();
     // As much as finds room.

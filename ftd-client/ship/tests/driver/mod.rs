@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, dead_code)]
 
-use ft_sys::channel::Channel;
+use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::ship::{Arena, Direction, Move, Target, ToAgent, ToShip, Window};
 use ft_wire::{Preamble, Role};
 use std::fs::File;
@@ -221,14 +221,21 @@ impl Ship {
 
     /// The next word like this; what is not stays for later.
     pub fn until(&mut self, is_it: impl Fn(&ToAgent) -> bool) -> ToAgent {
-        let end = Instant::now() + LIMIT;
+        self.hears(is_it, Instant::now() + LIMIT).expect("nothing like it comes in time")
+    }
+
+    /// The next word like this, if it comes by then.
+    fn hears(&mut self, is_it: impl Fn(&ToAgent) -> bool, end: Instant) -> Option<ToAgent> {
         loop {
             if let Some(at) = self.heard.iter().position(&is_it) {
-                return self.heard.remove(at);
+                return Some(self.heard.remove(at));
             }
             let left = end.saturating_duration_since(Instant::now());
-            let (message, _) = self.channel.receive(Some(left)).unwrap();
-            self.heard.push(message);
+            match self.channel.receive(Some(left)) {
+                Ok((message, _)) => self.heard.push(message),
+                Err(ChannelError::TimedOut(_)) => return None,
+                Err(error) => panic!("{error}"),
+            }
         }
     }
 
@@ -327,6 +334,21 @@ impl Ship {
         self.signal(libc::SIGSTOP);
         let pid = self.process.id() as i32;
         wait_for(|| ft_sys::process::condition(pid).is_some_and(|condition| condition.state == 'T'));
+    }
+
+    /// Stops it, and not at a moment at which it has taken what both need: libfabric's provider for shared memory has locks there, for which the
+    /// other one would wait.
+    pub fn stop_beside(&self, other: &mut Ship) {
+        for _ in 0..10 {
+            self.stop();
+            other.send(ToShip::Ask);
+            if other.hears(|word| *word == ToAgent::Here, Instant::now() + Duration::from_secs(5)).is_some() {
+                return;
+            }
+            self.go_on();
+            other.until(|word| *word == ToAgent::Here);
+        }
+        panic!("the other one never answers while this one is stopped");
     }
 
     pub fn go_on(&self) {
