@@ -156,4 +156,4 @@ def over_nodes(context):
         for ranks in ((0, 1), (2, 3)):
             check(disjoint({rank: found[rank] for rank in ranks}), f"{found}")
         status, out, err = nodes.short(f"node0:{len(ALL) + 1},node1:1", len(ALL) + 2, "true", options=["--bind-to", "core"])
-        check((status, out) == (2, "") and "bound to 1 core each" in err, f"{status} {err}")
+        check((status, out) == (2, "") and "to bind 3 ranks to 1 core each" in err, f"{status} {err}")

@@ -82,7 +82,7 @@ def what_it_cost(context, how):
     check(begun - 1 <= at <= time.time() + 1, f"{when[1]}: {block}")
     lost = re.search(r"^ftd:   lost      ([\d.]+) s of computing(.*)$", block, re.M)
     behind = ": all of it" if how == "beginning" else ", since version 8 was complete"
-    check(lost and float(lost[1]) >= 1.0 and lost[2] == behind, block)
+    check(lost and float(lost[1]) >= 0.5 and lost[2] == behind, block)
     check(re.search(r"^ftd:   count     failure \d of this job; \d in a row without progress of rank 1, of 5 \(--ft-max-failures\)$", block, re.M), block)
     check("begun anew" not in block, block)
     summary = re.findall(r"^ftd: summary   (.*)$", job.err, re.M)
@@ -111,7 +111,7 @@ def over_nodes(context):
         block = job.err[job.err.index("ftd: recovery") :]
         check(re.search(rf"^ftd:   when      [\d-]+ [\d:]+, on node0; process {number} on node node1 was rank 3$", block, re.M), f"{number}: {block}")
         lost = re.search(r"^ftd:   lost      ([\d.]+) s of computing, since version 8 was complete", block, re.M)
-        check(lost and float(lost[1]) >= 1.0, block)
+        check(lost and float(lost[1]) >= 0.5, block)
         check("count     failure 1 of this job; 1 in a row without progress of rank 3, of 5" in block, block)
         summary = re.findall(r"^ftd: summary   (.*)$", job.err, re.M)
         words = ["1 failure was survived; lost: ", "node0: 6 checkpoints of 2 ranks, ", "node1: 6 checkpoints of 2 ranks, "]
@@ -168,7 +168,7 @@ def of_deaths(context, order, how):
     bill = Bill(job.err)
     check(len(bill.blocks) == len(turns), job.err)
     lost = bill.agrees(len(turns))
-    check(all(seconds >= 1.0 for seconds in lost), f"{lost}: {job.err}")
+    check(all(seconds >= 0.5 for seconds in lost), f"{lost}: {job.err}")
     # Of an agent's death nothing is in a row, and of what was told nothing is told again.
     rows = [bool(re.search("in a row without progress of rank 1, of 5", text)) for _, text in bill.blocks]
     check(rows == [victims == "rank" for victims in turns] and not re.search(r"^ftd: rank", job.err, re.M), job.err)
@@ -232,7 +232,7 @@ def of_deaths_under_srun(context):
         job.go("app.step", 1)
         job.expect(0)
         bill = Bill(job.err)
-        check(all(seconds >= 1.0 for seconds in bill.agrees(3)), job.err)
+        check(all(seconds >= 0.5 for seconds in bill.agrees(3)), job.err)
         steps.empty()
 
 
@@ -287,7 +287,7 @@ def begun_anew(context, who):
         check(len(bill.blocks) == 2 and bill.agrees(2, sums=False) is None and "begun anew" not in job.err, job.err)
         check(re.search(r"^ftd:   lost      [1-9][\d.]* s of computing, since version 8 was complete", job.err, re.M), job.err)
     else:
-        check(len(bill.blocks) == 1 and bill.find(r"(; another failure came meanwhile, and it was begun anew)$") and bill.agrees(2)[0] >= 1.0, job.err)
+        check(len(bill.blocks) == 1 and bill.find(r"(; another failure came meanwhile, and it was begun anew)$") and bill.agrees(2)[0] >= 0.5, job.err)
     check(re.search(rf"^ftd:   when      .*; process {victim} was rank 1", job.err, re.M), job.err)
 
 
@@ -312,7 +312,7 @@ def silent(context, size):
     job.wait()
     bill = Bill(job.err)
     lost = bill.agrees(turn)
-    check(all(seconds >= 1.0 for seconds in lost) and all("all of it" in text for _, text in bill.blocks), f"{lost}: {job.err}")
+    check(all(seconds >= 0.5 for seconds in lost) and all("all of it" in text for _, text in bill.blocks), f"{lost}: {job.err}")
 
 
 @scenario("unprotected", each=[{"how": how} for how in ("nothing", "agent", "file", "none")])

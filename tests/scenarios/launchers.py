@@ -220,7 +220,7 @@ def completion(context):
         for words, offered in (("ftrun --bind-to=", ["core", "numa", "socket", "none"]), ("ftrun --ft ", ["none", "reinit"]),
                                ("ftrun --map-by=", ["slot", "core", "numa", "socket"]), ("ftrun --hosts ", []), ("ftrun --ft-inject ", []),
                                ("ftctl inj", ["inject"])):
-            said = zsh.completes(words)
+            said = zsh.completes(words, offered)
             check(all(word in said.split() for word in offered), f"{words}: {said}")
             check(not re.search(r"command not found|bad pattern|_arguments:", said), f"{words}: {said}")
 
@@ -249,11 +249,17 @@ class Zsh:
             text += os.read(self.terminal, 4096).decode(errors="replace")
         return text
 
-    def completes(self, words):
-        """What it shows when these are completed. (The line is given up then: with a word behind it of which it is known when all is shown.)"""
+    def completes(self, words, offered):
+        """What it shows when these are completed. (It shows nothing when more is typed before it has.)"""
         self.type(words + "\t")
+        shown, deadline = "", time.monotonic() + 20
+        while not offered or not all(word in shown.split() for word in offered):
+            patience = 2.0 if not offered else deadline - time.monotonic()
+            if not select.select([self.terminal], [], [], max(0, patience))[0]:
+                break
+            shown += os.read(self.terminal, 4096).decode(errors="replace")
         self.type("\x15echo o''ver\n")
-        return self.until("over\r\n")
+        return shown + self.until("over\r\n")
 
     def __enter__(self):
         return self
