@@ -54,12 +54,19 @@ def plain(context):
 VARIES = re.compile("(PORT|PID|JOBID|JOB_ID)$")
 # What stands in error messages and differs from step to step.
 STEP = re.compile(r"StepId=\d+\.\d+")
+# What srun says when the nodes are not free yet of the step before.
+WAITS = re.compile(r"srun: job \d+ (queued and waiting for|has been allocated) resources")
+
+
+def complaints(err):
+    """What has been said, without what differs from step to step."""
+    return sorted(STEP.sub("StepId=", line) for line in err.splitlines() if not WAITS.fullmatch(line))
 
 
 def told(slurm, *command):
     """Status, lines and complaints of an srun, without what differs from step to step."""
     status, out, err = slurm.run(*command)
-    return status, sorted(out.splitlines()), sorted(STEP.sub("StepId=", err).splitlines())
+    return status, sorted(out.splitlines()), complaints(err)
 
 
 def variables(slurm, *options):
@@ -75,7 +82,7 @@ def signalled(slurm, *options):
     job = slurm.job("srun", "-K0", "-l", "-N2", *options, "/bin/sh", "-c", waits)
     eventually(lambda: job.output.text.count("ready\n") == 2, "the tasks", 20)
     job.interrupt(signal.SIGUSR1)
-    return job.wait(20), sorted(job.output.text.splitlines()), sorted(STEP.sub("StepId=", job.err).splitlines())
+    return job.wait(20), sorted(job.output.text.splitlines()), complaints(job.err)
 
 
 @scenario("slurm-plugin", cluster=True)
