@@ -44,7 +44,8 @@ def timed_shapes(texts):
 def kept(text, timed, any_order):
     """The lines that are compared."""
     # A death in the middle of such a line cuts it, and what was shown of it stands there as a line.
-    kept = [line for line in lines_of(text) if not any(one.startswith(shape(line)) for one in timed if shape(line)) and shape(line) not in timed]
+    is_timed = lambda words: words in timed or (words and any(one.startswith(words) for one in timed))
+    kept = [line for line in lines_of(text) if not is_timed(shape(line))]
     return sorted(kept) if any_order else kept
 
 

@@ -20,7 +20,8 @@ LONG = 5.0
 # Of one probe so many standstills have room.
 MOST = 32
 _libc = ctypes.CDLL(None, use_errno=True)
-SYS_MEMBARRIER, MEMBARRIER_CMD_GLOBAL = 324, 1
+# Its number is the machine's; where it is not known here nobody asks for grace periods.
+SYS_MEMBARRIER, MEMBARRIER_CMD_GLOBAL = {"x86_64": 324, "aarch64": 283}.get(os.uname().machine), 1
 
 
 def _file(directory):
@@ -44,7 +45,8 @@ def probes(directory):
         yield f"processor {cpu}", lambda cpu=cpu: os.sched_setaffinity(0, {cpu}), nothing
     yield f"files below {directory}", nothing, lambda: _file(directory)
     yield "new processes", nothing, _process
-    yield "the kernel's grace periods", nothing, lambda: _libc.syscall(SYS_MEMBARRIER, MEMBARRIER_CMD_GLOBAL, 0, 0)
+    if SYS_MEMBARRIER is not None:
+        yield "the kernel's grace periods", nothing, lambda: _libc.syscall(SYS_MEMBARRIER, MEMBARRIER_CMD_GLOBAL, 0, 0)
 
 
 class Probe:

@@ -1,5 +1,6 @@
 //! `--bind-to`, `--map-by` and `--cpus-per-rank`, as Open MPI's users write them.
 
+use crate::mpirun::{BEYOND, WITHIN};
 use ftd_core::binding::{Bind, Map, Policy};
 
 /// What `--bind-to` takes.
@@ -81,10 +82,8 @@ const WHOLE_CORES: &str = "ranks have whole cores, with all their hardware threa
 const DOMAINS: &str = "what shares such a cache is mostly a NUMA domain or a socket: say numa or socket";
 const IN_ORDER: &str =
     "the ranks fill the nodes in the order of --hosts, and -ppn N or NODE:SLOTS says how many each has";
-const WITHIN: &str = "ftrun uses the processors that it was started on: put taskset or numactl before ftrun";
 const SEVERAL: &str = "so many cores for each rank are --cpus-per-rank N";
 const ANYWAY: &str = "leave it out";
-const BEYOND: &str = "more ranks than cores are always allowed: leave it out";
 
 /// Words of `--bind-to` of other launchers', and what to say instead.
 const NOT_BOUND_TO: &[(&[&str], &str)] = &[

@@ -10,8 +10,10 @@ const EACH: &str = "say with -n how many ranks, and with -ppn how many on each n
 const DAEMONS: &str = "it is about daemons of mpirun's own, and ftrun starts none of them: leave it out";
 const BOUND: &str = "say --bind-to core, numa, socket or none, and --map-by or --cpus-per-rank";
 const ORDER: &str = "the order of the ranks is --map-by's";
-const WITHIN: &str = "ftrun uses the processors that it was started on: put taskset or numactl before ftrun";
-const BEYOND: &str = "more ranks than cores are always allowed: leave it out";
+/// Who looks for processors of their own choosing.
+pub const WITHIN: &str = "ftrun uses the processors that it was started on: put taskset or numactl before ftrun";
+/// Who wants more ranks than cores.
+pub const BEYOND: &str = "more ranks than cores are always allowed: leave it out";
 const ONE: &str = "name the programs in the command line, with : between them (-n 1 ./a : -n 2 ./b)";
 const SILENT: &str = "ftrun says nothing of the kind by itself: leave it out";
 const SAID: &str = "what is started and where is said with -v, and the processors with --report-bindings";
