@@ -32,6 +32,9 @@ PORT = 9
 INIT = pathlib.Path(__file__).with_name("node_init.py")
 # Everybody has this directory; the control groups that are mounted there are seen by the scenario and its nodes alone.
 GROUPS = pathlib.Path("/mnt")
+# Where nodes' name spaces of mounts are made. Who keeps one in the file system, as job_container/tmpfs does, has to have made it after
+# the one that it is kept in, and Linux 6.18 counts them per processor, a range of numbers each: only who makes one there, too, is sure.
+FIRST_PROCESSOR = min(os.sched_getaffinity(0))
 
 
 def _ip(*lines, node=None):
@@ -209,7 +212,7 @@ class Node:
         flags = ["--mount", "--uts", "--ipc", "--net", "--pid", "--fork", "--kill-child=SIGKILL"]
         self._outside = subprocess.Popen(
             ["unshare", *flags, sys.executable, str(INIT), self.name, str(self.directory), str(tell)],
-            pass_fds=[tell], preexec_fn=self._enter_group, start_new_session=True, stdin=subprocess.DEVNULL,
+            pass_fds=[tell], preexec_fn=self._enter_node, start_new_session=True, stdin=subprocess.DEVNULL,
             env={**os.environ, "FT_TEST_SCRATCH": str(self.cluster.context.scratch)},
         )
         os.close(tell)
@@ -373,6 +376,10 @@ class Node:
         _ip(f"link set {network} address {address}", *(self._way_to(other, network) for other in self._others(network)), node=self)
 
     # --- what runs on it ------------------------------------------------------------------------------------------
+
+    def _enter_node(self):
+        self._enter_group()
+        os.sched_setaffinity(0, {FIRST_PROCESSOR})
 
     def _enter_group(self):
         (self.group / "cgroup.procs").write_text(str(os.getpid()))

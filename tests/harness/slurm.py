@@ -6,6 +6,7 @@ import pathlib
 import signal
 import time
 
+from .cluster import FIRST_PROCESSOR
 from .job import check
 
 # The machine of the controller, and where users log in: it runs no `ftd`.
@@ -80,6 +81,8 @@ class Slurm:
         self.names = {node.name: f"t{os.getpid()}{node.name}" for node in cluster.nodes}
         self.environment = {"SLURM_CONF": str(self.directory / "slurm.conf")}
         self.daemons = {}
+        # Of what starts slurmd there: steps make name spaces of mounts that they keep.
+        self.pinned = ["taskset", "--cpu-list", str(FIRST_PROCESSOR)] if "JobContainerType" in lines else []
         self.directory.mkdir()
         (self.directory / "state").mkdir()
         nodes = "\n".join(
@@ -117,7 +120,8 @@ class Slurm:
 
     def _daemon(self, machine, name, *words):
         with open(self.directory / f"{name}-{machine.name}.out", "ab") as log:
-            started = machine.start(name, "-D", "-f", self.directory / "slurm.conf", *words, stdout=log, stderr=log, env=self._env())
+            before = self.pinned if name == "slurmd" else []
+            started = machine.start(*before, name, "-D", "-f", self.directory / "slurm.conf", *words, stdout=log, stderr=log, env=self._env())
         self.daemons[machine.name] = started
 
     def restart(self, machine):

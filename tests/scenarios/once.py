@@ -219,7 +219,7 @@ def once_over_nodes(context):
         program = nodes.cluster.program(mpi, "lines.c")
         job = context.ftrun(
             mpi, 4, program, str(steps), "4", "p", options=[*ONCE, "--tag-output", "--hosts", "node0,node1,node2", "--ft-spares", "1"],
-            on=nodes.nodes[0], gates=["app.step:3", *kept(2)], env={**ONE_CARD, "LINES_AT": "10"},
+            on=nodes.nodes[0], gates=["app.step:3", *kept(8)], env={**ONE_CARD, "LINES_AT": "10"},
         )
         job.on = nodes.nodes[1]
         job.at_gate("app.step", 3)

@@ -53,7 +53,9 @@ class Steps:
         more = f'store = "{node.address("store")}:9728"\n{INSECURE}{self.jobs}'
         return NodeDaemon(node, self.store, lease=self.lease, more=more)
 
-    def __exit__(self, *_):
+    def __exit__(self, failure=None, *_):
+        if failure and self.slurm:
+            print(self.slurm.logs(), flush=True)
         self.cluster.close()
         if self.slurm:
             self.slurm.close()
