@@ -20,6 +20,8 @@ pub struct PhaseTimes {
     pub initialized: Option<Micros>,
     /// The last rank had its state back.
     pub restored: Option<Micros>,
+    /// The next failure, or the job's end, came before that, and before the ranks were known to compute.
+    pub interrupted: Option<Micros>,
 }
 
 impl PhaseTimes {
@@ -31,6 +33,7 @@ impl PhaseTimes {
             ("released", self.released),
             ("past MPI_Init", self.initialized),
             ("state restored", self.restored),
+            ("interrupted", self.interrupted),
         ];
         steps.into_iter().filter_map(|(name, at)| Some((name, at?)))
     }
@@ -94,7 +97,8 @@ pub struct Recovery {
     pub taken: bool,
     /// Ranks of this node that asked for it last in vain, and why.
     pub refused: Vec<(Rank, String)>,
-    /// Ranks of this node that were not seen past `MPI_Init`; empty when the program was never seen to use MPI.
+    /// Ranks of this node that were not seen past `MPI_Init`, also those that died there; empty when the program was never seen to use
+    /// MPI.
     pub before_init: Vec<Rank>,
     /// Ranks of this node that have not taken back what there is for them.
     pub without_state: Vec<Rank>,
@@ -102,6 +106,13 @@ pub struct Recovery {
     /// after [`Policy::report_patience`](crate::Policy::report_patience) without a further sign, or because the next
     /// failure or the job's end came first.
     pub complete: bool,
+}
+
+impl Recovery {
+    /// The ranks compute, as far as is seen: it was not cut short, and they could be started.
+    pub fn is_over(&self) -> bool {
+        !self.stuck && self.times.interrupted.is_none()
+    }
 }
 
 /// One line for people.

@@ -64,6 +64,11 @@ impl First {
 
     /// Both ranks have been let go, with something to restore.
     fn released() -> (First, NodeWord) {
+        First::released_with(Some(STAMP))
+    }
+
+    /// … with this to restore.
+    fn released_with(stamp: Option<Stamp>) -> (First, NodeWord) {
         let policy = Policy::default();
         let nodes = [NodeId(0), OTHER];
         let slots = nodes.iter().map(|node| (SlotId(node.0), *node)).collect();
@@ -83,8 +88,8 @@ impl First {
         let (epoch, old) = (first.epoch(), WorldId(first.agent.record().unwrap().world.0 - 1));
         first.step(Event::WorldEmptied(old));
         first.step(Event::Drained(old));
-        first.step(Event::InventoryTaken { epoch, inventory: Inventory::own([(Rank(0), STAMP)]) });
-        let held = Held { somewhere: [STAMP].into(), elsewhere: [].into() };
+        first.step(Event::InventoryTaken { epoch, inventory: Inventory::own(stamp.map(|stamp| (Rank(0), stamp))) });
+        let held = Held { somewhere: stamp.into_iter().collect(), elsewhere: [].into() };
         let ready = NodeWord { ready: true, offered: true, ..NodeWord::default() };
         let holds = NodeWord { holdings: Some([(GroupId(0), held)].into_iter().collect()), ..ready.clone() };
         let chosen = NodeWord { chosen: true, ..holds.clone() };
@@ -148,4 +153,51 @@ fn it_does_not_wait_for_ever() {
     first.other_says(&NodeWord { initialized: true, ..chosen });
     first.passes(Policy::default().report_patience);
     assert!(!first.report.unwrap().complete, "its own rank does not ask for its state");
+}
+
+/// A rank of this node dies, so much later.
+fn dies(first: &mut First, later: Micros) {
+    first.passes(later);
+    assert_eq!(first.report, None);
+    let process = first.own();
+    first.step(Event::Exited { process, exit: Exit::Signal(9), limit: None });
+}
+
+#[test]
+fn a_recovery_that_the_next_failure_cuts_short_lasts_until_then() {
+    let while_it_waits = Micros(Policy::default().report_patience.0 / 2);
+    let (mut first, _) = First::released();
+    first.step(Event::Initializing(first.own()));
+    dies(&mut first, while_it_waits);
+    let report = first.report.take().unwrap();
+    assert_eq!((report.times.interrupted, report.times.end()), (Some(first.now), first.now));
+    assert!(!report.is_over() && report.before_init == [Rank(0)], "it died in MPI_Init: {report:?}");
+    // With all ranks past MPI_Init, and without their state.
+    let (mut first, chosen) = First::released();
+    first.step(Event::Initialized(first.own()));
+    first.other_says(&NodeWord { initialized: true, ..chosen });
+    dies(&mut first, while_it_waits);
+    let report = first.report.take().unwrap();
+    assert!(report.times.interrupted == Some(first.now) && report.before_init.is_empty(), "{report:?}");
+    // The job's end is no other; its good end is.
+    let (mut first, _) = First::released();
+    first.step(Event::Initializing(first.own()));
+    first.step(Event::Cancel { signal: 15 });
+    assert!(first.report.take().unwrap().times.interrupted.is_some());
+    let (mut first, chosen) = First::released();
+    first.step(Event::Initialized(first.own()));
+    first.step(Event::Finalized(first.own()));
+    first.step(Event::Exited { process: first.own(), exit: Exit::Code(0), limit: None });
+    first.other_says(&NodeWord { initialized: true, finished: true, ..chosen });
+    let report = first.report.take().unwrap();
+    assert!(report.is_over() && report.times.interrupted.is_none(), "{report:?}");
+}
+
+#[test]
+fn ranks_that_give_no_sign_compute_until_the_next_failure() {
+    let (mut first, _) = First::released_with(None);
+    let released = first.now;
+    dies(&mut first, Micros(Policy::default().report_patience.0 / 2));
+    let report = first.report.take().unwrap();
+    assert!(report.is_over() && report.times.end() <= released, "{report:?}");
 }

@@ -206,7 +206,7 @@ def block_own_files(context, where):
     job.kill(victim)
     job.expect(0)
     said = {"directory": "restarted without a checkpoint of the API, with 2 files in $FT_CHECKPOINT_DIR",
-            "elsewhere": "restarted without a checkpoint: no complete one of the API is left, and there is no file in $FT_CHECKPOINT_DIR"}
+            "elsewhere": "restarted without a checkpoint: there was no complete one of the API, and there is no file in $FT_CHECKPOINT_DIR"}
     check(f"{said[where]}\n" in job.err and "from the beginning" not in job.err, job.err)
 
 

@@ -1,10 +1,12 @@
 """What a failure cost: in the recovery's block, at the job's end, and before there is one, of a job that nothing protects."""
 
 import contextlib
+import json
 import os
 import re
 import signal
 import socket
+import subprocess
 import time
 
 from harness.job import check
@@ -52,10 +54,19 @@ class Bill:
         return None
 
 
-@scenario("what-it-cost", each=[{"how": how} for how in ("version", "beginning", "nothing")])
+@scenario("what-it-cost", each=[{"how": how} for how in ("version", "beginning", "nothing", "not-survived")])
 def what_it_cost(context, how):
     """The block says when and where it was, which process died, what was lost and which failure it was; the job says at its end what it
-    cost in all, where nothing has failed only when it is asked."""
+    cost in all, where nothing has failed, or nothing was survived, only when it is asked."""
+    if how == "not-survived":
+        ended = r"no failure was survived: the first one ended the job after (0\.[3-9]|[1-9]\d*\.\d) s of computing"
+        for script, said in (("sleep 0.5; kill -SEGV $$", ended), ("exit 3", "no failure")):
+            for options in (["--ft-summary"], []):
+                job = context.ftrun(None, 1, "bash", "-c", script, options=options, ft="none")
+                check(job.wait() != 0, job.err)
+                summary = re.findall(r"^ftd: summary   (.*)$", job.err, re.M)
+                check(re.fullmatch(said, summary[0]) if options else not summary, job.err)
+        return
     mpi, size = context.mpi("openmpi4"), 3
     every = 0 if how == "beginning" else 4
     command = [context.program(mpi, "lines.c"), "12", str(every), "p"]
@@ -258,7 +269,8 @@ def without_agent(context):
 @scenario("cost-begun-anew", each=[{"who": "shepherd"}, {"who": "agent"}, {"who": "rank"}])
 def begun_anew(context, who):
     """A shepherd dies while old ranks are ended, or the agent while the new ones are in MPI_Init: one block is about both failures, says that the recovery
-    was begun anew, and counts two. A rank that dies in MPI_Init has a block of its own. What was lost is counted from the first on."""
+    was begun anew, and counts two. A rank that dies in MPI_Init ends one recovery, which lasted until then, and begins another: each has a block, and
+    only the second is over. What was lost is counted from the first on, and nothing of it twice."""
     mpi, size = context.mpi("openmpi4"), 3
     places = {"shepherd": ("shepherd.stop", 2)}
     place = places.get(who, ("mpi.in-init", 2))
@@ -267,12 +279,17 @@ def begun_anew(context, who):
         job.at_gate(*place)
         job.go(*place)
     victim = job.at_gate("app.step", 1)
+    follower = subprocess.Popen([context.prefix / "bin" / "ftctl", "--json", "events", "--follow"], stdout=subprocess.PIPE, text=True,
+                                env=context.env(None, {})) if who == "rank" else None
     until(lambda: all(10 in printed(job.output.text, rank) for rank in range(size)), "step 10 is not printed")
     time.sleep(1.2)
     job.close_gate(*place)
     job.kill(victim)
     second = job.at_gate(*place)
     check("ftd: recovery" not in job.err, job.err)
+    if who == "rank":
+        # So long nobody computes.
+        time.sleep(1.2)
     job.close_gate(*place)
     if who == "shepherd":
         job.go(*place)
@@ -285,7 +302,13 @@ def begun_anew(context, who):
     bill = Bill(job.err)
     if who == "rank":
         check(len(bill.blocks) == 2 and bill.agrees(2, sums=False) is None and "begun anew" not in job.err, job.err)
-        check(re.search(r"^ftd:   lost      [1-9][\d.]* s of computing, since version 8 was complete", job.err, re.M), job.err)
+        took = re.search(r"^ftd:   took      ([\d.]+) ms .*, released [\d.]+, interrupted ([\d.]+); not seen past MPI_Init: ranks 0-2$", bill.blocks[0][1], re.M)
+        check(took and float(took[1]) >= float(took[2]) >= 1200, f"it lasted until rank 2 died in MPI_Init: {job.err}")
+        (lost,) = re.findall(r"^ftd:   lost      ([\d.]+) s of computing, since version 8 was complete", job.err, re.M)
+        total = re.search(r"lost: ([\d.]+) s of computing", bill.summary[0])
+        check(0.5 <= float(lost) == float(total[1]), f"{lost} and nothing twice: {job.err}")
+        kinds = [(event["epoch"], event["event"]) for event in (json.loads(line) for line in follower.communicate(timeout=10)[0].splitlines())]
+        check([kind for kind in kinds if kind[1] in ("interrupted", "recovered")] == [(2, "interrupted"), (3, "recovered")], f"{kinds}")
     else:
         check(len(bill.blocks) == 1 and bill.find(r"(; another failure came meanwhile, and it was begun anew)$") and bill.agrees(2)[0] >= 0.5, job.err)
     check(re.search(rf"^ftd:   when      .*; process {victim} was rank 1", job.err, re.M), job.err)

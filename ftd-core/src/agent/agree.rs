@@ -136,7 +136,7 @@ impl Agent {
     fn adopt_next(&mut self, record: Arc<EpochRecord>) {
         debug_assert!(record.check().is_ok(), "{:?}", record.check());
         if record.outcome.is_some() || !record.is_member(self.me) {
-            self.report_last_recovery();
+            self.report_last_recovery(record.outcome.as_ref().is_some_and(|outcome| outcome.status == 0));
         } else {
             self.end_recovery();
         }

@@ -14,7 +14,7 @@ impl Agent {
         if over || self.end.verdict.as_ref().is_some_and(|verdict| verdict.cancelled || !cancelled) {
             return;
         }
-        self.report_last_recovery();
+        self.report_last_recovery(outcome.status == 0);
         self.end.verdict = Some(Verdict { outcome, cancelled });
         self.drop_batch();
         if cancelled {

@@ -8,7 +8,7 @@ use crate::holdings::{Copies, Restoration};
 use crate::ids::{GroupId, SlotId, WorldId};
 use crate::inventory::{Inventory, Ledger, Level, Stamp};
 use crate::plan::signal_status;
-use crate::record::Outcome;
+use crate::record::{EpochRecord, Outcome};
 use crate::report::{Notice, Report};
 use std::collections::BTreeSet;
 
@@ -27,7 +27,8 @@ impl Agent {
     }
 
     pub(super) fn enter_ending(&mut self) {
-        self.report_last_recovery();
+        let well = |record: &EpochRecord| record.outcome.as_ref().is_some_and(|outcome| outcome.status == 0);
+        self.report_last_recovery(self.record.as_deref().is_some_and(well));
         self.drop_batch();
         self.enter(Stage::Ending);
     }

@@ -8,8 +8,12 @@ use crate::ids::{Micros, Process};
 use crate::report::Report;
 
 impl Agent {
-    /// Reports the recovery that is on its way, if one is agreed, before the job's end: when it is known who died of what.
-    pub(super) fn report_last_recovery(&mut self) {
+    /// Reports the recovery that is on its way, if one is agreed, before the job's end: when it is known who died of what. A job that
+    /// ends `well` has recovered.
+    pub(super) fn report_last_recovery(&mut self, well: bool) {
+        if !well {
+            self.interrupt_recovery();
+        }
         if !self.tells_people() {
             return self.report_recovery(false);
         }

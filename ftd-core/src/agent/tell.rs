@@ -2,7 +2,7 @@
 
 use super::block::blame;
 use super::telling::Progress;
-use super::{Agent, Local, Stage};
+use super::{Agent, Local, LocalEnd, Stage};
 use crate::blame::Phase;
 use crate::breach::Breach;
 use crate::ids::{Micros, NodeId, Rank};
@@ -130,8 +130,13 @@ impl Agent {
 
     /// Ranks of this node that were not seen past `MPI_Init`; of a program that was never seen to use MPI that says nothing.
     pub(super) fn before_init(&self) -> Vec<Rank> {
-        let before = |local: &Local| self.memory.speaks_mpi && local.end.is_none() && local.phase < Phase::Initialized;
-        self.run.locals.iter().filter(|(_, local)| before(local)).map(|(process, _)| process.rank).collect()
+        self.short_of_init(|end| end.is_none())
+    }
+
+    /// … with these ends.
+    fn short_of_init(&self, of: impl Fn(Option<LocalEnd>) -> bool) -> Vec<Rank> {
+        let short = |local: &Local| self.memory.speaks_mpi && of(local.end) && local.phase < Phase::Initialized;
+        self.run.locals.iter().filter(|(_, local)| short(local)).map(|(process, _)| process.rank).collect()
     }
 
     /// Reports a recovery when all ranks compute again, or when there has been no sign of it for a while.
@@ -212,7 +217,16 @@ impl Agent {
     /// superseded, and goes on.
     pub(super) fn end_recovery(&mut self) {
         if self.run.stage == Stage::Computing {
+            self.interrupt_recovery();
             self.report_recovery(false);
+        }
+    }
+
+    /// What happens now comes before the ranks were known to compute: until now they did not.
+    pub(super) fn interrupt_recovery(&mut self) {
+        let (now, computes) = (self.now, self.run.stage == Stage::Computing && self.gives_no_sign());
+        if let Some(progress) = self.telling.progress.as_mut().filter(|progress| !progress.stuck && !computes) {
+            progress.times.interrupted = Some(now);
         }
     }
 
@@ -252,7 +266,7 @@ impl Agent {
             asked: self.run.locals.values().any(|local| local.asked),
             taken: self.taken(),
             refused: self.refused(),
-            before_init: self.before_init(),
+            before_init: self.short_of_init(|end| end != Some(LocalEnd::Clean)),
             without_state: self.without_state(),
             complete,
         })

@@ -281,15 +281,15 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
     let here = here(rooms);
     let mut words = Words::default();
     match report {
-        Report::RecoveryBegun { failures, .. } => {
+        Report::RecoveryBegun { epoch, failures, .. } => {
             rooms.job.events.happened(Kind::Failed, &rooms.job.said(&failures.to_string()));
-            failing(rooms, failures);
+            failing(rooms, *epoch, failures);
         }
-        Report::RecoveryAgreed { failures, .. } => {
+        Report::RecoveryAgreed { epoch, failures, .. } => {
             rooms.job.events.happened(Kind::Agreed, &rooms.job.said(&failures.to_string()));
             // Who was on another node, and has failed there.
             if !rooms.costs.is_failing() && failures.failures().iter().next().is_some() {
-                failing(rooms, failures);
+                failing(rooms, EpochId(epoch.0.saturating_sub(1)), failures);
             }
             if speaks(rooms, core) {
                 ask_for_dead(rooms, failures);
@@ -305,17 +305,20 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
         }
         Report::Notice(_) => {}
     }
+    let untold = core.untold().into_iter().map(|process| (process.world.0, process.rank.0));
+    rooms.costs.told_without_cause(untold.collect());
     match report::text(report, rooms.restart_files, &here, &words) {
-        report::Text::Block(EpochId(epoch), block) => rooms.job.recovered(epoch, &block),
+        report::Text::Block { epoch: EpochId(epoch), over, block } => {
+            let toll = rooms.toll();
+            return rooms.job.recovered(epoch, over, &block, toll);
+        }
         report::Text::Notice(notice) => rooms.job.notice(notice),
         report::Text::Silent => {}
     }
     if matches!(report, Report::Notice(_)) && !words.lost.is_empty() && speaks(rooms, core) {
         rooms.job.notice(format!("  lost      {}", words.lost));
     }
-    let untold = core.untold().into_iter().map(|process| (process.world.0, process.rank.0));
-    rooms.costs.told_without_cause(untold.collect());
-    // Behind the block: who knows that it is told need not tell it again.
+    // Behind the words: who knows that they are told need not tell them again.
     rooms.tell_toll();
 }
 
@@ -337,7 +340,7 @@ pub fn note_unreported(rooms: &mut Rooms, core: &Agent, now: Micros) {
         let block = report::block(&recovery, rooms.restart_files, &here(rooms), &words);
         rooms.job.said(&block)
     });
-    let toll = Box::new(costs.toll(rooms.checkpoints.newest(), job_time::now()));
+    let toll = rooms.toll_of(&costs);
     rooms.job.tell(&ToLauncher::Unreported { epoch: recovery.epoch.0, block, toll });
 }
 
@@ -362,7 +365,7 @@ fn ask_for_dead(rooms: &Rooms, failures: &FailureSet) {
 }
 
 /// What is known when a failure is noticed, for what it costs.
-fn failing(rooms: &mut Rooms, failures: &FailureSet) {
+fn failing(rooms: &mut Rooms, ended: EpochId, failures: &FailureSet) {
     let member = |process: Process| rooms.worlds.get(process.world.0)?.members.get(&process.rank.0);
     let dead = failures.failures().iter().filter_map(|failure| match failure.subject {
         Subject::Process(process) => Some((process.rank.0, member(process)?.pid.or(member(process)?.child)?)),
@@ -379,7 +382,7 @@ fn failing(rooms: &mut Rooms, failures: &FailureSet) {
     let died = rooms.before.take_if(|_| failures.failures().iter().any(agent));
     let (day, since) = died.unwrap_or_else(|| (SystemTime::now(), job_time::now()));
     let failing = Failing { day, since, dead: dead.collect(), complete: rooms.checkpoints.newest(), taken };
-    rooms.costs.failed(failing);
+    rooms.costs.failed(ended.0, failing);
 }
 
 /// What a recovery cost, and which failure it was about.
@@ -397,7 +400,7 @@ fn cost((costs, rooms): (&mut Costs, &Rooms), core: &Agent, now: Micros, recover
     let times = &recovery.times;
     let ago = Duration::from_micros(now.since(times.end()).0);
     let end = job_time::now().checked_sub(ago).unwrap_or_else(job_time::now);
-    let survived = times.released.is_some() && !recovery.stuck;
+    let survived = times.released.is_some() && recovery.is_over();
     let mut words = costs.recovered(&host, Over { epoch: recovery.epoch.0, survived, from, end });
     words.count = format!("failure {} of this job", recovery.epoch.0.saturating_sub(1));
     words.count += &in_a_row(&core.deaths_in_a_row(&recovery.episodes), rooms.job.spec.max_failures);
@@ -442,14 +445,16 @@ pub fn look_for_protection(rooms: &mut Rooms) {
 
 /// What the job's failures and checkpoints cost, at its end, when there were failures or it is wanted.
 pub fn summarize(rooms: &mut Rooms, core: &Agent, status: i32) {
-    let failures = rooms.costs.summary();
-    if (failures.is_none() && !rooms.job.spec.summary) || !rooms.costs.say_once() {
+    let asked = rooms.job.spec.summary;
+    let failures = rooms.costs.summary(asked);
+    if (failures.is_none() && !asked) || !rooms.costs.say_once() {
         return;
     }
     let speaks = speaks(rooms, core);
     if speaks {
-        let none = if status == 0 || rooms.job.told { "no failure" } else { "no failure was survived" };
-        rooms.job.notice(format!("summary   {}", failures.unwrap_or_else(|| none.into())));
+        let only = rooms.costs.only_failure().filter(|_| status != 0 && !rooms.job.told);
+        let failures = failures.or(only).unwrap_or_else(|| "no failure".into());
+        rooms.job.notice(format!("summary   {failures}"));
     }
     rooms.tell_toll();
     let node = rooms.job.spec.cluster.as_ref().filter(|cluster| cluster.nodes.len() > 1).and_then(|c| c.own());

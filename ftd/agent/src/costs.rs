@@ -55,6 +55,8 @@ pub struct Words {
     pub lost: String,
     /// Which failure it was, of how many.
     pub count: String,
+    /// A version was complete at a failure of this job.
+    pub checkpointed: bool,
 }
 
 /// What is computed again.
@@ -156,8 +158,12 @@ impl Costs {
             return;
         }
         (self.released, self.runs) = (Some(now), true);
+        self.comes_in(epoch);
+    }
+
+    /// What was before this node was in the job it has not seen.
+    fn comes_in(&mut self, epoch: Epoch) {
         if self.sums.over == 0 {
-            // What was before this node was in the job it has not seen.
             (self.sums.over, self.sums.unseen) = (epoch, epoch.saturating_sub(1));
             self.sums.survived = self.sums.unseen;
             self.sums.kept = self.sums.kept.filter(|_| epoch <= 1);
@@ -185,8 +191,10 @@ impl Costs {
         !std::mem::replace(&mut self.sums.said, true)
     }
 
-    /// A failure is noticed. Of several in one recovery the first one counts.
-    pub fn failed(&mut self, failing: Failing) {
+    /// A failure is noticed, which ends an epoch. Of several in one recovery the first one counts.
+    pub fn failed(&mut self, ended: Epoch, failing: Failing) {
+        self.comes_in(ended);
+        self.sums.checkpointed |= failing.complete.is_some();
         match &mut self.failing {
             None => self.failing = Some(failing),
             Some(first) => first.dead.extend(failing.dead),
@@ -218,7 +226,8 @@ impl Costs {
     /// The recovery is over; what is to be said of it, on this host.
     pub fn recovered(&mut self, host: &str, over: Over) -> Words {
         let elsewhere = std::mem::take(&mut self.elsewhere);
-        let Some(failing) = self.failing.take() else { return Words::default() };
+        let checkpointed = self.sums.checkpointed;
+        let Some(failing) = self.failing.take() else { return Words { checkpointed, ..Words::default() } };
         let mut when = format!("{}, on {host}", ft_sys::day::local(failing.day));
         let own = failing.dead.iter().map(|(rank, pid)| (String::new(), rank, pid));
         let others = elsewhere.iter().map(|(node, rank, pid)| (format!(" on {node}"), rank, pid));
@@ -245,7 +254,7 @@ impl Costs {
             let before = late.map(|late| Late { end: over.end, ..late });
             self.late = before.or(Some(Late { failing, end: over.end, released, kept }));
         }
-        Words { when, lost: words, count: String::new() }
+        Words { when, lost: words, count: String::new(), checkpointed }
     }
 
     /// What was lost with the failure before is known now: ranks that died without having their state back would have gone on from the same.
@@ -342,9 +351,17 @@ impl Costs {
         Lost { time: Some(time), words: format!("{words}, since version {version} was {how}{further}") }
     }
 
-    /// For the job's end: how many failures it has survived, and what they cost; nothing when there were none.
-    pub fn summary(&self) -> Option<String> {
-        self.sums.sentence()
+    /// For the job's end: how many failures it has survived, and what they cost; nothing when there were none, and where that is not `asked`
+    /// for, when it has survived none.
+    pub fn summary(&self, asked: bool) -> Option<String> {
+        self.sums.sentence(asked)
+    }
+
+    /// For the end of a job that did not recover from the first one.
+    pub fn only_failure(&self) -> Option<String> {
+        let failing = self.failing.as_ref().filter(|_| self.sums.survived == 0)?;
+        let computed = failing.since.saturating_duration_since(self.released?).as_secs_f64();
+        Some(format!("no failure was survived: the first one ended the job after {computed:.1} s of computing"))
     }
 }
 
@@ -385,11 +402,11 @@ mod tests {
         let clock = Clock(Instant::now());
         let mut costs = Costs::default();
         costs.released(1, clock.at(1));
-        assert_eq!((costs.summary(), costs.computed(clock.at(3))), (None, Some(Duration::from_secs(2))));
+        assert_eq!((costs.summary(false), costs.computed(clock.at(3))), (None, Some(Duration::from_secs(2))));
         let mut epoch = 1;
         let mut lost = |failing: Failing, from, end| {
-            costs.failed(failing.clone());
-            costs.failed(Failing { since: clock.at(999), dead: vec![(4, 78)], ..failing });
+            costs.failed(epoch, failing.clone());
+            costs.failed(epoch, Failing { since: clock.at(999), dead: vec![(4, 78)], ..failing });
             costs.released(epoch + 1, clock.at(999));
             epoch += 1;
             let words = costs.recovered("there", clock.over(epoch, from, end));
@@ -414,9 +431,10 @@ mod tests {
         let files = lost(clock.failing(35, None, None), From::Files, 36);
         assert_eq!(files, "what the program's own files do not hold, of 4.0 s of computing");
         assert_eq!(lost(clock.failing(37, None, None), From::Unknown, 38), "");
-        let summary = costs.summary().unwrap();
+        let summary = costs.summary(false).unwrap();
         assert_eq!(summary, "8 failures were survived; lost: at least 17.0 s of computing and 8.0 s of recovering");
-        assert_eq!(costs.recovered("there", clock.over(9, From::Beginning, 40)), Words::default());
+        let none = Words { checkpointed: true, ..Words::default() };
+        assert_eq!(costs.recovered("there", clock.over(9, From::Beginning, 40)), none, "once");
     }
 
     #[test]
@@ -426,8 +444,8 @@ mod tests {
         let (mut told, mut counted) = (Costs::default(), Costs::default());
         [&mut told, &mut counted].into_iter().for_each(|costs| costs.released(1, clock.at(1)));
         told.died_elsewhere("b", vec![(1, 1)]);
-        told.failed(failing(vec![]));
-        counted.failed(failing(vec![(3, 77)]));
+        told.failed(1, failing(vec![]));
+        counted.failed(1, failing(vec![(3, 77)]));
         assert_eq!(counted.dead(), [(3, 77)]);
         let over = clock.over(2, From::Version(20), 12);
         counted.recovered("b", over);
@@ -436,13 +454,68 @@ mod tests {
         let words = told.recovered("a", over);
         assert!(words.when.ends_with(", on a; process 77 on b was rank 3"), "{}", words.when);
         let all = Some("1 failure was survived; lost: 3.0 s of computing and 1.0 s of recovering".to_string());
-        assert_eq!((told.summary(), counted.summary()), (all.clone(), all));
+        assert_eq!((told.summary(false), counted.summary(false)), (all.clone(), all));
         let mut late = Costs::default();
         late.released(3, clock.at(20));
-        late.failed(clock.failing(25, None, None));
+        late.failed(3, clock.failing(25, None, None));
         late.recovered("c", clock.over(4, From::Beginning, 26));
         let said = "3 failures were survived; lost: an unknown time of computing and 1.0 s of recovering; what 2 of them cost is not known here";
-        assert_eq!(late.summary().as_deref(), Some(said), "who comes in late has not seen what was before");
+        assert_eq!(late.summary(false).as_deref(), Some(said), "who comes in late has not seen what was before");
+    }
+
+    #[test]
+    fn who_comes_in_while_a_recovery_runs_has_seen_no_more() {
+        let clock = Clock(Instant::now());
+        let mut late = Costs::default();
+        // Epoch 3 is not released when the next failure comes.
+        late.failed(3, clock.failing(25, None, None));
+        late.released(4, clock.at(26));
+        late.recovered("c", clock.over(4, From::Beginning, 26));
+        let said = "3 failures were survived; lost: an unknown time of computing and 1.0 s of recovering; what 2 of them cost is not known here";
+        assert_eq!(late.summary(false).as_deref(), Some(said));
+    }
+
+    #[test]
+    fn an_interrupted_recovery_lasts_until_then_and_is_none_that_was_survived() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        costs.failed(1, clock.failing(11, Some((20, 8)), None));
+        costs.released(2, clock.at(12));
+        costs.recovered("a", Over { survived: false, ..clock.over(2, From::Unknown, 14) });
+        let said = "no failure was survived; lost: an unknown time of computing and 3.0 s of recovering";
+        assert_eq!((costs.summary(false), costs.summary(true).as_deref()), (None, Some(said)));
+        costs.failed(2, clock.failing(14, Some((20, 8)), None));
+        let words = costs.recovered("a", clock.over(3, From::Version(20), 15));
+        assert_eq!(words.lost, "3.0 s of computing, since version 20 was complete", "nothing was computed since");
+        let said = "2 failures were survived; lost: 3.0 s of computing and 4.0 s of recovering";
+        assert_eq!(costs.summary(false).as_deref(), Some(said));
+    }
+
+    #[test]
+    fn it_is_known_whether_there_ever_was_a_checkpoint() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        let mut checkpointed = |epoch: Epoch, complete| {
+            costs.failed(epoch, clock.failing(10 * epoch, complete, None));
+            costs.recovered("a", clock.over(epoch + 1, From::Beginning, 10 * epoch + 1)).checkpointed
+        };
+        assert_eq!(
+            [checkpointed(1, None), checkpointed(2, Some((20, 19))), checkpointed(3, None)],
+            [false, true, true]
+        );
+    }
+
+    #[test]
+    fn a_job_that_its_first_failure_ends_says_what_it_had_computed() {
+        let clock = Clock(Instant::now());
+        let mut costs = Costs::default();
+        costs.released(1, clock.at(1));
+        assert_eq!(costs.only_failure(), None);
+        costs.failed(1, clock.failing(11, None, None));
+        let said = "no failure was survived: the first one ended the job after 10.0 s of computing";
+        assert_eq!((costs.summary(true), costs.only_failure().as_deref()), (None, Some(said)));
     }
 
     #[test]
@@ -451,7 +524,7 @@ mod tests {
         let mut costs = Costs::default();
         costs.released(1, clock.at(1));
         assert!(costs.look_once() && costs.say_once());
-        costs.failed(clock.failing(5, None, None));
+        costs.failed(1, clock.failing(5, None, None));
         costs.recovered("a", clock.over(2, From::Beginning, 6));
         let toll = costs.toll(Some((20, Some(clock.at(8)))), clock.at(10));
         // It is told later, and by another clock.
@@ -459,7 +532,7 @@ mod tests {
         let (mut next, complete) = Costs::after(toll.later(Duration::from_secs(1)), there.at(11));
         assert_eq!(complete, Some((20, Some(there.at(8)))));
         assert!(!next.look_once() && !next.say_once(), "what is said once was said");
-        next.failed(Failing { complete, ..there.failing(11, None, None) });
+        next.failed(2, Failing { complete, ..there.failing(11, None, None) });
         let again = Costs::after(next.toll(complete, there.at(12)), clock.at(12)).0;
         assert_eq!(again.dead(), [(3, 77)], "a failure that is not over is not over with the agent");
         let mut again = again;
@@ -469,7 +542,7 @@ mod tests {
         assert_eq!(again.computed(clock.at(15)), Some(Duration::from_secs(1)));
         assert_eq!(words.lost, "3.0 s of computing, since version 20 was complete");
         let said = "2 failures were survived; lost: 7.0 s of computing and 4.0 s of recovering";
-        assert_eq!(again.summary().as_deref(), Some(said));
+        assert_eq!(again.summary(false).as_deref(), Some(said));
     }
 
     #[test]
@@ -477,13 +550,13 @@ mod tests {
         let clock = Clock(Instant::now());
         let mut costs = Costs::default();
         costs.released(1, clock.at(1));
-        costs.failed(clock.failing(11, Some((20, 8)), None));
+        costs.failed(1, clock.failing(11, Some((20, 8)), None));
         assert_eq!(costs.recovered("a", clock.over(2, From::Unknown, 12)).lost, "");
         assert_eq!(costs.restored_late(20, clock.at(15)), "3.0 s of computing, since version 20 was complete");
         assert_eq!(costs.restored_late(20, clock.at(16)), "", "it is told once");
         let said = "1 failure was survived; lost: 3.0 s of computing and 4.0 s of recovering";
         assert_eq!(
-            (costs.summary().as_deref(), costs.computed(clock.at(16))),
+            (costs.summary(false).as_deref(), costs.computed(clock.at(16))),
             (Some(said), Some(Duration::from_secs(1)))
         );
     }
@@ -494,11 +567,11 @@ mod tests {
         let mut costs = Costs::default();
         costs.released(1, clock.at(1));
         for (epoch, failed) in [(2, 11), (3, 14)] {
-            costs.failed(clock.failing(failed, Some((20, 8)), None));
+            costs.failed(epoch - 1, clock.failing(failed, Some((20, 8)), None));
             costs.recovered("a", clock.over(epoch, From::Unknown, failed + 1));
         }
         costs.restored_late(20, clock.at(18));
-        let summary = costs.summary().unwrap_or_default();
+        let summary = costs.summary(false).unwrap_or_default();
         assert!(summary.ends_with(" and 5.0 s of recovering"), "11 to 12, and 14 to 18: {summary}");
     }
 
@@ -507,14 +580,14 @@ mod tests {
         let clock = Clock(Instant::now());
         let mut costs = Costs::default();
         costs.released(1, clock.at(1));
-        costs.failed(clock.failing(11, Some((20, 8)), None));
+        costs.failed(1, clock.failing(11, Some((20, 8)), None));
         costs.recovered("a", clock.over(2, From::Unknown, 12));
-        costs.failed(clock.failing(14, Some((20, 8)), None));
+        costs.failed(2, clock.failing(14, Some((20, 8)), None));
         let words = costs.recovered("a", clock.over(3, From::Version(20), 15));
         assert_eq!(words.lost, "5.0 s of computing, since version 20 was complete");
         let said = "2 failures were survived; lost: 5.0 s of computing and 2.0 s of recovering";
-        assert_eq!(costs.summary().as_deref(), Some(said));
-        costs.failed(clock.failing(16, None, None));
+        assert_eq!(costs.summary(false).as_deref(), Some(said));
+        costs.failed(3, clock.failing(16, None, None));
         let words = costs.recovered("a", clock.over(4, From::Beginning, 17));
         assert_eq!(words.lost, "8.0 s of computing: all of it", "7 s before version 20, and 1 s since");
     }
@@ -524,8 +597,8 @@ mod tests {
         let clock = Clock(Instant::now());
         let mut costs = Costs::default();
         costs.released(1, clock.at(1));
-        costs.failed(clock.failing(11, None, None));
+        costs.failed(1, clock.failing(11, None, None));
         costs.recovered("a", Over { survived: false, ..clock.over(2, From::Unknown, 12) });
-        assert_eq!(costs.summary(), None);
+        assert_eq!(costs.summary(false), None);
     }
 }

@@ -91,7 +91,8 @@ impl Events {
         // Whoever was told more by another agent of this node begins again.
         let from = if from > next { 0 } else { from };
         let old = usize::try_from(from.saturating_sub(known.forgotten)).unwrap_or(usize::MAX);
-        let own = |event: &&Event| matches!(event.kind, Kind::Notice | Kind::Injected | Kind::Recovered);
+        let own =
+            |event: &&Event| matches!(event.kind, Kind::Notice | Kind::Injected | Kind::Recovered | Kind::Interrupted);
         (known.past.iter().skip(old).filter(own).cloned().collect(), next)
     }
 

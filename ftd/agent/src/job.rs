@@ -9,6 +9,7 @@ use ft_sys::job_time;
 use ft_wire::ask::Kind;
 use ft_wire::cluster::ClusterNode;
 use ft_wire::launcher::{JobSpec, ToLauncher};
+use ft_wire::toll::Toll;
 use ft_wire::{Epoch, Rank, World};
 use ftd_core::{Event, Micros};
 use std::collections::{BTreeSet, VecDeque};
@@ -165,11 +166,11 @@ impl Job {
         self.names.said(text)
     }
 
-    /// Tells people how a recovery went.
-    pub fn recovered(&self, epoch: Epoch, block: &str) {
+    /// Tells people how a recovery went, and the launcher what failures have cost with it. `over`: the ranks compute.
+    pub fn recovered(&self, epoch: Epoch, over: bool, block: &str, toll: Box<Toll>) {
         let block = self.said(block);
-        self.events.happened(Kind::Recovered, &block);
-        self.tell(&ToLauncher::Recovered { epoch, block });
+        self.events.happened(if over { Kind::Recovered } else { Kind::Interrupted }, &block);
+        self.tell(&ToLauncher::Recovered { epoch, block, toll });
     }
 
     /// The job is over here.

@@ -9,8 +9,15 @@ use std::fmt::Write;
 
 /// What a report becomes.
 pub enum Text {
-    /// A recovery is over: the epoch that runs now, and the block.
-    Block(EpochId, String),
+    /// How a recovery went.
+    Block {
+        /// The epoch that runs now.
+        epoch: EpochId,
+        /// Its ranks compute.
+        over: bool,
+        /// What people read.
+        block: String,
+    },
     /// One line.
     Notice(String),
     /// For the log alone.
@@ -56,7 +63,10 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
             tracing::info!(epoch = epoch.0, world = world.0, %failures, "the next epoch is agreed");
             Text::Silent
         }
-        Report::RecoveryDone(recovery) => Text::Block(recovery.epoch, block(recovery, files, here, words)),
+        Report::RecoveryDone(recovery) => {
+            let block = block(recovery, files, here, words);
+            Text::Block { epoch: recovery.epoch, over: recovery.is_over(), block }
+        }
         Report::RecoveryDoneElsewhere(_) => Text::Silent,
         Report::Notice(notice) => match notice {
             Notice::StoreUnavailable if *here == Here::Alone => {
@@ -108,7 +118,7 @@ pub fn block(recovery: &Recovery, files: RestartFiles, here: &Here, words: &Word
         let beyond = if *beyond { ", beyond its slots (--ft-oversubscribe)" } else { "" };
         let _ = writeln!(out, "ftd:   moved     {} from {from} to {to}{beyond}", named(ranks));
     }
-    out.push_str(&restored(recovery, files, here));
+    out.push_str(&restored(recovery, files, here, words));
     out.push_str(&line("lost", &words.lost));
     let times = &recovery.times;
     let mut last = times.noticed;
@@ -161,7 +171,7 @@ fn named(ranks: &[Rank]) -> String {
 }
 
 /// What the ranks went on from, as far as ftd can know it: which of its own files a program reads it does not tell.
-fn restored(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
+fn restored(recovery: &Recovery, files: RestartFiles, here: &Here, words: &Words) -> String {
     if recovery.stuck {
         return "ftd:   restored  nothing: the ranks cannot be started again\n".into();
     }
@@ -199,8 +209,15 @@ fn restored(recovery: &Recovery, files: RestartFiles, here: &Here) -> String {
                 writeln!(out, "ftd:   restarted {group}from the beginning: {files}")
             }
             None if files.is_empty() => {
-                let none = "no complete one of the API is left, and there is no file in $FT_CHECKPOINT_DIR";
-                writeln!(out, "ftd:   restarted {group}without a checkpoint: {none}{}", of_nodes(recovery, here))
+                // Which files of its own a program reads is not known: it need not begin from the beginning.
+                let none = if words.checkpointed {
+                    "no complete one of the API is left"
+                } else {
+                    "there was no complete one of the API"
+                };
+                let of_nodes = of_nodes(recovery, here);
+                let files = "there is no file in $FT_CHECKPOINT_DIR";
+                writeln!(out, "ftd:   restarted {group}without a checkpoint: {none}, and {files}{of_nodes}")
             }
             None => {
                 let of_nodes = of_nodes(recovery, here);
@@ -290,7 +307,12 @@ mod tests {
                 .ends_with("nothing: no rank has asked for version 7 (ft_restore)")
         );
         assert!(said(None, false, RestartFiles::Found(0)).ends_with(
-            "restarted without a checkpoint: no complete one of the API is left, and there is no file in $FT_CHECKPOINT_DIR"
+            "restarted without a checkpoint: there was no complete one of the API, and there is no file in $FT_CHECKPOINT_DIR"
+        ));
+        let recovery = Recovery { restored: Some([(GroupId(0), None)].into()), ..nothing() };
+        let words = Words { checkpointed: true, ..Words::default() };
+        assert!(restored(&recovery, RestartFiles::Found(0), &Here::Alone, &words).ends_with(
+            "restarted without a checkpoint: no complete one of the API is left, and there is no file in $FT_CHECKPOINT_DIR\n"
         ));
         assert!(
             said_of(None, false, RestartFiles::Found(0), true).ends_with("nothing: the ranks cannot be started again")
@@ -311,7 +333,7 @@ mod tests {
         let moved = vec![one(3, 0, false), one(2, 2, true)];
         let recovery = Recovery { moved, taken: true, restored: Some([(GroupId(0), stamp)].into()), ..nothing() };
         assert_eq!(
-            restored(&recovery, RestartFiles::Found(0), &Here::Named("node0".into())),
+            restored(&recovery, RestartFiles::Found(0), &Here::Named("node0".into()), &Words::default()),
             "ftd:   restored  version 7 from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies\n"
         );
         let said = block(&recovery, RestartFiles::Found(0), &Here::Named("node0".into()), &Words::default());
@@ -327,7 +349,7 @@ mod tests {
         let (epoch, placement) = (EpochId(2), Placement::default());
         let episodes = vec![Episode { epoch, failures, placement }];
         let recovery = Recovery { restored: Some([(GroupId(0), None)].into()), episodes, ..nothing() };
-        let said = |files| restored(&recovery, files, &Here::Named("b".into()));
+        let said = |files| restored(&recovery, files, &Here::Named("b".into()), &Words::default());
         assert!(
             said(RestartFiles::Found(0))
                 .ends_with("there is no file in $FT_CHECKPOINT_DIR on b; what node 1 had there is lost with it\n")
@@ -340,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_block_says_what_it_cost_and_why_it_took_long() {
-        let words = Words { when: "now".into(), lost: "much".into(), count: "failure 1".into() };
+        let words = Words { when: "now".into(), lost: "much".into(), count: "failure 1".into(), ..Words::default() };
         let said = |recovery: &Recovery| block(recovery, RestartFiles::Found(0), &Here::Alone, &words);
         let lines = said(&nothing());
         let names: Vec<&str> = lines.lines().skip(1).filter_map(|line| line.split_whitespace().nth(1)).collect();
@@ -368,12 +390,18 @@ mod tests {
         assert_eq!(unfinished(&recovery), "; without their state: rank 1");
         recovery.before_init = vec![one, two];
         assert_eq!(unfinished(&recovery), "; not seen past MPI_Init: ranks 1-2");
-        assert!(restored(&recovery, RestartFiles::Found(0), &Here::Alone).ends_with("nothing was asked for yet\n"));
+        assert!(
+            restored(&recovery, RestartFiles::Found(0), &Here::Alone, &Words::default())
+                .ends_with("nothing was asked for yet\n")
+        );
         recovery.asked = true;
-        assert!(restored(&recovery, RestartFiles::Found(0), &Here::Alone).ends_with("was not known yet\n"));
+        assert!(
+            restored(&recovery, RestartFiles::Found(0), &Here::Alone, &Words::default())
+                .ends_with("was not known yet\n")
+        );
         let stamp = Some(Stamp { version: Version(7), epoch: EpochId(1) });
         (recovery.restored, recovery.taken, recovery.waited) = (Some([(GroupId(0), stamp)].into()), false, true);
-        let said = restored(&recovery, RestartFiles::Found(0), &Here::Alone);
+        let said = restored(&recovery, RestartFiles::Found(0), &Here::Alone, &Words::default());
         assert!(
             said.ends_with("nothing so far: version 7 was asked for (ft_restore), and no rank has it back\n"),
             "{said}"

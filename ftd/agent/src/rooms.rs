@@ -154,8 +154,17 @@ impl Rooms {
 
     /// The launcher hears what failures have cost so far, for the agent that would come after this one.
     pub fn tell_toll(&self) {
-        let toll = self.costs.toll(self.checkpoints.newest(), job_time::now());
-        self.job.tell(&ToLauncher::Toll(Box::new(toll)));
+        self.job.tell(&ToLauncher::Toll(self.toll()));
+    }
+
+    /// That.
+    pub fn toll(&self) -> Box<Toll> {
+        self.toll_of(&self.costs)
+    }
+
+    /// The same, if failures have cost this.
+    pub fn toll_of(&self, costs: &Costs) -> Box<Toll> {
+        Box::new(costs.toll(self.checkpoints.newest(), job_time::now()))
     }
 
     /// Nothing of a stopped world is left on this node.

@@ -762,7 +762,8 @@ impl Launcher {
                 self.tell(&ToAgent::Drained { world });
             }
             ToLauncher::Restores { world, restored } => self.output.restores(world, restored),
-            ToLauncher::Recovered { epoch, block } => {
+            ToLauncher::Recovered { epoch, block, toll } => {
+                self.tolls.told(*toll, job_time::now());
                 self.reported = epoch;
                 self.output.announce(epoch, block);
             }
@@ -846,7 +847,7 @@ impl Launcher {
     /// What the job's failures have cost, in the place of an agent that does not say so any more. Where there are others they do.
     fn summarize(&mut self) {
         let alone = self.spec.cluster.as_ref().is_none_or(|cluster| cluster.nodes.len() < 2);
-        if let Some(sentence) = self.tolls.sentence().filter(|_| alone) {
+        if let Some(sentence) = self.tolls.sentence(self.spec.summary).filter(|_| alone) {
             self.output.notice(&format!("summary   {sentence}"));
         }
     }

@@ -60,10 +60,10 @@ impl Tolls {
         last.map(|(toll, told)| toll.later(now.saturating_duration_since(told))).unwrap_or_default()
     }
 
-    /// For the job's end, where no agent has said it.
-    pub fn sentence(&self) -> Option<String> {
+    /// For the job's end, where no agent has said it; `asked`: also when nothing was survived.
+    pub fn sentence(&self, asked: bool) -> Option<String> {
         let sums = self.last.as_ref().map(|(toll, _)| &toll.sums);
-        sums.filter(|sums| !sums.said)?.sentence()
+        sums.filter(|sums| !sums.said)?.sentence(asked)
     }
 }
 
@@ -92,16 +92,16 @@ mod tests {
     #[test]
     fn what_a_dead_agent_had_not_said_is_said_once_and_counts() {
         let (mut tolls, begun) = (Tolls::default(), Instant::now());
-        assert_eq!((tolls.take_unreported(), tolls.sentence()), (None, None));
+        assert_eq!((tolls.take_unreported(), tolls.sentence(false)), (None, None));
         tolls.told(Toll { computed: Some(Duration::from_secs(1)), ..toll(1, false) }, begun);
         assert_eq!(tolls.now(begun + Duration::from_secs(2)).computed, Some(Duration::from_secs(3)));
         tolls.unreported(2, Some("block".into()), toll(2, false), begun);
         assert_eq!(tolls.take_unreported(), Some((2, "block".into())));
         assert_eq!((tolls.now(begun).sums.over, tolls.take_unreported()), (2, None));
-        assert!(tolls.sentence().is_some_and(|sentence| sentence.starts_with("1 failure was survived")));
+        assert!(tolls.sentence(false).is_some_and(|sentence| sentence.starts_with("1 failure was survived")));
         tolls.unreported(3, Some("block".into()), toll(3, false), begun);
         tolls.told(toll(3, true), begun);
-        assert_eq!((tolls.take_unreported(), tolls.sentence()), (None, None), "the agent has said both");
+        assert_eq!((tolls.take_unreported(), tolls.sentence(false)), (None, None), "the agent has said both");
         tolls.unreported(4, None, toll(4, false), begun);
         assert_eq!((tolls.take_unreported(), tolls.now(begun).sums.over), (None, 4), "another node's agent says it");
     }

@@ -396,7 +396,11 @@ fn what_the_new_world_writes_comes_below_the_block() {
     eventually(|| job.path("after").exists(), || "the rank".into());
     std::thread::sleep(Duration::from_millis(100));
     assert!(job.out().ends_with("1 before 9999\n"), "{}", &job.out()[job.out().len() - 100..]);
-    agent.say(&ToLauncher::Recovered { epoch: 2, block: "ftd: recovery\nftd:   failed\n".into() });
+    agent.say(&ToLauncher::Recovered {
+        epoch: 2,
+        block: "ftd: recovery\nftd:   failed\n".into(),
+        toll: Box::default(),
+    });
     job.wait_out("after\n");
     assert!(job.out().ends_with("1 before 9999\nftd: recovery\nftd:   failed\nafter\n"));
     agent.stop(2, 0);

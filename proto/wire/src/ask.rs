@@ -186,6 +186,8 @@ pub enum Kind {
     Agreed,
     /// The recovery is over, or not waited for any longer: the text is its block.
     Recovered,
+    /// It came to no end: the next failure or the job's end came first, or its ranks cannot be started. The text is its block.
+    Interrupted,
     /// A version is complete. These are not remembered.
     Complete,
     /// A sentence for people.

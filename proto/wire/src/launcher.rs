@@ -247,6 +247,8 @@ pub enum ToLauncher {
         epoch: Epoch,
         /// Lines for stderr.
         block: String,
+        /// What failures have cost with that: who has heard the one has heard the other.
+        toll: Box<Toll>,
     },
     /// Answer to [`ToAgent::Ask`].
     Here {

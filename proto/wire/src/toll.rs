@@ -24,6 +24,8 @@ pub struct Sums {
     pub recovering: Duration,
     /// What was computed before the newest world and is not computed again; nothing where that is not known.
     pub kept: Option<Duration>,
+    /// A version was complete when one of them came.
+    pub checkpointed: bool,
     /// It was looked whether anything protects the job.
     pub looked: bool,
     /// The job's summary was said.
@@ -41,6 +43,7 @@ impl Default for Sums {
             computing: Duration::ZERO,
             recovering: Duration::ZERO,
             kept: Some(Duration::ZERO),
+            checkpointed: false,
             looked: false,
             said: false,
         }
@@ -48,10 +51,12 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// For the job's end: how many failures it has survived, and what they cost; nothing when there were none.
-    pub fn sentence(&self) -> Option<String> {
+    /// For the job's end: how many failures it has survived, and what they cost; nothing when there were none, and where that is not `asked`
+    /// for, when it has survived none.
+    pub fn sentence(&self, asked: bool) -> Option<String> {
         let number = match self.survived {
-            0 => return None,
+            0 if self.over <= 1 || !asked => return None,
+            0 => "no failure was".into(),
             1 => "1 failure was".into(),
             number => format!("{number} failures were"),
         };
@@ -63,7 +68,7 @@ impl Sums {
         };
         let unseen = match self.unseen {
             0 => String::new(),
-            unseen if unseen >= self.survived => {
+            unseen if unseen >= self.survived && self.survived > 0 => {
                 return Some(format!("{number} survived; what was lost is not known here"));
             }
             unseen => format!("; what {unseen} of them cost is not known here"),
@@ -153,8 +158,12 @@ mod tests {
             recovering: Duration::from_secs(1),
             ..Sums::default()
         };
-        let said = |sums: Sums| sums.sentence().unwrap_or_default();
+        let said = |sums: Sums| sums.sentence(false).unwrap_or_default();
         assert_eq!(said(sums(0, 0, 0, 5)), "");
+        let not_survived = Sums { over: 2, ..sums(0, 0, 0, 5) };
+        assert_eq!((not_survived.sentence(false), sums(0, 0, 0, 0).sentence(true)), (None, None));
+        let none = "no failure was survived; lost: 5.0 s of computing and 1.0 s of recovering";
+        assert_eq!(not_survived.sentence(true).as_deref(), Some(none));
         assert_eq!(said(sums(1, 0, 0, 0)), "1 failure was survived; lost: 0.0 s of computing and 1.0 s of recovering");
         assert_eq!(
             said(sums(1, 0, 1, 0)),

@@ -22,6 +22,7 @@ pub fn kind(kind: Kind) -> &'static str {
         Kind::Failed => "failed",
         Kind::Agreed => "agreed",
         Kind::Recovered => "recovered",
+        Kind::Interrupted => "interrupted",
         Kind::Complete => "complete",
         Kind::Notice => "notice",
         Kind::Injected => "injected",
@@ -30,11 +31,12 @@ pub fn kind(kind: Kind) -> &'static str {
 }
 
 /// What the events are.
-pub const EVENTS: [(Kind, &str); 8] = [
+pub const EVENTS: [(Kind, &str); 9] = [
     (Kind::Released, "the processes of a world run"),
     (Kind::Failed, "a failure is known"),
     (Kind::Agreed, "what is done about it is agreed, and begins"),
     (Kind::Recovered, "the recovery is over: its block, as on ftrun's standard error"),
+    (Kind::Interrupted, "the next failure, or the job's end, came before the recovery was over: its block"),
     (Kind::Complete, "every rank has taken a version; these are told with --follow, and not remembered"),
     (Kind::Notice, "a sentence, as on ftrun's standard error"),
     (Kind::Injected, "a failure is brought about that was asked for"),

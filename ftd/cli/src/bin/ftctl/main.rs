@@ -101,7 +101,7 @@ fn places() -> String {
 }
 
 fn events_there_are() -> String {
-    let lines = json::EVENTS.map(|(kind, what)| format!("  {:<10} {what}\n", json::kind(kind)));
+    let lines = json::EVENTS.map(|(kind, what)| format!("  {:<12} {what}\n", json::kind(kind)));
     format!("The history comes first: of the newest events the agent remembers 128.\n\nEvents:\n{}", lines.concat())
 }
 

@@ -206,7 +206,7 @@ pub fn event(event: &Event) -> String {
     let status = event.status.map(|status| format!("status {status} ")).unwrap_or_default();
     let mut lines = event.text.lines();
     let first = plain(lines.next().unwrap_or_default());
-    let head = format!("{at} UTC  epoch {:<3} {:<9}  {status}{version}{first}", event.epoch, json::kind(event.kind));
+    let head = format!("{at} UTC  epoch {:<3} {:<11}  {status}{version}{first}", event.epoch, json::kind(event.kind));
     let rest: String = lines.map(|line| format!("    {}\n", plain(line))).collect();
     format!("{}\n{rest}", head.trim_end())
 }
