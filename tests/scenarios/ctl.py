@@ -194,6 +194,10 @@ def inject(context):
     kinds = [event["event"] for event in events]
     check(kinds.count("injected") == 6 and kinds.count("recovered") >= 4 and kinds[-1] == "ended", f"{kinds}")
     check(any(event["version"] for event in events if event["event"] == "complete"), f"{kinds}")
+    # Of what it was not known when that was told is told when it is.
+    unknown = {rank for event in events for rank in re.findall(r"(rank \d) on node 0 died; of what is not known", event["text"])}
+    causes = [event["text"] for event in events if event["event"] == "cause"]
+    check(all(any(f"{rank} on node 0 was killed by SIGKILL" in text for text in causes) for rank in unknown), f"{unknown}: {causes}")
     # The record of the job's end is no epoch that anything happens in.
     check(events[-1]["epoch"] == events[-1]["world"] == max(event["epoch"] for event in events if event["event"] == "released"), f"{events[-1]}")
     context.assert_clean()

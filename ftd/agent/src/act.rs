@@ -283,10 +283,12 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
     match report {
         Report::RecoveryBegun { epoch, failures, .. } => {
             rooms.job.events.happened(Kind::Failed, &rooms.job.said(&failures.to_string()));
+            puzzle(rooms, failures);
             failing(rooms, *epoch, failures);
         }
         Report::RecoveryAgreed { epoch, failures, .. } => {
             rooms.job.events.happened(Kind::Agreed, &rooms.job.said(&failures.to_string()));
+            puzzle(rooms, failures);
             // Who was on another node, and has failed there.
             if !rooms.costs.is_failing() && failures.failures().iter().next().is_some() {
                 failing(rooms, EpochId(epoch.0.saturating_sub(1)), failures);
@@ -320,6 +322,30 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
     }
     // Behind the words: who knows that they are told need not tell them again.
     rooms.tell_toll();
+}
+
+/// Deaths of which it was not said of what they came.
+fn puzzle(rooms: &mut Rooms, failures: &FailureSet) {
+    let unknown = failures.failures().iter().filter(|failure| failure.cause == Cause::Unknown);
+    for failure in unknown.filter(|failure| matches!(failure.subject, Subject::Process(_))) {
+        if !rooms.puzzles.contains(failure) {
+            rooms.puzzles.push(*failure);
+        }
+    }
+}
+
+/// Tells those who follow of what somebody has died, once that is known.
+pub fn tell_causes(rooms: &mut Rooms, core: &Agent) {
+    for puzzle in std::mem::take(&mut rooms.puzzles) {
+        let mut failures = FailureSet::new();
+        failures.insert(puzzle);
+        let known = core.as_known(&failures);
+        if known == failures {
+            rooms.puzzles.push(puzzle);
+        } else {
+            rooms.job.events.happened(Kind::Cause, &rooms.job.said(&known.to_string()));
+        }
+    }
 }
 
 /// What this node is called.

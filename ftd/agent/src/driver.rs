@@ -94,7 +94,7 @@ impl Driver {
     ) -> Result<Driver, AgentError> {
         let predecessor = before.as_ref().map(predecessor);
         let hosts = hosts(&spec);
-        let (before, pending) = before.map(|before| ((Micros(before.died), before.toll), before.injections)).unzip();
+        let pending = before.as_ref().and_then(|before| before.injections.clone());
         let filtered = Filtered::new(predecessor.is_none(), Instant::now());
         let config = config::job_config(&spec)?;
         let nodes = config.nodes.len() as usize;
@@ -119,7 +119,7 @@ impl Driver {
             _ => None,
         };
         let mut rooms = Rooms::new(spec, (notices, printed), launcher, (between, ways), nodes, (inputs, ears), before)?;
-        hear::injections::go_on(&mut rooms, pending.flatten());
+        hear::injections::go_on(&mut rooms, pending);
         Ok(Driver {
             me,
             hosts,
@@ -191,6 +191,7 @@ impl Driver {
             }
         }
         self.rooms.costs.got_on(self.core.progress().map(|epoch| epoch.0));
+        act::tell_causes(&mut self.rooms, &self.core);
         act::note_unreported(&mut self.rooms, &self.core, self.time.now());
     }
 

@@ -2,14 +2,13 @@
 
 use crate::link::{ConnectionId, Link};
 use ft_wire::ask::{Event, FromAgent, Kind};
+use ft_wire::history::History;
+use ft_wire::launcher::ToLauncher;
 use ft_wire::{Epoch, Version, World};
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::task::AbortHandle;
-
-/// So many are remembered.
-const MOST: usize = 128;
 
 /// All of it.
 #[derive(Debug, Default)]
@@ -19,15 +18,20 @@ pub struct Events(RefCell<Known>);
 struct Known {
     epoch: Epoch,
     world: World,
-    past: VecDeque<Event>,
-    /// So many there were before those.
-    forgotten: u64,
+    past: History,
+    /// It remembers them for the agent that would come after this one.
+    launcher: Option<Link>,
     followers: BTreeMap<ConnectionId, Link>,
     /// Who asks other nodes for them.
     asking: BTreeMap<ConnectionId, AbortHandle>,
 }
 
 impl Events {
+    /// None but those of the agents before this one.
+    pub fn after(past: History, launcher: Link) -> Events {
+        Events(RefCell::new(Known { past, launcher: Some(launcher), ..Known::default() }))
+    }
+
     /// What happens from now on happens in this epoch.
     pub fn begin(&self, epoch: Epoch, world: World) {
         let mut known = self.0.borrow_mut();
@@ -61,11 +65,8 @@ impl Events {
         let event = Event { at_ms, epoch, world, kind, text, version, status };
         known.followers.values().for_each(|link| link.send(&FromAgent::Event(event.clone())));
         if remembered {
-            if known.past.len() == MOST {
-                known.past.pop_front();
-                known.forgotten += 1;
-            }
-            known.past.push_back(event);
+            known.launcher.iter().for_each(|launcher| launcher.send(&ToLauncher::Happened(event.clone())));
+            known.past.add(event);
         }
     }
 
@@ -87,13 +88,12 @@ impl Events {
     /// What is remembered and not seen by other nodes, from that number on, and the next number.
     pub fn own(&self, from: u64) -> (Vec<Event>, u64) {
         let known = self.0.borrow();
-        let next = known.forgotten + known.past.len() as u64;
+        let next = known.past.next();
         // Whoever was told more by another agent of this node begins again.
         let from = if from > next { 0 } else { from };
-        let old = usize::try_from(from.saturating_sub(known.forgotten)).unwrap_or(usize::MAX);
         let own =
             |event: &&Event| matches!(event.kind, Kind::Notice | Kind::Injected | Kind::Recovered | Kind::Interrupted);
-        (known.past.iter().skip(old).filter(own).cloned().collect(), next)
+        (known.past.since(from).filter(own).cloned().collect(), next)
     }
 
     /// A connection has ended.
@@ -108,11 +108,12 @@ impl Events {
 mod tests {
     use super::*;
     use crate::link::Incoming;
+    use ft_wire::history::MOST;
     use ft_wire::{FrameBuffer, PREAMBLE_LEN, Preamble, Role};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    fn told(mut from: UnixStream) -> Vec<FromAgent> {
+    fn told<M: serde::de::DeserializeOwned>(mut from: UnixStream) -> Vec<M> {
         let (mut bytes, mut frames, mut told) = (Vec::new(), FrameBuffer::default(), Vec::new());
         from.read_to_end(&mut bytes).unwrap();
         frames.push(&bytes[PREAMBLE_LEN..]);
@@ -120,6 +121,32 @@ mod tests {
             told.push(ft_wire::decode(&body).unwrap());
         }
         told
+    }
+
+    #[tokio::test]
+    async fn what_was_before_this_agent_is_told_and_the_launcher_remembers_the_rest() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&Preamble::ours(Role::Launcher).to_bytes()).unwrap();
+        let (_, launcher, _incoming) = Incoming::open(ours).await.unwrap();
+        let first = Events::after(History::default(), launcher.clone());
+        first.happened(Kind::Released, "");
+        first.completed(7);
+        let past = first.0.borrow().past.clone();
+        let second = Events::after(past, launcher.clone());
+        second.happened(Kind::Notice, "later");
+        assert_eq!(
+            second.own(0),
+            (vec![second.0.borrow().past.iter().last().unwrap().clone()], 2),
+            "the numbers go on"
+        );
+        launcher.written().await;
+        drop((first, second, launcher));
+        let told: Vec<ToLauncher> = tokio::task::spawn_blocking(|| told(theirs)).await.unwrap();
+        let kinds = told.iter().map(|message| match message {
+            ToLauncher::Happened(event) => event.kind,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(kinds.collect::<Vec<_>>(), [Kind::Released, Kind::Notice], "versions are not remembered");
     }
 
     #[tokio::test]
@@ -137,7 +164,7 @@ mod tests {
         events.completed(8);
         link.written().await;
         drop((link, events));
-        let told = tokio::task::spawn_blocking(|| told(theirs)).await.unwrap();
+        let told: Vec<FromAgent> = tokio::task::spawn_blocking(|| told(theirs)).await.unwrap();
         assert_eq!(told.len(), MOST + 1);
         let FromAgent::Event(first) = &told[0] else { panic!("{told:?}") };
         assert_eq!((first.text.as_str(), first.epoch, first.world), ("1", 3, 2));

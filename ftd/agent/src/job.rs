@@ -8,6 +8,7 @@ use crate::wish::Wish;
 use ft_sys::job_time;
 use ft_wire::ask::Kind;
 use ft_wire::cluster::ClusterNode;
+use ft_wire::history::History;
 use ft_wire::launcher::{JobSpec, ToLauncher};
 use ft_wire::toll::Toll;
 use ft_wire::{Epoch, Rank, World};
@@ -35,7 +36,7 @@ pub struct Job {
     uses_mpi: bool,
     reports: VecDeque<Event>,
     wishes: VecDeque<(World, Wish)>,
-    /// What is said once.
+    /// What was said and is not said again, by no agent of this node.
     said: BTreeSet<String>,
     processors: usize,
 }
@@ -86,7 +87,9 @@ fn since_boot() -> Micros {
 
 impl Job {
     /// `launcher`: who described it.
-    pub fn new(spec: JobSpec, launcher: Link) -> Job {
+    ///
+    /// What has happened, and was said once, before this agent was there comes from the launcher.
+    pub fn new(spec: JobSpec, launcher: Link, (past, said): (History, BTreeSet<String>)) -> Job {
         let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         let ranks = ranks_here(&spec);
         Job {
@@ -96,12 +99,12 @@ impl Job {
             over: false,
             refused: false,
             told: false,
-            events: Events::default(),
+            events: Events::after(past, launcher.clone()),
             launcher,
             uses_mpi: false,
             reports: VecDeque::new(),
             wishes: VecDeque::new(),
-            said: BTreeSet::new(),
+            said,
             processors,
         }
     }
@@ -182,8 +185,10 @@ impl Job {
 
     /// The same, unless it was said before.
     pub fn notice_once(&mut self, text: String) {
+        let text = self.said(&text);
         if self.said.insert(text.clone()) {
-            self.notice(text);
+            self.events.happened(Kind::Notice, &text);
+            self.tell(&ToLauncher::NoticeOnce(text));
         }
     }
 

@@ -27,10 +27,10 @@ use crate::worlds::Worlds;
 use ft_store::through::Copied;
 use ft_sys::job_time;
 use ft_wire::between::Leaver;
-use ft_wire::launcher::{JobSpec, ToLauncher};
+use ft_wire::launcher::{Before, JobSpec, ToLauncher};
 use ft_wire::toll::Toll;
 use ft_wire::{Epoch, Rank, Slot, Version, World as WorldNumber};
-use ftd_core::{Event, Micros, WorldId};
+use ftd_core::{Event, Failure, Micros, WorldId};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::mpsc::UnboundedSender;
@@ -96,6 +96,8 @@ pub struct Rooms {
     pub noted: Epoch,
     /// When the agent before this one died, until that is noted as a failure.
     pub before: Option<(SystemTime, Instant)>,
+    /// Deaths that were told before it was known of what they came.
+    pub puzzles: Vec<Failure>,
     /// On which the ranks note where in their output they take versions.
     pub printed: OwnedFd,
     /// The program's own restart files.
@@ -116,15 +118,15 @@ impl Rooms {
         (between, ways): (Option<Between>, Option<Ways>),
         nodes: usize,
         (inputs, ears): (&UnboundedSender<Input>, &Ears),
-        before: Option<(Micros, Toll)>,
+        before: Option<Before>,
     ) -> Result<Rooms, AgentError> {
         let files = files::Watch::start(&spec.job_dir, notices, spec.mode != "none")
             .map_err(|error| AgentError::JobDir { path: spec.job_dir.clone(), error })?;
         let watcher = Watcher::start(outlet(inputs, Input::Dying)).map_err(AgentError::Io)?;
-        let job = Job::new(spec, launcher);
-        let before = before.map(|(died, toll)| (moment(died), toll));
-        let died = before.as_ref().map(|(died, _)| *died);
-        let (costs, complete) = before.map(|((_, died), toll)| Costs::after(toll, died)).unwrap_or_default();
+        let died = before.as_ref().map(|before| moment(Micros(before.died)));
+        let (toll, past) = before.map(|before| (before.toll, (before.history, before.said))).unzip();
+        let job = Job::new(spec, launcher, past.unwrap_or_default());
+        let (costs, complete) = toll.zip(died).map(|(toll, (_, died))| Costs::after(toll, died)).unwrap_or_default();
         Ok(Rooms {
             between,
             ways,
@@ -145,6 +147,7 @@ impl Rooms {
             costs,
             noted: 0,
             before: died,
+            puzzles: Vec::new(),
             printed,
             files,
             restart_files: RestartFiles::default(),

@@ -777,6 +777,11 @@ impl Launcher {
             }
             ToLauncher::Injections(pending) => self.tolls.asked_for(pending, Instant::now()),
             ToLauncher::Notice(text) => self.output.notice(&text),
+            ToLauncher::NoticeOnce(text) => {
+                self.output.notice(&text);
+                self.tolls.said_once(text);
+            }
+            ToLauncher::Happened(event) => self.tolls.happened(event),
             ToLauncher::End { status, reason, left_out } => self.end(status, reason, left_out),
         }
     }
@@ -911,7 +916,8 @@ impl Launcher {
         // What another node has printed is told as well.
         let reported = self.reported.max(toll.sums.over);
         let injections = self.tolls.pending(Instant::now());
-        Before { died: ft_sys::process::micros_since_boot(), reported, mpi: self.mpi, toll, injections }
+        let (died, (history, said)) = (ft_sys::process::micros_since_boot(), self.tolls.past());
+        Before { died, reported, mpi: self.mpi, toll, injections, history, said }
     }
 
     fn shepherd_died(&mut self, slot: Slot, end: End) {

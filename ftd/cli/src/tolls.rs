@@ -1,8 +1,11 @@
 //! What the agents of a job have said of its failures, those to come that somebody has asked for among them, for the next agent, and for the end if there is none.
 
 use ft_wire::Epoch;
+use ft_wire::ask::Event;
+use ft_wire::history::History;
 use ft_wire::injection::Pending;
 use ft_wire::toll::Toll;
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// All that counts of it.
@@ -13,6 +16,10 @@ pub struct Tolls {
     unreported: Option<Unreported>,
     /// The failures that somebody has asked for and that have not come about, and when an agent said so.
     pending: Option<(Vec<Pending>, Instant)>,
+    /// What has happened.
+    history: History,
+    /// What no agent is to say again.
+    said: BTreeSet<String>,
 }
 
 /// A recovery that is over, and of which people are told when its agent says so, or dies.
@@ -52,6 +59,21 @@ impl Tolls {
         let (pending, told) = self.pending.clone()?;
         let age = now.saturating_duration_since(told);
         Some(pending.into_iter().map(|one| one.later(age)).collect())
+    }
+
+    /// An agent says what has happened.
+    pub fn happened(&mut self, event: Event) {
+        self.history.add(event);
+    }
+
+    /// An agent has said this, once for all.
+    pub fn said_once(&mut self, text: String) {
+        self.said.insert(text);
+    }
+
+    /// All of both.
+    pub fn past(&self) -> (History, BTreeSet<String>) {
+        (self.history.clone(), self.said.clone())
     }
 
     /// What they have cost, by the ages of now.

@@ -7,8 +7,11 @@
 
 use ft_sys::channel::Channel;
 use ft_sys::death::is_past_user_code;
-use ft_wire::launcher::{JobSpec, ToAgent, ToLauncher};
+use ft_wire::ask::{Event, Kind};
+use ft_wire::history::MOST;
+use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
 use ft_wire::shepherd::{self, Start, ToShepherd};
+use ft_wire::toll::{Sums, Toll};
 use ft_wire::{Rank, Role, Slot};
 use nix::fcntl::{Flock, FlockArg};
 use nix::libc;
@@ -58,6 +61,7 @@ struct Agent {
     listener: UnixListener,
     spec: JobSpec,
     slots: Vec<Slot>,
+    before: Option<Before>,
     store: OwnedFd,
     shepherds: BTreeMap<Slot, (i32, Channel)>,
 }
@@ -244,13 +248,14 @@ impl Job {
         let mut link = Channel::from_stream(link);
         assert_eq!(link.exchange(Role::Agent, PATIENCE).unwrap().role, Role::Launcher);
         match link.receive(Some(PATIENCE)).unwrap() {
-            (ToAgent::Job { spec, slots, .. }, mut fds) => Agent {
+            (ToAgent::Job { spec, slots, before }, mut fds) => Agent {
                 pid: pid as i32,
                 control,
                 link,
                 listener: listener.into(),
                 spec,
                 slots: slots.iter().map(|(slot, _)| *slot).collect(),
+                before,
                 store: fds.swap_remove(0),
                 shepherds: BTreeMap::new(),
             },
@@ -428,6 +433,41 @@ fn the_next_agent_finds_slots_and_store() {
     assert_eq!(&record, b"the record");
     eventually(|| job.err().lines().count() == 1, || format!("one sentence: {}", job.err()));
     agent.run(2, 0, "exit 0");
+    agent.end(0, None);
+    assert_eq!(job.status(), 0);
+}
+
+#[test]
+fn the_next_agent_knows_what_was_told() {
+    let (mut job, mut agent) = Job::start(Setup::default());
+    assert_eq!(agent.before, None);
+    let event = |n: u64| Event {
+        at_ms: n,
+        epoch: 1,
+        world: 1,
+        kind: Kind::Notice,
+        text: format!("event {n}"),
+        version: None,
+        status: None,
+    };
+    agent.say(&ToLauncher::NoticeOnce("once for all".into()));
+    (0..MOST as u64 + 2).for_each(|n| agent.say(&ToLauncher::Happened(event(n))));
+    // It dies before it says anything of the toll by itself.
+    let toll = Toll { sums: Sums { over: 2, survived: 1, ..Sums::default() }, ..Toll::default() };
+    let block = "ftd: recovery\n".to_string();
+    agent.say(&ToLauncher::Recovered { epoch: 2, block, toll: Box::new(toll.clone()) });
+    eventually(|| job.err().contains("ftd: recovery\n"), || format!("the block: {}", job.err()));
+    ft_sys::process::kill(agent.pid, libc::SIGKILL);
+    drop(agent);
+    let mut agent = job.next_agent();
+    let before = agent.before.take().unwrap();
+    assert_eq!((before.reported, before.toll.sums), (2, toll.sums));
+    assert_eq!(before.said.into_iter().collect::<Vec<_>>(), ["once for all"]);
+    let known: Vec<Event> = before.history.iter().cloned().collect();
+    assert_eq!(known, (2..MOST as u64 + 2).map(event).collect::<Vec<_>>(), "the newest, in their order");
+    assert_eq!((before.history.next(), before.history.since(MOST as u64 + 1).count()), (MOST as u64 + 2, 1));
+    assert_eq!(job.err().matches("once for all").count(), 1);
+    agent.meet(&[0, 1]);
     agent.end(0, None);
     assert_eq!(job.status(), 0);
 }

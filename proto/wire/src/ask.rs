@@ -184,6 +184,8 @@ pub enum Kind {
     Failed,
     /// What is done about it is agreed.
     Agreed,
+    /// It is known of what a process has died; it was not when that was told.
+    Cause,
     /// The recovery is over, or not waited for any longer: the text is its block.
     Recovered,
     /// It came to no end: the next failure or the job's end came first, or its ranks cannot be started. The text is its block.

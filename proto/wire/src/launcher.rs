@@ -1,11 +1,14 @@
 //! Launcher (`ftrun`) ⇄ agent. The launcher stands where `slurmstepd` and `ftd` stand on a cluster: it starts slots and
 //! the agent, relays output, and outlives both.
 
+use crate::ask::Event;
 use crate::cluster::{Cluster, ClusterNode};
+use crate::history::History;
 use crate::injection::{Injection, Pending};
 use crate::toll::Toll;
 use crate::{Epoch, Flavour, Rank, Slot, Version, World, path};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// What the job is. The same for every agent of the job, but for [`Cluster::me`] and what lies elsewhere on another node.
@@ -152,6 +155,10 @@ pub struct Before {
     pub toll: Toll,
     /// The failures that somebody had asked for and that had not been brought about; nothing when it had come to none.
     pub injections: Option<Vec<Pending>>,
+    /// What has happened in the job so far.
+    pub history: History,
+    /// What was said with [`ToLauncher::NoticeOnce`].
+    pub said: BTreeSet<String>,
 }
 
 /// Launcher → agent.
@@ -283,6 +290,10 @@ pub enum ToLauncher {
     Injections(Vec<Pending>),
     /// One line for stderr, printed at once.
     Notice(String),
+    /// The same, and no agent of this node is to say it again.
+    NoticeOnce(String),
+    /// Something has happened that is to be remembered for those who ask, also when this agent is gone.
+    Happened(Event),
     /// The job is over; every process of it is gone.
     End {
         /// Exit status for the launcher.

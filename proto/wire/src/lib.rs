@@ -17,7 +17,7 @@
 //! | part | `ftrun`, to the daemons, to the launcher's parts on the job's nodes | [`part`] |
 //! | step | a part, to the front in srun's place; a task, to its node's part | [`step`] |
 //!
-//! What the launcher says of other nodes is in [`cluster`], and what it keeps for the next agent in [`toll`]; what agents tell each other of a world, over connections of ft-peer, in
+//! What the launcher says of other nodes is in [`cluster`], and what it keeps for the next agent in [`toll`] and [`history`]; what agents tell each other of a world, over connections of ft-peer, in
 //! [`between`] and [`copies`].
 
 pub mod ask;
@@ -28,6 +28,7 @@ pub mod control;
 pub mod copies;
 pub mod forlorn;
 mod frame;
+pub mod history;
 pub mod injection;
 pub mod launcher;
 pub mod part;
@@ -64,6 +65,7 @@ pub const MESSAGES: u32 = {
         include_str!("shepherd.rs"),
         include_str!("ship.rs"),
         include_str!("step.rs"),
+        include_str!("history.rs"),
         include_str!("toll.rs"),
     ];
     // FNV-1a.

@@ -21,6 +21,7 @@ pub fn kind(kind: Kind) -> &'static str {
         Kind::Released => "released",
         Kind::Failed => "failed",
         Kind::Agreed => "agreed",
+        Kind::Cause => "cause",
         Kind::Recovered => "recovered",
         Kind::Interrupted => "interrupted",
         Kind::Complete => "complete",
@@ -31,10 +32,11 @@ pub fn kind(kind: Kind) -> &'static str {
 }
 
 /// What the events are.
-pub const EVENTS: [(Kind, &str); 9] = [
+pub const EVENTS: [(Kind, &str); 10] = [
     (Kind::Released, "the processes of a world run"),
     (Kind::Failed, "a failure is known"),
     (Kind::Agreed, "what is done about it is agreed, and begins"),
+    (Kind::Cause, "it is known of what somebody has died, which it was not when that was told"),
     (Kind::Recovered, "the recovery is over: its block, as on ftrun's standard error"),
     (Kind::Interrupted, "the next failure, or the job's end, came before the recovery was over: its block"),
     (Kind::Complete, "every rank has taken a version; these are told with --follow, and not remembered"),

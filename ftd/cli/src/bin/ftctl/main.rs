@@ -102,7 +102,7 @@ fn places() -> String {
 
 fn events_there_are() -> String {
     let lines = json::EVENTS.map(|(kind, what)| format!("  {:<12} {what}\n", json::kind(kind)));
-    format!("The history comes first: of the newest events the agent remembers 128.\n\nEvents:\n{}", lines.concat())
+    format!("The history comes first: the newest 128 events are remembered.\n\nEvents:\n{}", lines.concat())
 }
 
 fn main() -> ExitCode {
