@@ -64,7 +64,7 @@ pub mod word;
 
 pub use agent::{Agent, Effect, Event, JobConfig, Predecessor};
 pub use blame::{Ended, Exit, Limit, Sight};
-pub use count::{counted, times};
+pub use count::{counted, size, times};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};
 pub use ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Role, SlotId, Version, WorldId};
 pub use inventory::{Choice, Groups, Holding, Inventory, Level, Stamp};

@@ -71,7 +71,7 @@ def what_it_cost(context, how):
     every = 0 if how == "beginning" else 4
     command = [context.program(mpi, "lines.c"), "12", str(every), "p"]
     if how == "nothing":
-        summary = ["no failure", r"9 checkpoints of 3 ranks, \d+\.\d MiB: \d+\.\d s in ft_checkpoint at most; \d+\.\d MiB of memory"]
+        summary = ["no failure", r"9 checkpoints of 3 ranks, \d+ B: \d+\.\d s in ft_checkpoint at most; \d+\.\d [KM]iB of memory"]
         none = ["ftd: the program runs under --ft=none: its checkpoints protect nothing", "no failure", "no checkpoint of the API: with --ft=none none is kept"]
         for options, lines, ft in (([], [], "reinit"), (["--ft-summary"], summary, "reinit"), (["--ft-summary"], none, "none")):
             job = context.ftrun(mpi, size, *command, options=options, ft=ft)

@@ -205,18 +205,30 @@ def inject(context):
 
 @scenario("ctl-inject-agent")
 def inject_agent(context):
-    """What was asked for and has not come about outlives the agent: a rank that is to die later does, and one that is to die at a place, each once."""
+    """What was asked for and has not come about outlives the agent, and what has happened as well: a rank that is to die later does, and one that is to
+    die at a place, each once; `show` names them until then, and `events` tells of what was before."""
     ctl = Ctl(context)
-    job = heat(context)
+    job = heat(context, "-s", "100000")
     first = complete(ctl)
-    for what in ("rank=1,after=5s", "rank=0,at=agent.restore"):
+    waiting = lambda: sorted((one["rank"], one["at"]) for one in ctl.json("show")["injections"])
+    check(waiting() == [], "before any is asked for")
+    for what in ("rank=1,after=5s", "rank=0,at=agent.restore", "rank=2,at=client.restoring"):
         ctl.json("inject", first["job"], what)
     job.wait_err("rank 0 is to die at agent.restore", 1)
+    asked = [(0, "agent.restore"), (1, None), (2, "client.restoring")]
+    table = ctl.run("show")
+    check(waiting() == asked and re.search(r"^injections  rank . is to die ", table, re.M) and "rank 2 is to die when it comes to client.restoring next\n" in table, table)
+    past = lambda: [(event["time_ms"], event["event"], event["text"]) for event in map(ctl.valid, ctl.run("--json", "events").splitlines())]
+    before = past()
+    check([kind for _, kind, _ in before].count("released") == 1, f"{before}")
     job.kill(first["agent_pid"])
+    job.wait_err("the agent died", 1)
+    after = eventually(lambda: (now := past()) and len(now) > len(before) and now, "events of the next agent", 20)
+    check(after[: len(before)] == before, f"{after} does not begin with {before}")
     for rank in range(2):
         job.wait_err(rf"(?m)^ftd: rank {rank} \(process \d+\) is killed, as ftctl inject \(user \d+\) has asked$", 1, 40)
-    eventually(lambda: (now := ctl.json("show"))["state"] == "computing" and now["failures"] >= 2, "the recovery from all of them", 30)
-    check(job.err.count("is to die at") == 1 and len(re.findall(r"^ftd: rank \d \(process", job.err, re.M)) == 2, job.err)
+    eventually(lambda: (now := ctl.json("show"))["state"] == "computing" and now["failures"] >= 2 and now["injections"] == [], "the recovery from all of them", 30)
+    check(job.err.count("is to die at") == 2 and len(re.findall(r"^ftd: rank \d \(process", job.err, re.M)) == 2, job.err)
     job.interrupt()
     job.wait()
     context.assert_clean()

@@ -180,6 +180,12 @@ impl AgentArena {
         self.words()[DOOM].store(place as u64, Release);
     }
 
+    /// The place at which it is to die, and has not.
+    pub fn doomed(&self) -> Option<Doom> {
+        let word = self.words()[DOOM].load(Relaxed);
+        Doom::ALL.into_iter().find(|place| *place as u64 == word)
+    }
+
     /// Bytes of memory that the arena occupies now.
     ///
     /// # Errors

@@ -13,3 +13,8 @@ pub enum Doom {
     /// Half of a version is copied back.
     Restoring = 4,
 }
+
+impl Doom {
+    /// All of them.
+    pub(crate) const ALL: [Doom; 4] = [Doom::Copying, Doom::Copied, Doom::Committed, Doom::Restoring];
+}

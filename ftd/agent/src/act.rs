@@ -20,11 +20,10 @@ use ft_wire::client::ToClient;
 use ft_wire::launcher::ToLauncher;
 use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
-use ftd_core::counted;
 use ftd_core::ranks::RankSet;
 use ftd_core::{
     Agent, Cause, EpochId, EpochRecord, Event, Exit, Failure, FailureSet, Micros, NodeId, Notice, Process, Recovery,
-    Report, SlotId, Subject, Suspect, WorldId,
+    Report, SlotId, Subject, Suspect, WorldId, counted, size,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -489,8 +488,7 @@ pub fn summarize(rooms: &mut Rooms, core: &Agent, status: i32) {
     // There are arenas of other nodes' ranks, too.
     let ranks = all.iter().filter(|of_rank| of_rank.number > 0).count();
     let number: u64 = all.iter().map(|of_rank| u64::from(of_rank.number)).sum();
-    let megabytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-    let (bytes, memory) = (all.iter().map(|r| r.bytes).sum(), all.iter().map(|r| r.memory).sum());
+    let (bytes, memory) = (size(all.iter().map(|r| r.bytes).sum()), size(all.iter().map(|r| r.memory).sum()));
     let spent = all.iter().map(|of_rank| of_rank.spent_us).max().unwrap_or(0) as f64 / 1e6;
     // The others say so only where there is something to say.
     if number == 0 && !speaks {
@@ -502,11 +500,9 @@ pub fn summarize(rooms: &mut Rooms, core: &Agent, status: i32) {
         }
         0 => format!("summary   {node}no checkpoint of the API"),
         _ => format!(
-            "summary   {node}{} of {}, {:.1} MiB: {spent:.1} s in ft_checkpoint at most; {:.1} MiB of memory",
+            "summary   {node}{} of {}, {bytes}: {spent:.1} s in ft_checkpoint at most; {memory} of memory",
             counted(number, "checkpoint"),
             counted(ranks as u64, "rank"),
-            megabytes(bytes),
-            megabytes(memory)
         ),
     });
 }

@@ -7,7 +7,7 @@ use crate::outlet::Outlet;
 use ft_arena::{AgentArena, ArenaError, Description, Doom, PlaceInfo, PlaceState, Tally};
 use ft_wire::{Epoch, Rank, Version};
 use ftd_core::inventory::{Holding, to_verify};
-use ftd_core::{EpochId, Groups, Inventory, Level, Stamp};
+use ftd_core::{EpochId, Groups, Inventory, Level, Stamp, size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -178,11 +178,11 @@ impl Arenas {
         let wanted = outstanding(held, place_bytes);
         if others.saturating_add(wanted) > available {
             return Err(format!(
-                "three versions of {} MiB take {} MiB more memory, other ranks were promised {} MiB, and {} MiB are available",
-                place_bytes >> 20,
-                wanted >> 20,
-                others >> 20,
-                available >> 20
+                "three versions of {} take {} more memory, other ranks were promised {}, and {} are available",
+                size(place_bytes),
+                size(wanted),
+                size(others),
+                size(available)
             ));
         }
         held.granted = place_bytes;
@@ -214,6 +214,11 @@ impl Arenas {
     /// `rank` is to die when its library comes to this place next.
     pub fn doom(&self, rank: Rank, place: Doom) {
         self.held.get(&rank).into_iter().for_each(|held| held.arena.doom(place));
+    }
+
+    /// Where `rank`'s library is to have it die.
+    pub fn doomed(&self, rank: Rank) -> Option<Doom> {
+        self.held.get(&rank)?.arena.doomed()
     }
 
     /// A checksum is there. Returns the version that counts from now on, and the epoch of the process that committed it.
@@ -483,7 +488,7 @@ mod tests {
             let sentence = arenas.reserve(0, bytes).unwrap_err();
             assert!(sentence.contains(&format!("a version of {bytes} bytes")), "{sentence}");
         }
-        assert!(arenas.reserve(0, 1 << 40).unwrap_err().contains("MiB are available"));
+        assert!(arenas.reserve(0, 1 << 40).unwrap_err().contains("three versions of 1024.0 GiB take "));
         arenas.reserve(0, 8192).unwrap();
     }
 }

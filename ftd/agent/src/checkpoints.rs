@@ -112,6 +112,11 @@ impl Checkpoints {
         self.arenas.doom(rank, place);
     }
 
+    /// Where a rank's library is to have it die.
+    pub fn doomed(&self, rank: Rank) -> Option<Doom> {
+        self.arenas.doomed(rank)
+    }
+
     /// The ranks whose arenas are here.
     pub fn ranks(&self) -> Vec<Rank> {
         self.arenas.ranks()

@@ -1,9 +1,11 @@
 //! The job as its user may see it, put together when he asks.
 
+use crate::hear::injections;
 use crate::rooms::Rooms;
 use crate::world::Member;
 use ft_sys::job_time;
 use ft_wire::ask::{Complete, Failures, Job, Node, Past, Process, RankPlace, State};
+use ft_wire::injection::Injection;
 use ft_wire::{Epoch, Rank};
 use ftd_core::agent::Stage;
 use ftd_core::{Agent, EpochRecord, Micros, NodeId, Suspect};
@@ -13,7 +15,7 @@ use std::time::Instant;
 pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
     let (spec, record) = (&rooms.job.spec, core.record());
     let here = spec.cluster.as_ref().map_or(0, |cluster| cluster.me);
-    let (processes, copies) = processes(rooms);
+    let (processes, copies, injections) = processes(rooms);
     let complete = rooms
         .checkpoints
         .newest()
@@ -36,28 +38,32 @@ pub fn of(core: &Agent, rooms: &Rooms, now: Micros) -> Job {
         processes,
         complete,
         failures: failures(core, rooms, now),
+        injections,
     }
 }
 
-/// The processes of this node, but for what [`look`] finds, and bytes of memory that hold copies of other nodes' checkpoints.
-pub fn processes(rooms: &Rooms) -> (Vec<Process>, u64) {
+/// The processes of this node, but for what [`look`] finds, bytes of memory that hold copies of other nodes' checkpoints, and deaths that
+/// are to come about here.
+pub fn processes(rooms: &Rooms) -> (Vec<Process>, u64, Vec<Injection>) {
     let world = rooms.worlds.newest().and_then(|number| rooms.worlds.get(number));
     let members =
         world.into_iter().flat_map(|world| world.members.iter().map(move |(rank, member)| (world, *rank, member)));
     let processes: Vec<Process> =
         members.map(|(world, rank, member)| process(rooms, world.epoch, rank, member)).collect();
     let copies = rooms.checkpoints.memory_of_others(&processes.iter().map(|process| process.rank).collect());
-    (processes, copies)
+    let injections = injections::waiting(rooms, processes.iter().map(|process| process.rank));
+    (processes, copies, injections)
 }
 
 /// Adds what another node says of its ranks, and of copies that it holds.
-pub fn add(job: &mut Job, from: NodeId, processes: Vec<Process>, copies: u64) {
+pub fn add(job: &mut Job, from: NodeId, (processes, copies, injections): (Vec<Process>, u64, Vec<Injection>)) {
     let there = |process: &Process| job.ranks.iter().any(|place| (place.rank, place.node) == (process.rank, from.0));
     // It may have heard of less, or of more, than this node.
     let processes: Vec<Process> = processes.into_iter().filter(there).collect();
     job.processes.extend(processes);
     job.processes.sort_by_key(|process| process.rank);
     job.copies += copies;
+    job.injections.extend(injections);
 }
 
 /// The node of a rank, as the newest record has it.

@@ -88,6 +88,8 @@ pub struct Job {
     pub copies: u64,
     /// What has failed.
     pub failures: Failures,
+    /// The deaths that somebody has asked for and that have not come about.
+    pub injections: Vec<Injection>,
 }
 
 /// A node of a job.

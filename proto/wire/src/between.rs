@@ -205,6 +205,8 @@ pub enum UserAnswer {
         processes: Vec<Process>,
         /// Bytes of memory there that hold copies of other nodes' checkpoints.
         copies: u64,
+        /// Deaths that are to come about there.
+        injections: Vec<Injection>,
     },
     /// Oldest first.
     Events {

@@ -120,6 +120,17 @@ pub enum InjectionError {
 }
 
 impl Injection {
+    /// When that is to be, from now on, for people.
+    pub fn when(&self) -> String {
+        let seconds = self.after_ms as f64 / 1000.0;
+        match (self.after_ms, self.at) {
+            (0, None) => "now".to_string(),
+            (_, None) => format!("in {seconds} s"),
+            (0, Some(place)) => format!("when it comes to {} next", place.name()),
+            (_, Some(place)) => format!("when it comes to {} in {seconds} s or later", place.name()),
+        }
+    }
+
     /// Reads one, as people write it.
     ///
     /// # Errors

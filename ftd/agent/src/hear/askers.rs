@@ -57,8 +57,8 @@ async fn show(mut job: Job, elsewhere: Elsewhere, link: Link) {
     let (own, others) = tokio::join!(own, elsewhere.ask_all(|_| UserQuestion::Processes));
     job.processes = own;
     for (node, answer) in others {
-        if let UserAnswer::Processes { processes, copies } = answer {
-            view::add(&mut job, node, processes, copies);
+        if let UserAnswer::Processes { processes, copies, injections } = answer {
+            view::add(&mut job, node, (processes, copies, injections));
         }
     }
     link.send(&FromAgent::Job(Box::new(job)));
@@ -130,8 +130,10 @@ pub fn hear(rooms: &mut Rooms, from: NodeId, word: UserWord) {
     };
     match question {
         UserQuestion::Processes => {
-            let (processes, copies) = view::processes(rooms);
-            tokio::spawn(async move { say(UserAnswer::Processes { processes: looked(processes).await, copies }) });
+            let (processes, copies, injections) = view::processes(rooms);
+            tokio::spawn(async move {
+                say(UserAnswer::Processes { processes: looked(processes).await, copies, injections });
+            });
         }
         UserQuestion::Events { from } => {
             let (events, next) = rooms.job.events.own(from);

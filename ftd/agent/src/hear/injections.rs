@@ -52,7 +52,7 @@ fn tell(rooms: &Rooms) {
 /// # Errors
 /// Why it is not done; one sentence.
 pub fn ask(rooms: &mut Rooms, injection: Injection, uid: u32) -> Result<String, String> {
-    let Injection { rank, after_ms, at } = injection;
+    let rank = injection.rank;
     let size = rooms.job.spec.world_size;
     if rank >= size {
         return Err(format!("there is no rank {rank}: the job has {size}, from 0 on"));
@@ -66,14 +66,8 @@ pub fn ask(rooms: &mut Rooms, injection: Injection, uid: u32) -> Result<String, 
     }
     want(rooms, injection, &format!("ftctl inject (user {uid})"));
     tell(rooms);
-    let when = match (after_ms, at) {
-        (0, None) => "now".to_string(),
-        (ms, None) => format!("in {} s", ms as f64 / 1000.0),
-        (0, Some(place)) => format!("when it comes to {} next", place.name()),
-        (ms, Some(place)) => format!("when it comes to {} in {} s or later", place.name(), ms as f64 / 1000.0),
-    };
     let end = if rooms.job.spec.mode == "none" { ", and --ft=none recovers nothing: the job ends then" } else { "" };
-    Ok(format!("rank {rank} dies {when}{end}"))
+    Ok(format!("rank {rank} dies {}{end}", injection.when()))
 }
 
 fn want(rooms: &mut Rooms, injection: Injection, by: &str) {
@@ -122,14 +116,27 @@ pub fn library_is_there(rooms: &mut Rooms, rank: Rank) {
     }
 }
 
+/// The places in the library, as it knows them.
+const IN_LIBRARY: [(Place, Doom); 4] = [
+    (Place::Copying, Doom::Copying),
+    (Place::Copied, Doom::Copied),
+    (Place::Committed, Doom::Committed),
+    (Place::Restoring, Doom::Restoring),
+];
+
 fn doom(place: Place) -> Option<Doom> {
-    match place {
-        Place::Copying => Some(Doom::Copying),
-        Place::Copied => Some(Doom::Copied),
-        Place::Committed => Some(Doom::Committed),
-        Place::Restoring => Some(Doom::Restoring),
-        Place::AsksForState | Place::Finalizes | Place::Fence | Place::Noticed | Place::Released => None,
-    }
+    IN_LIBRARY.iter().find(|(at, _)| *at == place).map(|(_, doom)| *doom)
+}
+
+/// Those that are still to come about here: of these ranks' libraries, and those that this agent sees to.
+pub fn waiting(rooms: &Rooms, ranks: impl Iterator<Item = Rank>) -> Vec<Injection> {
+    let own = rooms.injections.pending(Instant::now()).unwrap_or_default().into_iter().map(|pending| pending.injection);
+    let place = |doom| IN_LIBRARY.iter().find(|(_, of)| *of == doom).map(|(place, _)| *place);
+    let doomed = ranks.filter_map(|rank| {
+        let at = rooms.checkpoints.doomed(rank).and_then(place)?;
+        Some(Injection { rank, after_ms: 0, at: Some(at) })
+    });
+    own.chain(doomed).collect()
 }
 
 /// Kills the rank's process, whichever that is now.

@@ -3,6 +3,7 @@
 use crate::arenas::Commit;
 use ft_store::through::Copied;
 use ft_wire::{Rank, Version};
+use ftd_core::size;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -121,17 +122,13 @@ impl Way {
         let ranks = crate::versions::named(&self.ranks.keys().copied().collect::<Vec<_>>());
         let all: u64 = self.ranks.values().map(|(all, _)| all).sum();
         let there: u64 = self.ranks.values().map(|(_, there)| there).sum();
-        let there = if there == all { "all".to_string() } else { format!("{:.1}", mib(there)) };
+        let there = if there == all { "all".to_string() } else { size(there) };
         format!(
-            "copies of version {version} of {ranks} on {node}: {there} of {:.1} MiB are on other nodes, after {:.1} s",
-            mib(all),
+            "copies of version {version} of {ranks} on {node}: {there} of {} are on other nodes, after {:.1} s",
+            size(all),
             now.duration_since(self.began).as_secs_f64()
         )
     }
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }
 
 #[cfg(test)]
@@ -163,7 +160,7 @@ mod tests {
         );
         let said = progress.said("a", 2, begun + LONG * 2);
         assert!(
-            said.len() == 1 && said[0].starts_with("copies of version 3 of ranks 4-5 on a: 1.0 of 4.0 MiB"),
+            said.len() == 1 && said[0].starts_with("copies of version 3 of ranks 4-5 on a: 1.0 MiB of 4.0 MiB"),
             "{said:?}"
         );
         assert!(progress.said("a", 2, begun + LONG * 2).is_empty());

@@ -13,7 +13,7 @@ use ft_sys::timescale::scaled;
 use ft_wire::Rank;
 use ft_wire::copies::{CopyName, CopyWord};
 use ft_wire::ship::{Direction, Target};
-use ftd_core::{Event, Level, NodeId, Process, WorldId};
+use ftd_core::{Event, Level, NodeId, Process, WorldId, size};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -249,7 +249,7 @@ impl Partners {
         let (to, began): (_, Duration) = (self.name(job, now.to), now.began.elapsed());
         let how = match now.way {
             Way::Offered(_) => "has no room for it yet".to_string(),
-            Way::Moving(_) => format!("has {} of its {} MiB", now.moved >> 20, now.facts.bytes >> 20),
+            Way::Moving(_) => format!("has {} of its {}", size(now.moved), size(now.facts.bytes)),
             Way::Written(_) => "compares it with its checksum".to_string(),
         };
         let version = now.copy.version;

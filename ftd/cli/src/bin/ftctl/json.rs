@@ -2,6 +2,7 @@
 
 use crate::find::Found;
 use ft_wire::ask::{Checkpoints, Event, Job, Kind, State};
+use ft_wire::injection::{Injection, Place};
 use serde_json::{Value, json};
 
 /// What `state` may be.
@@ -115,6 +116,10 @@ pub fn silent(job: &Job) -> Vec<&str> {
     others.map(|(_, node)| node.name.as_str()).collect()
 }
 
+fn injection(injection: &Injection) -> Value {
+    json!({ "rank": injection.rank, "after_ms": injection.after_ms, "at": injection.at.map(Place::name) })
+}
+
 /// `ftctl show`.
 pub fn job(found: &Found, job: &Job) -> String {
     let ranks = job.ranks.iter().map(|place| {
@@ -140,6 +145,7 @@ pub fn job(found: &Found, job: &Job) -> String {
     value["copies_bytes"] = json!(job.copies);
     value["in_a_row"] = in_a_row.collect();
     value["past"] = past.collect();
+    value["injections"] = job.injections.iter().map(injection).collect();
     line(&value)
 }
 

@@ -5,7 +5,7 @@ use crate::find::Found;
 use crate::json;
 use ft_sys::span;
 use ft_wire::ask::{Checkpoints, Event, Job};
-use ftd_core::{counted, times};
+use ftd_core::{counted, size, times};
 use nix::unistd::{Uid, User};
 use std::fmt::Write;
 
@@ -39,15 +39,6 @@ fn plain(text: &str) -> String {
 fn program(job: &Job) -> String {
     let words: Vec<_> = job.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
     plain(&words.join(" "))
-}
-
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1024 => format!("{bytes} B"),
-        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
-        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
-        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
-    }
 }
 
 /// A time that may be short, in milliseconds.
@@ -123,6 +114,10 @@ pub fn job(found: &Found, job: &Job) -> String {
             &format!("epoch {} ended {} after the start: {}", past.epoch, span::shown(past.at_ms), plain(&past.what)),
         );
     }
+    for (at, injection) in job.injections.iter().enumerate() {
+        let name = if at == 0 { "injections" } else { "" };
+        line(name, &format!("rank {} is to die {}", injection.rank, injection.when()));
+    }
     let others = json::silent(job);
     if !others.is_empty() {
         line("silent", &format!("{}: what their ranks do is not known here", plain(&others.join(", "))));
@@ -192,8 +187,11 @@ pub fn cost(job: &Job) -> String {
     ]));
     let others = json::silent(job);
     let silent = if others.is_empty() { String::new() } else { format!("silent: {}\n", plain(&others.join(", "))) };
+    if total.ranks == 0 && json::survives_none(job) {
+        return format!("no checkpoint is kept with --ft=none\n{silent}");
+    }
     if total.ranks == 0 {
-        return format!("no rank here has used ft_checkpoint\n{silent}");
+        return format!("no rank has used ft_checkpoint\n{silent}");
     }
     format!("{}{silent}", table(&rows))
 }
@@ -245,6 +243,7 @@ mod tests {
             ],
             complete: None,
             copies: 0,
+            injections: Vec::new(),
             failures: Failures { number: 0, most: 5, in_a_row: Vec::new(), past: Vec::new() },
         }
     }
@@ -264,7 +263,9 @@ mod tests {
         assert_eq!(last, ["all", "20", "1.2 GiB", "0.400 s", "20.00 ms", "-", "2.00 %"], "{text}");
         let mut none = job();
         none.processes.iter_mut().for_each(|process| process.checkpoints = None);
-        assert_eq!(cost(&none), "no rank here has used ft_checkpoint\n");
+        assert_eq!(cost(&none), "no rank has used ft_checkpoint\n");
+        none.mode = "none".into();
+        assert_eq!(cost(&none), "no checkpoint is kept with --ft=none\n");
     }
 
     #[test]
