@@ -206,9 +206,9 @@ def inject(context):
 @scenario("ctl-inject-agent")
 def inject_agent(context):
     """What was asked for and has not come about outlives the agent, and what has happened as well: a rank that is to die later does, and one that is to
-    die at a place, each once; `show` names them until then, and `events` tells of what was before."""
+    die at a place, each once; `show` names them until then, `events` tells of what was before, and what is said once the next agent does not say."""
     ctl = Ctl(context)
-    job = heat(context, "-s", "100000")
+    job = heat(context, "-s", "100000", options=["--ft-mpi", "openmpi"])
     first = complete(ctl)
     waiting = lambda: sorted((one["rank"], one["at"]) for one in ctl.json("show")["injections"])
     check(waiting() == [], "before any is asked for")
@@ -228,6 +228,7 @@ def inject_agent(context):
     for rank in range(2):
         job.wait_err(rf"(?m)^ftd: rank {rank} \(process \d+\) is killed, as ftctl inject \(user \d+\) has asked$", 1, 40)
     eventually(lambda: (now := ctl.json("show"))["state"] == "computing" and now["failures"] >= 2 and now["injections"] == [], "the recovery from all of them", 30)
+    check(job.err.count("--ft-mpi=openmpi (FT_MPI) is wrong") == 1, job.err)
     check(job.err.count("is to die at") == 2 and len(re.findall(r"^ftd: rank \d \(process", job.err, re.M)) == 2, job.err)
     job.interrupt()
     job.wait()
@@ -336,6 +337,9 @@ def over_nodes(context):
             eventually(lambda: all(now["failures"] == turn and now["state"] == "computing" for now in (c.json("show") for c in each)),
                        f"recovery {turn}", 40)
             complete(each[0], (each[0].json("show")["complete"] or {"version": 0})["version"] + 5)
+        each[0].json("inject", shown[0]["job"], "rank=3,after=1h")
+        waits = lambda ctl: [(one["rank"], one["at"]) for one in ctl.json("show")["injections"]]
+        check([waits(ctl) for ctl in each] == [[(3, None)]] * 3, "each node names what is to come on node1")
         check("no rank 4" in each[2].run("inject", shown[0]["job"], "rank=4", status=1), "a rank that there is not")
         for ctl in each:
             said = [event["text"] for event in map(ctl.valid, ctl.run("--json", "events").splitlines()) if event["event"] == "injected"]
