@@ -9,10 +9,10 @@ import math
 import os
 import pathlib
 import re
+import struct
 import threading
 import time
 
-from . import proc
 from .job import Skipped, check
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
@@ -31,7 +31,10 @@ _EVENT = re.compile(
     rb"|task_rename: pid=(\d+) oldcomm=.*? newcomm=(.*?) oom)", re.M
 )
 
-_BIRTH = re.compile(rb" sched_process_exec: filename=.* pid=(\d+) old_pid=")
+# Of the stack of a process that begins so many words are looked at, so many by one probe (the kernel takes 128 values, two of each).
+WORDS, WORDS_A_PROBE = 253, 63
+# Segments of a program's file.
+LOADED, INTERPRETER = 1, 3
 
 
 class Process:
@@ -81,44 +84,84 @@ class Process:
         return f"process {self.pid}, rank {rank} of world {world} ({self.first:.6f} to {self.until:.6f}{killed})"
 
 
-class Midwife:
-    """Asks those who become the program for their rank, at once: it is a process of its own, which nothing holds up."""
+class Births:
+    """Who becomes the program, and as which rank. The kernel writes it down where a process enters the dynamic loader, before the first
+    instruction of its own: it is asked nothing later, however short it lives."""
 
-    def __init__(self, births):
-        self._told, tell = os.pipe()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                os.close(self._told)
-                proc.die_with_parent()
-                os.setpriority(os.PRIO_PROCESS, 0, -20)
-                self._ask(os.open(births / "trace_pipe", os.O_RDONLY | os.O_NONBLOCK), tell)
-            finally:
-                os._exit(1)
-        os.close(tell)
+    def __init__(self, beginning):
+        self.group = f"ftd_test_{os.getpid()}"
+        self.place = TRACING / "instances" / f"{self.group}_births"
+        self._filter = f'comm ~ "{beginning}*"'
+        self._events = []
 
-    @staticmethod
-    def _ask(pipe, tell):
-        while True:
-            try:
-                words = os.read(pipe, 1 << 16)
-            except BlockingIOError:
-                words = b""
-            for word in _BIRTH.finditer(words):
-                of = proc.environ(int(word[1]))
-                if "FT_WORLD" in of and "FT_RANK" in of:
-                    os.write(tell, f"{int(word[1])} {of['FT_WORLD']} {of['FT_RANK']}\n".encode())
-            if not words:
-                time.sleep(0.0005)
+    def begin(self):
+        self.place.mkdir()
+        (self.place / "trace_clock").write_text("mono")
+        (self.place / "buffer_size_kb").write_text(str(BUFFER // 8))
+        loader, entry = _loader()
+        # On the stack are the number of arguments, they, nothing, and the variables: of all those words the first 16 bytes of what they name.
+        for number, first in enumerate(range(1, WORDS, WORDS_A_PROBE)):
+            words = range(first, first + WORDS_A_PROBE)
+            fetched = " ".join(f"a{word}=+0(+{8 * word}(%sp)):x64 b{word}=+8(+{8 * word}(%sp)):x64" for word in words)
+            _define(f"p:{self.group}/w{number} {loader}:{entry:#x} {fetched}")
+            self._events.append(self.place / "events" / self.group / f"w{number}")
+            (self._events[-1] / "filter").write_text(self._filter)
+            (self._events[-1] / "enable").write_text("1")
 
-    def end(self):
-        """Who is whom: pid -> (world, rank)."""
-        # Those who began last have been asked by now, or are gone.
-        time.sleep(0.05)
-        os.kill(self._pid, SIGKILL)
-        os.waitpid(self._pid, 0)
-        with os.fdopen(self._told) as told:
-            return {pid: (world, rank) for pid, world, rank in (map(int, line.split()) for line in told)}
+    def silence(self):
+        for event in self._events:
+            with contextlib.suppress(OSError):
+                (event / "enable").write_text("0")
+
+    def roles(self):
+        """Who is whom: pid -> (world, rank). Of a process that has become the program twice, the last one."""
+        found = {}
+        for pid, words in re.findall(r"^.{16}-(\d+) .*?: w\d+: \(\S+\) (.*)$", (self.place / "trace").read_text(), re.M):
+            for head, tail in re.findall(r"a\d+=0x([0-9a-f]+) b\d+=0x([0-9a-f]+)", words):
+                text = b"".join(int(word, 16).to_bytes(8, "little") for word in (head, tail))
+                if variable := re.match(rb"(FT_WORLD=|FT_RANK=)(\d+)\0", text):
+                    found.setdefault(int(pid), {})[variable[1]] = int(variable[2])
+        return {pid: (of[b"FT_WORLD="], of[b"FT_RANK="]) for pid, of in found.items() if len(of) == 2}
+
+    def remove(self):
+        self.silence()
+        with contextlib.suppress(OSError):
+            self.place.rmdir()
+        for event in self._events:
+            with contextlib.suppress(OSError):
+                _define(f"-:{self.group}/{event.name}")
+        self._events = []
+
+
+def _define(event):
+    # In one write, and at no place of the file: the kernel takes nothing else.
+    fd = os.open(TRACING / "uprobe_events", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, f"{event}\n".encode())
+    finally:
+        os.close(fd)
+
+
+def _loader():
+    """The dynamic loader of this machine's programs, and where in its file it is entered."""
+    loader = os.path.realpath(_interpreter(pathlib.Path("/bin/true").read_bytes()))
+    image = pathlib.Path(loader).read_bytes()
+    entry, = struct.unpack_from("<Q", image, 24)
+    for kind, _, offset, address, _, size in _segments(image):
+        if kind == LOADED and address <= entry < address + size:
+            return loader, entry - address + offset
+    raise ValueError(f"{loader} is entered nowhere")
+
+
+def _segments(image):
+    first, = struct.unpack_from("<Q", image, 32)
+    size, count = struct.unpack_from("<HH", image, 54)
+    return [struct.unpack_from("<IIQQQQ", image, first + number * size) for number in range(count)]
+
+
+def _interpreter(image):
+    offset, size = next((segment[2], segment[5]) for segment in _segments(image) if segment[0] == INTERPRETER)
+    return image[offset : offset + size].rstrip(b"\0").decode()
 
 
 class Witness:
@@ -129,8 +172,7 @@ class Witness:
         self.beginning = beginning[:15]
         self._name = self.beginning.encode()
         self.place = TRACING / "instances" / f"ftd-test-{os.getpid()}"
-        # Whose a process is can be asked for only while it is there: who begins is told apart from the crowd of words.
-        self.births = TRACING / "instances" / f"ftd-test-{os.getpid()}-births"
+        self.births = Births(self.beginning)
         self.processes = {}
         self._roles = {}
         self._threads = {}
@@ -138,20 +180,17 @@ class Witness:
         self._names = set()
         self._renamed = set()
         self._reader = None
-        self._midwife = None
         self._over = threading.Event()
 
     def __enter__(self):
         if not TRACING.joinpath("events/sched/sched_switch").exists():
             raise Skipped(NO_TRACE)
         try:
-            for place in (self.place, self.births):
-                place.mkdir()
-                self._set("trace_clock", "mono", place)
+            self.place.mkdir()
+            self._set("trace_clock", "mono")
             self._set("buffer_size_kb", str(BUFFER))
-            self._listen(self.births, (("sched/sched_process_exec", f'filename ~ "*/{self.beginning}*"'),))
-            self._midwife = Midwife(self.births)
-            self._listen(self.place, (
+            self.births.begin()
+            self._listen((
                 ("sched/sched_switch", self._switches()),
                 ("task/task_rename", f'oldcomm ~ "{self.beginning}*"'),
                 ("task/task_newtask", f'comm ~ "{self.beginning}*"'),
@@ -161,8 +200,6 @@ class Witness:
             self._reader.start()
         except BaseException:
             self._over.set()
-            if self._midwife is not None:
-                self._midwife.end()
             self._remove()
             raise
         return self
@@ -171,16 +208,16 @@ class Witness:
         """Which switches are to be told."""
         return " || ".join(f'{side}_comm ~ "{name}*"' for name in (self.beginning, *sorted(self._names)) for side in ("prev", "next"))
 
-    def _listen(self, place, events):
+    def _listen(self, events):
         for event, condition in events:
-            self._set(f"events/{event}/filter", condition, place)
-            self._set(f"events/{event}/enable", "1", place)
+            self._set(f"events/{event}/filter", condition)
+            self._set(f"events/{event}/enable", "1")
 
     def __exit__(self, *_):
         self.stop()
 
-    def _set(self, file, text, place=None):
-        ((place or self.place) / file).write_text(text)
+    def _set(self, file, text):
+        (self.place / file).write_text(text)
 
     def stop(self):
         """Ends the watch; all that was seen is known."""
@@ -189,30 +226,31 @@ class Witness:
         self._silence()
         self._over.set()
         self._reader.join(60)
-        self._roles = self._midwife.end()
+        self._roles = self.births.roles()
         lost = {}
-        for path in sorted(self.place.glob("per_cpu/cpu*/stats")):
+        for path in sorted((*self.place.glob("per_cpu/cpu*/stats"), *self.births.place.glob("per_cpu/cpu*/stats"))):
             stats = dict(line.split(": ") for line in path.read_text().splitlines())
-            lost[path.parent.name] = sum(int(stats[key]) for key in ("overrun", "commit overrun", "dropped events"))
+            lost[str(path.parent.relative_to(TRACING / "instances"))] = sum(int(stats[key]) for key in ("overrun", "commit overrun", "dropped events"))
         late, self._reader = self._reader.is_alive(), None
         self._remove()
         check(not late, "the trace does not end")
         check(not any(lost.values()), f"the kernel lost events of the trace: {lost}")
 
     def _silence(self):
-        for place, event in itertools.product((self.place, self.births), ("sched", "task", "signal")):
+        self.births.silence()
+        for event in ("sched", "task", "signal"):
             with contextlib.suppress(OSError):
-                self._set(f"events/{event}/enable", "0", place)
+                self._set(f"events/{event}/enable", "0")
 
     def _remove(self):
         self._silence()
         # A reader that is still there holds it.
         deadline = time.monotonic() + 5
-        for place in (self.place, self.births):
-            while place.exists() and time.monotonic() < deadline:
-                with contextlib.suppress(OSError):
-                    place.rmdir()
-                time.sleep(0.01)
+        while self.place.exists() and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                self.place.rmdir()
+            time.sleep(0.01)
+        self.births.remove()
 
     def _read(self):
         """The trace comes in order of time from each processor, and nearly so from all."""

@@ -271,6 +271,18 @@ def witness_sees(context):
             check(told == (ends == "late"), f"one of a node that was left out is {'seen' if told else 'not seen'} to run: {text}")
 
 
+@scenario("witness-short-lives", cluster=True)
+def witness_short_lives(context):
+    """It knows as which rank a process ran however short it lived: of a hundred that end as soon as they have begun."""
+    with Cluster(context, 1) as cluster:
+        program = watched(context, "/bin/true")
+        with Witness(program.name) as seen:
+            for rank in range(100):
+                started = cluster.nodes[0].start(program, user=cluster.user, env=context.env(None, {"FT_WORLD": 7, "FT_RANK": rank}))
+                started.process.wait()
+        check(sorted(seen.of(7)) == list(range(100)), f"known are {sorted(seen.of(7))}")
+
+
 def fails(claim):
     """Whether something that is claimed does not hold."""
     try:
