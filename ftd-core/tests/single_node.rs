@@ -799,6 +799,16 @@ fn a_program_that_cannot_be_started_ends_the_job_with_its_reason() {
 }
 
 #[test]
+fn what_keeps_a_job_from_beginning_ends_it_and_only_before_it_has_begun() {
+    let cannot = || Event::CannotBegin { reason: "no heartbeats".into(), status: 1 };
+    let mut node = Node::new(Policy::default(), Mode::Reinit);
+    node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
+    let said = node.tell(cannot());
+    assert_eq!(said.last().map(String::as_str), Some("end 1: the job does not begin: no heartbeats"), "{said:?}");
+    assert!(running().tell(cannot()).is_empty(), "it has begun");
+}
+
+#[test]
 fn a_cancelled_jobs_ranks_hear_it_first_and_their_own_statuses_count() {
     let mut node = running();
     assert_eq!(node.tell(Event::Cancel { signal: 15 }), ["signal 15"]);

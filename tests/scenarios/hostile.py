@@ -172,6 +172,23 @@ def no_datagrams(context, size):
                 node.run("/bin/rm", "-f", "/tmp/filter")
 
 
+@scenario("hosts-no-datagrams-to-a-spare", cluster=True, timeout=90)
+def no_datagrams_to_a_spare(context):
+    """A packet filter keeps back what one node sends to a spare one alone, and lets TCP through: the job does not begin, and one sentence has both
+    names and the port; nothing of the program has run."""
+    library = preloaded(context, "nodatagrams.c")
+    with Nodes(context, 3) as nodes:
+        _, filtered, spare = nodes.nodes
+        ran = context.work / "ran"
+        filtered.run("/bin/sh", "-c", f"printf %s {spare.address('mpi')} > /tmp/filter")
+        job = nodes.sh(nodes.each_one(), 2, f"touch {ran}", ft="reinit", options=["--ft-spares=1"], env={"LD_PRELOAD": library})
+        ended(job, 1, f"the job does not begin: no heartbeat (UDP) of node {filtered.name} comes to node {spare.name}, though TCP does: does a packet filter"
+              " between the nodes keep UDP back? They have whatever port is free (here ")
+        check(not ran.exists() and "was left out" not in job.err and not job.recoveries, f"the job has begun: {job.err}")
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
 # Keeps each heartbeat that comes to a card for this node; then, as soon as it is told to, sends them all to who has heard them, as they were
 # and with one bit changed, again and again.
 REPLAY = """

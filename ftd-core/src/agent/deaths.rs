@@ -1,10 +1,10 @@
 //! What is seen of this node's processes: how far they are, and how they end.
 
-use super::{Agent, Local, LocalEnd};
+use super::{Agent, Local, LocalEnd, Stage};
 use crate::blame::{self, Ended, Exit, Limit, Phase, verdict};
 use crate::breach::Breach;
 use crate::failure::{Cause, OwnEnd, Subject};
-use crate::ids::{Process, WorldId};
+use crate::ids::{EpochId, Process, WorldId};
 use crate::record::Outcome;
 
 const SIGKILL: i32 = 9;
@@ -18,6 +18,16 @@ impl Agent {
             let reason = format!("{} cannot be started: {reason}", process.rank);
             self.end.refused |= self.end.verdict.is_none();
             self.conclude(Outcome::failed(status, reason), false);
+        }
+    }
+
+    pub(super) fn take_cannot_begin(&mut self, reason: String, status: i32) {
+        let begun =
+            self.epoch() > EpochId(1) || matches!(self.run.stage, Stage::Computing | Stage::Ending | Stage::Over);
+        if !begun {
+            self.telling.progress.iter_mut().for_each(|progress| progress.stuck = true);
+            self.end.refused |= self.end.verdict.is_none();
+            self.conclude(Outcome::failed(status, format!("the job does not begin: {reason}")), false);
         }
     }
 

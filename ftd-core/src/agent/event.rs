@@ -83,6 +83,13 @@ pub enum Event {
         /// The shell's status for it: 127 not found, 126 not executable.
         status: i32,
     },
+    /// Something on this node, whether it has ranks or not, keeps the job from beginning. Ignored once its first world is released.
+    CannotBegin {
+        /// What, one sentence.
+        reason: String,
+        /// The job's.
+        status: i32,
+    },
     /// The process is about to enter `MPI_Init`, and will tell when it is past it.
     Initializing(Process),
     /// The process has called `MPI_Init`, which waits for all ranks of the world, and its MPI, of this family, speaks with its

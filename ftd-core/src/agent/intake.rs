@@ -3,7 +3,9 @@
 use super::{Agent, Event, Stage};
 use crate::blame::Phase;
 use crate::failure::{Cause, OwnEnd, Subject};
-use crate::ids::{SlotId, WorldId};
+use crate::ids::{Revision, SlotId, WorldId};
+use crate::record::EpochRecord;
+use std::sync::Arc;
 
 impl Agent {
     pub(super) fn take(&mut self, event: Event) {
@@ -17,6 +19,7 @@ impl Agent {
             Event::SlotsSilent(slots) => self.slots.fall_silent(slots, self.now),
             Event::Started(process) => self.sign(process),
             Event::StartFailed { process, reason, status } => self.take_start_failed(process, reason, status),
+            Event::CannotBegin { reason, status } => self.take_cannot_begin(reason, status),
             Event::Initializing(process) => self.take_phase(process, Phase::Initializing),
             Event::Joined { process, family } => self.take_joined(process, family),
             Event::Initialized(process) => self.take_phase(process, Phase::Initialized),
@@ -49,11 +52,7 @@ impl Agent {
             Event::StoreRead { revision, record } => self.take_read(revision, record),
             Event::CasDone { revision } => self.take_written(revision),
             Event::Watched { revision, record } => self.take_watched(revision, record),
-            Event::CasLost { revision, record } => {
-                self.answered();
-                let asked = self.store.written().map(|(asked, _)| asked);
-                self.take_key(revision, record, asked);
-            }
+            Event::CasLost { revision, record } => self.take_lost(revision, record),
             Event::CasUnfit { nodes } => {
                 self.answered();
                 self.store.written();
@@ -65,6 +64,12 @@ impl Agent {
             Event::Timer => {}
             Event::Cancel { signal } => self.take_cancel(signal),
         }
+    }
+
+    fn take_lost(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
+        self.answered();
+        let asked = self.store.written().map(|(asked, _)| asked);
+        self.take_key(revision, record, asked);
     }
 
     fn take_of_checkpoints(&mut self, event: Event) {

@@ -227,9 +227,7 @@ impl Driver {
         let observed = ring::observed(&record.nodes, self.me, record.terms.observers as usize);
         let Some(node) = self.filtered.found(&observed, record.terms.timeout, Instant::now()) else { return };
         let Rooms { job, worlds, between, .. } = &mut self.rooms;
-        // A spare node leaves it to the others, which see it, too.
         let process = worlds.newest().and_then(|world| worlds.running(world)).and_then(|world| world.first());
-        let Some(process) = process else { return };
         self.filtered.over();
         let port = between.as_ref().map_or(0, Between::port);
         let reason = format!(
@@ -237,7 +235,11 @@ impl Driver {
              whatever port is free (here {port}; net.ipv4.ip_local_port_range)",
             self.me
         );
-        job.report(Event::StartFailed { process, reason, status: 1 });
+        job.report(match process {
+            Some(process) => Event::StartFailed { process, reason, status: 1 },
+            // Those of a node without ranks are the job's heartbeats as well.
+            None => Event::CannotBegin { reason, status: 1 },
+        });
     }
 
     fn take(&mut self, input: Input) {
