@@ -1,6 +1,6 @@
-/* checkpoint: `checkpoint MB REPETITIONS` on one rank: ft_checkpoint of MB megabytes against memcpy of the same, in turns.
+/* checkpoint: `checkpoint MB REPETITIONS [MILLISECONDS]`: ft_checkpoint of MB megabytes against memcpy of the same, in turns.
  * Both write to memory that was written before ("warm"), and the checkpoint's checksum, which is made behind the copy, is
- * waited for in between, so that it does not compete with the next copy. Prints `memcpy_us X` and `checkpoint_us Y` lines. */
+ * waited for in between (so long, or 10 ms and one for each MB), so that it does not compete with the next copy. Prints `memcpy_us X` and `checkpoint_us Y` lines. */
 #include <ft.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -28,9 +28,8 @@ int main(int argc, char **argv) {
     if (ft_init(&state) != 0 || ft_protect(0, source, bytes) != 0)
         return 70;
     ft_restore(&version);
-    struct timespec pause = {0, 10000000 + (long)megabytes * 1000000};
-    if (pause.tv_nsec >= 1000000000)
-        pause.tv_nsec = 999999999;
+    long rest = argc > 3 ? atol(argv[3]) : 10 + (long)megabytes;
+    struct timespec pause = {rest / 1000, rest % 1000 * 1000000};
     for (int i = -4; i < repetitions; i++) { /* the first rounds warm every place */
         for (size_t at = 0; at < bytes; at += 4096)
             source[at] = (char)i;

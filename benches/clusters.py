@@ -1,4 +1,4 @@
-"""What is measured over nodes: `benches/run.py epochs|losses|agents`; see benches/README.md. The nodes are those of the tests
+"""What is measured over nodes: `benches/run.py epochs|losses|pause|agents`; see benches/README.md. The nodes are those of the tests
 (tests/harness/cluster.py), name spaces of this machine, with a real etcd and a daemon on each. Root only."""
 
 import datetime
@@ -287,6 +287,43 @@ def bench_epochs(bench, options):
     return result.read_text() == "ok"
 
 
+# --- what a checkpoint costs the application whose copies go to other nodes --------------------------------------------
+
+# On each node.
+PAUSED = 2
+# So long for each MB nothing follows a checkpoint, in ms: until the copies of all ranks are on the other nodes. Whoever takes them faster
+# than they can be copied waits in the third one for that: it has no place.
+REST = 16
+
+
+def pause(context, mpi, size, megabytes, repetitions):
+    """Microseconds of memcpy and of ft_checkpoint, of each rank and repetition, and the versions of which a partner had the copy."""
+    with Nodes(context, size, members=1) as nodes:
+        program = nodes.cluster.program(mpi, "checkpoint.c")
+        hosts = ",".join(f"{node.name}:{PAUSED}" for node in nodes.nodes)
+        job = context.ftrun(mpi, size * PAUSED, program, str(megabytes), str(repetitions), str(REST * megabytes), on=nodes.nodes[0], env=ONE_CARD,
+                            options=["--hosts", hosts, "-v"])
+        job.expect(0, patience=300)
+    copied = max(map(int, re.findall(r"version (\d+) is safe", job.err)), default=0)
+    return [list(map(float, re.findall(rf"{what}_us ([\d.]+)", job.output.text))) for what in ("memcpy", "checkpoint")], copied
+
+
+def bench_pause(bench, options):
+    """ft_checkpoint's time on nodes whose copies go to each other's memory, against a memcpy of the same on the same node."""
+    def measure(another):
+        for size in options.nodes or (2,):
+            for mpi in bench.mpis:
+                for megabytes in (64, 256):
+                    with Quiet():
+                        figures, copied = pause(another(), mpi, size, megabytes, max(bench.repetitions, 9))
+                    copy, checkpoint = map(statistics.median, figures)
+                    say(f"{size:5} {mpi.name:9} {megabytes:4} {copy:12.0f} {checkpoint:17.0f} {copy / checkpoint:10.2f} {max(figures[1]):10.0f} {copied:9}")
+
+    say(f"\n## ft_checkpoint against memcpy over nodes, {PAUSED} ranks on each, µs, medians of all ranks (goal: the copy into the arena alone)")
+    say("nodes MPI         MB       memcpy     ft_checkpoint      ratio    longest  safe up to")
+    in_name_spaces(bench, measure)
+
+
 # --- from the loss of a node to all ranks computing --------------------------------------------------------------------
 
 # T, ftrun's default.
@@ -310,6 +347,8 @@ LOSSES = {
     "cut-in": Loss(lambda it: it[1].cut_way("mpi", "in"), [1], 2.5),
     # The second one is killed before anybody waits for the end of the first one's processes.
     "two-crash": Loss(lambda it: it[1].crash(meanwhile=it[3].crash), [1, 3], 2.5),
+    # When all of the first one's have ended.
+    "two-apart": Loss(lambda it: [it[1].crash(), it[3].crash()], [1, 3], 2.5),
 }
 
 PARTS = ("agreed", "old ranks gone", "released", "past MPI_Init", "state restored")
