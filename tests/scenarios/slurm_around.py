@@ -147,39 +147,105 @@ def batch_node(context, how, again):
         steps.empty(first)
 
 
-# Seconds.
-GONE = 20
+BETWEEN = [{"how": "crash", "again": "no-requeue"}, {"how": "power_off", "again": "requeue"}]
+# A script that waits between two steps.
+BETWEEN_SCRIPT = """#!/bin/sh
+{step}
+until [ -e go ]; do sleep 0.05; done
+{step}
+"""
 
 
-@scenario("slurm-batch-between", cluster=True, timeout=150)
-def batch_between(context):
-    """The node where an sbatch's script runs dies while the script is between two sruns. Nobody of ftd's is there any more, on any node, so nobody ends the
-    job: Slurm, which is to leave it its other nodes, has it running without the one that died, and `scancel` ends it."""
+def between_steps(steps, *words, mpi=None, env=None):
+    """A job whose script is between two steps, on the first node, with nothing of ftd's on any node. The job."""
+    _, batch = handed_in(steps, *words, "job.sh", mpi=mpi, env=env)
+    eventually(lambda: "srun ended" in batch.text, "the end of the first srun", 60)
+    check(batch.text.count("srun ended with 0") == 1, batch.text)
+    check(batch.about()["BatchHost"] == steps.slurm.names[steps.nodes[0].name], "the script runs elsewhere")
+    eventually(lambda: not any(steps.of_job(node) for node in steps.nodes[1:]), "the other nodes without a process of the job", 20)
+    check(not steps.keys(), f"{steps.keys()}")
+    return batch
+
+
+@scenario("slurm-batch-between", cluster=True, timeout=200, each=BETWEEN)
+def batch_between(context, how, again):
+    """The node where an sbatch's script runs dies while the script is between two sruns, when nothing of the job's is on any other node: within 60 s the job has ended, and its
+    error file says so. One without `--ft` is Slurm's own affair, which leaves it its other nodes. What may be queued again runs again, to the undisturbed result."""
     mpi = context.mpi("mpich5")
-    with Steps(context, 3) as steps:
+    with Steps(context, 3, silence=300) as steps:
         program = steps.cluster.program(mpi, "places.c")
-        step = f"srun {program}; echo srun ended with $?"
-        (context.work / "job.sh").write_text(f"#!/bin/sh\n{step}\nuntil [ -e go ]; do sleep 0.05; done\n{step}\n")
-        _, batch = handed_in(steps, *LAYOUT, "job.sh", mpi=mpi, env=ONE_CARD)
-        eventually(lambda: "srun ended" in batch.text, "the end of the first srun", 60)
-        check(batch.text.count("srun ended with 0") == 1, batch.text)
+        reference = steps.reference(mpi, 4, program)
+        (context.work / "job.sh").write_text(BETWEEN_SCRIPT.format(step=f"srun {program}; echo srun ended with $?"))
+        layout = LAYOUT if again == "no-requeue" else ["--ft=reinit", "-N2", "--ntasks-per-node=2", "--open-mode=append"]
+        plain = steps.slurm.run("sbatch", "--parsable", "--no-kill", "-N3", "--ntasks-per-node=1", "--wrap", "srun -N3 echo ended; sleep 600")
+        check(plain[0] == 0, f"{plain}")
+        plain = Batch(steps, plain[1].strip())
+        eventually(lambda: plain.text.count("ended") == 3, "the step of the job without ftd", 30)
+        batch = between_steps(steps, f"--{again}", *layout, mpi=mpi, env=ONE_CARD)
         first = steps.nodes[0]
         name = steps.slurm.names[first.name]
-        check(batch.about()["BatchHost"] == name, "the script runs elsewhere")
-        eventually(lambda: not any(steps.of_job(node) for node in steps.nodes[1:]), "the other nodes without a process of the job", 20)
-        check(not steps.keys(), f"{steps.keys()}")
-        first.crash()
+        check(plain.about()["BatchHost"] == name, "the script of the job without ftd runs elsewhere")
+        getattr(first, how)()
+        died = time.monotonic()
+        batch.becomes("COMPLETING", 60)
+        print(f"  the job was over after {time.monotonic() - died:.1f} s", flush=True)
+        becomes = "is cancelled, for it was not to be queued again" if again == "no-requeue" else "is queued again"
+        sentence = f"ftd: node {name}, where the script of job {batch.number} ran, is gone, and the script with it: the job {becomes}\n"
+        check(batch.text.count(sentence) == 1 and batch.text.count("srun ended") == 1, batch.text)
+        # Its nodes have no note of it any more: they have heard that it is over.
+        eventually(lambda: not any(noted(node) for node in steps.nodes[1:]), "the other nodes to forget the job", 30)
+        about = plain.about()
+        check((about["JobState"], about["Restarts"]) == ("RUNNING", "0") and "ftd" not in plain.text, f"{about}: {plain.text}")
+        check(steps.slurm.run("scancel", plain.number)[0] == 0, "the job without ftd cannot be cancelled")
+        (context.work / "go").touch()
         steps.slurm.update(f"nodename={name}", "state=down", "reason=test")
-        eventually(lambda: name not in steps.slurm.run("squeue", "-h", "-o", "%N")[1], "Slurm to take the node from the job", 30)
-        # Longer than a part takes to begin to end a job whose script's node is gone.
-        time.sleep(GONE)
+        if again == "no-requeue":
+            about = batch.becomes("CANCELLED", 30)
+            check((about["ExitCode"], about["Restarts"]) == ("0:0", "0"), f"{about}")
+        else:
+            eventually(lambda: batch.about()["JobState"] == "PENDING", "the job to be queued again", 30)
+            steps.slurm.update(f"jobid={batch.number}", "starttime=now")
+            about = batch.becomes("COMPLETED", 60)
+            check((about["ExitCode"], about["Restarts"]) == ("0:0", "1"), f"{about}")
+            said = batch.text.partition(sentence)[2]
+            check(said.count("srun ended with 0") == 2 and Output(said).results == reference.results * 2, batch.text)
+        steps.empty(first)
+
+
+def noted(node):
+    """Which jobs' scripts a node watches."""
+    return [path.name for path in (node.directory / "scripts").glob("[0-9]*")]
+
+
+LEFT = "does not reach the one of this job's script, and leaves the job alone"
+
+
+@scenario("slurm-batch-reached", cluster=True, timeout=150)
+def batch_reached(context):
+    """A node that does not reach the one of an sbatch's script, whose `ftd` is gone besides, ends no job between two steps as long as another node reaches it; once
+    nobody does the job is ended, whatever had happened to its `ftd` before."""
+    with Steps(context, 3, lease="3s", silence=300) as steps:
+        first, second, third = steps.nodes
+        (context.work / "job.sh").write_text(BETWEEN_SCRIPT.format(step="srun /bin/echo here; echo srun ended with $?"))
+        batch = between_steps(steps, "--no-requeue", "--ft=reinit", "-N3", "--ntasks-per-node=1")
+        eventually(lambda: all(noted(node) == [batch.number] for node in (second, third)), "the notes of the other nodes", 20)
+        check(noted(first) == [], "a node watches its own script")
+        steps.cluster.cut_link(second, first, "store")
+        steps.daemons[0].kill()
+        steps.daemons[1].says(LEFT, patience=60)
         about = batch.about()
-        check((about["JobState"], about["Restarts"]) == ("RUNNING", "0") and "ftd: node" not in batch.text, f"{about}: {batch.text}")
-        check(not any(steps.of_job(node) for node in steps.nodes[1:]), "somebody of the job's is there")
-        status, _, err = steps.slurm.run("scancel", batch.number)
-        check(status == 0, err)
+        check((about["JobState"], about["Restarts"]) == ("RUNNING", "0") and "is gone" not in batch.text, f"{about}: {batch.text}")
+        check(noted(second) and noted(third), "the job is watched no more")
+        # What was noted lasts longer than the daemon.
+        steps.daemons[2].kill()
+        steps.daemons[2].start()
+        first.power_off()
+        died = time.monotonic()
+        batch.becomes("COMPLETING", 90)
+        print(f"  the job was over after {time.monotonic() - died:.1f} s", flush=True)
+        steps.slurm.update(f"nodename={steps.slurm.names[first.name]}", "state=down", "reason=test")
         batch.becomes("CANCELLED", 30)
-        check(batch.text.count("srun ended") == 1, batch.text)
+        eventually(lambda: not any(noted(node) for node in (second, third)), "the other nodes to forget the job", 60)
         steps.empty(first)
 
 

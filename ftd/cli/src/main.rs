@@ -28,6 +28,7 @@ mod own_proc;
 mod part;
 mod program;
 mod rank_files;
+mod script;
 mod signals;
 mod sink;
 mod stdin;
@@ -127,6 +128,9 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == ft_wire::part::SWEEP) {
         // What dead launchers have left goes when a place for another one is chosen. Nobody is there to hear why not.
         return if job_dir::JobDir::choose().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    if let Some(status) = script::asked_for(std::env::args_os().skip(1)) {
+        return status;
     }
     if std::env::args_os().nth(1).is_some_and(|word| word == ft_wire::step::FRONT) {
         return match front_of_step() {

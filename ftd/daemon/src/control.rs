@@ -151,7 +151,11 @@ async fn answer(mut stream: UnixStream, uid: u32, state: &State) -> Result<(), T
     timeout(IDLE, stream.read_exact(&mut preamble)).await.map_err(|_| Trouble::Idle)??;
     match Preamble::from_bytes(&preamble)?.role {
         Role::Asker => {}
-        Role::Launcher => return Ok(errand::run(stream, Whose::Launcher(uid), state, |_| {}).await?),
+        Role::Launcher => {
+            let served = errand::run(stream, Whose::Launcher(uid), state, |_| {}).await;
+            state.session_ends();
+            return Ok(served?);
+        }
         other => return Err(Trouble::Role(other)),
     }
     let mut frames = FrameBuffer::default();

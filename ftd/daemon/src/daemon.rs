@@ -8,6 +8,7 @@ use crate::log::Filter;
 use crate::metrics::MetricsError;
 use crate::node::{Memory, Node, NodeError, Record};
 use crate::roll::Roll;
+use crate::scripts::Scripts;
 use crate::socket::{Socket, SocketError};
 use crate::state::State;
 use crate::{agents, control, metrics, parts, peers, service};
@@ -92,8 +93,9 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     let _agents = agents::listen(&state)?;
     tokio::spawn(control::serve(listener, state.clone()));
     if state.config().drains() {
-        tokio::spawn(Drain::new(etcd, store).run());
+        tokio::spawn(Drain::new(etcd.clone(), store.clone()).run());
     }
+    tokio::spawn(Scripts::new(state.clone(), etcd, store).run());
     tokio::spawn(parts::bury_all(state.clone()));
     service::ready();
     tokio::select! {

@@ -110,7 +110,7 @@ impl Jobs {
     async fn serve_step(&self, mut stream: UnixStream, request: step::Request) -> Result<(), Broken> {
         let who = Peer::of(&stream)?;
         let image = within(FIRST, frames::receive(&mut stream, MAX_IMAGE)).await?;
-        let word = match steps::begin(request, &image, who, &self.state).await {
+        let word = match steps::begin(request, &image, who, &self.places).await {
             Ok(job) => FromJobs::Begun { job, nodes: Vec::new() },
             Err(Refusal { status, sentence }) => {
                 tracing::info!("a part of a step was refused: {sentence}");

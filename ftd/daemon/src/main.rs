@@ -29,6 +29,7 @@ mod places;
 mod records;
 mod relay;
 mod roll;
+mod scripts;
 mod service;
 mod session;
 mod socket;

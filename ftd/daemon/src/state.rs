@@ -19,6 +19,7 @@ pub struct State {
     began: Instant,
     now: Mutex<Now>,
     ended: Notify,
+    sessions: Notify,
     roll: OnceLock<Roll>,
 }
 
@@ -61,7 +62,8 @@ impl State {
             lease: None,
             jobs: Vec::new(),
         };
-        State { began: Instant::now(), now: Mutex::new(now), ended: Notify::new(), roll: OnceLock::new() }
+        let (ended, sessions) = (Notify::new(), Notify::new());
+        State { began: Instant::now(), now: Mutex::new(now), ended, sessions, roll: OnceLock::new() }
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -211,6 +213,16 @@ impl State {
             now.jobs.remove(at);
         }
         self.ended.notify_waiters();
+    }
+
+    /// A process that has served a launcher, or a step's task, has ended.
+    pub fn session_ends(&self) {
+        self.sessions.notify_one();
+    }
+
+    /// Waits for the next such end, unless there was one since the last time.
+    pub async fn session_over(&self) {
+        self.sessions.notified().await;
     }
 
     /// Waits until no job has a part of this process's here.

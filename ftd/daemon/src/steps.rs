@@ -3,14 +3,12 @@
 
 use crate::node::Record;
 use crate::parts::{self, Around};
-use crate::places::{Refusal, address};
-use crate::state::State;
-use crate::{agents, home, link};
+use crate::places::{Places, Refusal, address};
+use crate::{agents, home, link, scripts};
 use ft_sys::peer::Peer;
 use ft_wire::MESSAGES;
 use ft_wire::part::{Image, Share, Start};
 use ft_wire::step::{Node, Request};
-use std::sync::Arc;
 
 /// The longest word of a job's name.
 const WORD: usize = 32;
@@ -19,7 +17,8 @@ const WORD: usize = 32;
 ///
 /// # Errors
 /// One sentence.
-pub async fn begin(request: Request, image: &Image, who: Peer, state: &Arc<State>) -> Result<String, Refusal> {
+pub async fn begin(request: Request, image: &Image, who: Peer, places: &Places) -> Result<String, Refusal> {
+    let state = places.state();
     let config = state.config();
     let name = config.node().to_string();
     let refuse = |what: String| Refusal::from(format!("node {name}: {what}"));
@@ -50,6 +49,9 @@ pub async fn begin(request: Request, image: &Image, who: Peer, state: &Arc<State
         path_ms: ms(config.path_timeout()),
     };
     let around = Around { node: Box::new(node), home, mounts };
+    let whose = (who.uid, start.user.clone());
     parts::start(start, image, state, Some(around)).await?;
+    let (turn, env) = ((id.job, layout.node), image.env.clone());
+    tokio::spawn(scripts::note(state.clone(), places.clone(), turn, whose, env));
     Ok(job)
 }

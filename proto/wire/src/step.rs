@@ -21,6 +21,10 @@ pub const PORTS: &str = "FT_STEP_PORTS";
 pub const TASKS: &str = "FT_TASKS";
 /// The first word of the front's command line.
 pub const FRONT: &str = "--step";
+/// The first word of `ftrun`'s command line where a node's daemon has it look what has become of the script of a job, whose number is the second word …
+pub const LOOK_FOR_SCRIPT: &str = "--look-for-script";
+/// … or end that job, for the script's node is gone. [`BATCH`] and `SLURM_RESTART_COUNT` say the rest.
+pub const END_FOR_SCRIPT: &str = "--end-for-script";
 /// Where the node's daemon listens when `FT_DAEMON` says nothing.
 pub const DAEMON: &str = "/run/ftd/ftd.sock";
 /// Bytes of secrets, proofs and numbers that are used once.
@@ -88,6 +92,25 @@ impl Step {
 pub const NAME: &str = "ftd step: the end of the job's name";
 /// See [`NAME`].
 pub const DOOR: &str = "ftd step: where a node's part listens";
+
+/// What becomes of a job's script is found out to be this, as an exit status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Found {
+    /// Slurm has the job as ended, or queued again, or its script elsewhere.
+    Over = 3,
+    /// Its node answers, or the job is suspended.
+    There = 4,
+    /// The job runs, and nobody answers where slurmd of the script's node listens.
+    Silent = 5,
+}
+
+impl Found {
+    /// Of this exit status.
+    pub fn of(status: i32) -> Option<Found> {
+        [Found::Over, Found::There, Found::Silent].into_iter().find(|found| *found as i32 == status)
+    }
+}
 
 /// Where a node's part listens in the abstract name space: `word` is a step's own.
 pub fn door(word: &str, node: u32) -> String {
