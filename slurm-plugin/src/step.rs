@@ -135,12 +135,29 @@ fn refuse(words: &Words, variable: impl Fn(&str) -> Option<OsString>) -> Result<
         }
         None => {}
     }
+    // With it Slurm goes by no other distribution, unless it is told the nodes.
+    if let Some(file) = variable("SLURM_HOSTFILE").filter(|_| words.last(Known::NodeList).is_none()) {
+        return not_together(format!("SLURM_HOSTFILE={}", file.to_string_lossy()));
+    }
     if let Some(typed) = words.last(Known::Mpi).filter(|typed| typed.value.as_ref().is_none_or(|value| value != "none"))
     {
         return Err(Refusal::OtherMpi(typed.text.clone()));
     }
     match words.last(Known::Nodes) {
         Some(typed) if number(typed).is_none() => Err(Refusal::NodesVary(typed.text.clone())),
+        Some(_) => Ok(()),
+        None => nodes_vary(variable),
+    }
+}
+
+/// Where nobody has typed `-N`.
+fn nodes_vary(variable: impl Fn(&str) -> Option<OsString>) -> Result<(), Refusal> {
+    let names = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
+    let Some((name, value)) = names.iter().find_map(|name| Some((name, variable(name)?.into_string().ok()?))) else {
+        return Ok(());
+    };
+    match value.split_once('-') {
+        Some((least, most)) if least != most => Err(Refusal::NodesVary(format!("{name}={value}"))),
         _ => Ok(()),
     }
 }
@@ -259,12 +276,20 @@ mod tests {
             ("SLURM_SRUN_MULTI", "1"),
             ("SLURM_HET_SIZE", "2"),
             ("SLURM_DISTRIBUTION", "arbitrary"),
+            ("SLURM_HOSTFILE", "./hosts"),
         ] {
             assert_eq!(
                 refused("-n2 app", &[set]),
                 format!("{}={} {yet}: leave one of them out (--ft=none where an allocation has it)", set.0, set.1)
             );
         }
+        for name in ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"] {
+            let said = format!("{name}=2-4: with --ft the number of nodes is one number yet");
+            assert!(refused("-n2 app", &[(name, "2-4")]).starts_with(&said));
+            kept("-N2 app", &[(name, "2-4")]);
+            kept("-n2 app", &[(name, "3")]);
+        }
+        kept("-w n1,n2 app", &[("SLURM_HOSTFILE", "./hosts")]);
         kept("-m block app", &[("SLURM_DISTRIBUTION", "arbitrary"), ("SLURM_HET_SIZE", "1")]);
         assert_eq!(
             about("app", &[("SLURM_FT", "rienit")]).expect_err("no mode").to_string(),

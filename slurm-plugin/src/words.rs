@@ -61,6 +61,8 @@ pub enum Known {
     TasksPerNode,
     /// So many tasks for something else than a node.
     TasksPerOther,
+    /// `-w`.
+    NodeList,
     /// `-m`.
     Distribution,
     /// `--multi-prog`.
@@ -93,7 +95,7 @@ enum Takes {
     Argument,
 }
 
-const LONG: [(&str, Known, Takes); 26] = [
+const LONG: [(&str, Known, Takes); 27] = [
     ("nodes", Known::Nodes, Takes::Argument),
     ("ntasks", Known::Tasks, Takes::Argument),
     ("ntasks-per-node", Known::TasksPerNode, Takes::Argument),
@@ -102,6 +104,7 @@ const LONG: [(&str, Known, Takes); 26] = [
     ("ntasks-per-gpu", Known::TasksPerOther, Takes::Argument),
     ("ntasks-per-socket", Known::TasksPerOther, Takes::Argument),
     ("ntasks-per-tres", Known::TasksPerOther, Takes::Argument),
+    ("nodelist", Known::NodeList, Takes::Argument),
     ("distribution", Known::Distribution, Takes::Argument),
     ("multi-prog", Known::MultiProgram, Takes::Nothing),
     ("container", Known::Container, Takes::Argument),
@@ -122,9 +125,10 @@ const LONG: [(&str, Known, Takes); 26] = [
     ("ft", Known::Mode, Takes::Argument),
 ];
 
-const SHORT: [(u8, Known); 7] = [
+const SHORT: [(u8, Known); 8] = [
     (b'N', Known::Nodes),
     (b'n', Known::Tasks),
+    (b'w', Known::NodeList),
     (b'm', Known::Distribution),
     (b'K', Known::Kills),
     (b'W', Known::Kills),

@@ -244,6 +244,10 @@ REFUSED = (
     (["--pty", "/bin/true"], {}, f"--pty {YET}"),
     (["-n1", "--multi-prog", "programs"], {}, f"--multi-prog {YET}"),
     (["-N1", "-n1", "-m", "arbitrary", "-w", "{node0}", "/bin/true"], {}, f"-marbitrary {YET}"),
+    (["-n1", "/bin/true"], {"SLURM_DISTRIBUTION": "arbitrary"}, f"SLURM_DISTRIBUTION=arbitrary {YET}"),
+    (["-n1", "/bin/true"], {"SLURM_HOSTFILE": "./hosts"}, f"SLURM_HOSTFILE=./hosts {YET}"),
+    (["-n1", "/bin/true"], {"SRUN_CONTAINER": "/nowhere"}, f"SRUN_CONTAINER=/nowhere {YET}"),
+    (["-n1", "/bin/true"], {"SLURM_NNODES": "1-2"}, "SLURM_NNODES=1-2: with --ft the number of nodes is one number yet, the spare ones included"),
     (["--mpi=pmix", "/bin/true"], {}, "--mpi=pmix cannot be had together with --ft: the ranks find each other through ftd, so leave it out"),
     (["-N1-2", "/bin/true"], {}, "-N1-2: with --ft the number of nodes is one number yet, the spare ones included"),
     (["--ft-spares=1", "/bin/true"], {}, "--ft-spares=1: of how many nodes? Say so with -N, the spare ones included"),
@@ -260,6 +264,7 @@ def refusals(context):
     with slurm_of(context, 2) as slurm:
         place = front_and_shepherd(slurm, context)
         (context.work / "programs").write_text("0 /bin/true\n")
+        (context.work / "hosts").write_text(slurm.names["node0"] + "\n")
         number = next_job(slurm)
         for words, env, sentence in REFUSED:
             words = [word.format(**slurm.names) for word in words]

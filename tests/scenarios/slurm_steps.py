@@ -214,6 +214,29 @@ def six_nodes(context, mpi):
         steps.empty(steps.nodes[4])
 
 
+MANY = 24
+
+
+@scenario("slurm-reinit-many", cluster=True, timeout=400)
+def many_nodes(context):
+    """A step of a rank on each of many nodes, and one that is spare: a node crashes, and the result is the undisturbed one."""
+    mpi, ranks = context.mpi("mpich5"), MANY - 1
+    with Steps(context, MANY, silence=300) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, ranks, program)
+        gates = [f"app.compute:{ranks - 1}", *kept(5, range(ranks))]
+        job = steps.srun(f"-N{MANY}", "--ntasks-per-node=1", program, mpi=mpi, env={**ONE_CARD, "FT_SPARES": 1}, gates=gates)
+        lost = steps.nodes[ranks - 1]
+        job.on = lost
+        victim = job.at_gate("app.compute", ranks - 1)
+        check(victim in lost.pids(), "the rank is not on the node")
+        wait_kept(job, range(ranks))
+        lost.crash()
+        job.expect(0, reference, patience=120)
+        check(job.restored == [5] and job.output.starts == [None, 5] and job.err.count("ftd: recovery, epoch") == 1, f"{job.restored}: {job.err}")
+        steps.empty(lost, patience=60)
+
+
 @scenario("slurm-reinit-stepd", cluster=True, timeout=120, each=MPIS)
 def stepd_dies(context, mpi):
     """A slurmstepd that is killed is a lost node for that job: nothing of the step stays there, also what had left its rank's session, and the job

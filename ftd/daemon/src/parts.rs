@@ -234,6 +234,7 @@ pub async fn bury_all(state: Arc<State>) {
             strike(job, me, state).await;
         });
     }
+    tracing::info!("the jobs that this node had parts of are looked through");
 }
 
 /// Waits for the end of a process that this one has started.
