@@ -232,6 +232,9 @@ class Kill:
         dead = {int(rank) for rank in re.findall(sentence, job.err, re.M)}
         # An agent that dies takes with it what it has not said yet.
         check(self.victim == "agent" or self.surely <= dead, f"ranks {sorted(self.surely - dead)} were killed and are not blamed")
+        if self.victim == "several":
+            named = {int(rank) for line in re.findall(r"^ftd:   when .*$", job.err, re.M) for rank in re.findall(r"process \d+ was rank (\d+)", line)}
+            check(dead == named, f"ranks {sorted(dead)} are blamed, and the processes of {sorted(named)} are named")
         # A rank that stood below the shepherd that was killed died with it.
         excused = {self.first} if self.victim == "shepherd" else set()
         check(dead <= self.killed | excused, f"ranks {sorted(dead - self.killed - excused)} are blamed and were not killed")

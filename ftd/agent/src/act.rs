@@ -288,8 +288,8 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
         Report::RecoveryAgreed { epoch, failures, .. } => {
             rooms.job.events.happened(Kind::Agreed, &rooms.job.said(&failures.to_string()));
             puzzle(rooms, failures);
-            // Who was on another node, and has failed there.
-            if !rooms.costs.is_failing() && failures.failures().iter().next().is_some() {
+            // Who was on another node, and has failed there; and who has died since the first one.
+            if failures.failures().iter().next().is_some() {
                 failing(rooms, EpochId(epoch.0.saturating_sub(1)), failures);
             }
             if speaks(rooms, core) {

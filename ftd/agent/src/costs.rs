@@ -197,13 +197,11 @@ impl Costs {
         self.sums.checkpointed |= failing.complete.is_some();
         match &mut self.failing {
             None => self.failing = Some(failing),
-            Some(first) => first.dead.extend(failing.dead),
+            Some(first) => {
+                let new = failing.dead.into_iter().filter(|one| !first.dead.contains(one));
+                first.dead.extend(new.collect::<Vec<_>>());
+            }
         }
-    }
-
-    /// Whether a failure is known that is not over.
-    pub fn is_failing(&self) -> bool {
-        self.failing.is_some()
     }
 
     /// Ranks had taken this version, as is seen when they are gone.
@@ -447,9 +445,17 @@ mod tests {
         told.failed(1, failing(vec![]));
         counted.failed(1, failing(vec![(3, 77)]));
         assert_eq!(counted.dead(), [(3, 77)]);
+        let mut later = Costs::default();
+        later.failed(1, failing(vec![(3, 77)]));
+        later.failed(1, failing(vec![(3, 77), (4, 78)]));
+        assert_eq!(later.dead(), [(3, 77), (4, 78)], "when it is agreed who has died");
         let over = clock.over(2, From::Version(20), 12);
         counted.recovered("b", over);
-        assert_eq!((counted.dead(), counted.is_failing()), (&[(3, 77)][..], false), "it may be asked a moment later");
+        assert_eq!(
+            (counted.dead(), counted.failing.is_some()),
+            (&[(3, 77)][..], false),
+            "it may be asked a moment later"
+        );
         told.died_elsewhere("b", vec![(3, 77)]);
         let words = told.recovered("a", over);
         assert!(words.when.ends_with(", on a; process 77 on b was rank 3"), "{}", words.when);
