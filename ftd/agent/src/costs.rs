@@ -1,6 +1,6 @@
 //! What failures cost the job: for the recovery's block, and for the job's end.
 
-use ft_wire::toll::{Noticed, Sums, Toll};
+use ft_wire::toll::{self, Noticed, Sums, Toll};
 use ft_wire::{Epoch, Rank, Version, World};
 use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
@@ -67,13 +67,53 @@ struct Lost {
     words: String,
 }
 
-/// A recovery that was reported before a rank had its state back.
+/// Recoveries in a row that were reported before a rank had its state back: the failure that the first one was of.
 #[derive(Debug, Clone)]
 struct Late {
     failing: Failing,
     end: Instant,
     released: Option<Instant>,
     kept: Option<Duration>,
+    /// So many they are.
+    number: u64,
+    /// What was computed between them.
+    between: Duration,
+}
+
+impl Late {
+    /// What was computed until the last one of them, and is not known to be lost.
+    fn kept(&self) -> Option<Duration> {
+        let computed = self.released.map(|released| self.failing.since.saturating_duration_since(released));
+        Some(self.kept? + computed? + self.between)
+    }
+}
+
+/// By the clock of this agent, of a toll that the one before it had told before it died.
+fn failing_of(noticed: Noticed, died: Instant) -> Failing {
+    let at = |age: Duration| earlier(died, age);
+    Failing {
+        day: day(at(noticed.age)),
+        since: at(noticed.age),
+        dead: noticed.dead,
+        complete: noticed.complete.map(|(version, age)| (version, age.map(at))),
+        taken: noticed.taken,
+    }
+}
+
+/// For the agent that comes after this one.
+fn noticed_of(failing: &Failing, now: Instant) -> Noticed {
+    let age = |since: Instant| now.saturating_duration_since(since);
+    Noticed {
+        age: age(failing.since),
+        dead: failing.dead.clone(),
+        complete: failing.complete.map(|(version, since)| (version, since.map(age))),
+        taken: failing.taken,
+    }
+}
+
+/// That time, so much before.
+fn earlier(died: Instant, age: Duration) -> Instant {
+    died.checked_sub(age).unwrap_or(died)
 }
 
 /// All failures so far.
@@ -99,42 +139,44 @@ pub struct Costs {
 impl Costs {
     /// What the agent before this one had told of them, and the newest version that was complete; it `died` then.
     pub fn after(toll: Toll, died: Instant) -> (Costs, Option<(Version, Option<Instant>)>) {
-        let at = |age: Duration| died.checked_sub(age).unwrap_or(died);
-        let version =
-            |complete: Option<(Version, Option<Duration>)>| complete.map(|(version, age)| (version, age.map(at)));
-        let failing = toll.noticed.map(|noticed| Failing {
-            day: day(at(noticed.age)),
-            since: at(noticed.age),
-            dead: noticed.dead,
-            complete: version(noticed.complete),
-            taken: noticed.taken,
+        let at = |age: Duration| earlier(died, age);
+        let late = toll.late.map(|late| Late {
+            failing: failing_of(late.noticed, died),
+            end: at(late.end),
+            released: late.computed.map(at),
+            kept: late.kept,
+            number: late.number,
+            between: late.between,
         });
         let costs = Costs {
             sums: toll.sums,
             released: toll.computed.map(at),
-            failing,
+            failing: toll.noticed.map(|noticed| failing_of(noticed, died)),
+            late,
             untold: toll.untold,
             progress: toll.progress,
             ..Costs::default()
         };
-        (costs, version(toll.complete))
+        (costs, toll.complete.map(|(version, age)| (version, age.map(at))))
     }
 
     /// For the agent that comes after this one. `complete`: the newest version that is complete.
     pub fn toll(&self, complete: Option<(Version, Option<Instant>)>, now: Instant) -> Toll {
         let age = |since: Instant| now.saturating_duration_since(since);
-        let version =
-            |complete: Option<(Version, Option<Instant>)>| complete.map(|(version, since)| (version, since.map(age)));
+        let late = self.late.as_ref().map(|late| toll::Late {
+            noticed: noticed_of(&late.failing, now),
+            end: age(late.end),
+            computed: late.released.map(age),
+            kept: late.kept,
+            number: late.number,
+            between: late.between,
+        });
         Toll {
             sums: self.sums.clone(),
             computed: self.released.map(age),
-            complete: version(complete),
-            noticed: self.failing.as_ref().map(|failing| Noticed {
-                age: age(failing.since),
-                dead: failing.dead.clone(),
-                complete: version(failing.complete),
-                taken: failing.taken,
-            }),
+            complete: complete.map(|(version, since)| (version, since.map(age))),
+            noticed: self.failing.as_ref().map(|failing| noticed_of(failing, now)),
+            late,
             untold: self.untold.clone(),
             progress: self.progress,
         }
@@ -235,6 +277,12 @@ impl Costs {
         let late = self.late.take();
         let before = match (&late, over.from) {
             (Some(late), From::Version(version)) => self.lost_before(late, version),
+            (Some(late), From::Beginning) => {
+                // Whatever they would have gone on from.
+                self.sums.unknown = self.sums.unknown.saturating_sub(late.number);
+                self.sums.kept = late.kept();
+                None
+            }
             _ => None,
         };
         let (released, kept) = (self.released, self.sums.kept);
@@ -249,8 +297,12 @@ impl Costs {
         self.dead.clone_from(&failing.dead);
         if over.from == From::Unknown {
             // What is still recovered from then is not counted twice.
-            let before = late.map(|late| Late { end: over.end, ..late });
-            self.late = before.or(Some(Late { failing, end: over.end, released, kept }));
+            let computed =
+                released.map_or(Duration::ZERO, |released| failing.since.saturating_duration_since(released));
+            self.late = Some(match late {
+                Some(late) => Late { end: over.end, number: late.number + 1, between: late.between + computed, ..late },
+                None => Late { failing, end: over.end, released, kept, number: 1, between: Duration::ZERO },
+            });
         }
         Words { when, lost: words, count: String::new(), checkpointed }
     }
@@ -258,20 +310,21 @@ impl Costs {
     /// What was lost with the failure before is known now: ranks that died without having their state back would have gone on from the same.
     fn lost_before(&mut self, late: &Late, version: Version) -> Option<Duration> {
         let released = std::mem::replace(&mut self.released, late.released);
-        let lost = self.lost_since(version, &late.failing, None).time;
+        let lost = self.lost_since(version, &late.failing, None).time.map(|time| time + late.between);
         self.released = released;
-        let computed = late.released.map(|released| late.failing.since.saturating_duration_since(released));
-        self.sums.unknown = self.sums.unknown.saturating_sub(u64::from(lost.is_some()));
-        self.sums.kept = lost.and(late.kept.zip(computed).map(|(kept, computed)| kept + computed));
+        self.sums.unknown -= if lost.is_some() { late.number.min(self.sums.unknown) } else { 0 };
+        self.sums.kept = lost.and(late.kept());
         lost
     }
 
     /// Of a recovery that was reported without that: a rank has its state back since `end`. What is to be said of what was lost.
     pub fn restored_late(&mut self, version: Version, end: Instant) -> String {
-        let Some(Late { failing, end: reported, released, kept }) = self.late.take() else { return String::new() };
-        self.sums.unknown = self.sums.unknown.saturating_sub(1);
-        (self.released, self.sums.kept) = (released, kept);
-        let Lost { time, words } = self.lost(&failing, From::Version(version), None);
+        let Some(late) = self.late.take() else { return String::new() };
+        let Late { failing, end: reported, released, kept, number, between } = late;
+        self.sums.unknown = self.sums.unknown.saturating_sub(number);
+        (self.released, self.sums.kept) = (released, kept.map(|kept| kept + between));
+        let before = Some(between).filter(|_| number > 1);
+        let Lost { time, words } = self.lost(&failing, From::Version(version), before);
         self.count(time, (failing.since, released));
         self.sums.recovering += end.saturating_duration_since(reported);
         self.released = Some(end);
@@ -492,10 +545,23 @@ mod tests {
         let said = "no failure was survived; lost: an unknown time of computing and 3.0 s of recovering";
         assert_eq!((costs.summary(false), costs.summary(true).as_deref()), (None, Some(said)));
         costs.failed(2, clock.failing(14, Some((20, 8)), None));
-        let words = costs.recovered("a", clock.over(3, From::Version(20), 15));
+        let words = costs.clone().recovered("a", clock.over(3, From::Version(20), 15));
         assert_eq!(words.lost, "3.0 s of computing, since version 20 was complete", "nothing was computed since");
-        let said = "2 failures were survived; lost: 3.0 s of computing and 4.0 s of recovering";
-        assert_eq!(costs.summary(false).as_deref(), Some(said));
+        // As the next agent has it; once more; and then all that was computed is lost.
+        let (mut next, _) = Costs::after(costs.toll(None, clock.at(14)), clock.at(14));
+        for costs in [&mut costs, &mut next] {
+            costs.recovered("a", Over { survived: false, ..clock.over(3, From::Unknown, 15) });
+            costs.failed(3, clock.failing(16, Some((20, 8)), None));
+            let mut anew = costs.clone();
+            let words = costs.recovered("a", clock.over(4, From::Version(20), 17));
+            assert_eq!(words.lost, "4.0 s of computing, since version 20 was complete", "one second more");
+            let said = "3 failures were survived; lost: 4.0 s of computing and 5.0 s of recovering";
+            assert_eq!(costs.summary(false).as_deref(), Some(said));
+            let words = anew.recovered("a", clock.over(4, From::Beginning, 17));
+            assert_eq!(words.lost, "11.0 s of computing: all of it");
+            let said = "3 failures were survived; lost: 11.0 s of computing and 5.0 s of recovering";
+            assert_eq!(anew.summary(false).as_deref(), Some(said));
+        }
     }
 
     #[test]

@@ -90,6 +90,23 @@ pub struct Noticed {
     pub taken: Option<Version>,
 }
 
+/// Recoveries in a row of which it is not known what they cost, for no rank had its state back. Times are as in [`Toll`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Late {
+    /// The failure that the first one was of.
+    pub noticed: Noticed,
+    /// The last one was over so long ago.
+    pub end: Duration,
+    /// The ranks had computed since then when the first failure came.
+    pub computed: Option<Duration>,
+    /// What they had computed before.
+    pub kept: Option<Duration>,
+    /// So many they are.
+    pub number: u64,
+    /// What was computed between them.
+    pub between: Duration,
+}
+
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Toll {
@@ -101,6 +118,8 @@ pub struct Toll {
     pub complete: Option<(Version, Option<Duration>)>,
     /// A failure from which the job has not recovered.
     pub noticed: Option<Noticed>,
+    /// What the recoveries before that cost, which is not known yet.
+    pub late: Option<Late>,
     /// Processes of whose deaths people were told, and not of what they died.
     pub untold: Vec<(World, Rank)>,
     /// The newest epoch in which a newer version was complete than the one that it had restored.
@@ -116,7 +135,11 @@ impl Toll {
         };
         self.computed = self.computed.map(|age| age + by);
         self.complete = complete(self.complete);
-        if let Some(noticed) = &mut self.noticed {
+        if let Some(late) = &mut self.late {
+            late.end += by;
+            late.computed = late.computed.map(|age| age + by);
+        }
+        for noticed in self.noticed.iter_mut().chain(self.late.iter_mut().map(|late| &mut late.noticed)) {
             noticed.age += by;
             noticed.complete = complete(noticed.complete);
         }
@@ -138,7 +161,12 @@ mod tests {
             noticed: Some(Noticed { age: seconds(4), dead: vec![(1, 77)], complete: Some((7, None)), taken: Some(8) }),
             ..Toll::default()
         };
+        let (end, computed, kept, between) = (seconds(5), Some(seconds(6)), Some(seconds(7)), seconds(8));
+        let late = toll.noticed.clone().map(|noticed| Late { noticed, end, computed, kept, number: 1, between });
+        let toll = Toll { late, ..toll };
         let later = toll.clone().later(seconds(10));
+        let late = later.late.clone().map(|late| (late.noticed.age, late.end, late.computed, late.kept, late.between));
+        assert_eq!(late, Some((seconds(14), seconds(15), Some(seconds(16)), kept, between)));
         assert_eq!((later.computed, later.complete), (Some(seconds(12)), Some((7, Some(seconds(13))))));
         assert_eq!((later.sums, later.noticed.clone().map(|noticed| noticed.age)), (toll.sums, Some(seconds(14))));
         assert_eq!(
