@@ -7,6 +7,9 @@ _ftctl() {
         cur="${COMP_WORDS[COMP_CWORD]}"
     fi
     prev="$3"
+    if [[ "${prev}" == "=" && ${COMP_CWORD} -ge 2 ]]; then
+        prev="${COMP_WORDS[COMP_CWORD-2]}"
+    fi
     cmd=""
     opts=""
 
@@ -39,7 +42,7 @@ _ftctl() {
     case "${cmd}" in
         ftctl)
             opts="-h -V --json --help --version jobs show events inject checkpoint-cost"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -48,12 +51,12 @@ _ftctl() {
                     COMPREPLY=()
                     ;;
             esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            COMPREPLY=( $(compgen -X '-*' -W "${opts}" -- "${cur}") )
             return 0
             ;;
         ftctl__subcmd__checkpoint__subcmd__cost)
             opts="-h --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -62,12 +65,12 @@ _ftctl() {
                     COMPREPLY=()
                     ;;
             esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            COMPREPLY=( $(compgen -X '-*' -W "${opts}" -- "${cur}") )
             return 0
             ;;
         ftctl__subcmd__events)
             opts="-f -h --follow --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -76,12 +79,12 @@ _ftctl() {
                     COMPREPLY=()
                     ;;
             esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            COMPREPLY=( $(compgen -X '-*' -W "${opts}" -- "${cur}") )
             return 0
             ;;
         ftctl__subcmd__inject)
             opts="-h --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -90,12 +93,12 @@ _ftctl() {
                     COMPREPLY=()
                     ;;
             esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            COMPREPLY=( $(compgen -X '-*' -W "${opts}" -- "${cur}") )
             return 0
             ;;
         ftctl__subcmd__jobs)
             opts="-h --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -104,12 +107,12 @@ _ftctl() {
                     COMPREPLY=()
                     ;;
             esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            COMPREPLY=( $(compgen -X '-*' -W "${opts}" -- "${cur}") )
             return 0
             ;;
         ftctl__subcmd__show)
             opts="-h --json --help"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -118,7 +121,7 @@ _ftctl() {
                     COMPREPLY=()
                     ;;
             esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            COMPREPLY=( $(compgen -X '-*' -W "${opts}" -- "${cur}") )
             return 0
             ;;
     esac

@@ -7,6 +7,9 @@ _ftrun() {
         cur="${COMP_WORDS[COMP_CWORD]}"
     fi
     prev="$3"
+    if [[ "${prev}" == "=" && ${COMP_CWORD} -ge 2 ]]; then
+        prev="${COMP_WORDS[COMP_CWORD-2]}"
+    fi
     cmd=""
     opts=""
 
@@ -24,7 +27,7 @@ _ftrun() {
     case "${cmd}" in
         ftrun)
             opts="-c -n -H -l -x -v -h -V --np --ft --ft-max-failures --ft-on-abort --ft-grace --ft-mpi --ft-standby --ft-spares --ft-wait --ft-oversubscribe --ft-degree --ft-flush --ft-copy-rate --ft-heartbeat --ft-inject --host --hosts --machinefile --hostfile --ft-output --ft-summary --npernode --perhost --ppn --bind-to --map-by --cpus-per-proc --cpus-per-rank --report-bindings --tag-output --prepend-rank --output-filename --timeout --env --genv --mca --wdir --chdir --oversubscribe --allow-run-as-root --verbose --help --version"
-            if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
+            if [[ ${cur} == -* ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
@@ -228,7 +231,7 @@ _ftrun() {
                     COMPREPLY=()
                     ;;
             esac
-            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            COMPREPLY=( $(compgen -X '-*' -W "${opts}" -- "${cur}") )
             return 0
             ;;
     esac

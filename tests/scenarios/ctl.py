@@ -113,6 +113,9 @@ def show(context):
     after, passed = ctl.json("show")["complete"], (time.monotonic() - begun) * 1000
     check(before["version"] == after["version"] and 1000 <= after["age_ms"] - before["age_ms"] <= passed + 1000, f"{before}, {after}")
     os.kill(shown["rank"][1]["pid"], signal.SIGCONT)
+    for number, state in ((signal.SIGTSTP, "paused"), (signal.SIGCONT, "computing")):
+        os.kill(job.pid, number)
+        eventually(lambda: ctl.json("show")["state"] == state, f"the job {state}", 20)
     table = ctl.run("show", str(shown["ftrun_pid"]))
     check(all(str(rank["pid"]) in table for rank in shown["rank"]) and "more in a row end the job" in table, table)
     check(shown["job"] in ctl.run("jobs"), "the table of jobs")

@@ -209,13 +209,19 @@ def accepted(context):
 
 @scenario("completion")
 def completion(context):
-    """The installed completions of bash and zsh offer the options, and the values that there are."""
-    file = context.prefix / "share/bash-completion/completions/ftrun"
-    script = f'. {file}; COMP_WORDS=(ftrun "$@"); COMP_CWORD=$#; _ftrun ftrun "${{!#}}" "${{@:$#-1:1}}"; echo "${{COMPREPLY[@]}}"'
+    """The installed completions of bash and zsh offer the options, and the values that there are; and no option where none is begun."""
+    script = '. {0}/{1}; COMP_WORDS=({1} "$@"); COMP_CWORD=$#; _{1} {1} "${{!#}}" "${{@:$#-1:1}}"; echo "${{COMPREPLY[@]}}"'
     for words, offered in ((["--ft-sp"], ["--ft-spares"]), (["--ti"], ["--timeout"]), (["--output"], ["--output-filename"]),
-                           (["--bind-to", ""], ["core", "numa", "socket", "none"]), (["--ft-output", "o"], ["once"]), (["--ft", "r"], ["reinit"])):
-        done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, timeout=20)
+                           (["--bind-to", ""], ["core", "numa", "socket", "none"]), (["--ft-output", "o"], ["once"]), (["--ft", "r"], ["reinit"]),
+                           (["--ft", "=", "r"], ["reinit"]), (["-n", "2", "--bind-to", "=", "co"], ["core"]), ([""], []), (["-n", "2", "./heat", ""], []),
+                           (["-x", "A", "=", "re"], []), (["ftctl", "inj"], ["inject"]), (["ftctl", "show", ""], []), (["ftctl", "show", "--j"], ["--json"])):
+        program, typed = ("ftctl", words[1:]) if words[0] == "ftctl" else ("ftrun", words)
+        said = script.format(context.prefix / "share/bash-completion/completions", program)
+        done = subprocess.run(["bash", "-c", said, "bash", *typed], capture_output=True, text=True, timeout=20)
         check(done.returncode == 0 and done.stdout.split() == offered, f"{words}: {done.stdout}{done.stderr}")
+    with Bash(context) as bash:
+        for typed, completed in (("ftrun --ft=re", "ftrun --ft=reinit "), ("ftrun --bind-to=co", "ftrun --bind-to=core "), ("ftrun -n 2 cat beg", "cat begun.txt ")):
+            bash.completes(typed, completed)
     with Zsh(context) as zsh:
         for words, offered in (("ftrun --bind-to=", ["core", "numa", "socket", "none"]), ("ftrun --ft ", ["none", "reinit"]),
                                ("ftrun --map-by=", ["slot", "core", "numa", "socket"]), ("ftrun --hosts ", []), ("ftrun --ft-inject ", []),
@@ -225,17 +231,15 @@ def completion(context):
             check(not re.search(r"command not found|bad pattern|_arguments:", said), f"{words}: {said}")
 
 
-class Zsh:
-    """A zsh at a terminal, with the installed completions and nothing of the user's."""
+class Terminal:
+    """A shell at a terminal, with the installed completions and nothing of the user's."""
 
-    def __init__(self, context):
-        functions = context.prefix / "share/zsh/site-functions"
+    def __init__(self, context, argv, setup):
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="dumb", PS1="ready> ", HOME=str(context.work), COLUMNS="200")
-            os.execvp("zsh", ["zsh", "-f", "-i"])
-        self.type(f"PS1='ready> '; unsetopt zle_bracketed_paste; fpath=({functions} $fpath); autoload -U compinit; compinit -u -D; "
-                  "setopt auto_list; zstyle ':completion:*' list-packed no; LISTMAX=0; echo be''gun\n")
+            os.environ.update(TERM="dumb", PS1="ready> ", HOME=str(context.work), COLUMNS="200", INPUTRC="/dev/null")
+            os.execvp(argv[0], argv)
+        self.type(f"PS1='ready> '; {setup}; echo be''gun\n")
         self.until("begun")
 
     def type(self, text):
@@ -245,9 +249,27 @@ class Zsh:
         """What it has written up to a word."""
         text, deadline = "", time.monotonic() + patience
         while word not in text:
-            check(select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))[0], f"zsh says nothing of {word!r}: {text}")
+            check(select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))[0], f"the shell says nothing of {word!r}: {text}")
             text += os.read(self.terminal, 4096).decode(errors="replace")
         return text
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self.terminal)
+
+
+class Zsh(Terminal):
+    """A zsh."""
+
+    def __init__(self, context):
+        functions = context.prefix / "share/zsh/site-functions"
+        super().__init__(context, ["zsh", "-f", "-i"],
+                         f"unsetopt zle_bracketed_paste; fpath=({functions} $fpath); autoload -U compinit; compinit -u -D; "
+                         "setopt auto_list; zstyle ':completion:*' list-packed no; LISTMAX=0")
 
     def completes(self, words, offered):
         """What it shows when these are completed. (It shows nothing when more is typed before it has.)"""
@@ -261,10 +283,19 @@ class Zsh:
         self.type("\x15echo o''ver\n")
         return shown + self.until("over\r\n")
 
-    def __enter__(self):
-        return self
 
-    def __exit__(self, *_):
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        os.close(self.terminal)
+class Bash(Terminal):
+    """A bash, in a directory with a file of the name `begun.txt`."""
+
+    def __init__(self, context):
+        directory = context.work / "bash"
+        directory.mkdir()
+        (directory / "begun.txt").touch()
+        super().__init__(context, ["bash", "--norc", "--noprofile", "-i"], f"cd {directory}; . {context.prefix}/share/bash-completion/completions/ftrun")
+
+    def completes(self, typed, completed):
+        """What is there once that is completed to this."""
+        self.type(f"{typed}\t")
+        shown = self.until(completed)
+        self.type("\x15echo o''ver\n")
+        return shown + self.until("over\r\n")

@@ -133,7 +133,7 @@ pub fn block(recovery: &Recovery, files: RestartFiles, here: &Here, words: &Word
         milliseconds(times.noticed, times.end()),
         parts.join(", "),
         begun_anew(recovery),
-        unfinished(recovery)
+        unfinished(recovery, here)
     );
     out.push_str(&line("count", &words.count));
     out
@@ -154,13 +154,18 @@ fn begun_anew(recovery: &Recovery) -> String {
 }
 
 /// What had not come about when the block was written.
-fn unfinished(recovery: &Recovery) -> String {
+fn unfinished(recovery: &Recovery, here: &Here) -> String {
+    // Of the ranks of other nodes this one does not know how far each is.
+    let of_node = match here {
+        Here::Alone => String::new(),
+        Here::Named(name) => format!(", of those on {name}"),
+    };
     if recovery.complete || recovery.stuck {
         String::new()
     } else if !recovery.before_init.is_empty() {
-        format!("; not seen past MPI_Init: {}", named(&recovery.before_init))
+        format!("; not seen past MPI_Init{of_node}: {}", named(&recovery.before_init))
     } else if recovery.taken && !recovery.without_state.is_empty() {
-        format!("; without their state: {}", named(&recovery.without_state))
+        format!("; without their state{of_node}: {}", named(&recovery.without_state))
     } else {
         String::new()
     }
@@ -385,11 +390,13 @@ mod tests {
         let said = refused(&[(one, "the sizes differ".into()), (two, "the sizes differ".into())]);
         assert_eq!(said, "ftd:             ft_restore failed in rank 1 (and in rank 2): the sizes differ\n");
         let mut recovery = Recovery { without_state: vec![one], ..nothing() };
-        assert_eq!(unfinished(&recovery), "", "the line before says that no rank has asked");
+        assert_eq!(unfinished(&recovery, &Here::Alone), "", "the line before says that no rank has asked");
         recovery.taken = true;
-        assert_eq!(unfinished(&recovery), "; without their state: rank 1");
+        assert_eq!(unfinished(&recovery, &Here::Alone), "; without their state: rank 1");
         recovery.before_init = vec![one, two];
-        assert_eq!(unfinished(&recovery), "; not seen past MPI_Init: ranks 1-2");
+        assert_eq!(unfinished(&recovery, &Here::Alone), "; not seen past MPI_Init: ranks 1-2");
+        let of_node = unfinished(&recovery, &Here::Named("node0".into()));
+        assert_eq!(of_node, "; not seen past MPI_Init, of those on node0: ranks 1-2");
         assert!(
             restored(&recovery, RestartFiles::Found(0), &Here::Alone, &Words::default())
                 .ends_with("nothing was asked for yet\n")

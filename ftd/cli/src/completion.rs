@@ -37,11 +37,30 @@ fn all_completed(command: Command) -> Command {
     command.mut_args(completed).mut_subcommands(all_completed)
 }
 
+/// What is not as people type it in the text for bash: bash takes `=` for a word of its own; and where no option is begun none is meant, but a file,
+/// a word of the program's, or what the program does.
+const FOR_BASH: [(&str, &str); 4] = [
+    (
+        "    prev=\"$3\"\n",
+        "    prev=\"$3\"\n    if [[ \"${prev}\" == \"=\" && ${COMP_CWORD} -ge 2 ]]; then\n        prev=\"${COMP_WORDS[COMP_CWORD-2]}\"\n    fi\n",
+    ),
+    (" || ${COMP_CWORD} -eq 1 ", " "),
+    (" || ${COMP_CWORD} -eq 2 ", " "),
+    (
+        "esac\n            COMPREPLY=( $(compgen -W \"${opts}\"",
+        "esac\n            COMPREPLY=( $(compgen -X '-*' -W \"${opts}\"",
+    ),
+];
+
 /// Compares those that are installed with what they are to be, or writes them.
 pub fn compare(command: &Command, program: &str) {
     for (shell, name) in [(Shell::Bash, format!("{program}.bash")), (Shell::Zsh, format!("_{program}"))] {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut all_completed(command.clone()), program, &mut text);
+        if shell == Shell::Bash {
+            let generated = String::from_utf8(text).unwrap();
+            text = FOR_BASH.iter().fold(generated, |text, (from, to)| text.replace(from, to)).into_bytes();
+        }
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/completion").join(&name);
         if std::env::var_os("FT_TEST_WRITE").is_some() {
             std::fs::write(&path, &text).unwrap();
