@@ -62,6 +62,15 @@ impl First {
         }
     }
 
+    /// What it reports soon.
+    fn reports(&mut self) -> Recovery {
+        let soon = self.now.after(Policy::default().report_patience);
+        while self.report.is_none() && self.now < soon {
+            self.passes(Micros(10_000));
+        }
+        self.report.take().expect("a report")
+    }
+
     /// Both ranks have been let go, with something to restore.
     fn released() -> (First, NodeWord) {
         First::released_with(Some(STAMP))
@@ -200,4 +209,30 @@ fn ranks_that_give_no_sign_compute_until_the_next_failure() {
     dies(&mut first, Micros(Policy::default().report_patience.0 / 2));
     let report = first.report.take().unwrap();
     assert!(report.is_over() && report.times.end() <= released, "{report:?}");
+}
+
+#[test]
+fn ranks_that_give_no_sign_compute_until_they_end() {
+    for exit in [Exit::Code(0), Exit::Code(3)] {
+        let (mut first, _) = First::released_with(None);
+        let released = first.now;
+        first.passes(Micros(Policy::default().report_patience.0 / 2));
+        let (process, ready) =
+            (first.own(), NodeWord { ready: true, offered: true, chosen: true, ..NodeWord::default() });
+        first.step(Event::Exited { process, exit, limit: None });
+        first.other_says(&NodeWord { initialized: true, restored: true, finished: true, ..ready });
+        let report = first.reports();
+        assert!(report.times.restored.is_none() && report.times.end() <= released, "{exit:?}: {report:?}");
+    }
+}
+
+#[test]
+fn who_fails_before_mpi_init_has_not_come_past_it() {
+    let (mut first, chosen) = First::released();
+    first.step(Event::Initializing(first.own()));
+    first.passes(Micros(Policy::default().report_patience.0 / 2));
+    first.step(Event::Exited { process: first.own(), exit: Exit::Code(1), limit: None });
+    first.other_says(&NodeWord { initialized: true, ..chosen });
+    let report = first.reports();
+    assert!(report.times.initialized.is_none() && report.before_init == [Rank(0)], "{report:?}");
 }

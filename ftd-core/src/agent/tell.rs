@@ -107,7 +107,7 @@ impl Agent {
     fn initialized(&self) -> bool {
         // A program without MPI that has its state back has nothing before it.
         let past = |local: &Local| local.phase >= Phase::Initialized || (local.restored && !self.memory.speaks_mpi);
-        self.run.locals.values().all(|local| local.end.is_some() || past(local))
+        self.run.locals.values().all(|local| local.end == Some(LocalEnd::Clean) || past(local))
     }
 
     /// All ranks of this node that have something to restore have restored it.
@@ -149,14 +149,15 @@ impl Agent {
         }
         let initialized = self.tree.decree().initialized && self.initialized();
         let restored = initialized && self.restored() && self.tree.decree().restored;
-        let now = self.now;
+        let (now, computes) = (self.now, self.gives_no_sign());
         let patience = self.report_patience();
         let Some(progress) = &mut self.telling.progress else { return };
         // Who has ended without it counts as past it, and there may be nobody else.
         if initialized && self.memory.speaks_mpi && progress.times.initialized.is_none() {
             (progress.times.initialized, progress.last_sign) = (Some(now), now);
         }
-        if restored {
+        // Who gives no sign has computed since the release.
+        if restored && !computes {
             progress.times.restored.get_or_insert(now);
         }
         if restored {
