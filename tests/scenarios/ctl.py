@@ -116,6 +116,11 @@ def show(context):
     for number, state in ((signal.SIGTSTP, "paused"), (signal.SIGCONT, "computing")):
         os.kill(job.pid, number)
         eventually(lambda: ctl.json("show")["state"] == state, f"the job {state}", 20)
+    (agent,) = [pid for pid in proc.descendants(job.pid) if proc.name(pid) == "ft-agent"]
+    os.kill(agent, signal.SIGSTOP)
+    said = ctl.run("jobs", status=1)
+    os.kill(agent, signal.SIGCONT)
+    check("does not answer" in said, f"of a job whose agent stands still: {said}")
     table = ctl.run("show", str(shown["ftrun_pid"]))
     check(all(str(rank["pid"]) in table for rank in shown["rank"]) and "more in a row end the job" in table, table)
     check(shown["job"] in ctl.run("jobs"), "the table of jobs")

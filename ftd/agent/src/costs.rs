@@ -286,7 +286,12 @@ impl Costs {
             _ => None,
         };
         let (released, kept) = (self.released, self.sums.kept);
-        let Lost { time, words } = self.lost(&failing, over.from, before);
+        let Lost { time, words } = match over.from {
+            From::Version(version) if late.is_some() && before.is_none() => {
+                Lost { time: None, words: format!("what was computed since version {version}") }
+            }
+            from => self.lost(&failing, from, before),
+        };
         self.count(time, (failing.since, released));
         self.sums.recovering += over.end.saturating_duration_since(failing.since);
         self.sums.over = over.epoch;
@@ -547,6 +552,9 @@ mod tests {
         costs.failed(2, clock.failing(14, Some((20, 8)), None));
         let words = costs.clone().recovered("a", clock.over(3, From::Version(20), 15));
         assert_eq!(words.lost, "3.0 s of computing, since version 20 was complete", "nothing was computed since");
+        // Nobody had read that a newer one was complete.
+        let words = costs.clone().recovered("a", clock.over(3, From::Version(21), 15));
+        assert_eq!(words.lost, "what was computed since version 21", "it was not restored yet");
         // As the next agent has it; once more; and then all that was computed is lost.
         let (mut next, _) = Costs::after(costs.toll(None, clock.at(14)), clock.at(14));
         for costs in [&mut costs, &mut next] {

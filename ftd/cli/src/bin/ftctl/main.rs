@@ -131,10 +131,16 @@ fn run(arguments: &Arguments) -> Result<(), CtlError> {
     let json = arguments.json;
     match &arguments.what {
         What::Jobs => {
-            let All { jobs, silent, unknown } = find::jobs()?;
+            let All { jobs, mut silent, unknown } = find::jobs()?;
+            let last = silent.pop();
             silent.iter().try_for_each(|error| writeln!(io::stderr(), "ftctl: {error}"))?;
             unknown.iter().try_for_each(|sentence| writeln!(io::stderr(), "ftctl: {sentence}"))?;
-            print(&if json { json::jobs(&jobs) } else { tables::jobs(&jobs) })
+            if json {
+                print(&json::jobs(&jobs))?;
+            } else if last.is_none() || !jobs.is_empty() {
+                print(&tables::jobs(&jobs))?;
+            }
+            last.map_or(Ok(()), |error| Err(error.into()))
         }
         What::Show(whose) => {
             let (found, job) = find::one(whose.job.as_deref(), false)?;
