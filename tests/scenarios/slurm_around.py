@@ -59,6 +59,15 @@ def handed_in(steps, *words, mpi=None, env=None, gates=()):
     return job, Batch(steps, job.output.text.strip())
 
 
+def begun_anew(steps, batch, sentence):
+    """What the job, which is queued again, has printed behind that sentence when it has begun anew and is over."""
+    eventually(lambda: batch.about()["JobState"] == "PENDING", "the job to be queued again", 30)
+    steps.slurm.update(f"jobid={batch.number}", "starttime=now")
+    about = batch.becomes("COMPLETED", 60)
+    check((about["ExitCode"], about["Restarts"]) == ("0:0", "1"), f"{about}")
+    return batch.text.partition(sentence)[2]
+
+
 INSIDE = [{"inside": inside, "mpi": mpi["mpi"], "how": how} for inside in ("sbatch", "salloc") for mpi in MPIS for how in ("rank", "crash")]
 
 
@@ -138,11 +147,7 @@ def batch_node(context, how, again):
             check((about["ExitCode"], about["Restarts"]) == ("0:0", "0"), f"{about}")
             print(f"  sbatch --wait has ended with {job.wait(90)}", flush=True)
         else:
-            eventually(lambda: batch.about()["JobState"] == "PENDING", "the job to be queued again", 30)
-            steps.slurm.update(f"jobid={batch.number}", "starttime=now")
-            about = batch.becomes("COMPLETED", 60)
-            check((about["ExitCode"], about["Restarts"]) == ("0:0", "1"), f"{about}")
-            said = batch.text.partition(sentence)[2]
+            said = begun_anew(steps, batch, sentence)
             check("srun ended with 0" in said and Output(said).starts == [None] and Output(said).results == reference.results, batch.text)
         steps.empty(first)
 
@@ -203,11 +208,7 @@ def batch_between(context, how, again):
             about = batch.becomes("CANCELLED", 30)
             check((about["ExitCode"], about["Restarts"]) == ("0:0", "0"), f"{about}")
         else:
-            eventually(lambda: batch.about()["JobState"] == "PENDING", "the job to be queued again", 30)
-            steps.slurm.update(f"jobid={batch.number}", "starttime=now")
-            about = batch.becomes("COMPLETED", 60)
-            check((about["ExitCode"], about["Restarts"]) == ("0:0", "1"), f"{about}")
-            said = batch.text.partition(sentence)[2]
+            said = begun_anew(steps, batch, sentence)
             check(said.count("srun ended with 0") == 2 and Output(said).results == reference.results * 2, batch.text)
         steps.empty(first)
 

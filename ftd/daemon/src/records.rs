@@ -94,7 +94,7 @@ async fn attempt<S: Store>(etcd: &Asked<S>, keys: &str, gone: Option<NodeId>) ->
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::config::Config;
     use ft_store::Embedded;
@@ -106,7 +106,8 @@ mod tests {
 
     const WITHIN: Duration = Duration::from_secs(1);
 
-    fn running() -> EpochRecord {
+    /// A job's first record.
+    pub fn running() -> EpochRecord {
         EpochRecord {
             epoch: EpochId(1),
             began: Micros(0),

@@ -2,12 +2,9 @@
 
 use super::*;
 use crate::config::Config;
+use crate::records::tests::running;
 use ft_store::{Embedded, encode_record};
-use ftd_core::record::Strategy;
-use ftd_core::{
-    EpochId, EpochRecord, FailureSet, Members, Micros, Mode, NodeId, Outcome, Placement, Slots, Terms, WorldId,
-};
-use std::collections::BTreeSet;
+use ftd_core::{EpochRecord, Outcome};
 
 const WITHIN: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(60);
@@ -34,23 +31,7 @@ async fn remove(store: &Embedded, key: &str) {
 }
 
 fn record(outcome: Option<Outcome>) -> Vec<u8> {
-    encode_record(&EpochRecord {
-        epoch: EpochId(1),
-        began: Micros(0),
-        mode: Mode::Reinit,
-        terms: Terms::default(),
-        world: WorldId(1),
-        world_size: 0,
-        placement: Placement::default(),
-        slots: Slots::default(),
-        nodes: Members::of((0..2).map(NodeId)),
-        joined: BTreeSet::new(),
-        failures: FailureSet::new(),
-        strategy: Strategy::Fresh,
-        streaks: Vec::new(),
-        history: Vec::new(),
-        outcome,
-    })
+    encode_record(&EpochRecord { outcome, ..running() })
 }
 
 #[tokio::test]
