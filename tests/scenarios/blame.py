@@ -343,7 +343,7 @@ def jobs_of_one_cleared(context, mpi):
         ("env -u FT_RANK", "; true"),
     ):
         refused_as_job_of_one(context, mpi, ["bash", "-c", f'{wrapper} "$0" ok{after}', program], wrapper)
-    job = context.ftrun(mpi, 2, "bash", "-c", 'exec env -u PMIX_NAMESPACE -u PMI_FD -u JSM_JSRUN_PORT "$0" ok', program)
+    job = context.ftrun(mpi, 2, "bash", "-c", 'exec env -u PMIX_NAMESPACE -u MPIR_CVAR_ASYNC_PROGRESS -u I_MPI_ASYNC_PROGRESS -u JSM_JSRUN_PORT "$0" ok', program)
     job.expect(0)
     check(job.output.results == ["of ending"], f"{job.output.text}{job.err}")
 

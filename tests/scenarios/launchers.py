@@ -205,6 +205,35 @@ def accepted(context):
                                                                  "-np", "1", "--mca", "btl", "self,sm"])
     job.expect(0)
     check(job.output.text == "1 2 self,sm 0 0\n", job.output.text)
+    # In what the kernel says, whatever a wrapper takes away, and in what is given back to a cleared environment.
+    shown = 'tr "\\0" "\\n" < /proc/$$/environ'
+    for wrapper in ("", "env -u LD_PRELOAD", "env -u FT_SOCKET", 'env -i LD_PRELOAD="$LD_PRELOAD"', "env -i", "env -u MPIR_CVAR_ASYNC_PROGRESS"):
+        job = context.ftrun(None, 1, "bash", "-c", f"{wrapper} bash -c '{shown}; env'")
+        job.expect(0)
+        names = [line.partition("=")[0] for line in job.output.text.splitlines()]
+        check(names.count("PWD") >= 1 and (wrapper.startswith("env -i") or names.count("FT_RANK") == 2), f"{wrapper}: {names}")
+        check(not [name for name in names if name.startswith("PMI_")], f"{wrapper}: {job.output.text}")
+
+
+@scenario("own-settings", each=[{"mpi": mpi, "own": own} for mpi in ("mpich4", "mpich5", "impi") for own in ("unset", "0", "1")])
+def own_settings(context, mpi, own):
+    """What keeps an MPI of this family from starting alone is one of its own settings: the user's value of it is what the MPI and the program
+    find when they have joined, in each world, and what the tools' interface says before; and it is not in the rank's environment before."""
+    mpi, given = context.mpi(mpi), [] if own == "unset" else ["MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS"]
+    program, env = context.program(mpi, "settings.c"), {name: own for name in given}
+    wanted = f"joined {'none' if own == 'unset' else own}"
+    for name in ("MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS"):
+        job = context.ftrun(mpi, 2, program, "plain", name, env=env)
+        job.expect(0)
+        check(job.output.text.splitlines() == [wanted] * 2, f"{job.output.text}{job.err}")
+    job = context.ftrun(mpi, 1, program, "tools", "MPIR_CVAR_ASYNC_PROGRESS", env=env)
+    job.expect(0)
+    kept = "not-joined" if own == "unset" else f"not-joined:{own}"
+    lines = job.output.text.splitlines()
+    check(lines[-1] == wanted and f"MPIR_CVAR_ASYNC_PROGRESS={kept}" in lines, f"{job.output.text}{job.err}")
+    # Intel's shows none of MPICH's settings to tools.
+    if mpi.name != "impi":
+        check(lines[0] == f"tools {1 if own == '1' else 0}", job.output.text)
 
 
 @scenario("completion")

@@ -6,7 +6,8 @@
 //! arguments are as many as the caller likes, are not among these functions, and are left to the agent.
 
 use crate::{page, probe};
-use ft_wire::forlorn::{CLEARED, FORLORN};
+use ft_wire::Flavour;
+use ft_wire::forlorn::{CLEARED, FORLORN, users};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
@@ -24,6 +25,17 @@ static GUARDS: OnceLock<Guards> = OnceLock::new();
 struct Guards {
     forlorn: [CString; FORLORN.len()],
     preload: CString,
+}
+
+/// By which a program of MPICH's is served from the start.
+const CONNECTION: &CStr = c"PMI_FD=";
+
+impl Guards {
+    /// Whether this one keeps MPICH from starting.
+    fn is_setting(&self, guard: &CString) -> bool {
+        let at = self.forlorn.iter().position(|one| std::ptr::eq(one, guard));
+        at.is_some_and(|at| FORLORN[at].0 == Flavour::Mpich)
+    }
 }
 
 /// Where a function lies that this library stands in front of.
@@ -71,7 +83,9 @@ pub(crate) fn prepare() {
 }
 
 fn keep_guards() {
-    let is_forlorn = |(name, value): (&str, &str)| std::env::var_os(name).is_some_and(|found| found == value);
+    let is_forlorn = |(name, value): (&str, &str)| {
+        std::env::var_os(name).is_some_and(|found| found == value || users(found.as_bytes()).is_some())
+    };
     let below_a_shepherd = std::env::var_os("FT_SOCKET").is_some_and(|socket| !socket.is_empty());
     if !below_a_shepherd || !FORLORN.iter().any(|(_, variable)| is_forlorn(*variable)) {
         return;
@@ -107,16 +121,23 @@ unsafe fn guarded<R>(environment: Strings, run: impl FnOnce(Strings) -> R) -> R 
         count += 1;
     }
     let given = count;
+    // SAFETY: the array's entries are C strings.
+    let has =
+        |guard: &CStr| longer[..given].iter().any(|variable| is_same(guard, unsafe { CStr::from_ptr(*variable) }));
+    // Where MPICH has its connection from the start, its settings are the user's.
+    let is_connected = has(CONNECTION);
+    let lacks = |guard: &CString| !has(guard) && !(is_connected && guards.is_setting(guard));
     // The library alone may have been taken away on purpose, from a tool: that is no cleared environment.
+    let mut missing = [std::ptr::null(); FORLORN.len() + 1];
+    let mut added = 0;
     for guard in guards.forlorn.iter().chain([&guards.preload]) {
-        // SAFETY: the array's entries are C strings.
-        let has = longer[..given].iter().any(|variable| is_same(guard, unsafe { CStr::from_ptr(*variable) }));
-        if !has && (*guard != guards.preload || count > given) {
-            longer[count] = guard.as_ptr();
-            count += 1;
+        if lacks(guard) && (*guard != guards.preload || added > 0) {
+            missing[added] = guard.as_ptr();
+            added += 1;
         }
     }
-    run(if count == given { environment } else { longer.as_ptr() })
+    longer[given..given + added].copy_from_slice(&missing[..added]);
+    run(if added == 0 { environment } else { longer.as_ptr() })
 }
 
 /// Whether two assignments are of the same variable.

@@ -23,14 +23,16 @@ mod opens;
 mod owner;
 mod page;
 mod probe;
+mod settings;
 mod stdout;
 
 pub use cleared::{execv, execve, execveat, execvp, execvpe, fexecve, posix_spawn, posix_spawnp};
 pub use create::{mkostemp, mkostemp64, mkstemp, mkstemp64, open, open64, openat, openat64, shm_open, shmget};
 pub use mark::{_Exit, _exit, exit, quick_exit};
 pub use mpi::{
-    MPI_Abort, MPI_Finalize, MPI_Init, MPI_Init_thread, MPI_Session_finalize, MPI_Session_init, PMPI_Abort,
-    PMPI_Finalize, PMPI_Init, PMPI_Init_thread, PMPI_Session_finalize, PMPI_Session_init,
+    MPI_Abort, MPI_Finalize, MPI_Init, MPI_Init_thread, MPI_Session_finalize, MPI_Session_init, MPI_T_init_thread,
+    PMPI_Abort, PMPI_Finalize, PMPI_Init, PMPI_Init_thread, PMPI_Session_finalize, PMPI_Session_init,
+    PMPI_T_init_thread,
 };
 pub use opens::interposed_dlopen;
 pub use probe::interposed_dlsym;

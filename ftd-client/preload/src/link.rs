@@ -1,7 +1,7 @@
 //! The connection to the agent and what comes over it.
 
 use crate::native::{library_version, object_of};
-use crate::{above, create, mark, page};
+use crate::{above, create, mark, page, settings};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::rank::{ToAgent, ToRank};
 use ft_wire::{Flavour, Rank, Role, World};
@@ -132,6 +132,7 @@ pub(crate) fn join(init: *const c_void, session: bool) {
     };
     let mut descriptors = descriptors.into_iter();
     let Some(shared) = descriptors.next() else { unable("the agent of this job sent no page to share".into()) };
+    settings::give_back();
     for (name, value) in &env {
         set_variable(name, value.as_deref());
     }
@@ -152,7 +153,7 @@ pub(crate) fn join(init: *const c_void, session: bool) {
 }
 
 /// Sets or removes a variable where C code sees it.
-fn set_variable(name: &str, value: Option<&[u8]>) {
+pub(crate) fn set_variable(name: &str, value: Option<&[u8]>) {
     let Ok(name) = CString::new(name) else { return };
     match value.map(CString::new) {
         // SAFETY: both are C strings; libc locks the environment against itself.

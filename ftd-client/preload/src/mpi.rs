@@ -5,7 +5,7 @@
 
 use crate::link::{self, ask_to_abort, tell};
 use crate::native::find;
-use crate::{mark, owner, page, stdout};
+use crate::{mark, owner, page, settings, stdout};
 use ft_sys::gate;
 use ft_wire::rank::ToAgent;
 use ft_wire::rank::page::{PHASE, PHASE_CONNECTED, PHASE_FINALIZE, PHASE_FINALIZED, PHASE_INIT, PHASE_RUNNING};
@@ -90,6 +90,15 @@ fn initialize(init: *mut c_void, session: bool, call: impl FnOnce() -> c_int) ->
     code
 }
 
+/// The tools' interface reads the settings, may be opened before `MPI_Init`, and joins nothing.
+fn initialize_tools(call: impl FnOnce() -> c_int) -> c_int {
+    let mut taken = settings::Taken::default();
+    guarded(|| taken = settings::give_back());
+    let code = call();
+    guarded(|| taken.put_back());
+    code
+}
+
 fn finalize(session: bool, call: impl FnOnce() -> c_int) -> c_int {
     if !page::is_owner() || !enter() {
         return call();
@@ -138,6 +147,7 @@ type Init = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char) -> c_int;
 type InitThread = unsafe extern "C" fn(*mut c_int, *mut *mut *mut c_char, c_int, *mut c_int) -> c_int;
 type SessionInit = unsafe extern "C" fn(usize, usize, *mut c_void) -> c_int;
 type SessionFinalize = unsafe extern "C" fn(*mut c_void) -> c_int;
+type ToolInit = unsafe extern "C" fn(c_int, *mut c_int) -> c_int;
 type Finalize = unsafe extern "C" fn() -> c_int;
 type Abort = unsafe extern "C" fn(usize, c_int) -> c_int;
 
@@ -178,6 +188,11 @@ interpose!(
     SessionInit; MPI_Session_init c"MPI_Session_init", PMPI_Session_init c"PMPI_Session_init";
     (info: usize, errhandler: usize, session: *mut c_void);
     |init, call| initialize(init, true, call)
+);
+interpose!(
+    ToolInit; MPI_T_init_thread c"MPI_T_init_thread", PMPI_T_init_thread c"PMPI_T_init_thread";
+    (required: c_int, provided: *mut c_int);
+    |_, call| initialize_tools(call)
 );
 interpose!(
     SessionFinalize; MPI_Session_finalize c"MPI_Session_finalize", PMPI_Session_finalize c"PMPI_Session_finalize";

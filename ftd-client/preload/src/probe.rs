@@ -9,19 +9,21 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What this library defines of MPI.
-const NAMES: [&CStr; 12] = [
+const NAMES: [&CStr; 14] = [
     c"MPI_Abort",
     c"MPI_Finalize",
     c"MPI_Init",
     c"MPI_Init_thread",
     c"MPI_Session_finalize",
     c"MPI_Session_init",
+    c"MPI_T_init_thread",
     c"PMPI_Abort",
     c"PMPI_Finalize",
     c"PMPI_Init",
     c"PMPI_Init_thread",
     c"PMPI_Session_finalize",
     c"PMPI_Session_init",
+    c"PMPI_T_init_thread",
 ];
 
 /// Versions of libc's `dlsym`.

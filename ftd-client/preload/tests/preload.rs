@@ -334,23 +334,40 @@ fn nothing_happens_without_mpi_or_without_ftd() {
 fn a_cleared_environment_is_given_back_what_keeps_an_mpi_from_starting_alone() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(Path::new("cc"), "starts.c", &[], &directory.path().join("starts"));
-    let forlorn = [("PMI_FD", "2147483647"), ("PMIX_NAMESPACE", "not-joined"), ("JSM_JSRUN_PORT", "0")];
+    let forlorn = [
+        ("MPIR_CVAR_ASYNC_PROGRESS", "not-joined:1"),
+        ("I_MPI_ASYNC_PROGRESS", "not-joined"),
+        ("PMIX_NAMESPACE", "not-joined"),
+        ("JSM_JSRUN_PORT", "0"),
+    ];
     let agent = Agent::new(None);
-    let given = "PMI_FD=2147483647\nPMIX_NAMESPACE=environment-cleared\nJSM_JSRUN_PORT=0\n";
+    let given = "MPIR_CVAR_ASYNC_PROGRESS=not-joined\nI_MPI_ASYNC_PROGRESS=not-joined\nPMIX_NAMESPACE=environment-cleared\nJSM_JSRUN_PORT=0\n";
     let given = format!("{given}LD_PRELOAD={}\n", preload().display());
     for how in ["execv", "execve", "execvp", "execvpe", "fexecve", "execveat", "posix_spawn", "posix_spawnp", "vfork"] {
         let output = agent.run(&program, &[how], &forlorn);
         assert_eq!((text(&output.stdout), output.status.code()), (given.clone(), Some(0)), "{how}: {output:?}");
         // A process that has joined, or that is of no job, starts what it likes.
-        let output = agent.run(&program, &[how], &[("PMI_FD", "5"), ("PMIX_NAMESPACE", "ftd.1")]);
+        let output = agent.run(
+            &program,
+            &[how],
+            &[("PMI_FD", "5"), ("MPIR_CVAR_ASYNC_PROGRESS", "1"), ("PMIX_NAMESPACE", "ftd.1")],
+        );
         assert_eq!((text(&output.stdout), output.status.code()), (String::new(), Some(0)), "{how}: {output:?}");
     }
+    // MPICH's connection is there from the start: so are the user's settings.
+    let served = [("PMI_FD", "200"), ("PMIX_NAMESPACE", "not-joined"), ("JSM_JSRUN_PORT", "0")];
+    let output = agent.run(Path::new("/usr/bin/env"), &["-u", "LD_PRELOAD", "/usr/bin/env"], &served);
+    assert!(text(&output.stdout).contains("PMI_FD=200"), "{output:?}");
+    assert!(!text(&output.stdout).contains("ASYNC_PROGRESS"), "{output:?}");
     // A tool that is not to have the preload has not.
     let output = agent.run(Path::new("/usr/bin/env"), &["-u", "LD_PRELOAD", "/usr/bin/env"], &forlorn);
     assert!(!text(&output.stdout).contains("LD_PRELOAD"), "{output:?}");
-    let output = agent.run(Path::new("/usr/bin/env"), &["-u", "PMI_FD", "/usr/bin/env"], &forlorn);
+    let output = agent.run(Path::new("/usr/bin/env"), &["-u", "I_MPI_ASYNC_PROGRESS", "/usr/bin/env"], &forlorn);
     let lines = text(&output.stdout);
-    assert!(lines.contains("\nPMI_FD=2147483647\n") && lines.contains("PMIX_NAMESPACE=not-joined\n"), "{lines}");
+    assert!(
+        lines.contains("\nI_MPI_ASYNC_PROGRESS=not-joined\n") && lines.contains("PMIX_NAMESPACE=not-joined\n"),
+        "{lines}"
+    );
 }
 
 /// Libraries of a program are initialized before the preload, which does not need them.

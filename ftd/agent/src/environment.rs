@@ -4,8 +4,8 @@ use crate::files;
 use crate::job::Job;
 use crate::loners;
 use crate::world::World;
-use ft_wire::Rank;
 use ft_wire::launcher::reaches_ranks;
+use ft_wire::{Rank, forlorn};
 use std::os::unix::ffi::OsStringExt;
 
 /// A rank's whole environment, as its shepherd's child gets it.
@@ -48,7 +48,7 @@ pub fn of_rank(job: &Job, world: &World, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> 
     let linked_in = spec.program(rank).linked_in;
     if linked_in.is_none() || spec.mpi != "auto" {
         for (key, value) in loners::forlorn(linked_in) {
-            set(key, value.to_string());
+            keep_from_starting(&mut env, key, value);
         }
     }
     let old = |key: &[u8]| spec.variable(rank, key).unwrap_or_default();
@@ -58,6 +58,17 @@ pub fn of_rank(job: &Job, world: &World, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> 
     env.retain(|(name, _)| name != b"ASAN_OPTIONS");
     env.extend([(b"LD_PRELOAD".to_vec(), preload), (b"ASAN_OPTIONS".to_vec(), sanitizer)]);
     env
+}
+
+/// Sets what keeps an MPI from starting alone. What the user has set in its place comes back when the process joins.
+fn keep_from_starting(env: &mut Vec<(Vec<u8>, Vec<u8>)>, key: &str, value: &str) {
+    let mut value = value.as_bytes().to_vec();
+    if forlorn::SETTINGS.contains(&key) {
+        let users = env.iter().rfind(|(name, _)| name == key.as_bytes()).map(|(_, users)| users.clone());
+        env.retain(|(name, _)| name != key.as_bytes());
+        value = forlorn::unreadable(users.as_deref());
+    }
+    env.push((key.as_bytes().to_vec(), value));
 }
 
 /// A list with one more entry in front; behind the sanitizers' runtimes, which must come first.
@@ -76,7 +87,20 @@ fn in_front(entry: Vec<u8>, list: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::in_front;
+    use super::{in_front, keep_from_starting};
+
+    #[test]
+    fn what_the_user_has_set_is_within_what_no_mpi_can_read() {
+        let entry = |(key, value): (&str, &str)| (key.as_bytes().to_vec(), value.as_bytes().to_vec());
+        let [ours, theirs] = ft_wire::forlorn::SETTINGS;
+        let mut env = [("A", "b"), (ours, "0"), ("C", "d"), (ours, "1")].map(entry).to_vec();
+        for key in [ours, theirs, "PMIX_NAMESPACE"] {
+            keep_from_starting(&mut env, key, "not-joined");
+        }
+        let wanted =
+            [("A", "b"), ("C", "d"), (ours, "not-joined:1"), (theirs, "not-joined"), ("PMIX_NAMESPACE", "not-joined")];
+        assert_eq!(env, wanted.map(entry));
+    }
 
     #[test]
     fn the_preload_stands_behind_sanitizers_and_before_all_others() {

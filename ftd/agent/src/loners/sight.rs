@@ -2,7 +2,7 @@
 
 use super::loner::{Fault, Loner};
 use super::program::Programs;
-use ft_wire::forlorn::{CLEARED, FORLORN};
+use ft_wire::forlorn::{self, CLEARED, FORLORN};
 use ft_wire::{Flavour, Rank};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -73,23 +73,34 @@ fn read(pid: i32, file: &str) -> Option<Vec<u8>> {
 /// MPI from starting, but is not what this process was given.
 fn is_guarded(environment: &[u8]) -> bool {
     let Some(variables) = variables(environment) else { return true };
-    let cleared = format!("{}={}", CLEARED.0, CLEARED.1);
-    let added = environment.split(|byte| *byte == 0).any(|entry| entry == cleared.as_bytes());
-    !added && FORLORN.iter().all(|(_, (name, _))| variables.contains(&name.as_bytes()))
+    let value = |wanted: &str| variables.iter().find(|(name, _)| *name == wanted.as_bytes()).map(|(_, value)| *value);
+    // A real connection serves the family that settings would keep from starting.
+    let connected = value("PMI_FD").is_some();
+    let keeps = |name: &str| match value(name) {
+        Some(value) if forlorn::SETTINGS.contains(&name) => forlorn::users(value).is_some() || connected,
+        Some(value) => (name, value) != (CLEARED.0, CLEARED.1.as_bytes()),
+        None => connected && forlorn::SETTINGS.contains(&name),
+    };
+    FORLORN.iter().all(|(_, (name, _))| keeps(name))
 }
 
 /// Whether an environment has this variable.
 fn has(environment: &[u8], name: &str) -> bool {
-    variables(environment).is_some_and(|variables| variables.contains(&name.as_bytes()))
+    variables(environment).is_some_and(|variables| variables.iter().any(|(found, _)| *found == name.as_bytes()))
 }
 
-/// The names in an environment, if it is one.
-fn variables(environment: &[u8]) -> Option<Vec<&[u8]>> {
+/// The names in an environment with their values, if it is one.
+fn variables(environment: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
     if environment.is_empty() {
         return Some(Vec::new());
     }
     let entries = environment.strip_suffix(b"\0")?.split(|byte| *byte == 0);
-    entries.map(|entry| Some(&entry[..entry.iter().position(|byte| *byte == b'=')?])).collect()
+    entries
+        .map(|entry| {
+            let end = entry.iter().position(|byte| *byte == b'=')?;
+            Some((&entry[..end], &entry[end + 1..]))
+        })
+        .collect()
 }
 
 /// The file names in a memory map.
@@ -150,10 +161,15 @@ mod tests {
 
     #[test]
     fn an_environment_guards_when_all_of_it_is_there() {
-        let whole = "A=1\0PMI_FD=7\0PMIX_NAMESPACE=x\0JSM_JSRUN_PORT=0\0";
+        let settings = "MPIR_CVAR_ASYNC_PROGRESS=not-joined\0I_MPI_ASYNC_PROGRESS=not-joined:1\0";
+        let whole = format!("A=1\0{settings}PMIX_NAMESPACE=x\0JSM_JSRUN_PORT=0\0");
         assert!(is_guarded(whole.as_bytes()));
-        for name in ["PMI_FD", "PMIX_NAMESPACE", "JSM_JSRUN_PORT"] {
+        for name in ["MPIR_CVAR_ASYNC_PROGRESS", "I_MPI_ASYNC_PROGRESS", "PMIX_NAMESPACE", "JSM_JSRUN_PORT"] {
             assert!(!is_guarded(whole.replace(name, "OTHER").as_bytes()), "{name}");
+        }
+        assert!(!is_guarded(whole.replace("not-joined:1", "1").as_bytes()), "a wrapper has set it anew");
+        for connected in [whole.replace("not-joined:1", "1"), whole.replace(settings, "")] {
+            assert!(is_guarded(format!("PMI_FD=200\0{connected}").as_bytes()), "{connected}");
         }
         assert!(!is_guarded(b"") && !is_guarded(b"PATH=/bin\0X=\0"));
         assert!(!is_guarded(whole.replace("NAMESPACE=x", "NAMESPACE=environment-cleared").as_bytes()));
