@@ -5,6 +5,9 @@ beside what mostly waits.
 What looks how processors are shared runs alone, before the others. What only computes (the core and its simulation, and the build of
 what the scenarios need) has the lowest priority: the others, whose time-outs are short, do not notice it.
 
+As with the scenarios (tests/run.py): where very few programs of tests fail, they are run again with nothing beside them. Who passes then
+each time is told as shaky, and does not make the run a failed one.
+
     scripts/crates.py [--release]     with --release: also builds the workspace's release profile
 """
 
@@ -23,6 +26,8 @@ COMPUTING = {"ftd-core", "ft-simulation"}
 ALONE = {"ft-pmix", "ft-pmi1"}
 CARGO = os.environ.get("CARGO", "cargo")
 SCREEN = threading.Lock()
+# So many programs may be shaky, and each is run again so many times.
+MOST_SHAKY, ALONE_AGAIN = 1, 5
 
 
 def binaries():
@@ -56,18 +61,32 @@ def what_failed(said):
 
 
 def run(title, failed, command, **more):
-    """Runs it to its end, and then says what it said, as one piece."""
+    """Runs it to its end, and then says what it said, as one piece. Of one that fails: what is to be told of it, and how it is run again."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **more)
     with SCREEN:
         print(f"     Running {title}", done.stdout, sep="\n", flush=True)
         if done.returncode:
-            failed.append(f"FAIL {title}: status {done.returncode}\n{what_failed(done.stdout)}")
+            failed.append((title, f"status {done.returncode}\n{what_failed(done.stdout)}", command, more))
 
 
 def run_tests(tests, failed, nice):
     for directory, title, program in tests:
         environment = {**os.environ, "CARGO_MANIFEST_DIR": str(directory)}
         run(f"{crate(directory)}: {title}", failed, [*nice, program], cwd=directory, env=environment)
+
+
+def fail_alone(failed):
+    """Which of the failed ones fail again with nothing beside them, and which do not."""
+    if len(failed) > MOST_SHAKY or any(command[0] == CARGO or CARGO in command for _, _, command, _ in failed):
+        return failed, []
+    broken, shaky = [], []
+    for trial in failed:
+        title, _, command, more = trial
+        again = []
+        for number in range(1, ALONE_AGAIN + 1):
+            run(f"{title}, once more and alone ({number})", again, command, **more)
+        (broken if again else shaky).append(trial)
+    return broken, shaky
 
 
 def compute(tests, failed, release):
@@ -94,8 +113,11 @@ def main():
     beside.join()
     run("documentation", failed, [CARGO, "test", "--workspace", "--doc"], cwd=ROOT)
     print(f"{len(tests)} programs of tests")
+    failed, shaky = fail_alone(failed)
+    for title, said, *_ in shaky:
+        print(f"SHAKY {title}: failed beside others, and {ALONE_AGAIN} times not alone; that is a defect, of ftd or of the test: find it\n{said}")
     if failed:
-        print("=== what failed ===", *failed, sep="\n")
+        print("=== what failed ===", *(f"FAIL {title}: {said}" for title, said, *_ in failed), sep="\n")
         sys.exit(1)
 
 
