@@ -15,6 +15,9 @@ pub fn of_rank(job: &Job, world: &World, rank: Rank) -> Vec<(Vec<u8>, Vec<u8>)> 
     let local_size = world.layout.local().len().to_string();
     let mut env: Vec<(Vec<u8>, Vec<u8>)> =
         spec.variables(rank).filter(|(key, _)| reaches_ranks(key) && key != b"LD_PRELOAD").cloned().collect();
+    if let Some(slurm) = &job.slurm {
+        slurm.tell(&mut env, &world.layout, rank);
+    }
     let mut set_path = |key: &str, name: &str| {
         env.push((key.as_bytes().to_vec(), spec.job_dir.join(name).into_os_string().into_vec()));
     };

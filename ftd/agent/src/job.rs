@@ -4,6 +4,7 @@ use crate::binding::Binding;
 use crate::events::Events;
 use crate::link::Link;
 use crate::names::Names;
+use crate::slurm::Slurm;
 use crate::wish::Wish;
 use ft_sys::job_time;
 use ft_wire::ask::Kind;
@@ -29,6 +30,8 @@ pub struct Job {
     pub told: bool,
     /// To what its ranks are bound here.
     pub binding: Option<Binding>,
+    /// The step that it is.
+    pub slurm: Option<Slurm>,
     /// What has happened in it.
     pub events: Events,
     launcher: Link,
@@ -95,6 +98,7 @@ impl Job {
         Job {
             names: Names::of(spec.cluster.as_ref()),
             binding: Binding::of(&spec, ranks),
+            slurm: Slurm::of(&spec),
             spec,
             over: false,
             refused: false,

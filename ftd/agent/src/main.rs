@@ -59,6 +59,7 @@ mod restart_files;
 mod rooms;
 mod shepherds;
 mod ship_host;
+mod slurm;
 mod timer;
 mod unheard;
 mod versions;

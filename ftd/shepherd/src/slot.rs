@@ -18,6 +18,7 @@ use ft_sys::spawn::Spawn;
 use ft_sys::timescale::scaled;
 use ft_sys::wait::Status;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
+use ft_wire::step::OF_PROCESS;
 use ft_wire::{Rank, World};
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -497,6 +498,7 @@ impl Slot {
             group: group.as_ref().map(AsFd::as_fd),
             soft_limits: self.soft_limits,
             nice: self.nice,
+            own_number: self.task.as_ref().map(|_| OF_PROCESS),
             processors: &start.processors,
             extra: extra.zip(start.fd_at).map(|(fd, number)| (fd.as_fd(), number)),
             directory: held.map(|held| held.directory(directory)).and_then(&mut by),

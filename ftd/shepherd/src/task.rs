@@ -10,7 +10,7 @@ use ft_sys::peer::Peer;
 use ft_wire::launcher::reaches_ranks;
 use ft_wire::part::{FromJobs, ToJobs, split};
 use ft_wire::shepherd::Lifeline;
-use ft_wire::step::{self, Answer, BATCH, DAEMON, Layout, PROGRAM, Place, Request, STEP, Step, What};
+use ft_wire::step::{self, Answer, BATCH, DAEMON, Layout, OF_STEP, PROGRAM, Place, Request, STEP, Step, What};
 use ft_wire::{MESSAGES, Role};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -324,15 +324,6 @@ struct Environment {
     first: BTreeSet<Variable>,
 }
 
-/// Slurm's variables of a task, and those of ftd's that say the same of a rank.
-const OF_RANK: [(&[u8], &[u8]); 5] = [
-    (b"SLURM_PROCID", b"FT_RANK"),
-    (b"SLURM_LOCALID", b"FT_LOCAL_RANK"),
-    (b"SLURM_NTASKS", b"FT_SIZE"),
-    (b"SLURM_NPROCS", b"FT_SIZE"),
-    (b"SLURM_STEP_NUM_TASKS", b"FT_SIZE"),
-];
-
 impl Environment {
     fn new(first: OwnedFd) -> io::Result<Environment> {
         let mut text = Vec::new();
@@ -356,10 +347,10 @@ impl Environment {
                 && (!known || said.iter().any(|(other, _)| other == name))
         };
         let mut env: Vec<Variable> = self.own.iter().filter(is_own).chain(news.iter().copied()).cloned().collect();
-        for (name, of_ftd) in OF_RANK {
-            if let Some((_, value)) = said.iter().find(|(other, _)| other == of_ftd) {
-                env.retain(|(other, _)| other != name);
-                env.push((name.to_vec(), value.clone()));
+        for name in OF_STEP {
+            if let Some(told) = said.iter().find(|(other, _)| other == name.as_bytes()) {
+                env.retain(|(other, _)| other != name.as_bytes());
+                env.push(told.clone());
             }
         }
         env
@@ -396,12 +387,11 @@ mod tests {
                 .into_iter()
                 .collect(),
         };
-        let said =
-            list("A=1 GPU=0 SLURM_PROCID=2 SLURM_LOCALID=0 LD_PRELOAD=ours:mine FT_RANK=5 FT_LOCAL_RANK=0 FT_SIZE=6");
+        // By chance the rank is the one that the first task has the number of.
+        let said = list("A=1 GPU=0 SLURM_PROCID=2 SLURM_LOCALID=5 LD_PRELOAD=ours:mine FT_RANK=2");
         assert_eq!(
             text(&environment.of_rank(&said)),
-            "A=1 FT_LOCAL_RANK=0 FT_RANK=5 FT_SIZE=6 GPU=1 LD_PRELOAD=ours:mine SLURM_LOCALID=0 SLURM_NPROCS=6 \
-             SLURM_NTASKS=6 SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=6"
+            "A=1 FT_RANK=2 GPU=1 LD_PRELOAD=ours:mine SLURM_LOCALID=5 SLURM_PROCID=2"
         );
     }
 }

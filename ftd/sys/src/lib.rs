@@ -35,6 +35,7 @@ pub mod mounts;
 pub mod notes;
 pub mod oom;
 pub mod open_files;
+mod own_number;
 pub mod patience;
 pub mod peer;
 pub mod post_mortem;

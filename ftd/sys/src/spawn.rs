@@ -1,5 +1,6 @@
 //! Starting a process the way a resource manager would: clean signals, no stray descriptors, tied to its parent's life.
 
+use crate::own_number::OwnNumber;
 use std::ffi::{CString, NulError};
 use std::fs::File;
 use std::io::{self, Read};
@@ -26,6 +27,8 @@ pub struct Spawn<'a> {
     pub soft_limits: Option<(u64, u64)>,
     /// Its nice value; that of this process without.
     pub nice: Option<i32>,
+    /// The variable of its environment that has its number, whatever `env` has there.
+    pub own_number: Option<&'a str>,
     /// The processors that it may run on; those of this process when there are none, or none of them is there.
     pub processors: &'a [u32],
     /// The program, where it is not to be looked up by its path. No script: that needs a name.
@@ -84,8 +87,9 @@ impl Spawn<'_> {
             Some(stdin) => stdin,
             None => File::open("/dev/null")?.into(),
         };
-        let processors = mask(self.processors);
-        let (argv_pointers, env_pointers) = (pointers(&argv), pointers(&env));
+        let mut number = self.own_number.map(OwnNumber::new);
+        let (argv_pointers, mut env_pointers) = (pointers(&argv), pointers(&env));
+        let number = number.as_mut().map(|number| number.stand_in(&mut env_pointers));
         let (mut report, theirs) = nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC).map(|(r, w)| (File::from(r), w))?;
         let image = Image {
             argv: &argv_pointers,
@@ -96,7 +100,8 @@ impl Spawn<'_> {
             extra: self.extra.map(|(fd, number)| (fd.as_raw_fd(), number)),
             soft_limits: self.soft_limits,
             nice: self.nice,
-            processors: &processors,
+            number,
+            processors: &mask(self.processors),
             image: self.image.map(|fd| fd.as_raw_fd()),
             directory: self.directory.map(|fd| fd.as_raw_fd()),
             // SAFETY: takes nothing.
@@ -163,6 +168,8 @@ struct Image<'a> {
     extra: Option<(RawFd, RawFd)>,
     soft_limits: Option<(u64, u64)>,
     nice: Option<i32>,
+    /// Where it writes its number, in decimal digits with a zero behind them.
+    number: Option<*mut u8>,
     processors: &'a [u64],
     image: Option<RawFd>,
     directory: Option<RawFd>,
@@ -179,6 +186,9 @@ impl Image<'_> {
             // A parent that died before the call above is not noticed by it.
             if libc::getppid() != self.parent {
                 libc::_exit(127);
+            }
+            if let Some(number) = self.number {
+                crate::own_number::write(libc::getpid(), number);
             }
             libc::setpgid(0, 0);
             crate::slice::restore();

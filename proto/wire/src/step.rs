@@ -19,6 +19,25 @@ pub const BATCH: &str = "SLURM_FT_STEP_BATCH";
 pub const PORTS: &str = "FT_STEP_PORTS";
 /// The variable of an agent's environment that says that the shepherds are tasks, and nobody's children here.
 pub const TASKS: &str = "FT_TASKS";
+/// Slurm's variables that say of a task which it is, or how many there are where in its step: what the agent says of a rank counts, and not what its
+/// task was told.
+pub const OF_STEP: [&str; 13] = [
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "SLURM_NODEID",
+    "SLURM_GTIDS",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_NTASKS",
+    "SLURM_NPROCS",
+    "SLURM_STEP_NUM_NODES",
+    "SLURM_NNODES",
+    "SLURM_STEP_NODELIST",
+    "SLURM_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "SLURM_TASKS_PER_NODE",
+];
+/// The one with the number of its process.
+pub const OF_PROCESS: &str = "SLURM_TASK_PID";
 /// The first word of the front's command line.
 pub const FRONT: &str = "--step";
 /// The first word of `ftrun`'s command line where a node's daemon has it look what has become of the script of a job, whose number is the second word …
