@@ -121,7 +121,7 @@ def batch_node(context, how, again):
         program = steps.cluster.program(mpi, "places.c")
         reference = steps.reference(mpi, 4, program)
         (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
-        layout = LAYOUT if again == "no-requeue" else ["--ft=reinit", "-N2", "--ntasks-per-node=2", "--open-mode=append"]
+        layout = [*LAYOUT, "--error=its errors"] if again == "no-requeue" else ["--ft=reinit", "-N2", "--ntasks-per-node=2", "--open-mode=append"]
         job, batch = handed_in(steps, f"--{again}", *layout, "job.sh", mpi=mpi, env=ONE_CARD, gates=["app.compute:3", *kept(5)])
         job.on = steps.nodes[1]
         job.at_gate("app.compute", 3)
@@ -136,7 +136,8 @@ def batch_node(context, how, again):
         print(f"  the job was over after {time.monotonic() - died:.1f} s", flush=True)
         becomes = "is cancelled, for it was not to be queued again" if again == "no-requeue" else "is queued again"
         sentence = f"ftd: node {name}, where the script of job {batch.number} ran, is gone, and the script with it: the job {becomes}\n"
-        check(batch.text.count(sentence) == 1 and "srun ended" not in batch.text, batch.text)
+        errors = (context.work / "its errors").read_text() if again == "no-requeue" else batch.text
+        check(errors.count(sentence) == 1 and "srun ended" not in batch.text, errors + batch.text)
         steps.empty(first)
         waits_for = lambda: steps.slurm.run("squeue", "-h", "-o", "%T %N")[1].split()
         eventually(lambda: waits_for() == ["COMPLETING", name], "Slurm to wait for the dead node alone", 60)

@@ -132,7 +132,8 @@ impl Script {
         let gone =
             format!("ftd: node {}, where the script of job {name} ran, is gone, and the script with it", self.host);
         // It may be on that node alone, or be none of the user's any more. In one piece: others may write there.
-        let errors = about.get("StdErr").and_then(|path| regular(path));
+        let shown = ask("scontrol", &["show", "job", &name]).unwrap_or_default();
+        let errors = errors(&shown).and_then(regular);
         errors.into_iter().for_each(|mut file| drop(file.write_all(format!("{gone}: the job {becomes}\n").as_bytes())));
         if fate == Fate::Requeued {
             if ask("scontrol", &["requeue", &name]).is_ok() {
@@ -192,6 +193,13 @@ enum Stands {
     Waits,
     /// Its script is on that node.
     Runs,
+}
+
+/// Where a script's errors go, of what is said of its job in lines: a path may have blanks in it. That they go where its output does not all
+/// releases say.
+fn errors(said: &str) -> Option<&str> {
+    let of = |name| said.lines().find_map(|line| line.trim_start().strip_prefix(name)).filter(|path| !path.is_empty());
+    of("StdErr=").or_else(|| of("StdOut="))
 }
 
 /// A file to which a line may be added: what is none might not be opened for as long as nobody reads it.
@@ -306,6 +314,19 @@ mod tests {
         let rest = format!("{ABOUT} {of}=3-9");
         assert_eq!(script.named(&fields(&rest)), None, "it is no one of them");
         assert!(script.own("JobId=77 JobState=RUNNING").is_none());
+    }
+
+    #[test]
+    fn the_last_words_go_where_the_scripts_errors_do() {
+        // As Slurm 22.05 shows a job, and as later releases do whose errors go where its output does.
+        let before = "JobId=7 JobName=x\n   Command=/a/StdErr= x/job.sh\n   WorkDir=/a b\n";
+        let old =
+            format!("{before}   StdErr=/a b/x=y.err\n   StdIn=/dev/null\n   StdOut=/a b/x.out\n   Power=\n   \n\n");
+        assert_eq!(errors(&old), Some("/a b/x=y.err"));
+        let new = format!("{before}   StdIn=/dev/null\n   StdOut=/a b/x.out\n   TresPerTask=cpu=1\n   \n\n");
+        assert_eq!(errors(&new), Some("/a b/x.out"));
+        assert_eq!(errors(&old.replace("/a b/x=y.err", "")), Some("/a b/x.out"));
+        assert_eq!(errors("slurm_load_jobs error: Invalid job id specified"), None);
     }
 
     #[test]
