@@ -85,6 +85,11 @@ def signalled(slurm, *options):
     return job.wait(20), sorted(job.output.text.splitlines()), complaints(job.err)
 
 
+# The options of the plugin, in their order.
+OPTIONS = ["ft", *(f"ft-{name}" for name in (
+    "spares", "max-failures", "on-abort", "grace", "mpi", "wait", "oversubscribe", "copy-rate", "heartbeat", "inject", "standby", "flush", "degree"))]
+
+
 @scenario("slurm-plugin", cluster=True)
 def plugin(context):
     """With the plugin srun knows `--ft`, and without that option, and with `--ft=none`, everything is as without the plugin: the environment of the
@@ -101,8 +106,10 @@ def plugin(context):
         varies = {name for name in plain[0] if plain[0][name] != plain[1].get(name) or VARIES.search(name)}
         check("PATH" in plain[0] and not varies & {"PATH", "SLURM_PROCID", "SLURM_MPI_TYPE"}, f"{varies} differ between two steps")
         slurm.plug(f"required {context.prefix}/libexec/ftd/ft_slurm.so")
-        status, out, err = slurm.run("srun", "--help")
-        check(status == 0 and re.search(r"--ft=MODE +keep the job going", out), f"{status}: {out}{err}")
+        for program in ("srun", "sbatch", "salloc"):
+            status, out, err = slurm.run(program, "--help")
+            named = re.findall(r"^ +--(ft[a-z-]*)=\S", out, re.M)
+            check(status == 0 and named == OPTIONS and re.search(r"--ft=MODE +keep the job going", out), f"{program}: {status}: {named}: {out}{err}")
         for options in ([], ["--ft=none"]):
             now = all_of(*options)
             check(now == without, f"{options}: {now}, and without the plugin {without}")

@@ -68,13 +68,14 @@ def begun_anew(steps, batch, sentence):
     return batch.text.partition(sentence)[2]
 
 
-INSIDE = [{"inside": inside, "mpi": mpi["mpi"], "how": how} for inside in ("sbatch", "salloc") for mpi in MPIS for how in ("rank", "crash")]
+INSIDE = [{"inside": inside, "mpi": mpi["mpi"], "how": how} for inside in ("sbatch", "salloc") for mpi in MPIS for how in ("rank", "crash", "power_off", "cut", "stepd")]
 
 
 @scenario("slurm-within", cluster=True, timeout=150, each=INSIDE, spread=True)
 def within(context, inside, mpi, how):
-    """In sbatch and in salloc a rank is killed, or its node crashes: the step goes on with its state to the undisturbed result, is over with status 0
-    within two seconds of the application's end, and says so where its errors go; so does what comes behind it, and the job is a completed one."""
+    """In sbatch and in salloc a rank is killed, or its node crashes, loses its power or MPI's network, or its slurmstepd is killed: the step goes on with its state to the
+    undisturbed result, is over with status 0 within two seconds of the application's end, and says so where its errors go; so does what comes behind it, and the
+    job is a completed one."""
     mpi = context.mpi(mpi)
     with Steps(context, 3) as steps:
         program = steps.cluster.program(mpi, "places.c")
@@ -91,8 +92,14 @@ def within(context, inside, mpi, how):
         wait_kept(job)
         if how == "rank":
             job.kill(victim)
+        elif how == "stepd":
+            # The allocation has none there, nor has the script.
+            for pid in steps.nodes[1].named("slurmstepd"):
+                job.kill(pid)
+        elif how == "cut":
+            steps.nodes[1].cut("mpi")
         else:
-            steps.nodes[1].crash()
+            getattr(steps.nodes[1], how)()
         text = lambda: (batch.text if batch else job.output.text + job.err)
         eventually(lambda: "srun ended" in text(), "srun's end", 60)
         said = text()
@@ -105,7 +112,9 @@ def within(context, inside, mpi, how):
             check(about["ExitCode"] == "0:0", f"{about}")
         else:
             check(job.wait(30) == 0, job.err)
-        steps.empty(*([steps.nodes[1]] if how == "crash" else []))
+        if how == "cut":
+            steps.nodes[1].heal("mpi")
+        steps.empty(*([steps.nodes[1]] if how in ("crash", "power_off") else []), patience=40)
 
 
 ENDS = [{"how": "crash", "again": "no-requeue"}, {"how": "power_off", "again": "no-requeue"}, {"how": "crash", "again": "requeue"}]

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import os
 import re
 import signal
 import time
@@ -69,9 +70,9 @@ class Steps:
         """What has `places` note when it has nothing left to do."""
         return {"PLACES_END": self.context.work / "ended"}
 
-    def expect(self, job, reference, ranks):
+    def expect(self, job, reference, ranks, patience=60.0):
         """As the job's, and it is over within two seconds of the application's end."""
-        job.expect(0, reference)
+        job.expect(0, reference, patience)
         self.was_prompt(time.time(), ranks)
 
     def was_prompt(self, over, ranks):
@@ -171,12 +172,15 @@ def over_nodes(context, mpi):
         steps.empty()
 
 
-@scenario("slurm-reinit-node-dies", cluster=True, timeout=120, each=[{"how": "crash"}, {"how": "power_off"}])
-def node_dies(context, how):
+DIES = [{"how": how, **mpi} for how in ("crash", "power_off") for mpi in MPIS]
+
+
+@scenario("slurm-reinit-node-dies", cluster=True, timeout=120, each=DIES, spread=True)
+def node_dies(context, how, mpi):
     """A node of a step dies, by crash or without a word, and its ranks go on in the tasks of the spare node, from their partners' copies: the
     result is the undisturbed one. srun is over within two seconds of the application's end, and the allocation with it, though Slurm waits for
     the dead node."""
-    mpi = context.mpi("mpich5")
+    mpi = context.mpi(mpi)
     with Steps(context, 3) as steps:
         program = steps.cluster.program(mpi, "places.c")
         reference = steps.reference(mpi, 4, program)
@@ -263,23 +267,35 @@ READS = """[ $SLURM_PROCID = 0 ] && cat
 echo ready; until [ -e go ]; do sleep 0.02; done"""
 
 
-@scenario("slurm-reinit-stdin", cluster=True, timeout=90)
-def stdin(context):
-    """Standard input is rank 0's, whole in each world, and who does not read it holds up nobody."""
-    with Steps(context, 2) as steps:
-        text = "".join(f"line {number}\n" for number in range(30000))
-        (context.work / "input").write_text(text)
-        with open(context.work / "input", "rb") as file:
-            job = steps.srun("-N2", "--ntasks-per-node=1", "/bin/sh", "-c", READS, stdin=file)
-        said = lambda worlds: job.output.text.count("ready\n") == 2 * worlds and job.output.text.count("line 29999\n") == worlds
+@scenario("slurm-reinit-stdin", cluster=True, timeout=90, each=[{"dies": "rank"}, {"dies": "node"}])
+def stdin(context, dies):
+    """Standard input is rank 0's, whole in each world, and who does not read it holds up nobody: a rank is killed when all has been read, or rank 0's node
+    crashes when half of it has come."""
+    with Steps(context, 3) as steps:
+        text = "".join(f"line {number}\n" for number in range(30000)).encode()
+        read, write = os.pipe()
+        job = steps.srun("-N3", "--ntasks-per-node=1", "/bin/sh", "-c", READS, stdin=read, env={**ONE_CARD, "FT_SPARES": 1})
+        os.close(read)
+        half = text.index(b"line 15000\n")
+        with open(write, "wb") as pipe:
+            pipe.write(text[:half])
+            pipe.flush()
+            eventually(lambda: "line 14999\n" in job.output.text, "half of the input", 30)
+            if dies == "node":
+                steps.nodes[0].crash()
+                eventually(lambda: job.output.text.count("line 14999\n") == 2, "half of the input once more", 30)
+            pipe.write(text[half:])
+        said = lambda worlds: job.output.text.count("ready\n") >= worlds and job.output.text.count("line 29999\n") == worlds
         eventually(lambda: said(1), "the ranks", 30)
-        (victim,) = [pid for pid in steps.nodes[1].named("sh") if "FT_RANK" in proc.environ(pid)]
-        job.kill(victim)
-        eventually(lambda: said(2), "the ranks of the next world", 30)
+        if dies == "rank":
+            (victim,) = [pid for pid in steps.nodes[1].named("sh") if "FT_RANK" in proc.environ(pid)]
+            job.kill(victim)
+            eventually(lambda: said(2), "the ranks of the next world", 30)
         (context.work / "go").touch()
         job.expect(0)
-        check(job.output.text.replace("ready\n", "") == 2 * text, "the input is another one")
-        steps.empty()
+        worlds = [text[:half], text] if dies == "node" else [text, text]
+        check(job.output.text.replace("ready\n", "").encode() == b"".join(worlds), "the input is another one")
+        steps.empty(*steps.nodes[:1] if dies == "node" else ())
 
 
 TRAPS = """trap 'echo usr1' USR1; trap 'echo term; exit 5' TERM

@@ -46,8 +46,9 @@ class Trial:
         check(not any(gone.values()) and self.job.running() and not others, f"{gone} are gone: {self.job.err}")
 
     def ends(self, restored, nodes=(), patience=60.0):
-        """The result is the undisturbed one, and this was restored; these nodes were given up for their silence, where anybody asks."""
-        self.job.expect(0, self.reference, patience)
+        """The result is the undisturbed one, two seconds after the application's end at most, and this was restored; these nodes were given up for their silence,
+        where anybody asks."""
+        self.steps.expect(self.job, self.reference, 4, patience)
         check(self.job.restored == restored and self.job.err.count("ftd: recovery, epoch") == len(restored), f"{self.job.restored}: {self.job.err}")
         for node in self.nodes if nodes is not None else ():
             said = f"node {node.name} was silent for the heartbeat time-out" in self.job.err
