@@ -15,6 +15,7 @@ from harness.cluster import Cluster
 from harness.job import check
 from harness.registry import scenario
 
+from .admin_page import typed
 from .nodes import NodeDaemon, key_of
 from .processes import eventually
 
@@ -686,6 +687,13 @@ def refused(context):
         says(1, "node node1: ftdtest may not start jobs there (/etc/pam.d/ftd: ", "node0,node1", 2, "true")
         far.run("/bin/sh", "-c", "echo 'account required pam_permit.so' > /etc/pam.d/ftd")
         check(nodes.short("node1", 1, "hostname") == (0, "node1\n", ""), "whom PAM lets in")
+        # As the administrators' page has it: a group's members alone.
+        (members,) = typed(context, "hosts-refused")
+        far.run("/bin/sh", "-c", "cp /etc/group /run/group && echo hpc:x:4242: >> /run/group && mount --bind /run/group /etc/group")
+        check(far.run("/bin/sh", "-c", members)[0] == 0, members)
+        says(1, "node node1: ftdtest may not start jobs there (/etc/pam.d/ftd: ", "node0,node1", 2, "true")
+        far.run("/bin/sh", "-c", "echo hpc:x:4242:ftdtest > /run/hpc && sed '/^hpc:/d' /etc/group > /run/others && cat /run/others /run/hpc > /etc/group")
+        check(nodes.short("node1", 1, "hostname") == (0, "node1\n", ""), "a member of the group")
         says(1, "no ftd answers on /no/such: No such file", "node1", 2, "true", env={"FT_DAEMON": "/no/such"})
         status, out, err = nodes.nodes[0].run(ftrun, "-n", "1", "--hosts", "node1", "true")
         check((status, out) == (1, "") and err == "ftrun: root may not start jobs here (jobs.root in ftd.toml)\n", f"{status} {out}{err}")
@@ -770,6 +778,29 @@ def certificates(context):
         works("node1")
         eventually(lambda: counted("limit") >= 1000, "the silent to be counted", 20)
         silent.kill()
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+@scenario("admin-certificates", cluster=True)
+def certificates_of_the_page(context):
+    """The certificates that the administrators' page has made with OpenSSL, for two nodes: their daemons take them, and a job runs over both."""
+    pki = context.work / "pki"
+    pki.mkdir()
+    authority, *of_node = typed(context, "admin-certificates")
+
+    def types(line):
+        run = subprocess.run(["/bin/sh", "-c", line], cwd=pki, capture_output=True, text=True, timeout=30)
+        check(run.returncode == 0, f"{line}: {run.stderr}")
+
+    types(authority)
+    for name in ("node0", "node1"):
+        for line in of_node:
+            types(line.replace("node1", name))
+    keys = lambda node: f'ca-file = "{pki}/ca.pem"\ncert-file = "{pki}/{node.name}.pem"\nkey-file = "{pki}/{node.name}.key"\n'
+    with Nodes(context, 2, peers=keys) as nodes:
+        said = nodes.short("node0,node1", 4, "hostname")
+        check((said[0], sorted(said[1].split()), said[2]) == (0, ["node0", "node0", "node1", "node1"], ""), f"{said}")
         for node in nodes.nodes:
             nodes.empty(node)
 

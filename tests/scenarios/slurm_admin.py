@@ -8,6 +8,7 @@ from harness import proc
 from harness.job import check
 from harness.registry import scenario
 
+from .admin_page import typed
 from .copies import kept, wait_kept
 from .hosts import ONE_CARD
 from .nodes import key_of
@@ -39,7 +40,7 @@ def drain(context):
             if node is not far:
                 one.kill()
             one.env = context.env(None, {**slurm.environment, "PATH": "/usr/bin:/bin"})
-            one.file.write_text(one.file.read_text() + f'[slurm]\ndrain = true\nnode = "{slurm.names[node.name]}"\n')
+            one.file.write_text(one.file.read_text() + "\n".join(typed(context, "slurm-drain")) + f'\nnode = "{slurm.names[node.name]}"\n')
             check(far.run(one.program, "check-config", one.file)[0] == 0, "the configuration")
             one.start()
             eventually(lambda: key_of(steps.store, node.name), "the node's key", 20)

@@ -5,6 +5,7 @@ import re
 from harness.job import Output, check
 from harness.registry import scenario
 
+from .admin_page import typed
 from .command_line import code_of
 from .slurm import idle
 from .slurm_steps import Steps
@@ -23,7 +24,7 @@ def guide(context, line):
         program = steps.cluster.program(mpi, "places.c")
         reference = steps.reference(mpi, 4, program)
         mine = lambda typed: typed.replace("./app input", str(program))
-        script = [*code_of(text, "#SBATCH "), *code_of(text, "srun --ft=none"), *code_of(text, r"srun \./app")]
+        script = [line for start in SCRIPT for line in code_of(text, start)]
         (context.work / "job.sh").write_text("".join(f"{mine(word)}\n" for word in ["#!/bin/sh", *script]))
         (typed,) = code_of(text, TYPED[line])
         # sbatch would be over before its job.
@@ -40,17 +41,27 @@ def guide(context, line):
         steps.empty()
 
 
+# What stands in the script, which its lines hand in.
+SCRIPT = ("#SBATCH ", "srun --ft=none", r"srun \./app")
+
+
+@scenario("slurm-guide-lines")
+def lines(context):
+    """Each line of the guide's part on Slurm is typed by the scenario above, or stands in its script."""
+    text = (context.prefix / "share/doc/ftd/guide.md").read_text().partition("\n## Under Slurm\n")[2].partition("\n## ")[0]
+    typed_by_nobody = [line for line in code_of(text, r"\S") if not any(re.match(start, line) for start in (*TYPED.values(), *SCRIPT))]
+    check(not typed_by_nobody, f"nobody types {typed_by_nobody}")
+
+
 @scenario("slurm-admin", cluster=True)
 def admin(context):
     """What the administrators' page tells to type: the line of plugstack.conf, and how to see that it is there."""
-    text = (context.prefix / "share/doc/ftd/admin.md").read_text().partition("## Slurm\n")[2].partition("\n## ")[0]
-    (required,) = code_of(text, "required ")
-    (look,) = code_of(text, "srun --help")
+    required, look = typed(context, "slurm-admin")
     with Steps(context, 1) as steps:
         steps.slurm.plug()
         status, out, _ = steps.slurm.run("/bin/sh", "-c", look)
         check((status, out) == (1, ""), f"without the plugin: {status}: {out}")
-        steps.slurm.plug(required.replace("/opt/ftd", str(context.prefix)))
+        steps.slurm.plug(required)
         status, out, err = steps.slurm.run("/bin/sh", "-c", look)
         check(status == 0 and re.search(r"--ft=MODE .*\n(.*\n)*.*--ft-spares=NODES", out), f"{status}: {out}{err}")
         idle(steps.slurm)
