@@ -22,6 +22,7 @@
 //! | [`holdings`] | what of the inventories goes up the tree, and what is restored |
 //! | [`due`] | when the next checkpoint pays |
 //! | [`blame`] | whose a death is; ends that are held until that is known |
+//! | [`heard`], [`passed_on`] | signals that ranks were given, and ends that answer them |
 //! | [`ring`] | who observes whom |
 //! | [`fence`] | until when a node may compute (`fence/lease.rs`); who writes that a silent one is given up (`fence/accusations.rs`) |
 //! | `fence/watch.rs` | **when a silent node is given up** |
@@ -44,6 +45,7 @@ pub mod crowd;
 pub mod due;
 pub mod failure;
 pub mod fence;
+pub mod heard;
 pub mod holdings;
 pub mod ids;
 pub mod inventory;
@@ -51,6 +53,7 @@ pub mod joined;
 pub mod members;
 pub mod message;
 pub mod partners;
+pub mod passed_on;
 pub mod placement;
 pub mod plan;
 pub mod policy;

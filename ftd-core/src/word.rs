@@ -66,6 +66,8 @@ pub struct NodeWord {
     pub surveyed: u64,
     /// One that was dead or dying in a survey of this epoch, or when it was proposed that something else had failed.
     pub dead: Option<Process>,
+    /// A rank has answered this signal by its end.
+    pub answered: Option<i32>,
     /// True causes of deaths that became known after they were agreed.
     pub causes: BTreeMap<Process, Cause>,
     /// Nodes that have asked to be taken in.
@@ -107,6 +109,7 @@ impl NodeWord {
         self.wanted = self.wanted.max(child.wanted);
         self.surveyed = self.surveyed.min(child.surveyed);
         self.dead = self.dead.or(child.dead);
+        self.answered = self.answered.or(child.answered);
         for (process, cause) in &child.causes {
             if self.causes.len() < MOST_CAUSES {
                 self.causes.entry(*process).or_insert(*cause);
@@ -117,8 +120,8 @@ impl NodeWord {
 
     /// A subtree is missing: nothing can be said of all.
     fn without_one(&mut self) {
-        let NodeWord { joined, due, wanted, dead, causes, joiners, .. } = std::mem::take(self);
-        *self = NodeWord { joined, due, wanted, dead, causes, joiners, ..NodeWord::default() };
+        let NodeWord { joined, due, wanted, dead, answered, causes, joiners, .. } = std::mem::take(self);
+        *self = NodeWord { joined, due, wanted, dead, answered, causes, joiners, ..NodeWord::default() };
     }
 }
 
@@ -163,6 +166,8 @@ pub struct Decree {
     pub surveyed: u64,
     /// One whose death was found.
     pub dead: Option<Process>,
+    /// A rank has answered this signal by its end: the job is told to end.
+    pub answered: Option<i32>,
     /// True causes of deaths that became known after they were agreed.
     pub causes: BTreeMap<Process, Cause>,
     /// Nodes that have asked to be taken in.
@@ -196,6 +201,7 @@ impl Decree {
             survey: if word.surveyed >= before.survey { before.survey.max(word.wanted) } else { before.survey },
             surveyed: before.surveyed.max(word.surveyed),
             dead: before.dead.or(word.dead),
+            answered: before.answered.or(word.answered),
             causes: word.causes.clone(),
             joiners: word.joiners.clone(),
         }
@@ -212,6 +218,7 @@ mod tests {
             ready: true,
             finished: true,
             wanted: 3,
+            answered: Some(15),
             surveyed: 2,
             committed: Some(Committed::new()),
             holdings: Some(Holdings::default()),
@@ -221,7 +228,7 @@ mod tests {
         let both = NodeWord::merged(&word, [Some(&word)].into_iter());
         assert_eq!(both, word);
         let missing = NodeWord::merged(&word, [Some(&word), None].into_iter());
-        assert_eq!(missing, NodeWord { wanted: 3, ..NodeWord::default() });
+        assert_eq!(missing, NodeWord { wanted: 3, answered: Some(15), ..NodeWord::default() });
     }
 
     #[test]

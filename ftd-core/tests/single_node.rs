@@ -72,6 +72,8 @@ impl Node {
                     Effect::Proceed { process, .. } => said.push(format!("proceed {}", process.rank)),
                     Effect::NeedSlot => said.push("need slot".into()),
                     Effect::Signal { signal } => said.push(format!("signal {signal}")),
+                    Effect::PassOn { slot, signal } => said.push(format!("pass {signal} to {slot}")),
+                    Effect::Leave => said.push("leave".into()),
                     Effect::End { status, reason, .. } => {
                         said.push(format!("end {status}{}", reason.map(|r| format!(": {r}")).unwrap_or_default()));
                     }
@@ -938,6 +940,134 @@ fn what_was_told_to_end_needs_not_start() {
     assert!(node.tell(late).is_empty(), "the others have their time");
     node.tell(exits(1, 0, 0));
     assert_eq!(node.tell(exits(1, 1, 0)), ["stop world 1", "agree end 143"]);
+}
+
+const SECOND: u64 = 1000 * MS;
+const TERM: i32 = 15;
+const USR1: i32 = 10;
+
+fn died(world: u64, rank: u32, signal: i32) -> Event {
+    Event::Exited { process: process(world, rank), exit: Exit::Signal(signal), limit: None }
+}
+
+/// Both tasks are sent that signal, and their ranks have it.
+fn sent(signal: i32) -> Node {
+    let mut node = running();
+    for slot in 0..2 {
+        let said = node.tell(Event::Signalled { slot: SlotId(slot), signal });
+        assert_eq!(said, [format!("pass {signal} to slot {slot}")]);
+    }
+    node
+}
+
+#[test]
+fn who_goes_on_after_a_signal_is_protected_as_before() {
+    let mut node = sent(USR1);
+    assert_eq!(
+        node.tell(Event::Signalled { slot: SlotId(0), signal: USR1 }),
+        ["pass 10 to slot 0"],
+        "as often as it comes"
+    );
+    assert!(node.tell(killed(1, 0)).is_empty());
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+
+    // A kill that follows SIGTERM may be the whole job's; one that comes alone is a failure.
+    let mut node = sent(TERM);
+    assert!(node.tell(killed(1, 0)).is_empty());
+    assert!(node.wait(1_400 * MS).is_empty(), "the others may be killed, too");
+    assert_eq!(node.wait(101 * MS), ["agree epoch 2 world 2", "stop world 1"]);
+
+    let mut node = sent(TERM);
+    node.tell(died(1, 0, 11));
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"], "no job is ended by SIGSEGV");
+}
+
+#[test]
+fn who_dies_of_a_signal_that_was_passed_on_has_not_failed() {
+    for signal in [TERM, USR1] {
+        let mut node = sent(signal);
+        assert_eq!(node.tell(died(1, 0, signal)), ["leave"]);
+        assert!(node.wait(MS).is_empty());
+        let end = 128 + signal;
+        assert_eq!(node.tell(died(1, 1, 9)), ["stop world 1".to_string(), format!("agree end {end}")]);
+    }
+    let mut node = sent(TERM);
+    assert!(node.wait(301 * SECOND).iter().all(|said| !said.contains("leave")));
+    node.tell(died(1, 0, TERM));
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"], "that was somebody else's");
+}
+
+#[test]
+fn who_takes_long_to_be_gone_is_waited_for() {
+    let mut node = sent(TERM);
+    assert!(node.tell(Event::Dying(process(1, 0))).is_empty());
+    assert!(node.wait(20 * SECOND).is_empty(), "the kernel gives back a lot of memory");
+    assert_eq!(node.tell(died(1, 0, TERM)), ["leave"]);
+
+    let mut node = sent(TERM);
+    node.tell(Event::Dying(process(1, 0)));
+    assert!(node.wait(20 * SECOND).is_empty());
+    assert!(node.tell(killed(1, 0)).is_empty());
+    assert_eq!(node.wait(1_501 * MS), ["agree epoch 2 world 2", "stop world 1"]);
+
+    // But not for ever.
+    let mut node = sent(TERM);
+    node.tell(Event::Dying(process(1, 0)));
+    assert!(node.wait(30 * SECOND).is_empty());
+    assert_eq!(node.wait(1_501 * MS), ["agree epoch 2 world 2", "stop world 1"]);
+}
+
+#[test]
+fn handlers_that_end_have_their_time_and_their_status() {
+    let mut node = sent(TERM);
+    assert_eq!(node.tell(exits(1, 0, 5)), ["leave"]);
+    assert!(node.wait(9 * SECOND).is_empty());
+    assert_eq!(node.tell(exits(1, 1, 0)), ["stop world 1", "agree end 5"]);
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(said, ["end 5: the job was cancelled by SIGTERM, and its ranks ended by themselves"]);
+
+    let mut node = sent(USR1);
+    node.tell(exits(1, 0, 0));
+    assert!(node.wait(9 * SECOND).is_empty(), "no failure, though it had not finalized");
+    assert_eq!(node.wait(SECOND), ["stop world 1", "agree end 138"], "--ft-grace");
+
+    // All that end well have done what they were to do.
+    let mut node = sent(USR1);
+    for rank in 0..2 {
+        node.tell(Event::Finalized(process(1, rank)));
+    }
+    node.tell(exits(1, 0, 0));
+    assert_eq!(node.tell(exits(1, 1, 0)), ["agree end 0", "stop world 1"]);
+}
+
+#[test]
+fn an_abort_after_a_signal_leaves_nobody_waiting() {
+    let mut node = sent(TERM);
+    let said = node.tell(Event::AbortRequested { process: process(1, 0), code: 7 });
+    assert_eq!(said, ["proceed rank 0", "agree end 7"], "as without a signal");
+
+    // A library aborts because its peer has died of the signal, of which nobody knows yet.
+    let mut node = Node::new(Policy { grace: Micros::from_secs(300), ..Policy::default() }, Mode::Reinit);
+    node.start();
+    node.tell(Event::Signalled { slot: SlotId(0), signal: TERM });
+    let abort = Event::AbortRequested { process: process(1, 1), code: 1 };
+    assert!(node.tell_with(abort, &[process(1, 0)], &[]).is_empty());
+    assert_eq!(node.tell(died(1, 0, TERM)), ["leave", "proceed rank 1"]);
+    assert!(node.wait(9 * SECOND).is_empty());
+    assert_eq!(node.wait(SECOND), ["stop world 1", "agree end 143"], "the one that aborted hangs");
+}
+
+#[test]
+fn what_comes_while_the_job_recovers_waits_for_the_ranks() {
+    let mut node = running();
+    node.tell(killed(1, 0));
+    assert!(node.tell(Event::Signalled { slot: SlotId(1), signal: TERM }).is_empty());
+    node.wait(2 * SECOND);
+    begin_again(&mut node, 1, Inventory::default());
+    assert!(node.tell(Event::Started(process(2, 0))).is_empty());
+    node.tell(Event::Initialized(process(2, 0)));
+    let said = node.tell(Event::Initialized(process(2, 1)));
+    assert!(said.contains(&"pass 15 to slot 1".to_string()), "{said:?}");
 }
 
 /// An agreed recovery from a death of which it is not known yet how it came about.

@@ -6,6 +6,7 @@
  *   PLACES_STEP (6)    the step, counted from 1, at whose start the places are; all ranks have checkpointed before it
  *   PLACES_STOP        file: once it is there this is the last step
  *   PLACES_END         file to which each rank appends the time, in ns since 1970, when it has nothing left to do
+ *   PLACES_HEARS       file to which a rank appends `RANK SIGNAL` whenever it has one of those that end processes; it goes on then
  *   PLACES_TRACE       file in which rank r keeps its last committed version, 8 bytes at 8 * r
  *   FT_GATE            see gate.h. Places of this program:
  *     app.compute      the rank computes (it does not sleep) until the test says go
@@ -17,6 +18,7 @@
 #include <errno.h>
 #include <ft.h>
 #include <mpi.h>
+#include <signal.h>
 #include <stdint.h>
 
 static uint64_t mix(uint64_t x) {
@@ -57,6 +59,25 @@ static int note_end(void) {
     clock_gettime(CLOCK_REALTIME, &now);
     int length = snprintf(line, sizeof line, "%lld\n", now.tv_sec * 1000000000LL + now.tv_nsec);
     return file < 0 || write(file, line, length) != length ? 73 : 0;
+}
+
+static int hears = -1, hearer;
+
+static void hear(int signal) {
+    char line[] = {'0' + hearer / 10, '0' + hearer % 10, ' ', '0' + signal / 10, '0' + signal % 10, '\n'};
+    if (write(hears, line, sizeof line) != sizeof line)
+        _exit(74);
+}
+
+/* Behind MPI_Init, whose libraries have handlers of their own. */
+static void hear_all(int rank) {
+    static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGALRM, SIGUSR1, SIGUSR2};
+    const char *path = getenv("PLACES_HEARS");
+    struct sigaction action = {.sa_handler = hear, .sa_flags = SA_RESTART};
+    hearer = rank;
+    hears = path ? open(path, O_WRONLY | O_CREAT | O_APPEND, 0644) : -1;
+    for (size_t i = 0; path && i < sizeof signals / sizeof *signals; i++)
+        sigaction(signals[i], &action, NULL);
 }
 
 static volatile double sink;
@@ -127,6 +148,7 @@ int main(int argc, char **argv) {
     int rank, ranks, state;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    hear_all(rank);
     uint64_t *field = malloc(words * sizeof *field), result = 0, version, step = 0;
     struct { char text[16]; uint64_t version; } mark = {"PLACES-MARK-HERE", 0}; /* the test finds versions by it */
     for (size_t i = 0; i < words; i++)

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 
-from harness import proc
+from harness import proc, registry
 from harness.cluster import NETWORKS
 from harness.job import Failed, Output, check
 from harness.registry import scenario
@@ -361,6 +361,130 @@ def signal_by_scancel(context, what):
         lines = sorted(job.output.text.splitlines())
         check(ended == 5 and lines == sorted(f"{word} {rank}" for word in ("ready", "term", "usr1") for rank in range(2)), f"{ended}: {lines}{job.err}")
         check("recovery" not in job.err and job.err.count("the job was cancelled by SIGTERM") == 1, job.err)
+        steps.empty()
+
+
+# Those that users and Slurm send.
+SIGNALS = ("TERM", "HUP", "INT", "XCPU", "ALRM", "USR1", "USR2")
+
+
+def heard(path):
+    """Which rank has heard which signals, in that order: pairs of their numbers."""
+    return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def all_heard(path, name, times=1, ranks=4):
+    """Waits until all ranks have heard a signal as often as that, and looks whether any has oftener."""
+    number = signal.Signals["SIG" + name].value
+    expected = sorted([(rank, number) for rank in range(ranks)] * times)
+    of_name = lambda: sorted(pair for pair in heard(path) if pair[1] == number)
+    eventually(lambda: len(of_name()) >= len(expected), f"{name} to be heard by all ranks, {times} times", 30)
+    check(of_name() == expected, f"{heard(path)}")
+
+
+def send(steps, name, number=None):
+    """What a user types to have all ranks of the only job hear a signal."""
+    status, _, err = steps.slurm.run("scancel", f"--signal={name}", number or f"{number_of(steps)}.0")
+    check(status == 0, err)
+
+
+@scenario("slurm-signal-handled", cluster=True, timeout=120, each=MPIS)
+def signal_handled(context, mpi):
+    """Ranks that handle signals of scancel's and go on hear each one as often as it comes; when a rank is killed after that the job goes on with its state, to the undisturbed result."""
+    mpi, path = context.mpi(mpi), context.work / "heard"
+    with Steps(context, 2) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        job = steps.srun("-N2", "--ntasks-per-node=2", program, mpi=mpi, env={**ONE_CARD, "PLACES_HEARS": path}, gates=["app.compute:3"])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        for times in (1, 2):
+            for name in SIGNALS:
+                send(steps, name)
+                all_heard(path, name, times)
+        check(proc.alive(victim), "the rank has ended")
+        job.kill(victim)
+        job.expect(0, reference)
+        check(job.err.count("ftd: recovery, epoch") == 1 and "cancelled" not in job.err and job.output.starts == [None, 5], job.err)
+        steps.empty()
+
+
+@scenario("slurm-signal-handled-node", cluster=True, timeout=120)
+def signal_handled_node(context):
+    """A node dies after its ranks and all others have handled SIGTERM: its ranks go on elsewhere."""
+    mpi, path = context.mpi("mpich5"), context.work / "heard"
+    with Steps(context, 3) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        job = steps.srun(*LAYOUT[1:], program, mpi=mpi, env={**ONE_CARD, "PLACES_HEARS": path}, gates=["app.compute:3", *kept(5)])
+        job.on = steps.nodes[1]
+        job.at_gate("app.compute", 3)
+        wait_kept(job)
+        send(steps, "TERM")
+        all_heard(path, "TERM")
+        steps.nodes[1].power_off()
+        job.expect(0, reference)
+        check(job.err.count("ftd: recovery, epoch") == 1 and COPIES in job.err and "cancelled" not in job.err, job.err)
+        steps.empty(steps.nodes[1])
+
+
+@scenario("slurm-signal-warns", cluster=True, timeout=150, each=[{"inside": "sbatch"}, *([{"inside": "srun"}] if registry.soak else [])])
+def signal_warns(context, inside):
+    """The signal that was asked for before a time limit is handled, and the job goes on under protection: a rank is killed before the limit, and it ends with the undisturbed
+    result."""
+    mpi, path = context.mpi("mpich5"), context.work / "heard"
+    with Steps(context, 2) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        # The signal may come a minute early.
+        words = ["--time=10", "--signal=TERM@60", "-N2", "--ntasks-per-node=2"]
+        more = {"mpi": mpi, "env": {**ONE_CARD, "PLACES_HEARS": path}, "gates": ["app.compute:3"]}
+        if inside == "srun":
+            job, batch = steps.srun(*words, program, **more), None
+        else:
+            (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
+            job, batch = handed_in(steps, "--ft=reinit", *words, "job.sh", **more)
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        number = number_of(steps)
+        steps.slurm.update(f"jobid={number}", "endtime=now+100")
+        eventually(lambda: heard(path), "the signal before the end", 60)
+        all_heard(path, "TERM")
+        job.kill(victim)
+        if batch:
+            about = batch.becomes("COMPLETED", 60)
+            said = batch.text
+            check(about["ExitCode"] == "0:0" and "srun ended with 0" in said and Output(said).results == reference.results, said)
+        else:
+            job.expect(0, reference)
+            said = job.output.text + job.err
+        check(said.count("ftd: recovery, epoch") == 1 and "cancelled" not in said and Output(said).starts == [None, 5], said)
+        steps.empty()
+
+
+@scenario("slurm-signal-ends", cluster=True, timeout=120, each=[{"name": "TERM"}, *([{"name": "USR2"}, {"name": "XCPU"}] if registry.soak else [])])
+def signal_ends(context, name):
+    """Ranks whose handlers save and exit have the time that they take, longer than ftd gives its own, though one has ended long before, and their status is srun's; nothing is
+    recovered."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 2) as steps:
+        program = steps.cluster.program(mpi, "leaving.c")
+        env = {**ONE_CARD, "LEAVING_DIR": context.work, "LEAVING_STATUS": 5}
+        job = steps.srun("-N2", "--ntasks-per-node=2", program, "save", mpi=mpi, env=env, gates=["app.told:3"])
+        job.on = steps.nodes[1]
+        eventually(lambda: all((context.work / f"ready.{rank}").exists() for rank in range(4)), "the ranks", 30)
+        send(steps, name)
+        last = job.at_gate("app.told", 3)
+        eventually(lambda: all((context.work / f"printed.{rank}").exists() for rank in range(3)), "the others to save", 30)
+        # Ten seconds are what ranks have elsewhere.
+        time.sleep(12)
+        check(proc.alive(last), "the last one was not waited for")
+        job.go("app.told", 3)
+        ended = job.wait(30)
+        number = signal.Signals["SIG" + name].value
+        lines = [line for line in job.output.text.splitlines() if line.startswith("saved")]
+        check(ended == 5 and sorted(lines) == [f"saved {rank} {number}" for rank in range(4)], f"{ended}: {job.output.text}{job.err}")
+        check("recovery" not in job.err and job.err.count(f"the job was cancelled by SIG{name}") == 1, job.err)
         steps.empty()
 
 

@@ -53,16 +53,19 @@ impl Agent {
             return;
         }
         local.dying = true;
-        if local.phase == Phase::Initialized || signal.is_some() {
-            local.end = Some(LocalEnd::Failed);
-            let slot = self.record.as_ref().and_then(|record| record.placement.slot(process.rank));
-            if slot.is_some_and(|slot| self.slots.is_lost(slot)) {
-                return;
-            }
-            // Whose a SIGKILL was is known when it has been waited for.
-            let cause = signal.filter(|signal| *signal != SIGKILL).map_or(Cause::Unknown, Cause::Signal);
-            self.fail(Subject::Process(process), cause);
+        let known = local.phase == Phase::Initialized || signal.is_some();
+        if known && self.is_awaited(process, signal) {
+            return;
         }
+        let Some(local) = self.run.locals.get_mut(&process).filter(|_| known) else { return };
+        local.end = Some(LocalEnd::Failed);
+        let slot = self.record.as_ref().and_then(|record| record.placement.slot(process.rank));
+        if slot.is_some_and(|slot| self.slots.is_lost(slot)) {
+            return;
+        }
+        // Whose a SIGKILL was is known when it has been waited for.
+        let cause = signal.filter(|signal| *signal != SIGKILL).map_or(Cause::Unknown, Cause::Signal);
+        self.fail(Subject::Process(process), cause);
     }
 
     pub(super) fn take_ended(&mut self, process: Process, ended: Ended) {
@@ -88,6 +91,9 @@ impl Agent {
         local.gone = true;
         let own = script.map(|signal| blame::Verdict::Own(OwnEnd::Script(signal)));
         let verdict = own.unwrap_or_else(|| verdict(local.phase, local.dying, exit, limit));
+        if !ended {
+            self.take_answer(process, exit, verdict);
+        }
         if !ended && self.left(process, exit) {
             return;
         }

@@ -15,11 +15,16 @@ pub(super) struct Verdict {
 #[derive(Debug, Clone)]
 pub(super) struct Leaving {
     pub signal: i32,
-    pub since: Micros,
+    /// Who is there then is killed.
+    pub until: Micros,
     /// The first status that is not 0 with which a rank of this node ended by itself.
     pub status: i32,
     /// A rank of this node was killed, by this signal or otherwise.
     pub killed: bool,
+    /// That is so because a rank has answered a signal by its end.
+    pub answered: bool,
+    /// They have less time than they had: one has aborted.
+    pub aborted: bool,
 }
 
 /// How the job is to end.
@@ -28,7 +33,7 @@ pub(super) struct End {
     pub verdict: Option<Verdict>,
     /// That is so because a process cannot be started, or could not be a rank.
     pub refused: bool,
-    /// The user has ended the job, and the ranks have been told.
+    /// The job was told to end, and the ranks have been told.
     pub leaving: Option<Leaving>,
     /// A process that says its last words before the world is killed, and until when.
     pub last_words: Option<(Process, Micros)>,

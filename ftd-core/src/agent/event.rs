@@ -265,6 +265,13 @@ pub enum Event {
         /// The signal that said so.
         signal: i32,
     },
+    /// A task of Slurm's, which this slot is, was sent a signal for its rank, which may go on after it.
+    Signalled {
+        /// Which slot.
+        slot: SlotId,
+        /// Which signal.
+        signal: i32,
+    },
 }
 
 /// What an agent wants done, in this order. Answers come as later events.
@@ -386,6 +393,15 @@ pub enum Effect {
         /// The signal.
         signal: i32,
     },
+    /// Send this signal to the rank of this slot.
+    PassOn {
+        /// Which slot.
+        slot: SlotId,
+        /// The signal.
+        signal: i32,
+    },
+    /// The ranks were told to end, by signals that they have had already.
+    Leave,
     /// Start another slot on this node. Answered by `SlotAdded`, and `SlotUp` once its shepherd has dialled in.
     NeedSlot,
     /// Start this slot on this node, beyond its own. Answered likewise.

@@ -156,7 +156,7 @@ impl Agent {
     /// Nodes that are to be left out now.
     fn silent_nodes(&self) -> FailureSet {
         let mut silent = FailureSet::new();
-        if self.config.breach == Breach::SilentStay {
+        if self.config.breach == Breach::SilentStay || !self.leaves_out() {
             return silent;
         }
         if self.run.stage != Stage::Restarted && self.run.fenced.is_none() {
@@ -194,7 +194,8 @@ impl Agent {
     }
 
     fn batch_due(&self, batch: &Batch) -> Micros {
-        batch.since.after(self.config.policy.batch_window)
+        let together = self.killed_together(batch.since, batch.failures.failures());
+        batch.since.after(self.config.policy.batch_window).after(together)
     }
 
     /// A slot is about to be lost: the epoch that is proposed without that ends with the launcher's word on it.

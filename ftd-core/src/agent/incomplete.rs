@@ -41,6 +41,9 @@ impl Agent {
             local.end = Some(LocalEnd::Failed);
             never.push(*process);
         }
+        if never.is_empty() || self.take_absence() {
+            return;
+        }
         for process in never {
             self.fail(Subject::Process(process), Cause::NeverJoined);
         }

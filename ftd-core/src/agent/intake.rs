@@ -63,6 +63,7 @@ impl Agent {
             Event::Message { from, message } => self.take_message(from, message),
             Event::Timer => {}
             Event::Cancel { signal } => self.take_cancel(signal),
+            Event::Signalled { slot, signal } => self.take_signalled(slot, signal),
         }
     }
 

@@ -6,7 +6,7 @@ use super::{Agent, Effect, LocalEnd, Stage};
 use crate::blame::Exit;
 use crate::breach::Breach;
 use crate::failure::{OwnEnd, signal_name};
-use crate::ids::{Micros, Process, SlotId, WorldId};
+use crate::ids::{Micros, Process, SlotId};
 use crate::plan::signal_status;
 use crate::record::Outcome;
 use crate::word::Left;
@@ -19,11 +19,8 @@ impl Agent {
         if self.end.leaving.is_some() {
             return;
         }
-        let starts = self.world() > WorldId(1) && !self.before_init().is_empty();
-        let recovers = self.batch.is_some() || starts || self.standstill.paused;
-        let computing = self.run.stage == Stage::Computing && !recovers && self.end.verdict.is_none();
         let at_once = self.config.policy.grace == Micros(0) || self.config.breach == Breach::NoGrace;
-        if !computing || at_once {
+        if !self.computes() || at_once {
             let reason = format!("the job was cancelled by {}", signal_name(signal));
             return self.conclude(Outcome::cancelled(signal_status(signal).0, reason), true);
         }
@@ -31,7 +28,8 @@ impl Agent {
         if self.config.breach == Breach::CancelledRecovers {
             return;
         }
-        self.end.leaving = Some(Leaving { signal, since: self.now, status: 0, killed: false });
+        let until = self.now.after(self.config.policy.grace);
+        self.end.leaving = Some(Leaving { signal, until, status: 0, killed: false, answered: false, aborted: false });
         for hold in self.holds.let_go() {
             self.leaves_by_itself(hold.process, hold.end);
         }
@@ -48,6 +46,7 @@ impl Agent {
             local.end = Some(LocalEnd::Own);
         }
         if matches!(end, OwnEnd::Abort(_)) {
+            self.aborts_leaving();
             self.emit(Effect::Proceed { process, end });
         }
     }
@@ -109,7 +108,7 @@ impl Agent {
         }
         // A record of another agent that had not heard of it yet.
         let recovers = self.run.stage != Stage::Computing;
-        if !recovers && !self.due(leaving.since, grace) {
+        if !recovers && self.now < leaving.until {
             return;
         }
         let left =
@@ -120,13 +119,15 @@ impl Agent {
         } else {
             let ranks = if left.len() == 1 { "rank" } else { "ranks" };
             let ranks = format!("{ranks} {}", left.join(", "));
-            format!("the job was cancelled by {name}; {ranks} had not ended {grace} later (--ft-grace): killed")
+            let since =
+                if leaving.aborted { "after an MPI_Abort".into() } else { format!("{grace} later (--ft-grace)") };
+            format!("the job was cancelled by {name}; {ranks} had not ended {since}: killed")
         };
         self.conclude(Outcome::cancelled(killed, reason), true);
     }
 
     /// When the time of the ranks is over.
     pub(super) fn leave_deadline(&self) -> Option<Micros> {
-        self.end.leaving.as_ref().map(|leaving| leaving.since.after(self.config.policy.grace))
+        self.end.leaving.as_ref().map(|leaving| leaving.until)
     }
 }

@@ -33,6 +33,7 @@
 //! | `fence`, `standstill` | [`fence`](crate::fence), `standstill` | the lease, who is silent; whether the ranks stand still |
 //! | `gather`, `joining` | `gathered`, `joining` | the job before its first record; nodes that come in |
 //! | `tree`, `changed` | [`tree`](crate::tree) | what all nodes have said |
+//! | `passing` | `passing` | signals that came for the ranks, which these may go on after |
 //! | `end`, `telling` | `end`, `telling`, `block` | how the job is to end; what people are still to be told |
 //! | `out` | `outbox` | what is to be done |
 //!
@@ -41,7 +42,7 @@
 //! conditions: **`failures` decides what has failed**, `agree` what is proposed, `waits` what is waited for before that,
 //! `execute` brings an epoch about, `fetch` its copies, `gather` the first one; `holds` looks at ends by a process's own will,
 //! `silence` at leases and silent nodes, `incomplete` at worlds that never begin, `asked` at due checkpoints, `join` at new
-//! nodes, `leave` and `conclude` at the job's end; `tell` and `last_block` say what peers and people are told.
+//! nodes, `signals` at those that came for the ranks, `leave` and `conclude` at the job's end; `tell` and `last_block` say what peers and people are told.
 
 mod agree;
 mod answers;
@@ -71,10 +72,12 @@ mod listen;
 mod local_slots;
 mod memory;
 mod outbox;
+mod passing;
 mod questions;
 mod run;
 mod saved;
 mod short;
+mod signals;
 mod silence;
 mod stage;
 mod standstill;

@@ -24,6 +24,8 @@ pub(super) struct Local {
     /// A survey found it dead or on its way out: its exit will say how.
     pub(super) leaving: bool,
     pub(super) end: Option<LocalEnd>,
+    /// Since when its exit is waited for, which will say whether it has answered a signal.
+    pub(super) awaited: Option<Micros>,
     /// Its exit was told, or its slot is gone.
     pub(super) gone: bool,
     /// It has asked for its state.

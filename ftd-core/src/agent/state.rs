@@ -9,6 +9,7 @@ use super::joining::Joining;
 use super::local_slots::LocalSlots;
 use super::memory::Memory;
 use super::outbox::Outbox;
+use super::passing::Passing;
 use super::run::Run;
 use super::stage::Stage;
 use super::standstill::Standstill;
@@ -48,6 +49,7 @@ pub struct Agent {
     /// What has failed here, and is not agreed yet.
     pub(super) batch: Option<Batch>,
     pub(super) holds: Holds,
+    pub(super) passing: Passing,
     // And of the others.
     pub(super) store: Store,
     pub(super) fence: Fence,
@@ -95,6 +97,7 @@ impl Agent {
             worlds: Worlds::default(),
             batch: None,
             holds: Holds::default(),
+            passing: Passing::default(),
             store: Store::default(),
             standstill: Standstill::default(),
             gather: Gather::default(),

@@ -32,6 +32,7 @@ impl Agent {
         );
         self.take(event);
         self.guard_fence();
+        self.guard_passing();
         self.guard_survey();
         self.speak();
         self.guard_holds();
@@ -82,6 +83,7 @@ impl Agent {
         }
         at.extend(self.end.last_words.map(|(_, until)| until));
         at.extend(self.leave_deadline());
+        at.extend(self.passing_deadlines());
         at.extend(self.store.deadline());
         at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
         at.extend(self.last_block_deadline());

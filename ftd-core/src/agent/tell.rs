@@ -35,6 +35,7 @@ impl Agent {
             wanted: self.holds.awaited(),
             surveyed: self.holds.answered(),
             dead: self.known_dead(),
+            answered: self.answered_signal(),
             causes: self.memory.causes.clone(),
             joiners: self.joining.joiners.clone(),
         }

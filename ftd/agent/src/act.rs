@@ -221,6 +221,20 @@ pub fn signal_ranks(rooms: &mut Rooms, signal: i32) {
     }
 }
 
+/// The rank of a slot has a signal, which it may go on after. One that waits to be started, and would not have handled it, is not started.
+pub fn pass_on(rooms: &mut Rooms, slot: Slot, signal: i32) {
+    let Rooms { job, shepherds, worlds, pmix, .. } = rooms;
+    shepherds.tell(slot, &ToShepherd::Signal(signal));
+    let going: Vec<WorldNumber> = worlds.all().filter(|world| !world.stopping).map(|world| world.number).collect();
+    for number in going {
+        let unborn: Vec<_> =
+            pmix.take_deferred_of(number, slot).into_iter().chain(worlds.take_parked_of(number, slot)).collect();
+        for process in unborn.into_iter().filter_map(|start| worlds.process(number, start.rank)) {
+            job.report(Event::Exited { process, exit: Exit::Signal(signal), limit: None });
+        }
+    }
+}
+
 /// Looks at every process at once.
 pub fn survey(rooms: &mut Rooms) {
     // Ranks whose server died see errors and end by their own will, often before its connection is known to be closed.

@@ -372,6 +372,11 @@ impl Driver {
             Effect::AnswerDue { process, yes } => act::answer_due(rooms, process, yes),
             Effect::Proceed { process, .. } => act::proceed(rooms, process),
             Effect::Signal { signal } => act::signal_ranks(rooms, signal),
+            Effect::PassOn { slot, signal } => act::pass_on(rooms, slot.0, signal),
+            Effect::Leave => {
+                rooms.job.told = true;
+                rooms.worlds.hurry_filters(&rooms.shepherds);
+            }
             Effect::NeedSlot => rooms.job.tell(&ToLauncher::NeedSlot),
             Effect::MakeSlot(slot) => rooms.job.tell(&ToLauncher::MakeSlot { slot: slot.0 }),
             Effect::Report(report) => act::tell(rooms, &self.core, self.time.now(), &report),

@@ -234,6 +234,16 @@ impl Pmix {
         self.worlds.get_mut(&number).map(|served| std::mem::take(&mut served.deferred)).unwrap_or_default()
     }
 
+    /// The same of one slot.
+    pub fn take_deferred_of(&mut self, number: WorldNumber, slot: Slot) -> Vec<Start> {
+        let deferred = self.worlds.get_mut(&number).map(|served| &mut served.deferred);
+        deferred
+            .into_iter()
+            .flat_map(|starts| starts.extract_if(.., |(of, _)| *of == slot))
+            .map(|(_, start)| start)
+            .collect()
+    }
+
     /// A rank has joined that waits for its environment, and its page with it.
     pub fn await_welcome(&mut self, number: WorldNumber, rank: Rank, page: OwnedFd) {
         self.worlds.entry(number).or_default().waiting.insert(rank, page);

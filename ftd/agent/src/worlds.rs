@@ -166,6 +166,16 @@ impl Worlds {
         self.of.get_mut(&number).map(|world| std::mem::take(&mut world.parked)).unwrap_or_default()
     }
 
+    /// The same of one slot.
+    pub fn take_parked_of(&mut self, number: WorldNumber, slot: Slot) -> Vec<Start> {
+        let parked = self.of.get_mut(&number).map(|world| &mut world.parked);
+        parked
+            .into_iter()
+            .flat_map(|starts| starts.extract_if(.., |(of, _)| *of == slot))
+            .map(|(_, start)| start)
+            .collect()
+    }
+
     /// A process runs.
     pub fn started(&mut self, job: &mut Job, files: &files::Watch, (number, rank): (WorldNumber, Rank), pid: i32) {
         let Some(member) = self.member_mut(number, rank) else { return };

@@ -139,8 +139,6 @@ struct Shepherd {
     lost_output: bool,
     /// Nothing is left below it, and it waits for the end.
     is_empty: bool,
-    /// Signals to end the job that it was sent.
-    signals: Vec<i32>,
     /// Shepherds in a row before it that were ended without having come so far.
     unborn: u32,
 }
@@ -154,8 +152,6 @@ impl Shepherd {
             self.dialled |= said[..count].contains(&Lifeline::DIALS);
             self.lost_output |= said[..count].contains(&Lifeline::LOST);
             self.is_empty |= said[..count].contains(&Lifeline::EMPTY);
-            let signals = said[..count].iter().filter(|byte| **byte > Lifeline::SIGNAL);
-            self.signals.extend(signals.map(|byte| i32::from(byte - Lifeline::SIGNAL)));
         }
     }
 
@@ -250,8 +246,6 @@ pub struct Launcher {
     /// The newest version that was complete.
     complete: Option<Version>,
     cancelled: Option<Cancelled>,
-    /// Tasks of Slurm's that have been sent a signal that ends the job.
-    told: BTreeSet<Slot>,
     limit: TimeLimit,
     ending: Option<Ending>,
     /// The agent has said that the job is over.
@@ -350,7 +344,6 @@ impl Launcher {
             shepherd_failures: Deaths::default(),
             complete: None,
             cancelled: None,
-            told: BTreeSet::new(),
             limit,
             ending: None,
             ended_by_agent: false,
@@ -516,7 +509,6 @@ impl Launcher {
             dialled: false,
             lost_output: false,
             is_empty: false,
-            signals: Vec::new(),
             unborn: self.unborn.pop().unwrap_or(0),
         };
         self.shepherds.insert(slot, shepherd);

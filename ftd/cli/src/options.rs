@@ -19,6 +19,8 @@ const MAX_FAILURES: u32 = 5;
 
 /// What the ranks have after a signal that ends the job, unless told otherwise.
 const GRACE: Duration = Duration::from_secs(10);
+/// … and in a step of Slurm's, which ends a job itself when its time is over.
+const STEP_GRACE: Duration = Duration::from_secs(300);
 
 /// Why a command line is refused; one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -1066,7 +1068,8 @@ fn check(
     };
     let max_failures = given(arguments.max_failures)
         .map_or(Ok(MAX_FAILURES), |text| positive(blamed.name("max_failures"), &text, "a number from 1 on"))?;
-    let grace = given(arguments.grace).map_or(Ok(GRACE), |text| time(blamed.name("grace"), &text))?;
+    let usual = if in_step { STEP_GRACE } else { GRACE };
+    let grace = given(arguments.grace).map_or(Ok(usual), |text| time(blamed.name("grace"), &text))?;
     let wait = given(arguments.wait).map_or(Ok(Duration::ZERO), |text| time(blamed.name("wait"), &text))?;
     let oversubscribe = given(arguments.crowd).map_or(Ok(false), |text| yes(blamed.name("crowd"), text))?;
     let recover_aborts = is_second(blamed.name("on_abort"), arguments.on_abort, ["end", "recover"], "end or recover")?;

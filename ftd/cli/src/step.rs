@@ -96,8 +96,8 @@ pub struct Front {
     lost: bool,
     /// What the job's agents say of its end, and since when.
     end: Option<(i32, Option<String>, Instant)>,
-    /// What went wrong otherwise.
-    broken: Option<(i32, String)>,
+    /// What went wrong otherwise. Without a status that is whatever srun's tasks had.
+    broken: Option<(Option<i32>, String)>,
     lost_output: bool,
     /// There is no job, with this status, and srun has until then to notice.
     refused: Option<(i32, Instant)>,
@@ -266,7 +266,7 @@ impl Front {
                     Err(error) => {
                         let why =
                             format!("the link to the part of the job there broke ({error}): what ran there is ended");
-                        self.loses(node, 1, &why);
+                        self.loses(node, None, &why);
                     }
                 }
             }
@@ -301,7 +301,7 @@ impl Front {
             }
             FromPart::Ended { status, lost_output, reason, .. } => {
                 self.lost_output |= lost_output;
-                self.loses(node, status, &reason.unwrap_or_default());
+                self.loses(node, Some(status), &reason.unwrap_or_default());
             }
             FromPart::Refused { .. }
             | FromPart::Prepared { .. }
@@ -326,7 +326,7 @@ impl Front {
     }
 
     /// A node is lost, or what there was of the job on it. The agents of the others know what comes of that.
-    fn loses(&mut self, node: usize, status: i32, why: &str) {
+    fn loses(&mut self, node: usize, status: Option<i32>, why: &str) {
         let Some(seat) = self.seats.get_mut(node) else { return };
         seat.over = true;
         self.lost = true;
@@ -392,7 +392,10 @@ impl Front {
                 return None;
             }
             let alone = *self.alone.get_or_insert(now);
-            let late = self.lost && now >= alone + WAITS_FOR_LOST && self.srun.stands_still() >= WAITS_FOR_LOST;
+            // Where nobody has said how it ended srun does, if it was Slurm's doing.
+            let says = matches!((&self.end, &self.broken), (None, Some((None, _))));
+            let waits = if says { scaled(LEAVE) } else { WAITS_FOR_LOST };
+            let late = self.lost && now >= alone + waits && self.srun.stands_still() >= WAITS_FOR_LOST;
             return self.srun_is_over(late).then(|| self.status(1));
         };
         let rest = self.seats.iter().all(|seat| seat.over);
@@ -411,7 +414,7 @@ impl Front {
     fn status(&mut self, of_srun: i32) -> i32 {
         let (status, reason) = match (self.end.take(), self.broken.take()) {
             (Some((status, reason, _)), _) => (status, reason),
-            (None, Some((status, sentence))) => (status, Some(sentence)),
+            (None, Some((status, sentence))) => (status.unwrap_or(of_srun.max(1)), Some(sentence)),
             (None, None) => (of_srun, None),
         };
         if let Some(reason) = reason {

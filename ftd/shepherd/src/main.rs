@@ -289,7 +289,7 @@ impl Shepherd {
         self.slot.stop_without_lease();
         self.slot.go_on_undecided();
         self.slot.feed();
-        let mut reports = self.slot.signalled(&self.lifeline);
+        let mut reports = self.slot.signalled();
         if died {
             let _ = self.deaths.read_signal();
             reports.extend(self.slot.reap());

@@ -20,11 +20,10 @@ use ft_sys::wait::Status;
 use ft_wire::shepherd::{Start, ToAgent, ToShepherd};
 use ft_wire::step::OF_PROCESS;
 use ft_wire::{Rank, World};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -124,8 +123,8 @@ pub struct Slot {
     arenas: BTreeMap<Rank, OwnedFd>,
     /// Filters were ended which may have had something to print.
     lost: bool,
-    /// What runs here was told to end by the job's user.
-    told_to_end: bool,
+    /// What runs here was told to end by the job's user, or had these signals, which may end it.
+    told: BTreeSet<i32>,
     /// The slot is being left, by the child's own end or because its world is over.
     leaving: Option<Leaving>,
     /// What was seen below, for those that clean up when nobody is left who saw it.
@@ -191,7 +190,7 @@ impl Slot {
             output: Output::new(options.pipes.take()),
             arenas: BTreeMap::new(),
             lost: false,
-            told_to_end: false,
+            told: BTreeSet::new(),
             leaving: None,
             notes: Notes::new(&options.job_dir, options.slot),
             groups: Groups::default(),
@@ -205,13 +204,10 @@ impl Slot {
         self.task.as_ref()
     }
 
-    /// Gives the rank what Slurm has sent this task for it.
-    pub fn signalled(&mut self, part: &UnixStream) -> Vec<ToAgent> {
-        let mut reports = Vec::new();
-        while let Some(signal) = self.task.as_ref().and_then(|task| task.next_signal(part)) {
-            reports.extend(self.signal(signal));
-        }
-        reports
+    /// What Slurm has sent this task for its rank. The agent is to know of it before the rank has it.
+    pub fn signalled(&self) -> Vec<ToAgent> {
+        let signals = self.task.iter().flat_map(|task| std::iter::from_fn(|| task.next_signal()));
+        signals.map(|signal| ToAgent::Signalled { signal }).collect()
     }
 
     /// Its number.
@@ -356,7 +352,10 @@ impl Slot {
                 waited: false,
             }];
         }
-        self.told_to_end |= !harmless;
+        // Under Slurm whoever dies of any signal has done what it was told.
+        if !harmless || self.task.is_some() {
+            self.told.insert(signal);
+        }
         self.scripts_go_on();
         // One that has ended, and is not waited for yet, takes any signal.
         let told = self.joined.as_ref().and_then(Joined::nearest).map(|nearest| nearest.signal(signal));
@@ -510,7 +509,7 @@ impl Slot {
         let pid = spawn.start().map_err(|error| StartError::of_spawn(&error, program, directory))?;
         ft_sys::litter::note_process(&self.job_dir, pid);
         self.child = Some(Child::new(start, pid));
-        (self.joined, self.leaving, self.told_to_end) = (None, None, false);
+        (self.joined, self.leaving, self.told) = (None, None, BTreeSet::new());
         self.piping = filters::Piping::default();
         self.feeder = feeder;
         self.notes.started(pid);

@@ -9,7 +9,6 @@ use ft_sys::meeting;
 use ft_sys::peer::Peer;
 use ft_wire::launcher::reaches_ranks;
 use ft_wire::part::{FromJobs, ToJobs, split};
-use ft_wire::shepherd::Lifeline;
 use ft_wire::step::{self, Answer, BATCH, DAEMON, Layout, OF_STEP, PROGRAM, Place, Request, STEP, Step, What};
 use ft_wire::{MESSAGES, Role};
 use nix::sys::signal::{SigSet, Signal};
@@ -17,7 +16,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStringExt;
@@ -35,11 +34,17 @@ const PART: Duration = Duration::from_secs(60);
 const OTHERS: Duration = Duration::from_secs(5);
 /// Pause between attempts to dial. The part is not there before it has been started, and of many tasks each one's attempts delay that.
 const REDIAL: Duration = Duration::from_millis(10);
-/// Signals of Slurm's that end a job; the part hears of them.
-const ENDING: [Signal; 6] =
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGXCPU, Signal::SIGALRM];
-/// Signals that are for the rank alone.
-const FOR_RANK: [Signal; 2] = [Signal::SIGUSR1, Signal::SIGUSR2];
+/// Signals that are for the rank.
+const FOR_RANK: [Signal; 8] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGXCPU,
+    Signal::SIGALRM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
 
 /// What such a shepherd has beside what every one has.
 #[derive(Debug)]
@@ -152,7 +157,7 @@ fn attempt(
     }
     let (place, descriptors) = ask(known)?;
     let mut signals = SigSet::empty();
-    ENDING.into_iter().chain(FOR_RANK).for_each(|signal| signals.add(signal));
+    FOR_RANK.into_iter().for_each(|signal| signals.add(signal));
     signals.thread_block().map_err(|errno| format!("signals cannot be blocked: {errno}"))?;
     let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
     let signals = SignalFd::with_flags(&signals, flags).map_err(|errno| format!("signals cannot be read: {errno}"))?;
@@ -294,16 +299,9 @@ impl Task {
         self.parent.as_ref().is_some_and(|parent| !parent.lives())
     }
 
-    /// The next signal that is for the rank; of those that end the job the part hears.
-    pub fn next_signal(&self, mut part: &UnixStream) -> Option<i32> {
-        loop {
-            let number = self.signals.read_signal().ok().flatten()?.ssi_signo as i32;
-            if !ENDING.iter().any(|signal| *signal as i32 == number) {
-                return Some(number);
-            }
-            // One that does not read has enough to read.
-            let _ = part.write(&[Lifeline::SIGNAL + number as u8]);
-        }
+    /// The next signal that is for the rank.
+    pub fn next_signal(&self) -> Option<i32> {
+        Some(self.signals.read_signal().ok().flatten()?.ssi_signo as i32)
     }
 
     /// What a rank has in its environment here: what the agent says, made from the first task's, with what Slurm and its prologs have set

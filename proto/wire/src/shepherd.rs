@@ -25,8 +25,6 @@ impl Lifeline {
     /// What a shepherd that is a task of Slurm's says there when it has heard [`OVER`](Self::OVER) and nothing is left below it. It then
     /// waits for its exit status, which is the next byte, and for the end of file.
     pub const EMPTY: u8 = 6;
-    /// What a shepherd that is a task of Slurm's says there, with the number added, of a signal that ends the job.
-    pub const SIGNAL: u8 = 128;
 }
 
 /// Shepherd → launcher, over a socket of its own and before the process runs: two descriptors come with it, the reading
@@ -194,6 +192,12 @@ pub enum ToAgent {
         cpu_limit: bool,
         /// It had waited for a process of its own: its status may tell of that one's.
         waited: bool,
+    },
+    /// This shepherd is a task of Slurm's, and was sent a signal, which is for its rank: [`ToShepherd::Signal`] brings it there when the agent
+    /// knows of it. Whoever dies of it then has not failed.
+    Signalled {
+        /// The signal.
+        signal: i32,
     },
     /// Nothing is left below the slot.
     Emptied {

@@ -352,7 +352,9 @@ impl World {
             Effect::Retire { group, complete, level: _ } => self.retire(node, group, complete),
             Effect::AnswerDue { process, yes } => self.answer_due(process, yes),
             Effect::Proceed { process, .. } => self.abort_goes_on(process),
-            Effect::Signal { signal } => self.signal(node, signal),
+            Effect::Signal { signal } => self.signal(node, None, signal),
+            Effect::PassOn { slot, signal } => self.signal(node, Some(slot), signal),
+            Effect::Leave => {}
             Effect::NeedSlot => {
                 let delay = self.rng.range(500, 10_000);
                 self.push(delay, Act::NewSlot { node, incarnation, named: None });

@@ -95,6 +95,10 @@ pub enum Fault {
     Cancel {
         signal: i32,
     },
+    /// Every task is sent it; the ranks may go on.
+    Signal {
+        signal: i32,
+    },
     /// Networks are well again.
     Heal,
 }
@@ -212,6 +216,14 @@ impl World {
                 self.cancelled.get_or_insert((signal, now));
                 for node in 0..self.machines.len() {
                     self.local(node, Event::Cancel { signal });
+                }
+            }
+            Fault::Signal { signal } => {
+                self.signalled.push((signal, now));
+                for node in 0..self.machines.len() {
+                    for slot in self.machines[node].slots.clone() {
+                        self.local(node, Event::Signalled { slot, signal });
+                    }
                 }
             }
             Fault::Heal => {

@@ -348,10 +348,11 @@ impl World {
         }
     }
 
-    /// The job is told to end.
-    pub fn signal(&mut self, node: usize, signal: i32) {
+    /// The job is told to end; or the rank of this slot has a signal.
+    pub fn signal(&mut self, node: usize, slot: Option<SlotId>, signal: i32) {
         for id in self.machines[node].procs.clone() {
-            if self.ranks.get(id).dead.is_some() {
+            let proc = self.ranks.get(id);
+            if proc.dead.is_some() || slot.is_some_and(|slot| proc.slot != slot) {
                 continue;
             }
             let at_random =

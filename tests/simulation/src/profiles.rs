@@ -6,7 +6,7 @@ use crate::harm::{cut_off_after, longest_spread, soon};
 use crate::net::{Barrier, Set, Weather};
 use crate::rng::Rng;
 use crate::rules;
-use crate::setup::{MS, Own, Promises, SECOND, Setup, Temper};
+use crate::setup::{MS, Obedience, Own, Promises, SECOND, Setup, Temper};
 use crate::store::Trouble;
 use ftd_core::{Members, Micros, Mode, NodeId, partners};
 
@@ -112,6 +112,11 @@ pub static ALL: &[Profile] = &[
     Profile { name: "levels", about: "nodes die; what their partners held is restored", draw: levels },
     Profile { name: "aborts", about: "survivors abort because a node died while the store elects", draw: aborts },
     Profile { name: "cancel", about: "the job is cancelled while the store is out of reach", draw: cancel },
+    Profile {
+        name: "signals",
+        about: "ranks have signals, after which they go on or not; something dies after that",
+        draw: signals,
+    },
     Profile { name: "deleted-key", about: "somebody deletes the job's key", draw: deleted_key },
     Profile { name: "left-out", about: "nodes that are cut off read that they are out", draw: left_out },
     Profile { name: "fenced", about: "nodes are cut off from everything for a while", draw: fenced },
@@ -788,6 +793,21 @@ fn cancel(rng: &mut Rng, setup: &mut Setup) {
     if rng.chance(300) {
         let fault = small_death(rng, setup);
         plan(setup, next(&mut rng.clone(), at), fault);
+    }
+}
+
+fn signals(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.obedience = rng.chance(500).then_some(Obedience::Ignores);
+    let mut at = sometime(rng);
+    for _ in 0..rng.range(1, 3) {
+        let signal = rng.pick(&[10, 15]);
+        plan(setup, at, Fault::Signal { signal });
+        at += rng.range(0, 500) * MS;
+    }
+    if rng.chance(700) {
+        let fault = if rng.chance(500) { small_death(rng, setup) } else { kill_rank(rng, setup) };
+        plan(setup, at, fault);
     }
 }
 

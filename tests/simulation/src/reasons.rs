@@ -171,7 +171,10 @@ impl World {
     }
 
     fn untrue_cancel(&self, status: i32, reason: &str) -> Option<String> {
-        let Some((signal, at)) = self.cancelled else { return Some("nobody had cancelled it".to_string()) };
+        let named = |(signal, _): &&(i32, u64)| reason.contains(&format!("cancelled by {}", signal_name(*signal)));
+        let Some((signal, at)) = self.cancelled.or(self.signalled.iter().find(named).copied()) else {
+            return Some("nobody had cancelled it".to_string());
+        };
         let (name, killed) = (signal_name(signal), 128 + signal);
         let Some(rest) = reason.strip_prefix(&format!("the job was cancelled by {name}")) else {
             return Some(format!("that was {name}"));

@@ -16,7 +16,8 @@
 //! | `absent rank R [within]` | its next process ends with status 0 before it calls `MPI_Init`, or within that |
 //! | `crash rank R` | from now on the rank dies by itself in every world, before a newer checkpoint |
 //! | `exit rank R code C`, `abort rank R code C`, `cancel`, `delete key` | ends |
-//! | `told ranks die`, `told ranks save code C`, `told ranks ignore` | what they do with the signal of `cancel` |
+//! | `signal S` | every task is sent that signal, which its rank may go on after |
+//! | `told ranks die`, `told ranks save code C`, `told ranks ignore` | what they do with the signal of `cancel`, or of `signal` |
 //! | `lapse N T` | the node's lease in the store is not held for a while |
 //! | `suspend node N T`, `stall agent N T` | the whole machine, or its agent alone, stands still |
 //! | `cut N M [T]`, `cut N all [T]`, `cut all N [T]`, `isolate N [T]`, `isolate N with store [T]` | the application's network |
@@ -255,6 +256,7 @@ fn death(words: &[&str]) -> Result<Fault, String> {
         ["exit", "rank", r, "code", c] => Fault::ExitRank { rank: number(r)?, code: number(c)? },
         ["abort", "rank", r, "code", c] => Fault::AbortRank { rank: number(r)?, code: number(c)? },
         ["cancel"] => Fault::Cancel { signal: 15 },
+        ["signal", s] => Fault::Signal { signal: number(s)? },
         ["delete", "key"] => Fault::DeleteKey,
         ["join"] => Fault::Join,
         ["suspend", "node", n, t] => Fault::Suspend { node: number(n)?, span: span(t)? },

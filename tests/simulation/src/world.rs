@@ -205,6 +205,8 @@ pub struct World {
     pub next_slot: u32,
     /// The signal that ended the job, and when.
     pub cancelled: Option<(i32, u64)>,
+    /// Signals that the tasks were sent, and when.
+    pub signalled: Vec<(i32, u64)>,
     /// Ranks whose next process ends before it calls `MPI_Init`, or within it.
     pub absent: BTreeMap<Rank, bool>,
     /// Ranks that die by themselves in every world.
@@ -241,6 +243,7 @@ impl World {
             requests: 0,
             next_slot: setup.nodes * setup.slots,
             cancelled: None,
+            signalled: Vec::new(),
             absent: BTreeMap::new(),
             crashing: BTreeSet::new(),
             crash_in_turn: false,

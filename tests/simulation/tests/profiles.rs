@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEEDS: u64 = 100;
 
 /// What these do ends a job.
-const ENDS: [&str; 8] = ["cancel", "deleted-key", "ends", "rounds", "told", "crash-loop", "turns", "tombstone"];
+const ENDS: [&str; 9] =
+    ["cancel", "signals", "deleted-key", "ends", "rounds", "told", "crash-loop", "turns", "tombstone"];
 
 /// Seeds that were broken once, beyond the first of their profiles.
 const ONCE_BROKEN: [(&str, u64); 15] = [

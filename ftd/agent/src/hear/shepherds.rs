@@ -36,6 +36,7 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent, fds: 
             let limit = if oom { Some(Limit::Memory) } else { cpu_limit.then_some(Limit::CpuTime) };
             exited(rooms, Ended { world, rank, pid, status, limit, waited });
         }
+        ToAgent::Signalled { signal } => job.report(Event::Signalled { slot: SlotId(slot), signal }),
         ToAgent::Lingers { world } => job.report(Event::Lingers(WorldId(world))),
         ToAgent::Emptied { world } => {
             if worlds.get(world).is_some_and(|w| w.occupied.contains(&slot)) {

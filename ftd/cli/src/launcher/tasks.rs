@@ -1,7 +1,6 @@
 //! Shepherds that are tasks of Slurm's, and no children of this process. One that ends is not started again: Slurm starts no other.
 
 use super::{LEAVE, LaunchError, Launcher, Shepherd, system};
-use crate::signals::Meaning;
 use ft_sys::job_time;
 use ft_sys::pulse::Pulse;
 use ft_wire::shepherd::Lifeline;
@@ -48,7 +47,6 @@ impl Launcher {
             dialled: false,
             lost_output: false,
             is_empty: false,
-            signals: Vec::new(),
             unborn: 0,
         };
         let pid = shepherd.pid;
@@ -62,19 +60,8 @@ impl Launcher {
         if !self.has_tasks() {
             return;
         }
-        let mut signals = Vec::new();
-        for (slot, shepherd) in &mut self.shepherds {
-            shepherd.hear();
-            signals.extend(std::mem::take(&mut shepherd.signals).into_iter().map(|signal| (*slot, signal)));
-        }
+        self.shepherds.values_mut().for_each(Shepherd::hear);
         self.part_with_empty();
-        for (slot, signal) in signals {
-            // Slurm sends it to every task, one after the other; what one task is sent again is another one.
-            let again = !self.told.insert(slot);
-            if self.ending.is_none() && (again || self.cancelled.is_none()) {
-                self.signal(Meaning::End(signal));
-            }
-        }
         let is_gone = |shepherd: &Shepherd| shepherd.task.as_ref().is_some_and(|task| !task.lives());
         let gone: Vec<Slot> = self.shepherds.iter().filter(|(_, one)| is_gone(one)).map(|(slot, _)| *slot).collect();
         for slot in gone {
@@ -103,15 +90,9 @@ impl Launcher {
             return;
         }
         self.verbose(|| format!("slot {slot}: the task has ended"));
-        let sentence = match self.cancelled {
-            Some(cancelled) => {
-                let name = crate::signals::name(cancelled.signal);
-                return self.give_up(128 + cancelled.signal, &format!("the job was cancelled by {name}"));
-            }
-            None => format!(
-                "the task of slot {slot} has ended, and Slurm starts no other: what is left of the job here is ended"
-            ),
-        };
+        let sentence = format!(
+            "the task of slot {slot} has ended, and Slurm starts no other: what is left of the job here is ended"
+        );
         self.give_up(1, &sentence);
     }
 

@@ -26,6 +26,7 @@ pub fn word_out(word: &NodeWord) -> v1::NodeWord {
         wanted: word.wanted,
         surveyed: word.surveyed,
         dead: word.dead.map(record::process_out),
+        answered: word.answered,
         causes: causes_out(&word.causes),
         joiners: joiners_out(&word.joiners),
     }
@@ -48,6 +49,7 @@ pub fn word_in(word: v1::NodeWord) -> Result<NodeWord, CodecError> {
         wanted: word.wanted,
         surveyed: word.surveyed,
         dead: word.dead.map(record::process_in),
+        answered: word.answered,
         causes: causes_in(word.causes)?,
         joiners: joiners_in(word.joiners),
     })
@@ -74,6 +76,7 @@ pub fn decree_out(decree: &Decree) -> v1::Decree {
         survey: decree.survey,
         surveyed: decree.surveyed,
         dead: decree.dead.map(record::process_out),
+        answered: decree.answered,
         causes: causes_out(&decree.causes),
         joiners: joiners_out(&decree.joiners),
     }
@@ -96,6 +99,7 @@ pub fn decree_in(decree: v1::Decree) -> Result<Decree, CodecError> {
         survey: decree.survey,
         surveyed: decree.surveyed,
         dead: decree.dead.map(record::process_in),
+        answered: decree.answered,
         causes: causes_in(decree.causes)?,
         joiners: joiners_in(decree.joiners),
     })

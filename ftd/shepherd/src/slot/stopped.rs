@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 
 /// So long the decision may take, which is a matter of milliseconds. When none comes the script goes on: no stop is for ever.
 const UNDECIDED: Duration = Duration::from_secs(2);
+/// … and so long after a signal that Slurm has sent: a kill that follows one may be that of the whole job.
+const AFTER_A_SIGNAL: Duration = Duration::from_secs(10);
 
 /// Those that stand above the rank, as it joined.
 #[derive(Debug, Default)]
@@ -49,14 +51,14 @@ impl Joined {
 impl Stopped {
     /// Stops these first, then all others below. Whoever cleans up when this process is killed now is to let them go on: those above
     /// the rank are noted as such, the others are before they are stopped.
-    fn stop(&mut self, scripts: Vec<Held>, notes: &mut Notes) {
+    fn stop(&mut self, scripts: Vec<Held>, notes: &mut Notes, undecided: Duration) {
         self.processes.extend(scripts.into_iter().filter(stops));
         // A command that has just been started is no more to come to its end than the next one.
         let others: Vec<Held> =
             ft_sys::process::own_descendants().into_iter().filter_map(Held::of).filter(runs).collect();
         notes.stopped(self.processes.iter().chain(&others).map(|process| process.identity).collect());
         self.processes.extend(others.into_iter().filter(stops));
-        self.until = Some(job_time::now() + scaled(UNDECIDED));
+        self.until = Some(job_time::now() + scaled(undecided));
     }
 
     fn go_on(&mut self, notes: &mut Notes) {
@@ -85,12 +87,16 @@ impl Slot {
 
     /// The rank has ended. Nothing else is done before this.
     pub fn rank_ended(&mut self) {
-        let (told, emptying) = (self.told_to_end, self.is_emptying());
+        let emptying = self.is_emptying();
         let Some(joined) = self.joined.as_mut().filter(|joined| !joined.held.lives()) else { return };
         joined.above.seen = true;
-        let killed = ft_sys::post_mortem::status(&joined.held).is_some_and(|status| status & 0x7f != 0);
-        if killed && !told && !emptying {
-            self.stopped.stop(std::mem::take(&mut joined.above.scripts), &mut self.notes);
+        let killed =
+            ft_sys::post_mortem::status(&joined.held).map(|status| status & 0x7f).filter(|signal| *signal != 0);
+        // A task's rank may have gone on after a signal: what kills it then is another one.
+        let told = |signal: i32| if self.task.is_some() { self.told.contains(&signal) } else { !self.told.is_empty() };
+        if killed.is_some_and(|signal| !told(signal)) && !emptying {
+            let undecided = if self.told.is_empty() { UNDECIDED } else { AFTER_A_SIGNAL };
+            self.stopped.stop(std::mem::take(&mut joined.above.scripts), &mut self.notes, undecided);
             ft_sys::gate::reach("shepherd.script-stopped", Some(self.number));
         }
     }

@@ -1,0 +1,67 @@
+//! Signals that ranks were given on behalf of who runs the job, and until when an end may be the answer to one.
+
+use crate::ids::Micros;
+use std::collections::BTreeMap;
+
+/// So long after a signal the end of a rank may be its answer to it: a handler that saves has this time. Each signal has its own.
+pub const ANSWERED: Micros = Micros::from_secs(300);
+
+/// What Slurm sends before it ends a whole job by SIGKILL.
+const TERM: i32 = 15;
+
+/// When each signal was heard last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Heard {
+    last: BTreeMap<i32, Micros>,
+}
+
+impl Heard {
+    /// Whether none ever was.
+    pub fn is_empty(&self) -> bool {
+        self.last.is_empty()
+    }
+
+    /// Ranks are given this one.
+    pub fn hears(&mut self, signal: i32, now: Micros) {
+        self.last.insert(signal, now);
+    }
+
+    /// Whether an end now may be the answer to this one.
+    pub fn counts(&self, signal: i32, now: Micros) -> bool {
+        self.last.get(&signal).is_some_and(|at| now.since(*at) <= ANSWERED)
+    }
+
+    /// The newest to which an end may be the answer now.
+    pub fn newest(&self, now: Micros) -> Option<i32> {
+        let counting = self.last.iter().filter(|(signal, _)| self.counts(**signal, now));
+        counting.max_by_key(|(_, at)| **at).map(|(signal, _)| *signal)
+    }
+
+    /// Whether what is killed at that time may have been killed because the whole job is being.
+    pub fn is_followed_by_kill(&self, at: Micros) -> bool {
+        self.counts(TERM, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const USR1: i32 = 10;
+
+    #[test]
+    fn each_signal_has_a_time_of_its_own() {
+        let mut heard = Heard::default();
+        let at = |seconds| Micros::from_secs(seconds);
+        assert_eq!(heard.newest(at(0)), None);
+        heard.hears(TERM, at(0));
+        heard.hears(USR1, at(200));
+        assert_eq!((heard.newest(at(200)), heard.counts(TERM, at(300))), (Some(USR1), true));
+        // The younger one does not keep the older one, nor the older one take the younger one along.
+        assert!(!heard.counts(TERM, at(301)) && heard.counts(USR1, at(500)) && !heard.is_followed_by_kill(at(301)));
+        assert_eq!((heard.newest(at(500)), heard.newest(at(501))), (Some(USR1), None));
+        heard.hears(TERM, at(600));
+        assert!(heard.is_followed_by_kill(at(900)), "it came again");
+        assert_eq!(heard.newest(at(600)), Some(TERM));
+    }
+}

@@ -1,0 +1,75 @@
+//! Whose an end is after signals that were passed on to the ranks, which may go on after them.
+//!
+//! | end | it is the answer to |
+//! | --- | --- |
+//! | died of a signal that counts, or a script says so | that one: nothing failed |
+//! | died of another signal, of lack of memory, or of what nobody knows | none: a failure like any other |
+//! | exited by itself, whatever its status, but not well | the newest that counts |
+//! | `MPI_Abort` | none: it ends the job, and the others with it, as ever |
+//! | ended well | none: it is done |
+
+use crate::blame::{Exit, Verdict};
+use crate::failure::{Cause, OwnEnd};
+use crate::heard::Heard;
+use crate::ids::Micros;
+
+/// The signal to which this end is the answer, if it is to one. `exit`: what `verdict` was made of.
+pub fn answered(heard: &Heard, exit: Exit, verdict: Verdict, now: Micros) -> Option<i32> {
+    let of = |signal: i32| Some(signal).filter(|signal| heard.counts(*signal, now));
+    match (verdict, exit) {
+        (Verdict::Clean | Verdict::Own(OwnEnd::Abort(_)), _) => None,
+        (Verdict::Failure(Cause::Signal(signal)), _) | (Verdict::Own(OwnEnd::Script(signal)), _) => of(signal),
+        // A handler may leave by `_exit`, of which nobody is told before.
+        (Verdict::Failure(Cause::Unknown), Exit::Code(_)) => heard.newest(now),
+        (Verdict::Failure(_), _) => None,
+        // A script tells of the signal of its program so.
+        (Verdict::Own(OwnEnd::ExitCode(code @ 129..=192)), _) => of(code - 128).or(heard.newest(now)),
+        (Verdict::Own(OwnEnd::ExitCode(_) | OwnEnd::NoFinalize), _) => heard.newest(now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blame::{Limit, Phase, verdict};
+
+    const TERM: i32 = 15;
+    const USR1: i32 = 10;
+
+    #[test]
+    fn the_table_of_answers() {
+        use Phase::{Finalized, Initialized, Launched};
+        let mut heard = Heard::default();
+        heard.hears(TERM, Micros::from_secs(100));
+        heard.hears(USR1, Micros::from_secs(50));
+        let table = [
+            (Initialized, true, Exit::Signal(TERM), None, Some(TERM)),
+            (Launched, false, Exit::Signal(USR1), None, Some(USR1)),
+            (Initialized, true, Exit::Code(128 + USR1), None, Some(USR1)),
+            (Launched, false, Exit::Code(128 + USR1), None, Some(USR1)),
+            (Initialized, true, Exit::Signal(9), None, None),
+            (Initialized, true, Exit::Signal(11), None, None),
+            (Initialized, true, Exit::Code(137), None, None),
+            (Initialized, true, Exit::Signal(9), Some(Limit::Memory), None),
+            (Initialized, true, Exit::Unseen, None, None),
+            (Initialized, false, Exit::Code(5), None, Some(TERM)),
+            (Initialized, true, Exit::Code(5), None, Some(TERM)),
+            (Initialized, false, Exit::Code(0), None, Some(TERM)),
+            (Finalized, false, Exit::Code(0), None, None),
+            (Launched, false, Exit::Code(0), None, None),
+            (Finalized, false, Exit::Code(3), None, Some(TERM)),
+        ];
+        for (phase, dying, exit, limit, expected) in table {
+            let said = verdict(phase, dying, exit, limit);
+            let at = |seconds| answered(&heard, exit, said, Micros::from_secs(seconds));
+            assert_eq!(at(110), expected, "{phase:?} {dying} {exit:?} {limit:?}");
+            assert_eq!(at(401), None, "{phase:?} {dying} {exit:?} {limit:?}, when the time of both is over");
+        }
+        let now = Micros::from_secs(110);
+        let own = |end| answered(&heard, Exit::Code(1), Verdict::Own(end), now);
+        assert_eq!(
+            (own(OwnEnd::Abort(1)), own(OwnEnd::Script(TERM)), own(OwnEnd::Script(11))),
+            (None, Some(TERM), None)
+        );
+    }
+}
