@@ -13,18 +13,26 @@ use crate::failure::{Cause, OwnEnd};
 use crate::heard::Heard;
 use crate::ids::Micros;
 
-/// The signal to which this end is the answer, if it is to one. `exit`: what `verdict` was made of.
-pub fn answered(heard: &Heard, exit: Exit, verdict: Verdict, now: Micros) -> Option<i32> {
-    let of = |signal: i32| Some(signal).filter(|signal| heard.counts(*signal, now));
+/// The same verdict; but a handler may leave by `_exit`, of which nobody is told before, and that is no death.
+pub fn judged(heard: &Heard, exit: Exit, verdict: Verdict, now: Micros) -> Verdict {
     match (verdict, exit) {
-        (Verdict::Clean | Verdict::Own(OwnEnd::Abort(_)), _) => None,
-        (Verdict::Failure(Cause::Signal(signal)), _) | (Verdict::Own(OwnEnd::Script(signal)), _) => of(signal),
-        // A handler may leave by `_exit`, of which nobody is told before.
-        (Verdict::Failure(Cause::Unknown), Exit::Code(_)) => heard.newest(now),
-        (Verdict::Failure(_), _) => None,
+        (Verdict::Failure(Cause::Unknown), Exit::Code(code)) if heard.newest(now).is_some() => {
+            Verdict::Own(if code == 0 { OwnEnd::NoFinalize } else { OwnEnd::ExitCode(code) })
+        }
+        _ => verdict,
+    }
+}
+
+/// The signal to which this end is the answer, if it is to one. An end by a process's own will is so only if nobody had died before it.
+pub fn answered(heard: &Heard, verdict: Verdict, now: Micros) -> Option<i32> {
+    let of = |signal: i32| Some(signal).filter(|signal| heard.counts(*signal, now));
+    match verdict {
+        Verdict::Clean | Verdict::Own(OwnEnd::Abort(_)) => None,
+        Verdict::Failure(Cause::Signal(signal)) | Verdict::Own(OwnEnd::Script(signal)) => of(signal),
+        Verdict::Failure(_) => None,
         // A script tells of the signal of its program so.
-        (Verdict::Own(OwnEnd::ExitCode(code @ 129..=192)), _) => of(code - 128).or(heard.newest(now)),
-        (Verdict::Own(OwnEnd::ExitCode(_) | OwnEnd::NoFinalize), _) => heard.newest(now),
+        Verdict::Own(OwnEnd::ExitCode(code @ 129..=192)) => of(code - 128).or(heard.newest(now)),
+        Verdict::Own(OwnEnd::ExitCode(_) | OwnEnd::NoFinalize) => heard.newest(now),
     }
 }
 
@@ -61,12 +69,15 @@ mod tests {
         ];
         for (phase, dying, exit, limit, expected) in table {
             let said = verdict(phase, dying, exit, limit);
-            let at = |seconds| answered(&heard, exit, said, Micros::from_secs(seconds));
+            let at = |seconds| {
+                let now = Micros::from_secs(seconds);
+                answered(&heard, judged(&heard, exit, said, now), now)
+            };
             assert_eq!(at(110), expected, "{phase:?} {dying} {exit:?} {limit:?}");
             assert_eq!(at(401), None, "{phase:?} {dying} {exit:?} {limit:?}, when the time of both is over");
         }
         let now = Micros::from_secs(110);
-        let own = |end| answered(&heard, Exit::Code(1), Verdict::Own(end), now);
+        let own = |end| answered(&heard, Verdict::Own(end), now);
         assert_eq!(
             (own(OwnEnd::Abort(1)), own(OwnEnd::Script(TERM)), own(OwnEnd::Script(11))),
             (None, Some(TERM), None)

@@ -1041,6 +1041,20 @@ fn handlers_that_end_have_their_time_and_their_status() {
 }
 
 #[test]
+fn an_exit_that_follows_a_death_is_no_answer() {
+    let mut node = sent(TERM);
+    assert!(node.tell(killed(1, 0)).is_empty());
+    assert!(node.tell(exits(1, 1, 1)).is_empty(), "its library gave up");
+    assert_eq!(node.wait(1_501 * MS), ["agree epoch 2 world 2", "stop world 1"]);
+
+    // Also when of the one that died nobody knows yet.
+    let mut node = sent(USR1);
+    assert!(node.tell_with(exits(1, 1, 1), &[process(1, 0)], &[]).is_empty());
+    assert!(node.tell(killed(1, 0)).is_empty());
+    assert_eq!(node.wait(MS), ["agree epoch 2 world 2", "stop world 1"]);
+}
+
+#[test]
 fn an_abort_after_a_signal_leaves_nobody_waiting() {
     let mut node = sent(TERM);
     let said = node.tell(Event::AbortRequested { process: process(1, 0), code: 7 });

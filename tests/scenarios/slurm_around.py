@@ -509,7 +509,8 @@ def time_limit(context, ends):
         lines = sorted(job.output.text.splitlines())
         check(lines == sorted(f"{word} {rank}" for word in ("ready", "term", "usr1") for rank in range(2)), f"{ended}: {lines}{job.err}")
         check("recovery" not in job.err and "DUE TO TIME LIMIT" in job.err, job.err)
-        check(ended != 0, f"{ended}: {job.err}")
+        # That of the handlers, or of srun's tasks.
+        check(ended == (5 if ends == "itself" else 137), f"{ended}: {job.err}")
         steps.empty()
 
 

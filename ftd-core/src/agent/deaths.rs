@@ -5,6 +5,7 @@ use crate::blame::{self, Ended, Exit, Limit, Phase, verdict};
 use crate::breach::Breach;
 use crate::failure::{Cause, OwnEnd, Subject};
 use crate::ids::{EpochId, Process, WorldId};
+use crate::passed_on::judged;
 use crate::record::Outcome;
 
 const SIGKILL: i32 = 9;
@@ -91,8 +92,9 @@ impl Agent {
         local.gone = true;
         let own = script.map(|signal| blame::Verdict::Own(OwnEnd::Script(signal)));
         let verdict = own.unwrap_or_else(|| verdict(local.phase, local.dying, exit, limit));
+        let verdict = judged(&self.passing.heard, exit, verdict, self.now);
         if !ended {
-            self.take_answer(process, exit, verdict);
+            self.take_answer(process, verdict);
         }
         if !ended && self.left(process, exit) {
             return;

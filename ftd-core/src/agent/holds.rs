@@ -89,6 +89,9 @@ impl Agent {
         let at_once = self.config.breach == Breach::NothingHeld || by_clock;
         let Some(hold) = self.holds.settle(decree.surveyed, at_once) else { return };
         self.changed = true;
+        if self.is_answer(hold.process, hold.end) {
+            return;
+        }
         if self.config.policy.recover_aborts {
             return self.fail(Subject::Process(hold.process), Cause::Own(hold.end));
         }

@@ -7,8 +7,8 @@
 
 use super::end::Leaving;
 use super::{Agent, Effect, LocalEnd, Stage};
-use crate::blame::{Exit, Verdict};
-use crate::failure::{Cause, Failure, Subject, signal_name};
+use crate::blame::Verdict;
+use crate::failure::{Cause, Failure, OwnEnd, Subject, signal_name};
 use crate::ids::{Micros, Process, SlotId};
 use crate::passed_on::answered;
 use crate::plan::signal_status;
@@ -95,15 +95,27 @@ impl Agent {
         waits
     }
 
-    /// A process of the running world has ended, of whom nothing was known: perhaps that was its answer.
-    pub(super) fn take_answer(&mut self, process: Process, exit: Exit, verdict: Verdict) {
+    /// A process of the running world has died, of whom nothing was known: perhaps that was its answer.
+    pub(super) fn take_answer(&mut self, process: Process, verdict: Verdict) {
         let unknown = self.run.locals.get(&process).is_some_and(|local| local.end.is_none());
-        if !unknown || self.holds.holds(process) || self.end.is_near() {
+        if !unknown || !matches!(verdict, Verdict::Failure(_)) || self.holds.holds(process) || self.end.is_near() {
             return;
         }
-        if let Some(signal) = answered(&self.passing.heard, exit, verdict, self.now) {
+        if let Some(signal) = answered(&self.passing.heard, verdict, self.now) {
             self.begin_to_leave(signal);
         }
+    }
+
+    /// Nobody had died before a process ended by its own will: perhaps that was its answer.
+    pub(super) fn is_answer(&mut self, process: Process, end: OwnEnd) -> bool {
+        let Some(signal) = answered(&self.passing.heard, Verdict::Own(end), self.now) else { return false };
+        self.begin_to_leave(signal);
+        match &mut self.end.leaving {
+            // So a script tells of the signal.
+            Some(leaving) if end == OwnEnd::ExitCode(128 + signal) => leaving.killed = true,
+            _ => self.leaves_by_itself(process, end),
+        }
+        true
     }
 
     /// Whether one that ended well, and never called the `MPI_Init` in which the others wait, may have been told to.
@@ -128,6 +140,10 @@ impl Agent {
         self.end.leaving = Some(Leaving { signal, until, status: 0, killed, answered: true, aborted: false });
         for hold in self.holds.let_go() {
             self.leaves_by_itself(hold.process, hold.end);
+        }
+        let lost: Vec<SlotId> = self.slots.lost().collect();
+        for slot in lost {
+            self.left_with_slot(slot);
         }
     }
 

@@ -1500,6 +1500,7 @@ mod tests {
         assert_eq!(step("-n 1 app : -n 1 b"), Err(OptionError::SeveralInStep));
         assert_eq!(step("--ft=reinit --"), Err(OptionError::NoProgram));
         let Ok(Request::Run(options)) = parse_step(words("-- srun app")) else { panic!() };
+        assert_eq!(options.grace, STEP_GRACE);
         assert_eq!(options.binding, binding::none(), "Slurm binds its tasks");
     }
 
