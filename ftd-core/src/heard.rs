@@ -31,6 +31,11 @@ impl Heard {
         self.last.get(&signal).is_some_and(|at| now.since(*at) <= ANSWERED)
     }
 
+    /// Until when one may be.
+    pub fn until(&self, signal: i32) -> Option<Micros> {
+        self.last.get(&signal).map(|at| at.after(ANSWERED))
+    }
+
     /// The newest to which an end may be the answer now.
     pub fn newest(&self, now: Micros) -> Option<i32> {
         let counting = self.last.iter().filter(|(signal, _)| self.counts(**signal, now));

@@ -1026,6 +1026,17 @@ fn handlers_that_end_have_their_time_and_their_status() {
     let said = node.tell(Event::WorldEmptied(WorldId(1)));
     assert_eq!(said, ["end 5: the job was cancelled by SIGTERM, and its ranks ended by themselves"]);
 
+    // However late the first one does, the others have no more time after the signal.
+    for (answers, left) in [(200, 100), (299, 10)] {
+        let mut node = Node::new(Policy { grace: Micros::from_secs(300), ..Policy::default() }, Mode::Reinit);
+        node.start();
+        node.tell(Event::Signalled { slot: SlotId(0), signal: TERM });
+        node.wait(answers * SECOND);
+        assert_eq!(node.tell(exits(1, 0, 5)), ["leave"]);
+        assert!(node.wait(left * SECOND - 1).is_empty());
+        assert_eq!(node.wait(1), ["stop world 1", "agree end 143"]);
+    }
+
     let mut node = sent(USR1);
     node.tell(exits(1, 0, 0));
     assert!(node.wait(9 * SECOND).is_empty(), "no failure, though it had not finalized");

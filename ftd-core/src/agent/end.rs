@@ -11,6 +11,17 @@ pub(super) struct Verdict {
     pub cancelled: bool,
 }
 
+/// Why ranks that were told to end have no more time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// So the user wants it.
+    Grace,
+    /// Others have answered the signal long ago.
+    Signal,
+    /// One has aborted.
+    Abort,
+}
+
 /// The ranks were told to end.
 #[derive(Debug, Clone)]
 pub(super) struct Leaving {
@@ -23,8 +34,8 @@ pub(super) struct Leaving {
     pub killed: bool,
     /// That is so because a rank has answered a signal by its end.
     pub answered: bool,
-    /// They have less time than they had: one has aborted.
-    pub aborted: bool,
+    /// Why they have no more time.
+    pub limit: Limit,
 }
 
 /// How the job is to end.

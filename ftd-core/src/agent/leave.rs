@@ -1,7 +1,7 @@
 //! The job's end by a signal of its user: the ranks hear it first and have a while to end by themselves (`--ft-grace`). From
 //! then on no death is a failure and no recovery begins.
 
-use super::end::Leaving;
+use super::end::{Leaving, Limit};
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::blame::Exit;
 use crate::breach::Breach;
@@ -29,7 +29,8 @@ impl Agent {
             return;
         }
         let until = self.now.after(self.config.policy.grace);
-        self.end.leaving = Some(Leaving { signal, until, status: 0, killed: false, answered: false, aborted: false });
+        self.end.leaving =
+            Some(Leaving { signal, until, status: 0, killed: false, answered: false, limit: Limit::Grace });
         for hold in self.holds.let_go() {
             self.leaves_by_itself(hold.process, hold.end);
         }
@@ -119,8 +120,11 @@ impl Agent {
         } else {
             let ranks = if left.len() == 1 { "rank" } else { "ranks" };
             let ranks = format!("{ranks} {}", left.join(", "));
-            let since =
-                if leaving.aborted { "after an MPI_Abort".into() } else { format!("{grace} later (--ft-grace)") };
+            let since = match leaving.limit {
+                Limit::Grace => format!("{grace} later (--ft-grace)"),
+                Limit::Signal => "in time".into(),
+                Limit::Abort => "after an MPI_Abort".into(),
+            };
             format!("the job was cancelled by {name}; {ranks} had not ended {since}: killed")
         };
         self.conclude(Outcome::cancelled(killed, reason), true);

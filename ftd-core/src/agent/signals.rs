@@ -5,7 +5,7 @@
 //! memory of the dead. And what is killed after SIGTERM may be killed with all of the job, by who has sent both: on other nodes that is
 //! a moment later.
 
-use super::end::Leaving;
+use super::end::{Leaving, Limit};
 use super::{Agent, Effect, LocalEnd, Stage};
 use crate::blame::Verdict;
 use crate::failure::{Cause, Failure, OwnEnd, Subject, signal_name};
@@ -18,6 +18,8 @@ use crate::record::Outcome;
 const KILLED_TOGETHER: Micros = Micros::from_millis(1500);
 /// When a rank aborts in a job that has been told to end, the others have no longer than this: those that talk with it will not come far.
 const ABORTED: Micros = Micros::from_secs(10);
+/// When a rank answers a signal that was long ago, the others have so long at least.
+const LEAST: Micros = Micros::from_secs(10);
 
 const KILL: i32 = 9;
 
@@ -136,8 +138,12 @@ impl Agent {
         // What was killed meanwhile was killed.
         let killed = self.batch.is_some();
         self.dissolve_batch();
-        let until = self.now.after(self.config.policy.grace);
-        self.end.leaving = Some(Leaving { signal, until, status: 0, killed, answered: true, aborted: false });
+        // All have the same time after the signal, however late one has answered it.
+        let answered = self.passing.heard.until(signal).map_or(Micros(u64::MAX), |at| at.max(self.now.after(LEAST)));
+        let grace = self.now.after(self.config.policy.grace);
+        let limit = if answered < grace { Limit::Signal } else { Limit::Grace };
+        self.end.leaving =
+            Some(Leaving { signal, until: grace.min(answered), status: 0, killed, answered: true, limit });
         for hold in self.holds.let_go() {
             self.leaves_by_itself(hold.process, hold.end);
         }
@@ -151,8 +157,9 @@ impl Agent {
     pub(super) fn aborts_leaving(&mut self) {
         if let Some(leaving) = self.end.leaving.as_mut().filter(|leaving| leaving.answered) {
             let until = self.now.after(ABORTED);
-            leaving.aborted |= until < leaving.until;
-            leaving.until = leaving.until.min(until);
+            if until < leaving.until {
+                (leaving.until, leaving.limit) = (until, Limit::Abort);
+            }
         }
     }
 
