@@ -265,6 +265,11 @@ impl Fence {
         self.accusations.regrets(|| self.accused(now), waits)
     }
 
+    /// Whether something here changes when the revision moves: somebody is accused, or may have been by an agent before this one.
+    pub fn awaits_revision(&self) -> bool {
+        !self.accusations.are_none() || self.accusations.is_mute()
+    }
+
     /// The moments at which something of this may change by itself.
     pub fn deadlines(&self) -> impl Iterator<Item = Micros> + '_ {
         let lease = match self.lease() {

@@ -44,6 +44,12 @@ impl Agent {
         Leased { until, kill: since.after(self.config.policy.fence_kill) }
     }
 
+    /// Whether all its observers have answered it in this epoch of late: none of them knew of a newer one, and who comes to know of one
+    /// tells it. That the revision moves nobody tells; it does not wait for that.
+    pub fn hears(&self) -> bool {
+        matches!(self.fence.lease(), Lease::Until(end) if self.now < end) && !self.fence.awaits_revision()
+    }
+
     pub(super) fn guard_fence(&mut self) {
         let out = matches!(self.run.stage, Stage::Ending | Stage::Over);
         if self.record.is_none() || out {

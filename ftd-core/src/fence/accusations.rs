@@ -100,7 +100,7 @@ impl Accusations {
     /// "Its restarted successor (acknowledges) nobody until the revision moves": beyond the one on which its predecessor may have
     /// accused somebody. A watch or a neighbour may show an older one first, and that the next one follows says nothing then; a
     /// read that was begun after the predecessor's death shows none that is older than what that knew.
-    fn is_mute(&self) -> bool {
+    pub(super) fn is_mute(&self) -> bool {
         let moves = |first| self.revision <= first && self.breach != Breach::SuccessorBelievesWatch;
         self.successor && self.first_read.is_none_or(moves)
     }
@@ -197,6 +197,12 @@ impl Accusations {
         let waited = COLLECTED.of(self.terms.period);
         let due = all().any(|(_, since)| now.since(*since) >= waited);
         if due { all().map(|(node, _)| *node).collect() } else { BTreeSet::new() }
+    }
+
+    /// Nobody is accused, by this node or by others of which it knows, since the revision moved.
+    pub(super) fn are_none(&self) -> bool {
+        let of_others = self.collected.is_empty() && self.bound.is_empty() && self.regretted.is_empty();
+        of_others && self.own.is_empty() && self.handed.is_empty()
     }
 
     pub(super) fn writing(&mut self, out: impl IntoIterator<Item = NodeId>) {

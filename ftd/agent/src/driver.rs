@@ -190,6 +190,7 @@ impl Driver {
                 self.carry_out(effect).await;
             }
         }
+        self.epochs.hears(self.core.hears());
         self.rooms.costs.got_on(self.core.progress().map(|epoch| epoch.0));
         act::tell_causes(&mut self.rooms, &self.core);
         act::note_unreported(&mut self.rooms, &self.core, self.time.now());

@@ -12,6 +12,7 @@ use ft_wire::cluster::Cluster;
 use ftd_core::{EpochRecord, Event, NodeId, Revision};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 
 /// The record's key, behind the job's prefix where it has one.
 const KEY: &str = "epoch";
@@ -21,6 +22,8 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 const WITHIN: Duration = Duration::from_secs(3);
 /// Watches are backed by a read (DESIGN §10).
 const READ_AGAIN: Duration = Duration::from_secs(2);
+/// … which is not all that tells of a new epoch while observers answer this node's heartbeats: who knows of it says so instead.
+const SELDOM: Duration = Duration::from_secs(10);
 
 /// What the store says.
 #[derive(Debug)]
@@ -47,6 +50,8 @@ pub struct Shared {
     key: String,
     /// The keys that are there as long as the nodes' daemons hold their leases.
     leases: Vec<Option<String>>,
+    /// Whether the node's observers answer it.
+    hears: watch::Sender<bool>,
     news: Outlet<News>,
 }
 
@@ -61,8 +66,17 @@ impl Epochs {
         let store = Through(ways);
         let key = format!("{}{KEY}", cluster.store.prefix);
         let leases = cluster.nodes.iter().map(|node| node.lease.clone()).collect();
-        tokio::spawn(follow(store.clone(), key.clone(), news.clone()));
-        Epochs::Shared(Shared { store, key, leases, news })
+        let (hears, told_otherwise) = watch::channel(false);
+        let follows = Follow::new(store.clone(), Scope::Key(key.clone()), READ_AGAIN, WITHIN);
+        tokio::spawn(follow(follows.seldom_while(told_otherwise, SELDOM), news.clone()));
+        Epochs::Shared(Shared { store, key, leases, hears, news })
+    }
+
+    /// Whether the node's observers answer it.
+    pub fn hears(&self, hears: bool) {
+        if let Epochs::Shared(shared) = self {
+            shared.hears.send_if_modified(|before| std::mem::replace(before, hears) != hears);
+        }
     }
 
     /// A node comes into the job, behind those that there are: this key is there as long as its daemon holds its lease.
@@ -138,8 +152,7 @@ impl Shared {
 }
 
 /// Tells how the record changes, for ever.
-async fn follow(store: Through<Ways>, key: String, news: Outlet<News>) {
-    let mut follow = Follow::new(store, Scope::Key(key), READ_AGAIN, WITHIN);
+async fn follow(mut follow: Follow<Through<Ways>>, news: Outlet<News>) {
     loop {
         let changes = match follow.next().await {
             Ok(changes) => changes,

@@ -21,6 +21,9 @@ use std::sync::Arc;
 /// Watches are backed by a linearizable re-read (DESIGN §10).
 const REREAD: u64 = 2 * SECOND;
 
+/// … more seldom while all observers answer: they would know.
+const SELDOM: u64 = 10 * SECOND;
+
 /// A node's lease in the store (its daemon's, not the fence's) lasts so long after its death.
 const LEASE: u64 = SECOND;
 
@@ -419,6 +422,12 @@ impl World {
     /// A read behind the agent's back.
     fn reread(&mut self, node: usize, incarnation: u64) {
         self.push(REREAD, Act::Reread { node, incarnation });
+        let machine = &mut self.machines[node];
+        let told = machine.agent.as_ref().is_some_and(Agent::hears);
+        if told && self.now < machine.reread_at + SELDOM {
+            return;
+        }
+        machine.reread_at = self.now;
         let course = self.store.course(self.machines[node].place, false, self.now);
         if let (Some(after), Some(_)) = (course.lands, course.answer) {
             let answer = course.answer;

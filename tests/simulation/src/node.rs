@@ -62,6 +62,8 @@ pub struct Machine {
     pub wake: Option<u64>,
     /// The newest revision of which a watch is on its way.
     pub watched: u64,
+    /// When its agent read the record last to see whether its watch has missed something.
+    pub reread_at: u64,
     /// The request to the store that is not answered yet.
     pub asked: Option<u64>,
     pub slots: BTreeSet<SlotId>,
@@ -100,6 +102,7 @@ impl Machine {
             predecessor: None,
             wake: None,
             watched: 0,
+            reread_at: 0,
             asked: None,
             slots,
             procs: Vec::new(),
