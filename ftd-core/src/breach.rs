@@ -147,6 +147,9 @@ rules! {
     ReleasedEarly,
     /// On nodes that have no lease.
     ReleasedUnleased,
+    // ---- resting
+    /// Who rests does so for good: until something else happens than heartbeats.
+    RestsOn,
     // ---- blame
     /// An end by a process's own will ends the job at once.
     NothingHeld,

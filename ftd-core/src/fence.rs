@@ -265,6 +265,12 @@ impl Fence {
         self.accusations.regrets(|| self.accused(now), waits)
     }
 
+    /// Nobody has been accused, and every observer has acknowledged this node in this epoch: with heartbeats that come, and are answered,
+    /// nothing of this changes for others to see but how long the lease runs.
+    pub fn is_calm(&self) -> bool {
+        self.accusations.are_none() && self.confirmed()
+    }
+
     /// Whether something here changes when the revision moves: somebody is accused, or may have been by an agent before this one.
     pub fn awaits_revision(&self) -> bool {
         !self.accusations.are_none() || self.accusations.is_mute()

@@ -22,7 +22,9 @@ impl Agent {
         match message {
             PeerMessage::Heartbeat { .. } => self.take_heartbeat(from, &message),
             PeerMessage::Acknowledge { beat, epoch, still } => {
+                let before = self.fence.confirmed();
                 self.fence.acknowledged(from, beat, epoch, still, self.now);
+                self.changed |= before != self.fence.confirmed();
             }
             PeerMessage::Heard { epoch } => self.fence.heard(from, epoch, self.now),
             PeerMessage::AskForRecord { epoch } => {

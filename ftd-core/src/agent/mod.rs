@@ -36,13 +36,15 @@
 //! | `passing` | `passing` | signals that came for the ranks, which these may go on after |
 //! | `end`, `telling` | `end`, `telling`, `block` | how the job is to end; what people are still to be told |
 //! | `out` | `outbox` | what is to be done |
+//! | `resting` | `resting` | whether the guards need not be asked |
 //!
 //! What it does stands in files of their own. `step` has the order of the guards. On what they are told act: `intake` on events,
 //! `deaths` and `causes` on processes, `saved` on checkpoints, `answers` on the store's, `listen` on other agents. On
 //! conditions: **`failures` decides what has failed**, `agree` what is proposed, `waits` what is waited for before that,
 //! `execute` brings an epoch about, `fetch` its copies, `gather` the first one; `holds` looks at ends by a process's own will,
 //! `silence` at leases and silent nodes, `incomplete` at worlds that never begin, `asked` at due checkpoints, `join` at new
-//! nodes, `signals` at those that came for the ranks, `leave` and `conclude` at the job's end; `tell` and `last_block` say what peers and people are told.
+//! nodes, `signals` at those that came for the ranks, `leave` and `conclude` at the job's end; `tell` and `last_block` say what peers
+//! and people are told, and `rests` whether any of this is asked.
 
 mod agree;
 mod answers;
@@ -74,6 +76,8 @@ mod memory;
 mod outbox;
 mod passing;
 mod questions;
+mod resting;
+mod rests;
 mod run;
 mod saved;
 mod short;

@@ -16,6 +16,16 @@ impl Outbox {
         self.effects.push(effect);
     }
 
+    /// Whether all of it is like that.
+    pub fn all(&self, like: impl FnMut(&Effect) -> bool) -> bool {
+        self.effects.iter().all(like)
+    }
+
+    /// How much there is.
+    pub fn len(&self) -> usize {
+        self.effects.len()
+    }
+
     /// All of it, in order.
     pub fn take(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)

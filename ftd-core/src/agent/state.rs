@@ -10,6 +10,7 @@ use super::local_slots::LocalSlots;
 use super::memory::Memory;
 use super::outbox::Outbox;
 use super::passing::Passing;
+use super::resting::Resting;
 use super::run::Run;
 use super::stage::Stage;
 use super::standstill::Standstill;
@@ -36,6 +37,7 @@ pub struct Agent {
     /// When this agent began.
     pub(super) began: Option<Micros>,
     pub(super) out: Outbox,
+    pub(super) resting: Resting,
     /// The newest record that is known, and what belongs to its epoch.
     pub(super) record: Option<Arc<EpochRecord>>,
     pub(super) run: Run,
@@ -88,6 +90,7 @@ impl Agent {
             now: Micros(0),
             began: None,
             out: Outbox::default(),
+            resting: Resting::default(),
             record: None,
             run: Run::default(),
             memory: Memory::default(),

@@ -2,6 +2,7 @@
 
 use super::event::{Effect, Event};
 use super::{Agent, Stage};
+use crate::breach::Breach;
 use crate::ids::Micros;
 use crate::message::PeerMessage;
 
@@ -24,14 +25,29 @@ impl Agent {
                 | Event::DueAsked { .. }
                 | Event::Message {
                     message: PeerMessage::Heartbeat { .. }
+                        | PeerMessage::Acknowledge { .. }
                         | PeerMessage::Heard { .. }
                         | PeerMessage::Received { .. }
                         | PeerMessage::Accuse { .. },
                     ..
                 }
         );
+        let of_heartbeats = self.resting.hears(&event);
         self.take(event);
         self.guard_fence();
+        if self.may_rest() {
+            self.schedule();
+            debug_assert!(self.config.breach != Breach::Nothing || !self.sleeps_through(), "the guards rest: {self:?}");
+            return self.out.take();
+        }
+        self.guards();
+        self.may_rest_next(of_heartbeats);
+        self.schedule();
+        self.out.take()
+    }
+
+    /// Whatever follows from what is known now.
+    pub(super) fn guards(&mut self) {
         self.guard_passing();
         self.guard_survey();
         self.speak();
@@ -51,8 +67,6 @@ impl Agent {
         self.speak();
         self.guard_tree();
         self.guard_store();
-        self.schedule();
-        self.out.take()
     }
 
     /// Asks to be woken at the next moment at which a guard may act by time alone.
@@ -60,14 +74,22 @@ impl Agent {
         if self.run.stage == Stage::Over {
             return;
         }
-        if let Some(at) = self.deadlines().into_iter().filter(|at| *at > self.now).min() {
+        let of_fence = self.fence.deadlines().filter(|at| *at > self.now).min();
+        let of_guards = self.resting.until().or_else(|| self.next_deadline());
+        if let Some(at) = of_fence.into_iter().chain(of_guards).min() {
             self.out.wake_at(at);
         }
     }
 
-    pub(super) fn deadlines(&self) -> Vec<Micros> {
+    /// When a guard may act by time alone next.
+    pub(super) fn next_deadline(&self) -> Option<Micros> {
+        self.deadlines().into_iter().filter(|at| *at > self.now).min()
+    }
+
+    /// When guards may act by time alone; the fence has its own.
+    fn deadlines(&self) -> Vec<Micros> {
         let policy = &self.config.policy;
-        let mut at: Vec<Micros> = self.fence.deadlines().chain(self.tree.deadline()).collect();
+        let mut at: Vec<Micros> = self.tree.deadline().into_iter().collect();
         let since = self.run.since;
         at.extend(self.gather_deadlines());
         match self.run.stage {

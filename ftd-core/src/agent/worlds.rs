@@ -62,6 +62,11 @@ impl Worlds {
         self.stopping.get(&world).is_some_and(Option::is_some)
     }
 
+    /// Whether one was told to stop, and is still here.
+    pub fn any_stopping(&self) -> bool {
+        self.stopping.values().any(Option::is_some)
+    }
+
     /// Whether none is left that was not told to stop.
     pub fn all_stopping(&self) -> bool {
         self.stopping.values().all(Option::is_some)

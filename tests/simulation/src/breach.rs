@@ -187,6 +187,8 @@ fn of_rule(rule: Rule) -> Row {
         Rule::NoDetour => ("link", 2, &["the job hangs"]),
         Rule::ReleasedEarly => ("stalls", 73, &["invariant 2"]),
         Rule::ReleasedUnleased => ("slow-net", 3, &["without a lease"]),
+        // Resting.
+        Rule::RestsOn => ("crash", 2, &["has something to do"]),
         // Blame.
         Rule::NothingHeld => ("aborts", 1, &["because a peer had died"]),
         Rule::HeldByClock => ("aborts", 10, &["because a peer had died"]),

@@ -289,6 +289,7 @@ impl World {
         let effects = agent.step(now, event);
         let known = agent.record().map(|record| record.epoch).filter(|_| before.is_some());
         let runs = agent.fence().lease().runs(now);
+        let missed = if agent.rested() { agent.slept_through() } else { Vec::new() };
         let stands = agent.paused() && agent.stage() == Stage::Computing && runs;
         let lease = lease(agent).map(|until| until.0.saturating_sub(machine.offset));
         if let Some(meter) = &mut self.meter {
@@ -296,6 +297,9 @@ impl World {
         }
         if let Some(epoch) = known.filter(|epoch| Some(*epoch) > before) {
             self.check_told(node, epoch);
+        }
+        if !missed.is_empty() {
+            self.violated(Violation::Order(format!("n{node} rests, and has something to do: {missed:?}")));
         }
         if stands {
             self.violated(Violation::Order(format!("n{node} stands still although its lease runs")));
