@@ -8,7 +8,7 @@ use crate::outlet::Outlet;
 use crate::wish::Wish;
 use ft_peer::beats::Identity;
 use ft_peer::post::{Post, Sendings};
-use ft_peer::{Peers, Secret};
+use ft_peer::{Inlet, Peers, Secret};
 use ft_wire::between::{
     Asker, Fence, Leaver, NameAnswer, NameRequest, Protocol, StoreWord, UserWord, Word, puts_from_bytes,
 };
@@ -310,7 +310,11 @@ impl Between {
         let secret = Secret::new(cluster.secret.0);
         let identity = Identity { job: job.to_string(), secret, me: NodeId(cluster.me), incarnation };
         let (say, mut heard) = tokio::sync::mpsc::channel(NEWS);
-        let peers = Peers::adopt(identity, TcpListener::from(listener), UdpSocket::from(socket), say)?;
+        // Of heartbeats there is never more than the kernel keeps, and each task on their way would cost as much as what they are for.
+        let beats = news.clone();
+        let heartbeats = Inlet::Straight(Box::new(move |heard| beats.send(News::Peer(heard))));
+        let sockets = (TcpListener::from(listener), UdpSocket::from(socket));
+        let peers = Peers::adopt(identity, sockets.0, sockets.1, (say, heartbeats))?;
         for (node, number) in cluster.nodes.iter().zip(0..) {
             if number != cluster.me {
                 peers.know(NodeId(number), node.socket());
@@ -369,6 +373,13 @@ impl Between {
     /// ftd-core says this.
     pub fn say(&self, to: NodeId, message: &PeerMessage) {
         if let Err(error) = self.peers.send(to, message) {
+            tracing::error!(%to, %error, "a message that is not sent");
+        }
+    }
+
+    /// ftd-core says both of these.
+    pub fn say_both(&self, to: NodeId, heartbeat: &PeerMessage, answer: &PeerMessage) {
+        if let Err(error) = self.peers.send_both(to, heartbeat, answer) {
             tracing::error!(%to, %error, "a message that is not sent");
         }
     }

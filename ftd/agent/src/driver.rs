@@ -17,6 +17,7 @@ use crate::pmix::Follows;
 use crate::pmix_host;
 use crate::rooms::Rooms;
 use crate::timer::Timer;
+use crate::together;
 use crate::unheard::Ears;
 use crate::ways::Ways;
 use ft_store::Embedded;
@@ -173,11 +174,15 @@ impl Driver {
             if let Event::Message { from, message } = &event {
                 self.filtered.hears(*from, message);
             }
-            let effects = self.core.step(self.time.now(), event);
+            let mut effects = self.core.step(self.time.now(), event);
             self.rooms.job.over = self.core.stage() == Stage::Ending;
             self.rooms.job.refused = self.core.refuses();
             self.adopt();
             self.rooms.lease.write(&self.rooms.shepherds, self.core.lease());
+            if let Some((to, heartbeat, answer)) = together::take_out(&mut effects) {
+                self.rooms.lone.beat();
+                self.rooms.between.iter().for_each(|between| between.say_both(to, &heartbeat, &answer));
+            }
             let mut tells_record = false;
             for effect in effects {
                 tracing::debug!(?effect, "effect");

@@ -61,6 +61,7 @@ mod shepherds;
 mod ship_host;
 mod slurm;
 mod timer;
+mod together;
 mod unheard;
 mod versions;
 mod view;

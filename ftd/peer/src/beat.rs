@@ -13,11 +13,11 @@ use ftd_core::fence::Beat;
 use ftd_core::{EpochId, NodeId, PeerMessage};
 
 /// Version of the datagrams' form.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of every datagram.
 pub const BYTES: usize = BODY + SEAL;
 
-const BODY: usize = 72;
+const BODY: usize = 88;
 /// Of the hash: as much as nobody finds by trying, and heartbeats stay small.
 const SEAL: usize = 16;
 const MAGIC: [u8; 4] = *b"ftdb";
@@ -82,6 +82,19 @@ pub enum Said {
         /// See there.
         still: bool,
     },
+    /// A heartbeat and an answer, which leave for the same node in the same moment.
+    Both {
+        /// Names the heartbeat.
+        beat: Beat,
+        /// The heartbeat that is answered.
+        answered: Beat,
+        /// The epoch of both.
+        epoch: EpochId,
+        /// The heartbeat's.
+        unheard: bool,
+        /// The answer's.
+        still: bool,
+    },
     /// [`PeerMessage::Heard`].
     Heard {
         /// The epoch of both.
@@ -102,39 +115,78 @@ impl Said {
         }
     }
 
-    /// The same in ftd-core's words; nothing for what concerns only the sockets.
-    pub fn message(self) -> Option<PeerMessage> {
-        match self {
-            Said::Heartbeat { beat, epoch, unheard } => Some(PeerMessage::Heartbeat { beat, epoch, unheard }),
-            Said::Acknowledge { beat, epoch, still } => Some(PeerMessage::Acknowledge { beat, epoch, still }),
-            Said::Heard { epoch } => Some(PeerMessage::Heard { epoch }),
-            Said::Greeting => None,
-        }
-    }
-
-    fn parts(self) -> (u8, bool, Beat, EpochId) {
-        match self {
-            Said::Heartbeat { beat, epoch, unheard } => (1, unheard, beat, epoch),
-            Said::Acknowledge { beat, epoch, still } => (2, still, beat, epoch),
-            Said::Heard { epoch } => (3, false, Beat::default(), epoch),
-            Said::Greeting => (4, false, Beat::default(), EpochId::default()),
-        }
-    }
-
-    fn of_parts(kind: u8, flag: u8, beat: Beat, epoch: EpochId) -> Option<Said> {
-        let flag = match flag {
-            0 => false,
-            1 => true,
-            _ => return None,
-        };
-        match kind {
-            1 => Some(Said::Heartbeat { beat, epoch, unheard: flag }),
-            2 => Some(Said::Acknowledge { beat, epoch, still: flag }),
-            3 => Some(Said::Heard { epoch }),
-            4 => Some(Said::Greeting),
+    /// A heartbeat and an answer as one datagram, if they are that, and of one epoch.
+    pub fn both(heartbeat: &PeerMessage, answer: &PeerMessage) -> Option<Said> {
+        match (heartbeat, answer) {
+            (
+                PeerMessage::Heartbeat { beat, epoch, unheard },
+                PeerMessage::Acknowledge { beat: answered, epoch: of_answer, still },
+            ) if epoch == of_answer => {
+                Some(Said::Both { beat: *beat, answered: *answered, epoch: *epoch, unheard: *unheard, still: *still })
+            }
             _ => None,
         }
     }
+
+    /// The same in ftd-core's words; nothing for what concerns only the sockets.
+    pub fn messages(self) -> impl Iterator<Item = PeerMessage> {
+        let (first, second) = match self {
+            Said::Heartbeat { beat, epoch, unheard } => (Some(PeerMessage::Heartbeat { beat, epoch, unheard }), None),
+            Said::Acknowledge { beat, epoch, still } => (Some(PeerMessage::Acknowledge { beat, epoch, still }), None),
+            Said::Both { beat, answered, epoch, unheard, still } => (
+                Some(PeerMessage::Acknowledge { beat: answered, epoch, still }),
+                Some(PeerMessage::Heartbeat { beat, epoch, unheard }),
+            ),
+            Said::Heard { epoch } => (Some(PeerMessage::Heard { epoch }), None),
+            Said::Greeting => (None, None),
+        };
+        first.into_iter().chain(second)
+    }
+
+    fn parts(self) -> Parts {
+        let none = Beat::default();
+        match self {
+            Said::Heartbeat { beat, epoch, unheard } => {
+                Parts { kind: 1, flags: flags(unheard, false), beats: [beat, none], epoch }
+            }
+            Said::Acknowledge { beat, epoch, still } => {
+                Parts { kind: 2, flags: flags(still, false), beats: [beat, none], epoch }
+            }
+            Said::Heard { epoch } => Parts { kind: 3, flags: 0, beats: [none; 2], epoch },
+            Said::Greeting => Parts { kind: 4, flags: 0, beats: [none; 2], epoch: EpochId::default() },
+            Said::Both { beat, answered, epoch, unheard, still } => {
+                Parts { kind: 5, flags: flags(unheard, still), beats: [beat, answered], epoch }
+            }
+        }
+    }
+
+    fn of_parts(parts: Parts) -> Option<Said> {
+        let Parts { kind, flags, beats: [beat, answered], epoch } = parts;
+        let (first, second) = (flags & 1 == 1, flags & 2 == 2);
+        if flags > 3 || (second && kind != 5) {
+            return None;
+        }
+        match kind {
+            1 => Some(Said::Heartbeat { beat, epoch, unheard: first }),
+            2 => Some(Said::Acknowledge { beat, epoch, still: first }),
+            3 => Some(Said::Heard { epoch }),
+            4 => Some(Said::Greeting),
+            5 => Some(Said::Both { beat, answered, epoch, unheard: first, still: second }),
+            _ => None,
+        }
+    }
+}
+
+/// What a datagram says, as it stands in it.
+struct Parts {
+    kind: u8,
+    flags: u8,
+    beats: [Beat; 2],
+    epoch: EpochId,
+}
+
+fn flags(first: bool, second: bool) -> u8 {
+    u8::from(first) | u8::from(second) << 1
 }
 
 /// Seals a job's datagrams, and opens them.
@@ -158,16 +210,16 @@ impl Sealer {
 
     /// The datagram.
     pub fn seal(&self, envelope: Envelope, said: Said) -> [u8; BYTES] {
-        let (kind, flag, beat, epoch) = said.parts();
+        let Parts { kind, flags, beats: [beat, answered], epoch } = said.parts();
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        (bytes[6], bytes[7]) = (kind, u8::from(flag));
+        (bytes[6], bytes[7]) = (kind, flags);
         bytes[8..16].copy_from_slice(&self.job.to_le_bytes());
         bytes[16..20].copy_from_slice(&envelope.from.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&envelope.to.0.to_le_bytes());
-        let words =
-            [envelope.incarnation, envelope.addressed, envelope.number, beat.incarnation, beat.sequence, epoch.0];
+        let beats = [beat.incarnation, beat.sequence, epoch.0, answered.incarnation, answered.sequence];
+        let words = [envelope.incarnation, envelope.addressed, envelope.number].into_iter().chain(beats);
         for (place, word) in bytes[24..BODY].chunks_exact_mut(8).zip(words) {
             place.copy_from_slice(&word.to_le_bytes());
         }
@@ -213,8 +265,9 @@ impl Sealer {
             number: word(40),
         };
         let beat = Beat { incarnation: word(48), sequence: word(56) };
-        let said = Said::of_parts(bytes[6], bytes[7], beat, EpochId(word(64))).ok_or(Refusal::Malformed)?;
-        Ok((envelope, said))
+        let answered = Beat { incarnation: word(72), sequence: word(80) };
+        let parts = Parts { kind: bytes[6], flags: bytes[7], beats: [beat, answered], epoch: EpochId(word(64)) };
+        Ok((envelope, Said::of_parts(parts).ok_or(Refusal::Malformed)?))
     }
 }
 
@@ -228,13 +281,15 @@ mod tests {
     }
 
     fn said() -> impl Strategy<Value = Said> {
-        let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>(), 0..4);
-        numbers.prop_map(|(incarnation, sequence, epoch, flag, kind)| {
+        let numbers = (any::<[u64; 4]>(), any::<u64>(), any::<bool>(), any::<bool>(), 0..5);
+        numbers.prop_map(|([incarnation, sequence, other, last], epoch, flag, still, kind)| {
             let (beat, epoch) = (Beat { incarnation, sequence }, EpochId(epoch));
+            let answered = Beat { incarnation: other, sequence: last };
             match kind {
                 0 => Said::Heartbeat { beat, epoch, unheard: flag },
                 1 => Said::Acknowledge { beat, epoch, still: flag },
                 2 => Said::Heard { epoch },
+                3 => Said::Both { beat, answered, epoch, unheard: flag, still },
                 _ => Said::Greeting,
             }
         })

@@ -2,16 +2,15 @@
 
 use crate::beat::{BYTES, Envelope, Refusal, Said, Sealer, Window};
 use crate::counters::{Counters, Shared};
-use crate::news::News;
+use crate::news::{Inlet, News};
 use crate::secret::Secret;
-use ftd_core::{NodeId, PeerMessage};
+use ftd_core::NodeId;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
 
 /// Who an endpoint is.
 #[derive(Debug, Clone)]
@@ -109,7 +108,8 @@ impl Beats {
     ///
     /// # Errors
     /// When the socket cannot be used.
-    pub async fn listen(self, news: mpsc::Sender<News>) -> std::io::Result<()> {
+    pub async fn listen(self, inlet: impl Into<Inlet>) -> std::io::Result<()> {
+        let inlet = inlet.into();
         // That it can be written to again, after each datagram that goes out, is no news.
         let socket = watched(self.0.socket.try_clone()?)?;
         // One byte more, to tell what is too long.
@@ -122,16 +122,19 @@ impl Beats {
                     Err(error) if is_of_one(error.kind()) => continue,
                     Err(error) => return Err(error),
                 },
-                () = news.closed() => return Ok(()),
+                () = inlet.closed() => return Ok(()),
             };
-            match self.0.hear(&bytes[..length]) {
-                Ok(Some((from, message))) => {
-                    if news.send(News::Said { from, message, room: None }).await.is_err() {
-                        return Ok(());
-                    }
+            let (from, said) = match self.0.hear(&bytes[..length]) {
+                Ok(heard) => heard,
+                Err(refusal) => {
+                    self.0.counters.refuse(refusal);
+                    continue;
                 }
-                Ok(None) => {}
-                Err(refusal) => self.0.counters.refuse(refusal),
+            };
+            for message in said.messages() {
+                if !inlet.tell(News::Said { from, message, room: None }).await {
+                    return Ok(());
+                }
             }
         }
     }
@@ -175,8 +178,8 @@ impl Inner {
         self.counters.count(|counters| if gone { counters.sent += 1 } else { counters.unsent += 1 });
     }
 
-    /// What a datagram says to ftd-core, and who says it.
-    fn hear(&self, bytes: &[u8]) -> Result<Option<(NodeId, PeerMessage)>, Refusal> {
+    /// What a datagram says, and who says it.
+    fn hear(&self, bytes: &[u8]) -> Result<(NodeId, Said), Refusal> {
         let (envelope, said) = self.sealer.open(bytes)?;
         if envelope.to != self.me || envelope.from == self.me || envelope.incarnation == 0 {
             return Err(Refusal::Misdirected);
@@ -194,10 +197,9 @@ impl Inner {
             self.send(envelope.from, Said::Greeting);
         }
         fresh?;
-        let message = said.message().map(|message| (envelope.from, message));
-        if message.is_some() {
+        if said != Said::Greeting {
             self.counters.count(|counters| counters.received += 1);
         }
-        Ok(message)
+        Ok((envelope.from, said))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Counts of one endpoint since it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Messages that were handed to the network.
+    /// Messages that were handed to the network. What leaves in one datagram counts as one.
     pub sent: u64,
     /// Messages that came.
     pub received: u64,

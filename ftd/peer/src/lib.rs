@@ -37,7 +37,7 @@ pub mod secret;
 pub use beats::Beats;
 pub use codec::CodecError;
 pub use counters::{Counters, Refused};
-pub use news::News;
+pub use news::{Inlet, News};
 pub use peers::Peers;
 pub use post::Post;
 pub use secret::Secret;

@@ -2,7 +2,39 @@
 
 use crate::parcel::{Noted, Piece, Way};
 use ftd_core::{NodeId, PeerMessage};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+/// Where what is heard goes.
+pub enum Inlet {
+    /// Into a queue, which has room for so much.
+    Queue(mpsc::Sender<News>),
+    /// To one who takes it at once, and says whether it takes more.
+    Straight(Box<dyn Fn(News) -> bool + Send + Sync>),
+}
+
+impl From<mpsc::Sender<News>> for Inlet {
+    fn from(queue: mpsc::Sender<News>) -> Inlet {
+        Inlet::Queue(queue)
+    }
+}
+
+impl Inlet {
+    /// Tells it; whether anybody takes more.
+    pub(crate) async fn tell(&self, news: News) -> bool {
+        match self {
+            Inlet::Queue(queue) => queue.send(news).await.is_ok(),
+            Inlet::Straight(take) => take(news),
+        }
+    }
+
+    /// Waits until it is known without telling it anything that nobody takes more.
+    pub(crate) async fn closed(&self) {
+        match self {
+            Inlet::Queue(queue) => queue.closed().await,
+            Inlet::Straight(_) => std::future::pending().await,
+        }
+    }
+}
 
 /// Something that the agent hears of.
 #[derive(Debug)]

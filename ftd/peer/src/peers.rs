@@ -6,7 +6,7 @@ use crate::beats::{Beats, Identity};
 use crate::codec::{self, CodecError};
 use crate::counters::Counters;
 use crate::endpoint::Endpoint;
-use crate::news::News;
+use crate::news::{Inlet, News};
 use crate::parcel::{Sending, Way};
 use crate::queue::{Body, Kind};
 use ftd_core::{NodeId, PeerMessage};
@@ -49,11 +49,11 @@ impl Peers {
     /// When there is no such address, or no port.
     pub fn open(identity: Identity, ip: IpAddr, news: mpsc::Sender<News>) -> std::io::Result<Peers> {
         let (listener, socket) = listen(ip)?;
-        Peers::on(identity, listener, socket, news)
+        Peers::on(identity, listener, socket, (news.clone(), news.into()))
     }
 
     /// Listens on sockets that somebody else has made, and will have when this agent is dead: the next one is found where this one
-    /// was. Both have the same port.
+    /// was. Both have the same port. `heartbeats`: where those go, and the answers to them.
     ///
     /// # Errors
     /// When one of them cannot be used.
@@ -61,25 +61,25 @@ impl Peers {
         identity: Identity,
         listener: std::net::TcpListener,
         socket: UdpSocket,
-        news: mpsc::Sender<News>,
+        (news, heartbeats): (mpsc::Sender<News>, Inlet),
     ) -> std::io::Result<Peers> {
         listener.set_nonblocking(true)?;
-        Peers::on(identity, TcpListener::from_std(listener)?, socket, news)
+        Peers::on(identity, TcpListener::from_std(listener)?, socket, (news, heartbeats))
     }
 
     fn on(
         identity: Identity,
         listener: TcpListener,
         socket: UdpSocket,
-        news: mpsc::Sender<News>,
+        (news, heartbeats): (mpsc::Sender<News>, Inlet),
     ) -> std::io::Result<Peers> {
         let address = listener.local_addr()?;
         let beats = Beats::open(&identity, socket)?;
-        let endpoint = Arc::new(Endpoint::new(identity, address, beats.clone(), news.clone()));
+        let endpoint = Arc::new(Endpoint::new(identity, address, beats.clone(), news));
         endpoint.spawn(accept::accept(endpoint.clone(), listener));
         let within = endpoint.clone();
         endpoint.spawn(async move {
-            if let Err(error) = beats.listen(news).await {
+            if let Err(error) = beats.listen(heartbeats).await {
                 within.tell(News::Trouble(format!("heartbeats are not heard any more: {error}"))).await;
             }
         });
@@ -118,6 +118,20 @@ impl Peers {
         }
         let body = codec::encode(message)?;
         if self.0.queue(to, Kind::of(message), body.into()) { Ok(()) } else { Err(SendError::Unknown(to)) }
+    }
+
+    /// Says a heartbeat and an answer to one of that node's, in one datagram.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send) has them.
+    pub fn send_both(&self, to: NodeId, heartbeat: &PeerMessage, answer: &PeerMessage) -> Result<(), SendError> {
+        match Said::both(heartbeat, answer) {
+            Some(said) => {
+                self.0.beats.send(to, said);
+                Ok(())
+            }
+            None => self.send(to, answer).and_then(|()| self.send(to, heartbeat)),
+        }
     }
 
     /// Sends what a [`Post`](crate::post::Post) says is to be sent. What is lost that one sends again.

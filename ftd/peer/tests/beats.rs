@@ -54,7 +54,7 @@ impl Node {
     async fn hears(&mut self) -> (NodeId, PeerMessage) {
         loop {
             let (from, message) = self.next().await;
-            if message != heartbeat(0).message().unwrap() {
+            if message != alone(heartbeat(0)) {
                 return (from, message);
             }
         }
@@ -63,7 +63,7 @@ impl Node {
     /// Nothing else was said.
     async fn has_heard_no_more(&mut self) {
         while !self.heard.is_empty() {
-            assert_eq!(self.next().await.1, heartbeat(0).message().unwrap());
+            assert_eq!(self.next().await.1, alone(heartbeat(0)));
         }
     }
 
@@ -94,6 +94,10 @@ impl Node {
     }
 }
 
+fn alone(said: Said) -> PeerMessage {
+    said.messages().next().unwrap()
+}
+
 fn heartbeat(sequence: u64) -> Said {
     Said::Heartbeat { beat: Beat { incarnation: 3, sequence }, epoch: EpochId(2), unheard: false }
 }
@@ -110,8 +114,11 @@ async fn heartbeats_and_their_answers_arrive() {
     ];
     for said in said {
         one.beats.send(NodeId(2), said);
-        assert_eq!(two.hears().await, (NodeId(1), said.message().unwrap()));
+        assert_eq!(two.hears().await, (NodeId(1), alone(said)));
     }
+    let (heartbeat, answer) = (alone(said[0]), alone(said[1]));
+    one.beats.send(NodeId(2), Said::both(&heartbeat, &answer).unwrap());
+    assert_eq!((two.hears().await, two.hears().await), ((NodeId(1), answer), (NodeId(1), heartbeat)));
     assert_eq!(one.beats.counters().refused.all(), 0);
     assert_eq!(two.beats.counters().refused.all(), two.beats.counters().refused.stale);
 }
@@ -161,7 +168,7 @@ async fn a_successor_is_known_after_one_heartbeat() {
     let mut successor = Node::of(2, 21);
     one.meet(&mut successor, 1, 2).await;
     one.beats.send(NodeId(2), heartbeat(5));
-    assert_eq!(successor.hears().await.1, heartbeat(5).message().unwrap());
+    assert_eq!(successor.hears().await.1, alone(heartbeat(5)));
 }
 
 #[tokio::test]
@@ -178,7 +185,7 @@ async fn who_is_not_of_the_job_is_not_heard_and_counted_by_reason() {
     changed[70] ^= 1;
     tap.send_to(&changed, two.address()).unwrap();
     let mut newer = bytes;
-    newer[4] = 2;
+    newer[4] += 1;
     tap.send_to(&newer, two.address()).unwrap();
     tap.send_to(&bytes[..BYTES - 1], two.address()).unwrap();
     tap.send_to(&[bytes.as_slice(), &[0]].concat(), two.address()).unwrap();
@@ -208,9 +215,9 @@ async fn who_is_not_there_holds_up_nobody() {
         one.beats.send(NodeId(4), heartbeat(sequence));
     }
     one.beats.send(NodeId(2), heartbeat(9));
-    assert_eq!(two.hears().await.1, heartbeat(9).message().unwrap());
+    assert_eq!(two.hears().await.1, alone(heartbeat(9)));
     assert!(one.beats.counters().unsent >= 50);
     // And it still hears.
     two.beats.send(NodeId(1), heartbeat(10));
-    assert_eq!(one.hears().await.1, heartbeat(10).message().unwrap());
+    assert_eq!(one.hears().await.1, alone(heartbeat(10)));
 }

@@ -182,7 +182,7 @@ async fn heartbeats_go_beside_it() {
     assert_eq!(two.hears().await, (NodeId(1), heartbeat));
     two.say(1, &PeerMessage::Heard { epoch: EpochId(1) });
     assert_eq!(one.hears().await.0, NodeId(2));
-    assert_eq!((one.peers.counters().refused.all(), two.peers.counters().refused.all(), BEAT_VERSION), (0, 0, 1));
+    assert_eq!((one.peers.counters().refused.all(), two.peers.counters().refused.all(), BEAT_VERSION), (0, 0, 2));
 }
 
 #[tokio::test]
@@ -450,7 +450,7 @@ async fn sockets_that_outlive_an_agent_are_the_next_ones() {
         let (inlet, news) = channel(64);
         let identity = identity(1, incarnation, 7);
         let (tcp, udp) = (listener.try_clone().unwrap(), socket.try_clone().unwrap());
-        let mut one = Node { peers: Peers::adopt(identity, tcp, udp, inlet).unwrap(), news };
+        let mut one = Node { peers: Peers::adopt(identity, tcp, udp, (inlet.clone(), inlet.into())).unwrap(), news };
         assert_eq!(one.peers.address(), listener.local_addr().unwrap());
         two.say(1, &ask(incarnation));
         one.hears_of(&ask(incarnation)).await;
