@@ -19,6 +19,7 @@ use crate::rooms::Rooms;
 use crate::timer::Timer;
 use crate::together;
 use crate::unheard::Ears;
+use crate::wait::Looks;
 use crate::ways::Ways;
 use ft_store::Embedded;
 use ft_sys::litter::End;
@@ -76,6 +77,7 @@ pub struct Driver {
     /// Of the record that the other nodes are known by.
     adopted: EpochId,
     filtered: Filtered,
+    looks: Looks,
     timer: Timer,
     time: Time,
     ended: Option<Ended>,
@@ -90,7 +92,7 @@ impl Driver {
         spec: JobSpec,
         handed: Handed,
         launcher: Link,
-        (inputs, ears): (&UnboundedSender<Input>, &Ears),
+        (inputs, ears, looks): (&UnboundedSender<Input>, &Ears, Looks),
         before: Option<Before>,
     ) -> Result<Driver, AgentError> {
         let predecessor = before.as_ref().map(predecessor);
@@ -129,6 +131,7 @@ impl Driver {
             epochs,
             adopted: EpochId(0),
             filtered,
+            looks,
             timer: Timer::new(outlet(inputs, |()| Input::Timer), time).map_err(AgentError::Io)?,
             time,
             ended: None,
@@ -148,6 +151,7 @@ impl Driver {
             if matches!(input, Input::LauncherClosed) {
                 return act::clean_up_after_launcher(&mut self.rooms).await;
             }
+            self.looks.looks();
             self.take(input);
             self.look_for_filter();
             self.settle().await;

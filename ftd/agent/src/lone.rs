@@ -11,7 +11,7 @@ use ftd_core::Event;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::Notify;
 
 /// What the search says.
@@ -22,9 +22,6 @@ pub enum News {
     /// That was done, and perhaps one was found.
     Looked(WorldNumber, Box<Search>, Option<Loner>),
 }
-
-/// A search that has found nothing to look for looks all the same after this time.
-const ANEW: Duration = Duration::from_secs(2);
 
 /// The worlds whose processes are being looked at.
 #[derive(Debug)]
@@ -68,7 +65,7 @@ impl Lone {
         let (news, beats) = (self.news.clone(), self.beats.clone());
         let others = self.searched.get(&number).cloned().unwrap_or_default();
         tokio::spawn(async move {
-            let until = Instant::now() + ANEW;
+            let until = Instant::now() + search.anew();
             loop {
                 pause(&search, beats.as_deref()).await;
                 if others.swap(false, Ordering::Relaxed) || Instant::now() >= until || !search.is_still() {

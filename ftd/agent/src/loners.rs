@@ -47,6 +47,14 @@ const YOUNG: Duration = Duration::from_secs(5);
 /// How often a program is looked at that is older.
 const SELDOM: Duration = Duration::from_millis(500);
 
+/// How often those who have been looked at are asked whether they have called `exec` or ended, while nobody is forked.
+const EXECS: Duration = Duration::from_millis(500);
+
+/// A search that has found nothing to look for looks all the same after this time …
+const ANEW: Duration = Duration::from_secs(10);
+/// … or this one, where somebody is below the ranks who is not looked at: who becomes another by `exec` is seen then.
+const ANEW_SOON: Duration = Duration::from_secs(2);
+
 /// A process below a rank's wrapper, or the rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Below {
@@ -132,6 +140,10 @@ struct Still {
     ranks: Vec<Below>,
     /// So many of them since then.
     looked: usize,
+    /// When those who are known were asked last whether they are still the same.
+    asked: Option<Instant>,
+    /// Somebody was passed over.
+    passed_over: bool,
 }
 
 impl Still {
@@ -139,7 +151,7 @@ impl Still {
     fn begin(&mut self, ranks: &[Below]) {
         let number = ft_sys::process::last_number();
         if number.is_none() || number != self.number || self.ranks != ranks {
-            *self = Still { number, ranks: ranks.to_vec(), looked: 0 };
+            *self = Still { number, ranks: ranks.to_vec(), ..Still::default() };
         }
     }
 
@@ -178,9 +190,22 @@ impl Search {
     /// Whether nothing that could make one of them alone has happened since all were looked at. It is seen in no time, or not at all.
     pub fn is_still(&mut self) -> bool {
         let now = Instant::now();
-        let same = |(pid, image): (&i32, &mut Image)| !image.is_due(now) && image.is_same(*pid);
         let whole = self.images.len() <= FEW && self.still.is_whole() && self.still.number.is_some();
-        whole && self.images.iter_mut().all(same) && self.last.now() == self.still.number
+        if !whole || self.images.values().any(|image| image.is_due(now)) {
+            return false;
+        }
+        if self.still.asked.is_none_or(|asked| now - asked >= EXECS) {
+            self.still.asked = Some(now);
+            if !self.images.iter_mut().all(|(pid, image)| image.is_same(*pid)) {
+                return false;
+            }
+        }
+        self.last.now() == self.still.number
+    }
+
+    /// For so long it need not look, as long as it [is still](Self::is_still).
+    pub fn anew(&self) -> Duration {
+        if self.still.passed_over { ANEW_SOON } else { ANEW }
     }
 
     /// Looks at as many of these ranks as may be looked at before the shortest rest, and at one at least. Returns one that has
@@ -206,7 +231,13 @@ impl Search {
     }
 
     fn find(&mut self, below: Below, around: Surroundings<'_>) -> Option<Loner> {
-        let all = ft_sys::process::tree_without(below.child, is_of_ftd);
+        let mut passed_over = false;
+        let all = ft_sys::process::tree_without(below.child, |pid| {
+            let of_ftd = is_of_ftd(pid);
+            passed_over |= of_ftd;
+            of_ftd
+        });
+        self.still.passed_over |= passed_over;
         let mut strangers = all.into_iter().filter(|pid| below.joined != Some(*pid));
         strangers.find_map(|pid| self.judge(below.rank, pid, around))
     }
@@ -290,9 +321,10 @@ mod tests {
         assert!(search.look(ranks, Path::new("libft_preload.so")).is_none());
     }
 
-    /// Who was seen is so no more because of its youth, and was looked at just now.
+    /// Who was seen is so no more because of its youth, and was looked at just now; whether it is another by now is asked next.
     fn grow_old(search: &mut Search) {
         let now = Instant::now();
+        search.still.asked = None;
         search.newest = now.checked_sub(YOUNG).unwrap();
         for image in search.images.values_mut() {
             (image.since, image.looked) = (now.checked_sub(YOUNG).unwrap(), Some(now));
@@ -329,11 +361,17 @@ mod tests {
     fn who_calls_exec_or_ends_is_looked_at_again_though_nobody_forks() {
         let (mut child, ranks, mut search) = searched("read; exec sleep 100");
         let pid = ranks[0].child;
+        // Whom nobody has to look at again.
+        search.images.values_mut().for_each(|image| image.served = true);
         line(&mut child);
         eventually(|| !is_bash(pid) && key(pid) != Some(search.images[&pid].key), "another program");
         // Whatever else has been started on this machine.
-        search.still.number = ft_sys::process::last_number();
-        assert!(!search.is_still());
+        let soon = || {
+            search.still.number = ft_sys::process::last_number();
+            !search.is_still()
+        };
+        eventually(soon, "the question who has called exec");
+        assert!(search.still.asked.is_some());
         look(&mut search, &ranks);
         assert_eq!(key(pid), Some(search.images[&pid].key));
         let quiet = || {
@@ -345,8 +383,19 @@ mod tests {
         eventually(quiet, "nothing to look for");
         child.kill().unwrap();
         child.wait().unwrap();
-        search.still.number = ft_sys::process::last_number();
-        assert!(!search.is_still());
+        let soon = || {
+            search.still.number = ft_sys::process::last_number();
+            !search.is_still()
+        };
+        eventually(soon, "the question who has ended");
+    }
+
+    #[test]
+    fn where_somebody_is_passed_over_it_is_looked_sooner() {
+        let mut search = Search::default();
+        assert_eq!(search.anew(), ANEW);
+        search.still.passed_over = true;
+        assert_eq!(search.anew(), ANEW_SOON);
     }
 
     #[test]

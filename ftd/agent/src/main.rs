@@ -172,7 +172,8 @@ async fn work() -> Result<(), AgentError> {
     let (inputs, queue) = tokio::sync::mpsc::unbounded_channel();
     orphan::clean_up_after_launcher(hang_up, spec.job_dir.clone()).map_err(AgentError::Io)?;
     let ears = unheard::Ears::default();
-    let mut driver = Driver::new(spec, handed, launcher, (&inputs, &ears), before)?;
+    let looks = wait::Looks::new().map_err(AgentError::Io)?;
+    let mut driver = Driver::new(spec, handed, launcher, (&inputs, &ears, looks.clone()), before)?;
 
     let from_launcher = inputs.clone();
     tokio::spawn(async move {
@@ -185,7 +186,7 @@ async fn work() -> Result<(), AgentError> {
         let _ = from_launcher.send(Input::LauncherClosed);
     });
     tokio::spawn(accept::accept(listener, inputs, ears));
-    tokio::spawn(wait::look_often());
+    tokio::spawn(looks.often());
     driver.run(slots, queue).await;
     // The exit gives the arenas back. Who looks at this process then sees one that has ended, and not one that hangs.
     std::mem::forget(driver);
