@@ -126,7 +126,7 @@ unsafe fn guarded<R>(environment: Strings, run: impl FnOnce(Strings) -> R) -> R 
         |guard: &CStr| longer[..given].iter().any(|variable| is_same(guard, unsafe { CStr::from_ptr(*variable) }));
     // Where MPICH has its connection from the start, its settings are the user's.
     let is_connected = has(CONNECTION);
-    let lacks = |guard: &CString| !has(guard) && !(is_connected && guards.is_setting(guard));
+    let lacks = |guard: &CString| !(has(guard) || is_connected && guards.is_setting(guard));
     // The library alone may have been taken away on purpose, from a tool: that is no cleared environment.
     let mut missing = [std::ptr::null(); FORLORN.len() + 1];
     let mut added = 0;

@@ -155,7 +155,9 @@ impl World {
             return Some(format!("its status is {}", end.status()));
         }
         // Whoever follows a rank that ended by its own wish ends the job no less; which was first, other nodes cannot see.
-        let wished = self.ranks.wishes.iter().any(|(wish, _, since)| wish.world == world && *since <= at);
+        // One that ends in its handler wishes that, too.
+        let wished = self.ranks.wishes.iter().any(|(wish, _, since)| wish.world == world && *since <= at)
+            || self.signalled.iter().any(|(_, since)| *since <= at);
         let died = self.ranks.all().find(|proc| proc.name.world == world && self.died_before(proc, at));
         match died {
             Some(proc) => Some(format!("that rank did so because a peer had died ({}), or after it", proc.name.rank)),
