@@ -13,17 +13,27 @@ const TERM: i32 = 15;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heard {
     last: BTreeMap<i32, Micros>,
+    /// Of [`TERM`], by whatever world.
+    term: Option<Micros>,
 }
 
 impl Heard {
     /// Whether none ever was.
     pub fn is_empty(&self) -> bool {
-        self.last.is_empty()
+        self.last.is_empty() && self.term.is_none()
     }
 
     /// Ranks are given this one.
     pub fn hears(&mut self, signal: i32, now: Micros) {
         self.last.insert(signal, now);
+        if signal == TERM {
+            self.term = Some(now);
+        }
+    }
+
+    /// Other processes play the ranks from now on, which have heard nothing.
+    pub fn begins_anew(&mut self) {
+        self.last.clear();
     }
 
     /// Whether an end now may be the answer to this one.
@@ -44,7 +54,7 @@ impl Heard {
 
     /// Whether what is killed at that time may have been killed because the whole job is being.
     pub fn is_followed_by_kill(&self, at: Micros) -> bool {
-        self.counts(TERM, at)
+        self.term.is_some_and(|term| at.since(term) <= ANSWERED)
     }
 }
 
@@ -68,5 +78,8 @@ mod tests {
         heard.hears(TERM, at(600));
         assert!(heard.is_followed_by_kill(at(900)), "it came again");
         assert_eq!(heard.newest(at(600)), Some(TERM));
+        heard.begins_anew();
+        assert_eq!((heard.newest(at(601)), heard.is_empty()), (None, false), "other processes play the ranks");
+        assert!(heard.is_followed_by_kill(at(601)), "the kill is still to come");
     }
 }

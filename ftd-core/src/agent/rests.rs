@@ -18,10 +18,13 @@ impl Agent {
         self.resting.until = if rests { Some(self.next_deadline().unwrap_or(NEVER)) } else { None };
     }
 
-    /// The ranks compute, and nothing is known, or on its way, that could be anybody's business here.
+    /// The ranks compute, and nothing is known, or on its way, that could be anybody's business here. What has failed may wait for
+    /// more than a deadline.
     fn is_calm(&self) -> bool {
         self.run.stage == Stage::Computing
             && !self.changed
+            && self.batch.is_none()
+            && self.passing.waiting.is_empty()
             && self.fence.is_calm()
             && !self.standstill.paused
             && self.standstill.unleased.is_none()

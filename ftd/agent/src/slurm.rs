@@ -2,7 +2,7 @@
 
 mod hostlist;
 
-use crate::layout::Layout;
+use crate::layout::{Layout, Place};
 use ft_wire::Rank;
 use ft_wire::launcher::JobSpec;
 use ft_wire::step::TASKS;
@@ -49,13 +49,16 @@ impl Slurm {
     }
 
     fn of_rank(&self, layout: &Layout, rank: Rank) -> Vec<(&'static str, String)> {
-        let places = layout.places();
+        // Who lists the nodes looks for rank 0 on the first one, also when that rank has moved to the last.
+        let mut places: Vec<&Place> = layout.places().iter().collect();
+        places.sort_by_key(|place| place.ranks.iter().min().copied());
+        let own = places.iter().position(|place| place.node == layout.own()).unwrap_or_default();
         let tasks: Vec<usize> = places.iter().map(|place| place.ranks.len()).collect();
         let ranks: Vec<String> = layout.local().iter().map(Rank::to_string).collect();
         let mut all = vec![
             ("SLURM_PROCID", rank.to_string()),
             ("SLURM_LOCALID", layout.local_rank(rank).unwrap_or_default().to_string()),
-            ("SLURM_NODEID", layout.me().to_string()),
+            ("SLURM_NODEID", own.to_string()),
             ("SLURM_GTIDS", ranks.join(",")),
             ("SLURM_STEP_NUM_TASKS", tasks.iter().sum::<usize>().to_string()),
             ("SLURM_STEP_NUM_NODES", places.len().to_string()),
@@ -112,6 +115,19 @@ mod tests {
              SLURM_STEP_NUM_NODES=2 SLURM_NNODES=2 SLURM_STEP_NODELIST=n[01-02] SLURM_NODELIST=n[01-02] \
              SLURM_STEP_TASKS_PER_NODE=2(x2) SLURM_TASKS_PER_NODE=2(x2) SLURM_JOB_NUM_NODES=3"
         );
+    }
+
+    #[test]
+    fn nodes_stand_in_the_order_of_their_ranks() {
+        let step = "SLURM_NODEID=2 SLURM_GTIDS=4,5 SLURM_STEP_NODELIST=n[1-3] SLURM_STEP_TASKS_PER_NODE=2(x3)";
+        let of = |id: u32, ranks: &str| {
+            format!(
+                "SLURM_NODEID={id} SLURM_GTIDS={ranks} SLURM_STEP_NODELIST=n[3,1-2] SLURM_STEP_TASKS_PER_NODE=1,2(x2)"
+            )
+        };
+        let ranks: [&[Rank]; 3] = [&[1, 2], &[3, 4], &[0]];
+        assert_eq!(told("n[1-3]", step, &ranks, 2, 0), of(0, "0"), "rank 0 has moved to the last");
+        assert_eq!(told("n[1-3]", step, &ranks, 0, 2), of(1, "1,2"));
     }
 
     #[test]
