@@ -7,6 +7,7 @@ use crate::environment;
 use crate::files;
 use crate::hear::{injections, nodes};
 use crate::layout::Layout;
+use crate::loners;
 use crate::pmix;
 use crate::report;
 use crate::restart_files::RestartFiles;
@@ -96,13 +97,22 @@ pub fn release(rooms: &mut Rooms, number: WorldNumber) {
 
 fn start(rooms: &mut Rooms, number: WorldNumber, starts: Vec<(Slot, Start)>) {
     let (mut of_open_mpi, mut of_mpich) = (Vec::new(), Vec::new());
+    let preload = loners::unreadable(&rooms.job.spec.preload);
     for (slot, start) in starts {
-        match rooms.job.spec.program(start.rank).linked_in {
-            None => {
+        match (rooms.job.spec.program(start.rank).linked_in, &preload) {
+            // Its MPI would say something about itself, and be gone before anybody has looked why.
+            (None, Some(why)) => {
+                let process = rooms.worlds.process(number, start.rank);
+                process.into_iter().for_each(|process| {
+                    let reason = format!("no MPI could join the job, {why}");
+                    rooms.job.report(Event::StartFailed { process, reason, status: 1 });
+                });
+            }
+            (None, None) => {
                 rooms.shepherds.tell(slot, &ToShepherd::Start(start));
             }
-            Some(Flavour::OpenMpi) => of_open_mpi.push((slot, start)),
-            Some(Flavour::Mpich) => of_mpich.push((slot, start)),
+            (Some(Flavour::OpenMpi), _) => of_open_mpi.push((slot, start)),
+            (Some(Flavour::Mpich), _) => of_mpich.push((slot, start)),
         }
     }
     start_static_mpich(rooms, number, of_mpich);

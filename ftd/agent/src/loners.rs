@@ -11,7 +11,7 @@ mod loner;
 mod program;
 mod sight;
 
-pub use loner::{Loner, forlorn, name};
+pub use loner::{Loner, forlorn, name, unreadable};
 
 use ft_sys::proc::{Open, Stat, has_left, living, of, stat};
 use ft_sys::process::{LastNumber, processor_time};

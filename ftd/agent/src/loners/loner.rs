@@ -9,6 +9,13 @@ pub fn forlorn(served: Option<Flavour>) -> impl Iterator<Item = (&'static str, &
     FORLORN.into_iter().filter(move |(family, _)| served != Some(*family)).map(|(_, variable)| variable)
 }
 
+/// Why no rank has the preload, and what is to be done; none where there is no such reason.
+pub fn unreadable(preload: &Path) -> Option<String> {
+    let error = std::fs::File::open(preload).err()?;
+    let file = preload.display();
+    Some(format!("because {file} cannot be read any more ({error}): install ftd again, and start the job again"))
+}
+
 /// A process that is, or would be, a job of its own.
 #[derive(Debug)]
 pub struct Loner {
@@ -41,12 +48,9 @@ impl Loner {
         let Loner { pid, what, fault, .. } = self;
         match fault {
             Fault::Preload => {
-                let why = match std::fs::File::open(preload) {
-                    Ok(_) => "; something between ftrun and the program takes LD_PRELOAD away".to_string(),
-                    Err(error) => format!(
-                        ", because {} cannot be read any more ({error}): install ftd again, and start the job again",
-                        preload.display()
-                    ),
+                let why = match unreadable(preload) {
+                    None => "; something between ftrun and the program takes LD_PRELOAD away".to_string(),
+                    Some(why) => format!(", {why}"),
                 };
                 format!(
                     "process {pid} has loaded {what} without ftd's libft_preload.so and would be a job of its own{why}"
