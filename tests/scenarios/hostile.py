@@ -201,7 +201,7 @@ while not select.select([sys.stdin], [], [], 0)[0]:
     if select.select([card], [], [], 0.05)[0]:
         packet = card.recv(2048)
         length = (packet[0] & 15) * 4
-        if packet[9] == 17 and packet[16:20] == own and len(packet) == length + 8 + 88:
+        if packet[9] == 17 and packet[16:20] == own and len(packet) == length + 8 + 104:
             kept.append((int.from_bytes(packet[length + 2:length + 4], "big"), packet[length + 8:]))
 sys.stdin.readline()
 print(len(kept), flush=True)
