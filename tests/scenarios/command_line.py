@@ -185,7 +185,7 @@ def grace_variable(context):
 def mpi_variable(context):
     # With a family that is told, the rank has its connection from the start; otherwise it gets it when it joins.
     for family, wanted in [("mpich", "there"), ("auto", ""), ("", "")]:
-        job = context.ftrun(None, 1, "bash", "-c", "test ! -e /proc/self/fd/$PMI_FD || echo there", env={"FT_MPI": family})
+        job = context.ftrun(None, 1, "bash", "-c", "test -z $PMI_FD || test ! -e /proc/self/fd/$PMI_FD || echo there", env={"FT_MPI": family})
         job.expect(0)
         check(job.output.text.strip() == wanted, f"FT_MPI={family}: {job.output.text}")
 
