@@ -275,6 +275,10 @@ def linked_in(context, how):
         blamed = f"{'FT_MPI' if variable else '--ft-mpi'}=openmpi is wrong"
         check(how == "told" or blamed in job.err, job.err)
         check(how == "found" or re.search(r"^ftrun: rank \d ", job.err, re.M), f"no sentence: {job.err}")
+        # Where nothing is preloaded nobody notes what an MPI's libraries make, and who is ended there leaves it (guide: Memory).
+        for named in re.findall(r"System V segments? ([\d, ]+), which the program made", job.err):
+            for number in named.split(", "):
+                subprocess.run(["ipcrm", "-m", number], check=True)
 
 
 OWN_HANDLE = """
