@@ -59,6 +59,15 @@ def handed_in(steps, *words, mpi=None, env=None, gates=()):
     return job, Batch(steps, job.output.text.strip())
 
 
+def by_srun_or_script(steps, inside, program, words, more):
+    """The program, by srun or in a script that sbatch is given; and what came of handing that in."""
+    if inside == "srun":
+        return steps.srun(*words, program, **more), None
+    work = steps.context.work
+    (work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
+    return handed_in(steps, "--ft=reinit", *words, "job.sh", **more)
+
+
 def begun_anew(steps, batch, sentence):
     """What the job, which is queued again, has printed behind that sentence when it has begun anew and is over."""
     eventually(lambda: batch.about()["JobState"] == "PENDING", "the job to be queued again", 30)
@@ -439,11 +448,7 @@ def signal_warns(context, inside):
         # The signal may come a minute early.
         words = ["--time=10", "--signal=TERM@60", "-N2", "--ntasks-per-node=2"]
         more = {"mpi": mpi, "env": {**ONE_CARD, "PLACES_HEARS": path}, "gates": ["app.compute:3"]}
-        if inside == "srun":
-            job, batch = steps.srun(*words, program, **more), None
-        else:
-            (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
-            job, batch = handed_in(steps, "--ft=reinit", *words, "job.sh", **more)
+        job, batch = by_srun_or_script(steps, inside, program, words, more)
         job.on = steps.nodes[1]
         victim = job.at_gate("app.compute", 3)
         number = number_of(steps)
@@ -536,11 +541,7 @@ def suspend(context, inside):
         reference = steps.reference(mpi, 4, program)
         layout = ["-N2", "--ntasks-per-node=2"]
         more = {"mpi": mpi, "env": ONE_CARD, "gates": ["app.compute:3"]}
-        if inside == "srun":
-            job, batch = steps.srun(*layout, program, **more), None
-        else:
-            (context.work / "job.sh").write_text(f"#!/bin/sh\nset -- {program}\n{SCRIPT.replace('$0', '$1')}\n")
-            job, batch = handed_in(steps, "--ft=reinit", *layout, "job.sh", **more)
+        job, batch = by_srun_or_script(steps, inside, program, layout, more)
         job.on = steps.nodes[1]
         victim = job.at_gate("app.compute", 3)
         number = number_of(steps)

@@ -104,7 +104,7 @@ impl Beats {
         self.0.counters.now()
     }
 
-    /// Hears what comes, until nobody takes it any more. Where that one is slow the kernel keeps what it has room for.
+    /// Hears what comes, until nobody takes it any more. Where that one is slow, and may be waited for, the kernel keeps what it has room for.
     ///
     /// # Errors
     /// When the socket cannot be used.
