@@ -300,8 +300,8 @@ class Node:
         if self.init is not None:
             self._freeze(False)
             self._kill()
-        with contextlib.suppress(FileNotFoundError):
-            self.group.rmdir()
+        for where, _, _ in os.walk(self.group, topdown=False):
+            os.rmdir(where)
 
     def pause(self):
         """All its processes stand still at once, and nobody hears of it: a machine that is suspended."""
@@ -405,10 +405,11 @@ class Node:
 
     def pids(self):
         """All its processes, by the numbers that they have outside."""
-        try:
-            return [int(line) for line in (self.group / "cgroup.procs").read_text().split()]
-        except FileNotFoundError:
-            return []
+        found = []
+        for where, _, _ in os.walk(self.group):
+            with contextlib.suppress(FileNotFoundError):
+                found += [int(line) for line in (pathlib.Path(where) / "cgroup.procs").read_text().split()]
+        return found
 
     def outside(self, inside):
         """The pid that one of its processes has outside."""

@@ -4,6 +4,7 @@ every node. Each node has its own /dev/shm and /tmp, as the cluster makes them; 
 import os
 import pathlib
 import signal
+import subprocess
 import time
 
 from .cluster import FIRST_PROCESSOR
@@ -61,6 +62,21 @@ ConstrainCores=no
 ConstrainRAMSpace=no
 """
 
+# The same where the kernel has one hierarchy of control groups and not one for each controller. There is no systemd to make Slurm's group.
+UNIFIED = """\
+CgroupPlugin=cgroup/v2
+IgnoreSystemd=yes
+"""
+
+# Starts slurmd on a node in a group of its own, from where it finds that hierarchy as on a machine of its own, and no others.
+IN_UNIFIED = """set -e
+mkdir $1/machine
+echo $$ > $1/machine/cgroup.procs
+export LD_PRELOAD=$2
+shift 2
+exec unshare --cgroup /bin/sh -c 'mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir /sys/fs/cgroup/system.slice && exec "$@"' sh "$@"
+"""
+
 # For jobs with a /tmp and a /dev/shm of their own, where slurm.conf has them. Each node has its own directory of that name.
 CONTAINER = """\
 AutoBasePath=true
@@ -71,10 +87,10 @@ BasePath=/run/containers
 class Slurm:
     """Slurm on the nodes of a cluster that has a machine called [`LOGIN`]. `plugins` are lines of its plugstack.conf. `silence`: seconds
     after which the controller gives up a node that says nothing. `lines` stand in slurm.conf, where they take the place of others, and `cgroup` in
-    cgroup.conf."""
+    cgroup.conf. `unified`: the nodes have control groups of version 2 and no others."""
 
-    def __init__(self, cluster, plugins=(), silence=5, lines="", cgroup=""):
-        self.cluster = cluster
+    def __init__(self, cluster, plugins=(), silence=5, lines="", cgroup="", unified=False):
+        self.cluster, self.unified = cluster, unified and preloaded(cluster.context)
         self.directory = cluster.context.dir / "slurm"
         (self.login,) = [machine for machine in cluster.extra if machine.name == LOGIN]
         # Control groups are named after Slurm's names of the nodes, and belong to the whole machine.
@@ -91,7 +107,7 @@ class Slurm:
         )
         text = CONFIGURATION.format(login=LOGIN, address=self.login.address("store"), directory=self.directory, nodes=nodes, silence=silence)
         (self.directory / "slurm.conf").write_text(with_lines(text, lines))
-        (self.directory / "cgroup.conf").write_text(with_lines(CGROUP, cgroup))
+        (self.directory / "cgroup.conf").write_text(with_lines(CGROUP, UNIFIED + cgroup if unified else cgroup))
         (self.directory / "job_container.conf").write_text(CONTAINER)
         self.plug(*plugins)
         (self.directory / "munge.key").write_bytes(os.urandom(128))
@@ -121,6 +137,8 @@ class Slurm:
     def _daemon(self, machine, name, *words):
         with open(self.directory / f"{name}-{machine.name}.out", "ab") as log:
             before = self.pinned if name == "slurmd" else []
+            if name == "slurmd" and self.unified:
+                before = ["/bin/sh", "-c", IN_UNIFIED, "sh", machine.group, self.unified, *before]
             started = machine.start(*before, name, "-D", "-f", self.directory / "slurm.conf", *words, stdout=log, stderr=log, env=self._env())
         self.daemons[machine.name] = started
 
@@ -185,6 +203,13 @@ class Slurm:
                 for where, _, _ in os.walk(top, topdown=False):
                     # The kernel lets go of the dead a little later.
                     eventually_removed(where)
+
+
+def preloaded(context):
+    """The library that hides from slurmd the control groups of version 1 that this machine may have."""
+    library = context.work / "unified.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, pathlib.Path(__file__).parent.parent / "programs" / "unified.c"], check=True)
+    return library
 
 
 def with_lines(text, lines):

@@ -2,6 +2,7 @@
 users see of /tmp, how many tasks a node has."""
 
 import os
+import re
 import time
 
 from harness import proc
@@ -178,6 +179,31 @@ def many_ranks(context):
         said = sorted(int(line.split()[0]) for line in job.output.text.splitlines() if line.endswith(" done"))
         check(said == list(range(MANY)) and job.err.count("ftd: recovery, epoch") == 1, f"{said}: {job.err}")
         steps.empty(patience=40)
+
+
+@scenario("slurm-cgroup-v2", cluster=True, timeout=120)
+def unified(context):
+    """On nodes whose control groups are of version 2 ranks and agents are in the group of their step, a node's death is recovered from, and when the
+    step has ended its group is gone."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 3, unified=True) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        job = steps.srun("-N3", "--ntasks-per-node=2", program, mpi=mpi, env={**ONE_CARD, "FT_SPARES": 1}, gates=["app.compute:3", *kept(5)])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        wait_kept(job)
+        for node in steps.nodes:
+            for name in ("ft-agent", "ft-shepherd"):
+                found = [proc.group(pid) for pid in node.named(name)]
+                check(found and all(re.search(r"_slurmstepd\.scope/job_1/step_0/user/task_\w+$", group) for group in found), f"{name} on {node.name}: {found}")
+        check("/job_1/step_0/" in proc.group(victim), proc.group(victim))
+        steps.nodes[1].crash()
+        steps.expect(job, reference, 4)
+        check(job.restored == [5] and "node node1 was silent for the heartbeat time-out" in job.err, job.err)
+        steps.empty(steps.nodes[1])
+        left = lambda: [str(found) for node in (steps.nodes[0], steps.nodes[2]) for found in node.group.rglob("job_*")]
+        eventually(lambda: not left(), "the end of the step's control groups")
 
 
 # Megabytes: what a step may have on a node, and what three versions of take more than that, but far less than the machine has.

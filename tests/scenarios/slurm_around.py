@@ -1,6 +1,8 @@
 """What happens around a step of Slurm's with `--ft`: the sbatch or salloc that it is in, and what users, administrators and Slurm do to its job."""
 
+import itertools
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -10,6 +12,7 @@ from harness import proc, registry
 from harness.cluster import NETWORKS
 from harness.job import Failed, Output, check
 from harness.registry import scenario
+from harness.slurm import CPUS
 
 from .applications import ranks_of
 from .copies import COPIES, kept, wait_kept
@@ -565,10 +568,39 @@ def suspend(context, inside):
         else:
             job.expect(0, reference)
             said = job.output.text + job.err
-        check(Output(said).starts == [None] and "recovery" not in said, said)
-        # It says no more than that nodes have not heard of each other, and that all goes on.
-        lines = [line for line in said.splitlines() if line.startswith("ftd:")]
-        check(not [line for line in lines if not re.search("^ftd: the ranks of node[01] (are stopped: its observers are silent|go on)$", line)], said)
+        stood_still(said)
+        steps.empty()
+
+
+def stood_still(said):
+    """A job that was suspended says no more than that nodes have not heard of each other, and that all goes on."""
+    check(Output(said).starts == [None] and "recovery" not in said, said)
+    lines = [line for line in said.splitlines() if line.startswith("ftd:")]
+    check(not [line for line in lines if not re.search("^ftd: the ranks of node[01] (are stopped: its observers are silent|go on)$", line)], said)
+
+
+@scenario("slurm-suspend-preempted", cluster=True, timeout=150)
+def preempted(context):
+    """The same of a job that Slurm suspends itself because one of more worth wants its nodes, and resumes when that is over."""
+    mpi = context.mpi("mpich5")
+    partition = "PartitionName={} Nodes=ALL Default={} MaxTime=INFINITE State=UP OverSubscribe=FORCE:1 PriorityTier={}\n"
+    lines = "PreemptType=preempt/partition_prio\nPreemptMode=SUSPEND,GANG\nSchedulerTimeSlice=5\n" + partition.format("all", "YES", 1) + partition.format("urgent", "NO", 9)
+    with Steps(context, 2, slurm=lines) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
+        job = steps.srun("-N2", "--ntasks-per-node=2", program, mpi=mpi, env=ONE_CARD, gates=["app.compute:3"])
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        urgent = steps.slurm.job("srun", "--partition=urgent", "-N2", f"--ntasks-per-node={CPUS}", "/bin/sleep", str(SUSPENDED))
+        eventually(lambda: not computes(victim), "the rank to stand still", 20)
+        before = proc.processor_time(victim)
+        check(urgent.running(), urgent.err)
+        urgent.expect(0)
+        eventually(lambda: computes(victim), "the rank to go on", 30)
+        check(proc.processor_time(victim) - before < SUSPENDED / 2, "the rank has not stood still all the time")
+        job.go("app.compute", 3)
+        job.expect(0, reference)
+        stood_still(job.output.text + job.err)
         steps.empty()
 
 
@@ -699,3 +731,36 @@ def power(context):
         check(job in steps.store.get("/ftd/jobs/", "--prefix", "--keys-only"), "it is not removed")
         eventually(lambda: not noted(first), "the job to be noted no more", 20)
         lost.kill(lost.pid)
+
+
+# Lines that each rank of `flood` prints in each of its steps, and how many steps.
+LINES, STEPS = 5000, 10
+# Reads a little, and the rest when it may.
+READER = "{ head -c 1000 >out; until [ -e go ]; do sleep 0.1; done; cat >>out; }"
+
+
+@scenario("slurm-slow-reader", cluster=True, timeout=120)
+def slow_reader(context):
+    """Nobody reads what srun prints, so that ranks wait in their output, when a node is lost: when it is read again all comes to its end. Of the ranks
+    whose node lives no line is missing, and of the others none of what they have printed since the restored version."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 3) as steps:
+        program = steps.cluster.program(mpi, "flood.c")
+        line = f"(srun --ft=reinit -N3 --ntasks-per-node=2 {program} {STEPS} {LINES} 2>err; echo $? >status) | {READER}"
+        job = steps.slurm.job("/bin/sh", "-c", line, mpi=mpi, env={**ONE_CARD, "FT_SPARES": "1"})
+        waits = lambda: [pid for pid in steps.nodes[1].named("flood.mpich5") if "pipe_write" in pathlib.Path(f"/proc/{pid}/wchan").read_text()]
+        eventually(waits, "a rank that waits in its output", 30)
+        steps.nodes[1].crash()
+        err = context.work / "err"
+        eventually(lambda: "node node1 was silent for the heartbeat time-out" in err.read_text(), "the recovery's block", 30)
+        check((context.work / "out").stat().st_size == 1000, "somebody reads")
+        (context.work / "go").touch()
+        job.expect(0, patience=60)
+        said = err.read_text()
+        check((context.work / "status").read_text() == "0\n" and said.count("ftd: recovery, epoch") == 1, said)
+        (version,) = re.findall(r"restored  version (\d+) ", said) or ["0"]
+        there = set(re.findall(r"^rank (\d) step (\d+) line (\d+)", (context.work / "out").read_text(), re.MULTILINE))
+        missing = [found for found in itertools.product(range(4), range(1, STEPS + 1), range(LINES)) if tuple(map(str, found)) not in there]
+        lost = [found for found in missing if found[0] < 2 or found[1] > int(version)]
+        check(not lost, f"of {len(missing)} lines that are missing {len(lost)} were on nodes that live: {lost[:3]}; {said}")
+        steps.empty(steps.nodes[1])

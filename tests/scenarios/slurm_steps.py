@@ -27,11 +27,11 @@ PROMPT = 2.0
 class Steps:
     """Nodes with Slurm, the plugin and ftd, and a machine where users log in, which has no ftd."""
 
-    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm="", silence=5, members=1, cgroup=""):
+    def __init__(self, context, size, jobs="", without=(), lease="10s", slurm="", silence=5, members=1, cgroup="", unified=False):
         """`without`: numbers of nodes where no ftd runs; `slurm`: further lines of slurm.conf, `cgroup`: of cgroup.conf; `silence`: see [`Slurm`];
         `members`: of etcd."""
         self.context, self.jobs, self.without, self.lease = context, jobs, without, lease
-        self.of_slurm = {"silence": silence, "lines": slurm, "cgroup": cgroup}
+        self.of_slurm = {"silence": silence, "lines": slurm, "cgroup": cgroup, "unified": unified}
         self.cluster = Cluster(context, size, extra=[LOGIN, *etcd.NAMES[:members]])
         self.slurm = None
 
