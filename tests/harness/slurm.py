@@ -70,11 +70,11 @@ IgnoreSystemd=yes
 
 # Starts slurmd on a node in a group of its own, from where it finds that hierarchy as on a machine of its own, and no others.
 IN_UNIFIED = """set -e
-mkdir $1/machine
+mkdir -p $1/machine
 echo $$ > $1/machine/cgroup.procs
 export LD_PRELOAD=$2
 shift 2
-exec unshare --cgroup /bin/sh -c 'mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir /sys/fs/cgroup/system.slice && exec "$@"' sh "$@"
+exec unshare --cgroup /bin/sh -c 'mount -t cgroup2 cgroup2 /sys/fs/cgroup && mkdir -p /sys/fs/cgroup/system.slice && exec "$@"' sh "$@"
 """
 
 # For jobs with a /tmp and a /dev/shm of their own, where slurm.conf has them. Each node has its own directory of that name.

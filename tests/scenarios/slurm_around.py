@@ -748,8 +748,8 @@ def slow_reader(context):
         program = steps.cluster.program(mpi, "flood.c")
         line = f"(srun --ft=reinit -N3 --ntasks-per-node=2 {program} {STEPS} {LINES} 2>err; echo $? >status) | {READER}"
         job = steps.slurm.job("/bin/sh", "-c", line, mpi=mpi, env={**ONE_CARD, "FT_SPARES": "1"})
-        waits = lambda: [pid for pid in steps.nodes[1].named("flood.mpich5") if "pipe_write" in pathlib.Path(f"/proc/{pid}/wchan").read_text()]
-        eventually(waits, "a rank that waits in its output", 30)
+        waits = lambda pid: "pipe_write" in pathlib.Path(f"/proc/{pid}/wchan").read_text()
+        eventually(lambda: any(map(waits, steps.nodes[1].named("flood.mpich5"))), "a rank that waits in its output", 30)
         steps.nodes[1].crash()
         err = context.work / "err"
         eventually(lambda: "node node1 was silent for the heartbeat time-out" in err.read_text(), "the recovery's block", 30)
