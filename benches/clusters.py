@@ -192,7 +192,7 @@ def said_of_epochs(text):
     proposed, adopted = {}, {}
     for at, node, epoch in re.findall(STAMP + r"an epoch is proposed node=(\d+) epoch=(\d+)$", text, re.M):
         proposed.setdefault(int(epoch), []).append((moment(at), int(node)))
-    for at, node, epoch in re.findall(STAMP + r"an epoch is adopted node=(\d+) epoch=(\d+)$", text, re.M):
+    for at, node, epoch in re.findall(STAMP + r"an epoch is adopted (?:by=.*? )?node=(\d+) epoch=(\d+)$", text, re.M):
         adopted.setdefault(int(epoch), {}).setdefault(int(node), moment(at))
     return proposed, adopted
 

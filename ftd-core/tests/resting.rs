@@ -136,3 +136,32 @@ fn whom_nobody_hears_does_not_rest() {
     let waits = |effect: &Effect| matches!(effect, Effect::Report(Report::Notice(Notice::WaitingForNode { .. })));
     assert!(all.iter().any(waits), "the other one is given up: {all:?}");
 }
+
+#[test]
+fn a_record_that_its_heartbeat_has_overtaken_is_waited_for_before_it_is_asked_for() {
+    let (beat, next) = (Beat { incarnation: 9, sequence: 1000 }, EPOCH.next());
+    let heartbeat = PeerMessage::Heartbeat { beat, epoch: next, unheard: false };
+    let asks = |effects: &[Effect]| {
+        let asks = |effect: &&Effect| matches!(effect, Effect::Send { message: PeerMessage::AskForRecord { .. }, .. });
+        [effects.iter().filter(asks).count(), effects.iter().filter(|effect| **effect == Effect::ReadStore).count()]
+    };
+    let wakes = |effects: &[Effect], at| effects.contains(&Effect::WakeAt(Micros(at)));
+    // It does not come: the node that knows it is asked, and the store.
+    let mut one = One::computing();
+    let (effects, heard) = (one.hears(heartbeat.clone()), one.now);
+    assert_eq!(asks(&effects), [0, 0]);
+    assert!(!one.agent.rested() && wakes(&effects, heard + PERIOD / 10), "{effects:?}");
+    assert_eq!(asks(&one.hears(heartbeat.clone())), [0, 0]);
+    one.now = heard + PERIOD / 10;
+    assert_eq!(asks(&one.step(Event::Timer)), [1, 1]);
+    // It comes: nobody is asked.
+    let mut one = One::computing();
+    let heard = one.now;
+    let mut effects = one.hears(heartbeat);
+    let record = EpochRecord { epoch: next, ..one.agent.record().unwrap().clone() };
+    effects.extend(one.hears(PeerMessage::Record { revision: Revision(2), record: Arc::new(record) }));
+    assert_eq!(one.agent.record().unwrap().epoch, next);
+    one.now = heard + PERIOD / 2;
+    effects.extend(one.step(Event::Timer));
+    assert_eq!(asks(&effects), [0, 0]);
+}

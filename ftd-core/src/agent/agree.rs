@@ -58,6 +58,7 @@ impl Agent {
             return;
         }
         self.store.knows(revision, self.now);
+        self.store.has(record.epoch);
         if self.record.is_none() && !self.slots.announced {
             self.fence.succeed();
         }

@@ -14,7 +14,7 @@ impl Agent {
                 PeerMessage::Heartbeat { epoch, .. } | PeerMessage::AskForRecord { epoch } if epoch < self.epoch() => {
                     self.send_record(from);
                 }
-                PeerMessage::Heartbeat { epoch, .. } if epoch > self.epoch() => self.ask_for_record(from),
+                PeerMessage::Heartbeat { epoch, .. } if epoch > self.epoch() => self.hear_of(epoch, from),
                 PeerMessage::Join { epoch, slots } => self.take_join(from, epoch, slots),
                 _ => {}
             };
@@ -75,7 +75,7 @@ impl Agent {
     /// Whether both are in the same epoch; who is behind is helped.
     pub(super) fn knows_epoch(&mut self, from: NodeId, epoch: EpochId) -> bool {
         if epoch > self.epoch() {
-            self.ask_for_record(from);
+            self.hear_of(epoch, from);
         } else if epoch < self.epoch() {
             self.send_record(from);
         }

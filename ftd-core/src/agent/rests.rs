@@ -29,6 +29,7 @@ impl Agent {
             && !self.standstill.paused
             && self.standstill.unleased.is_none()
             && self.store.is_idle(self.now)
+            && self.rumour_deadline().is_none()
             && !self.worlds.any_stopping()
     }
 

@@ -5,13 +5,17 @@ use super::{Agent, Effect, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
 use crate::fence::{Lease, Reply};
-use crate::ids::{Micros, NodeId, Share};
+use crate::ids::{EpochId, Micros, NodeId, Share};
 use crate::message::PeerMessage;
 use crate::report::{Notice, Report};
 
 /// Of the minute ([`fence_kill`](crate::Policy::fence_kill)) after which "one that has had no lease and could not read the record
 /// kills them too": so often it looks at the record, since it may have been left out.
 const LOOKS: Share = Share::quarters(1);
+
+/// Of the period, in parts: so long the record of an epoch that was heard of may be on its way. A heartbeat of the epoch is a datagram, and
+/// overtakes it.
+const RECORD_COMES: u64 = 10;
 
 /// Until when this node's ranks may compute, and from when on they are killed, for those who see to it should this agent not:
 /// its shepherds.
@@ -135,7 +139,7 @@ impl Agent {
             Reply::Acknowledge { still } => self.send(from, PeerMessage::Acknowledge { beat, epoch, still }),
             Reply::Heard => self.send(from, PeerMessage::Heard { epoch }),
             Reply::Record => self.send_record(from),
-            Reply::AskForRecord => self.ask_for_record(from),
+            Reply::AskForRecord => self.hear_of(epoch, from),
         }
     }
 
@@ -163,9 +167,26 @@ impl Agent {
         }
     }
 
-    pub(super) fn ask_for_record(&mut self, from: NodeId) {
-        self.store.want();
-        self.send(from, PeerMessage::AskForRecord { epoch: self.epoch() });
+    /// A node knows a newer epoch than this one. Its record comes as well, by the watch or from a neighbour; if it does not, it is asked for.
+    pub(super) fn hear_of(&mut self, epoch: EpochId, from: NodeId) {
+        self.store.hears_of(epoch, from, self.now);
+    }
+
+    /// Asks for a record that does not come: the node that knows it, and the store.
+    pub(super) fn guard_rumour(&mut self) {
+        if let Some(from) = self.store.asks(self.record_patience(), self.now) {
+            self.store.want();
+            self.send(from, PeerMessage::AskForRecord { epoch: self.epoch() });
+        }
+    }
+
+    /// When that is due.
+    pub(super) fn rumour_deadline(&self) -> Option<Micros> {
+        self.store.asks_at(self.record_patience())
+    }
+
+    fn record_patience(&self) -> Micros {
+        self.record.as_ref().map_or(Micros(0), |record| Micros(record.terms.period.0 / RECORD_COMES))
     }
 
     pub(super) fn send(&mut self, to: NodeId, message: PeerMessage) {

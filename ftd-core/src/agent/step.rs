@@ -66,6 +66,7 @@ impl Agent {
         self.guard_survey();
         self.speak();
         self.guard_tree();
+        self.guard_rumour();
         self.guard_store();
     }
 
@@ -107,6 +108,7 @@ impl Agent {
         at.extend(self.leave_deadline());
         at.extend(self.passing_deadlines());
         at.extend(self.store.deadline());
+        at.extend(self.rumour_deadline());
         at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
         at.extend(self.last_block_deadline());
         at.extend(self.cause_deadline());

@@ -1,6 +1,6 @@
 //! The agent's view of the store: what was asked and not answered yet.
 
-use crate::ids::{Micros, Revision};
+use crate::ids::{EpochId, Micros, NodeId, Revision};
 use crate::record::EpochRecord;
 use std::sync::Arc;
 
@@ -13,6 +13,15 @@ enum Asked {
     Write(Micros, Arc<EpochRecord>),
 }
 
+/// A node knows a newer epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rumour {
+    from: NodeId,
+    epoch: EpochId,
+    /// When this node heard of it first.
+    at: Micros,
+}
+
 /// This agent's view of the store.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Store {
@@ -20,6 +29,8 @@ pub(super) struct Store {
     pub revision: Revision,
     asked: Asked,
     wanted: bool,
+    /// An epoch whose record has not come yet.
+    rumour: Option<Rumour>,
     /// A linearizable read was answered: what the key was when this agent began is known.
     pub began: bool,
     /// What the first linearizable read that was answered has shown.
@@ -44,6 +55,26 @@ impl Store {
     /// The record is to be read.
     pub fn want(&mut self) {
         self.wanted = true;
+    }
+
+    /// A node knows this epoch, which is newer than this node's.
+    pub fn hears_of(&mut self, epoch: EpochId, from: NodeId, now: Micros) {
+        self.rumour.get_or_insert(Rumour { from, epoch, at: now });
+    }
+
+    /// The record of this epoch has come.
+    pub fn has(&mut self, epoch: EpochId) {
+        self.rumour.take_if(|rumour| rumour.epoch <= epoch);
+    }
+
+    /// Who is to be asked for the record of an epoch, which has not come within this time after it was heard of.
+    pub fn asks(&mut self, patience: Micros, now: Micros) -> Option<NodeId> {
+        self.rumour.take_if(|rumour| now.since(rumour.at) >= patience).map(|rumour| rumour.from)
+    }
+
+    /// When that is to be.
+    pub fn asks_at(&self, patience: Micros) -> Option<Micros> {
+        self.rumour.map(|rumour| rumour.at.after(patience))
     }
 
     /// Whether it is to be read now.

@@ -175,13 +175,14 @@ impl Driver {
     async fn settle(&mut self) {
         while let Some(event) = self.next_event() {
             tracing::debug!(?event, "event");
+            let by = by(&event);
             if let Event::Message { from, message } = &event {
                 self.filtered.hears(*from, message);
             }
             let mut effects = self.core.step(self.time.now(), event);
             self.rooms.job.over = self.core.stage() == Stage::Ending;
             self.rooms.job.refused = self.core.refuses();
-            self.adopt();
+            self.adopt(by);
             self.rooms.lease.write(&self.rooms.shepherds, self.core.lease());
             if let Some((to, heartbeat, answer)) = together::take_out(&mut effects) {
                 self.rooms.lone.beat();
@@ -214,10 +215,10 @@ impl Driver {
     }
 
     /// Who is in the job is known to those who speak with the other nodes before anything is said in the new epoch.
-    fn adopt(&mut self) {
+    fn adopt(&mut self, by: &'static str) {
         let Some(record) = self.core.record().filter(|record| record.epoch != self.adopted) else { return };
         self.adopted = record.epoch;
-        tracing::info!(node = self.me.0, epoch = record.epoch.0, "an epoch is adopted");
+        tracing::info!(by, node = self.me.0, epoch = record.epoch.0, "an epoch is adopted");
         // The record of the job's end begins no epoch in which anything could happen.
         if record.outcome.is_none() {
             self.rooms.job.events.begin(record.epoch.0, record.world.0);
@@ -395,6 +396,18 @@ impl Driver {
                 self.ended = Some(Ended { status, reason, left_out });
             }
         }
+    }
+}
+
+/// What an agent is told of an epoch by.
+fn by(event: &Event) -> &'static str {
+    match event {
+        Event::CasDone { .. } => "write",
+        Event::CasLost { .. } => "lost write",
+        Event::StoreRead { .. } => "read",
+        Event::Watched { .. } => "watch",
+        Event::Message { message: PeerMessage::Record { .. }, .. } => "neighbour",
+        _ => "other",
     }
 }
 
