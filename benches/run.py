@@ -479,7 +479,7 @@ OVER_NODES = {"epochs": clusters.bench_epochs, "losses": clusters.bench_losses, 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", nargs="*", choices=[*ONE, "nodes", "copies", *OVER_NODES, []], default=[])
-    parser.add_argument("--quick", action="store_true", help="medians of 3: to see that it works")
+    parser.add_argument("--quick", action="store_true", help="medians of 3 (of epochs: of 9): to see that it works")
     parser.add_argument("--times", type=int, help="medians of so many")
     parser.add_argument("--mpi", nargs="*", default=["openmpi4", "openmpi5", "mpich4", "mpich5"], choices=[*mpis.ALL, []])
     parser.add_argument("--nodes", nargs="*", type=int, help="epochs, agents: so many nodes")
