@@ -9,18 +9,14 @@ VERSION = int(re.search(
 )[1])
 
 # For the program's own text; the socket's path is in $FT_SOCKET.
-HEAD = f"VERSION = {VERSION}\n" + r"""
+HEAD = pathlib.Path(__file__).with_name("names.py").read_text() + f"\nVERSION = {VERSION}\n" + r"""
 import os, re, socket, struct, sys, time
 
 SHEPHERD, RANK, CLIENT = 1, 2, 3
 
-def varint(n):
-    out = b""
-    while True:
-        out += bytes([n & 0x7f | (0x80 if n > 0x7f else 0)])
-        n >>= 7
-        if not n:
-            return out
+def frame(word, descriptors=0):
+    body = pack(word)
+    return struct.pack("<IB3x", len(body), descriptors) + body
 
 def dial(role):
     s = socket.socket(socket.AF_UNIX)

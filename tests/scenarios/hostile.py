@@ -1,16 +1,15 @@
 """What jobs over several nodes meet that is not as it should be: clocks that jump, daemons of other versions, packet filters."""
 
 import re
-import struct
 import subprocess
 import time
 
 from harness.job import check
 from harness.peer import VERSION
 from harness.registry import scenario
+from harness.releases import other_release
 
 from .hosts import ONE_CARD, Nodes, ended
-from .node_daemon import preamble
 from .nodes import key_of
 from .processes import eventually
 
@@ -69,78 +68,57 @@ def clock_jumps(context):
             check(key_of(nodes.store, node.name) == lease and daemon.number("ftd_node_lease_losses_total") == 0, f"{node.name} lost its place")
 
 
-# A daemon of another release: says its version to whoever dials, and what it has heard.
-OTHER_RELEASE = """
-import socket, struct, sys
-heard = socket.create_server((sys.argv[1], 9728))
-print("here", flush=True)
-while True:
-    one, _ = heard.accept()
-    one.settimeout(5)
-    one.sendall(b"ftdwire\\n" + struct.pack("<II", int(sys.argv[2]), 6))
-    try:
-        print(one.recv(1 << 16)[:12].hex(), flush=True)
-    except OSError:
-        print("nothing", flush=True)
-    one.close()
-"""
-
-
-def other_build(path, into):
-    """A program for which each message is another build's: its number of all messages is another one. Where it is."""
-    words = subprocess.run(["strings", path], capture_output=True, text=True, check=True).stdout
-    number = int(re.search(r"\(messages ([0-9a-f]{8})\)", words)[1], 16)
-    data = path.read_bytes()
-    old, new = struct.pack("<I", number), struct.pack("<I", number ^ 1)
-    check(data.count(old) >= 2, f"{path} has the number {number:08x} nowhere")
-    into.mkdir(exist_ok=True)
-    (into / path.name).write_bytes(data.replace(old, new))
-    (into / path.name).chmod(0o755)
-    return into / path.name
-
-
-@scenario("hosts-versions", cluster=True, timeout=90)
+@scenario("hosts-versions", cluster=True, timeout=120)
 def versions(context):
-    """Daemons of two releases in one cluster: who asks for a job on a node of the other one reads a sentence with both versions and what to
-    do, whoever of the two asks; it is counted and logged, nothing is started, and the nodes of one release go on as they were. Two builds
-    of one release whose messages differ say so as well."""
+    """A node has the whole of a release whose number is this one's neighbour: a job over it and others survives a rank's death on either side, whichever of
+    the two ftrun is of, and its user sees it from both. Where the numbers are no neighbours who asks for a job on a node of the other one reads a
+    sentence with both and what to do, whoever of the two asks; it is counted and logged, nothing is started, and the nodes of one
+    release go on as they were."""
+    mpi = context.mpi("mpich5")
+    neighbour, stranger = (other_release(context, VERSION + more) for more in (1, 2))
     with Nodes(context, 3) as nodes:
         one, other, third = nodes.nodes
+
+        def installs(release, *before):
+            nodes.daemons[1].kill()
+            for words in (*before, *([["mount", "--bind", release, context.prefix]] if release else [])):
+                check(other.run(*words)[0] == 0, f"{words}")
+            nodes.daemons[1].start()
+
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=one)
+        alone.expect(0)
+        installs(neighbour)
+        for on, rank in ((one, 3), (other, 0)):
+            job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2"], on=on, gates=[f"app.compute:{rank}"], env=ONE_CARD)
+            job.on = nodes.nodes[rank // 2]
+            victim = job.at_gate("app.compute", rank)
+            seen = [node.run(context.prefix / "bin/ftctl", "show", user=nodes.cluster.user, env=context.env(None, {})) for node in (one, other)]
+            check(all(status == 0 and "node1" in said for status, said, _ in seen), f"{seen}")
+            job.kill(victim)
+            job.expect(0, alone.output)
+            check(len(job.recoveries) == 1 and "left out" not in job.err, f"{job.recoveries}: {job.err}")
+            for node in nodes.nodes:
+                nodes.empty(node)
+        installs(stranger, ["umount", context.prefix])
 
         def says(hosts, *words, on=0):
             status, out, err = nodes.short(hosts, 2, "true", on=on)
             check((status, out) == (1, "") and err.count("\n") == 1, f"{status} {out}{err}")
-            for word in words:
+            for word in (*words, "and only neighbouring numbers work together: install the same ftd release everywhere"):
                 check(word in err, f"'{word}' is not in '{err}'")
 
         def works(host, on):
             got = nodes.short(host, 1, "hostname", on=on)
             check(got == (0, f"{host}\n", ""), f"{got}")
 
-        # It keeps its place in etcd for a while.
-        daemon = nodes.daemons[1]
-        daemon.kill()
-        fake = other.start("/usr/bin/python3", "-c", OTHER_RELEASE, other.address("store"), VERSION + 1, stdout=subprocess.PIPE, text=True)
-        check(fake.process.stdout.readline() == "here\n", "the other release does not listen")
-        says("node0:1,node1:1", "node node1", f"speaks protocol version {VERSION + 1}, this side speaks {VERSION}", "install the same ftd release everywhere")
-        said = fake.process.stdout.readline().strip()
-        check(said == preamble()[:12].hex(), f"the other release has heard {said}")
-        fake.kill()
-        # The other way round: it dials.
-        dial = (f"import socket; s = socket.create_connection(('{one.address('store')}', 9728), 5); s.sendall({preamble(VERSION + 1, 6)!r});"
-                "s.settimeout(10); print(s.recv(100)[:12].hex(), len(s.recv(100)))")
-        got = other.run("/usr/bin/python3", "-c", dial)
-        check(got[1].split() == [preamble()[:12].hex(), "0"], f"{got}")
-        nodes.daemons[0].says("who dialled as another node's ftd was turned away", f"version {VERSION + 1}, this side speaks {VERSION}")
+        strange = VERSION + 2
+        says("node0:1,node1:1", "node node1", f"speaks protocol version {strange}, this side speaks {VERSION}")
+        nodes.daemons[1].says("who dialled as another node's ftd was turned away", f"version {VERSION}, this side speaks {strange}")
+        says("node0:1,node1:1", "node node0", f"speaks protocol version {VERSION}, this side speaks {strange}", on=1)
+        nodes.daemons[0].says("who dialled as another node's ftd was turned away", f"version {strange}, this side speaks {VERSION}")
         counted = lambda number, reason: nodes.daemons[number].number(f'ftd_peer_refused_total{{reason="{reason}"}}')
-        eventually(lambda: counted(0, "version") == 1, "it to be counted", 20)
-        # Another build of this release.
-        other_build(daemon.program, context.work / "other")
-        daemon.program = context.work / "other" / "ftd"
-        daemon.start()
-        words = "its ftd is of another build than"
-        says("node0:1,node1:1", f"node node1: {words} node0's, and would misread it: install the same release everywhere")
-        says("node0:1,node1:1", "this node's ftd is of another build than ftrun", on=1)
+        eventually(lambda: min(counted(0, "version"), counted(1, "version")) >= 1, "it to be counted", 20)
         works("node2", 0)
         works("node0", 2)
         for node in nodes.nodes:

@@ -340,9 +340,9 @@ def strangers(context):
     listener.bind(str(daemon.socket))
     listener.listen()
     asks = subprocess.Popen([daemon.program, "status", "--socket", daemon.socket], stderr=subprocess.PIPE, text=True, env=daemon.env)
-    listener.accept()[0].sendall(preamble(version=9, role=6))
+    listener.accept()[0].sendall(preamble(version=VERSION + 2, role=6))
     said = asks.communicate(timeout=10)[1]
-    check(asks.returncode == 1 and f"(Daemon) speaks protocol version 9, this side speaks {VERSION}" in said, said)
+    check(asks.returncode == 1 and f"(Daemon) speaks protocol version {VERSION + 2}, this side speaks {VERSION}" in said, said)
 
 
 def table(context):

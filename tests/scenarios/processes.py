@@ -550,8 +550,7 @@ def impostor(context, role):
 # Dials, and dials again when it is cut off: as a shepherd of slots that do not exist, or as ranks that do not say which.
 FLOOD = peer.HEAD + r"""
 def hello(slot, arenas, descriptors):
-    body = b"\0" + varint(slot) + varint(2 * os.getpid()) + varint(arenas) + b"\0" * arenas
-    return struct.pack("<IB3x", len(body), descriptors) + body
+    return frame({"Hello": {"slot": slot, "pid": os.getpid(), "arenas": [0] * arenas}}, descriptors)
 
 held, null = [], os.open("/dev/null", os.O_RDONLY)
 if sys.argv[1] == "slots":

@@ -1,42 +1,18 @@
-"""Releases of ftd beside each other under Slurm: what cannot work together says so, what can does, and daemons are exchanged below jobs."""
+"""Releases of ftd beside each other under Slurm: neighbours work together, others say why not, and daemons are exchanged below jobs."""
 
 import os
-import shutil
 import signal
-import subprocess
 
 from harness import proc
 from harness.job import check
 from harness.peer import VERSION
 from harness.registry import scenario
+from harness.releases import other_release
 
 from .hosts import ONE_CARD
-from .hostile import other_build
-from .processes import eventually
 from .slurm_steps import Steps
 
-# The control socket of a daemon of another release.
-OTHER_RELEASE = """
-import os, socket, struct, sys
-path = "/run/ftd/ftd.sock"
-if os.path.exists(path):
-    os.unlink(path)
-heard = socket.socket(socket.AF_UNIX)
-heard.bind(path)
-os.chmod(path, 0o666)
-heard.listen()
-print("here", flush=True)
-while True:
-    one, _ = heard.accept()
-    one.sendall(b"ftdwire\\n" + struct.pack("<II", int(sys.argv[1]), 6))
-    one.settimeout(5)
-    try:
-        while one.recv(1 << 16):
-            pass
-    except OSError:
-        pass
-    one.close()
-"""
+APART = "and only neighbouring numbers work together: install the same ftd release everywhere"
 
 
 def refused(steps, *words, times=1):
@@ -48,81 +24,66 @@ def refused(steps, *words, times=1):
     steps.empty()
 
 
+def installs(steps, machine, release):
+    """A machine has this release from now on; nothing: its own again. A node's daemon is started again with it."""
+    daemon = next((steps.daemons[node.number] for node in steps.nodes if node is machine), None)
+    if daemon:
+        daemon.kill()
+    prefix = steps.context.prefix
+    said = machine.run("mount", "--bind", release, prefix) if release else machine.run("umount", prefix)
+    check(said[0] == 0, f"{said}")
+    if daemon:
+        daemon.start()
+
+
 @scenario("slurm-versions", cluster=True, timeout=150)
 def versions(context):
-    """What srun starts on a node and that node's daemon are of releases, or of builds, that do not speak to each other, or srun's front is of another
-    build than the node's shepherds: srun ends with a sentence that says so and what to do, and no rank has run."""
+    """A node, and then the machine where srun is called, has the whole of a release whose number is this one's neighbour: a job over both nodes runs
+    and survives a rank's death on either. Where the numbers are no neighbours srun ends with a sentence that names both and says
+    what to do, and no rank has run."""
+    mpi = context.mpi("mpich5")
+    neighbour, stranger = (other_release(context, VERSION + more) for more in (1, 2))
     with Steps(context, 2) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        reference = steps.reference(mpi, 4, program)
         far, daemon = steps.nodes[1], steps.daemons[1]
+
+        def survives(rank):
+            job = steps.srun("-N2", "--ntasks-per-node=2", program, mpi=mpi, env=ONE_CARD, gates=[f"app.compute:{rank}"])
+            job.on = steps.nodes[rank // 2]
+            job.kill(job.at_gate("app.compute", rank))
+            job.expect(0, reference)
+            check(job.restored == [5] and job.err.count("ftd: recovery, epoch") == 1, f"restored {job.restored}: {job.err}")
+            steps.empty()
+
+        installs(steps, far, neighbour)
+        survives(3)
+        survives(0)
+        installs(steps, far, None)
+        installs(steps, steps.slurm.login, neighbour)
+        survives(3)
+        installs(steps, steps.slurm.login, None)
+        numbers = f"speaks protocol version {VERSION + 2}, this side speaks {VERSION}"
         daemon.kill()
-        fake = far.start("/usr/bin/python3", "-c", OTHER_RELEASE, VERSION + 1, stdout=subprocess.PIPE, text=True)
-        check(fake.process.stdout.readline() == "here\n", "the other release does not listen")
-        refused(steps, "srun: error: node ", "node1: ", f"speaks protocol version {VERSION + 1}, this side speaks {VERSION}: install the same ftd release everywhere")
-        fake.kill()
-        daemon.program = other_build(daemon.program, context.work / "other")
+        daemon.program = stranger / "bin" / "ftd"
         daemon.start()
-        refused(steps, "srun: error: node node1: its ftd is of another build than what srun has started there: install all of ftd again")
+        refused(steps, "srun: error: node ", "node1: ", numbers, APART)
         daemon.kill()
         daemon.program = context.prefix / "bin" / "ftd"
         daemon.start()
-        # Where users log in there is another build.
-        other = context.work / "prefix"
-        shutil.copytree(context.prefix, other, symlinks=True)
-        other_build(context.prefix / "bin" / "ftrun", other / "bin")
-        said = steps.slurm.login.run("mount", "--bind", other, context.prefix)
-        check(said[0] == 0, f"{said}")
-        words = "the ftd where srun was called is of another build than this node's: install the same release everywhere"
+        front = "the ftd where srun was called is of another release than this node's: it speaks protocol"
+        installs(steps, steps.slurm.login, stranger)
         # Nobody there can reach the front, so each node's first task says it.
-        refused(steps, "ftd: node ", words, times=2)
-        steps.slurm.login.run("umount", context.prefix)
-        status, out, err = steps.slurm.run("srun", "--ft=reinit", "-N2", "--ntasks-per-node=2", "/bin/echo", "ran")
-        check((status, out, err) == (0, "ran\n" * 4, ""), f"{status}: {out}{err}")
-
-
-# Stands before the store's socket of a daemon, and makes both ends, that of the daemon and that of the agent, ones of a release with another number of all
-# messages.
-BETWEEN = """
-import os, socket, struct, sys, threading
-path, version, uid = "/run/ftd/ftd.sock.store", int(sys.argv[1]), int(sys.argv[2])
-os.rename(path, path + ".own")
-heard = socket.socket(socket.AF_UNIX)
-heard.bind(path)
-os.chmod(path, 0o666)
-heard.listen()
-print("here", flush=True)
-
-def pump(one, other):
-    try:
-        first = one.recv(16, socket.MSG_WAITALL)
-        other.sendall(first[:8] + struct.pack("<I", version) + first[12:])
-        while said := one.recv(1 << 16):
-            other.sendall(said)
-    except OSError:
-        pass
-    for each in (one, other):
-        try:
-            each.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-
-while True:
-    agent, _ = heard.accept()
-    daemon = socket.socket(socket.AF_UNIX)
-    os.seteuid(uid)
-    daemon.connect(path + ".own")
-    os.seteuid(0)
-    print("dialled", flush=True)
-    for pair in ((agent, daemon), (daemon, agent)):
-        threading.Thread(target=pump, args=pair, daemon=True).start()
-"""
+        refused(steps, "ftd: node ", f"{front} {VERSION + 2}, and this node's {VERSION}, {APART}", times=2)
 
 
 @scenario("slurm-upgrade", cluster=True, timeout=150)
 def upgrade(context):
-    """The daemons are exchanged below a running job, one after the other, for those of another build and of a release with another number of all
-    messages: nothing of the job is disturbed, its agents ask the store through the new ones when a rank has died, and it ends as if
-    nothing had happened. Who asks for a job with the old release is told so."""
+    """The daemons are exchanged below a running job, one after the other, for those of a release whose number is the neighbour's: nothing of the job is
+    disturbed, its agents ask the store through the new ones when a rank has died, and it ends as if nothing had happened. A step that
+    begins meanwhile, with the old release's shepherds and the new one's daemons, runs beside it."""
     mpi = context.mpi("mpich5")
+    new = other_release(context, VERSION + 1) / "bin" / "ftd"
     with Steps(context, 2) as steps:
         program = steps.cluster.program(mpi, "places.c")
         reference = steps.reference(mpi, 4, program)
@@ -130,7 +91,6 @@ def upgrade(context):
         job = steps.srun("--ft-heartbeat=100ms,20s", "-N2", "--ntasks-per-node=2", program, mpi=mpi, env=ONE_CARD, gates=["app.compute:3"])
         job.on = steps.nodes[1]
         victim = job.at_gate("app.compute", 3)
-        between, new = [], other_build(context.prefix / "bin" / "ftd", context.work / "other")
         for node in steps.nodes:
             daemon = steps.daemons[node.number]
             (agent,) = node.named("ft-agent")
@@ -138,22 +98,15 @@ def upgrade(context):
             proc.freeze(agent)
             daemon.program = new
             daemon.start()
-            words = ["/usr/bin/python3", "-c", BETWEEN, VERSION + 1, steps.cluster.user.pw_uid]
-            stands = node.start(*words, stdout=subprocess.PIPE, text=True)
-            check(stands.process.stdout.readline() == "here\n", "nobody stands before the store")
-            between.append(stands)
             os.kill(agent, signal.SIGCONT)
             check("\njobs    slurm-" in daemon.status()[1], daemon.status()[1])
         check(job.running() and job.err == "", job.err)
-        status, out, err = steps.slurm.run("srun", "--ft=reinit", "--overlap", "-N2", "--ntasks-per-node=1", "/bin/echo", "ran")
-        check(status != 0 and out == "" and "its ftd is of another build than what srun has started there" in err, f"{status}: {out}{err}")
+        beside = steps.slurm.run("srun", "--ft=reinit", "--overlap", "-N2", "--ntasks-per-node=1", "/bin/echo", "ran")
+        check(beside == (0, "ran\n" * 2, ""), f"{beside}")
+        before = [steps.daemons[node.number].number("ftd_store_questions_total") for node in steps.nodes]
         job.kill(victim)
         job.expect(0, reference)
         check(job.restored == [5] and job.err.count("ftd: recovery, epoch") == 1, f"restored {job.restored}: {job.err}")
-        for stands, node in zip(between, steps.nodes):
-            check(stands.process.stdout.readline() == "dialled\n", f"nobody asks through {node.name}'s new daemon")
         asked = [steps.daemons[node.number].number("ftd_store_questions_total") for node in steps.nodes]
-        check(all(asked), f"the new daemons were asked {asked} times")
-        for stands in between:
-            stands.kill()
+        check(all(later > sooner for later, sooner in zip(asked, before)), f"the new daemons were asked {before} times before the death, and {asked} times in all")
         steps.empty()

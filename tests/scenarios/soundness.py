@@ -142,9 +142,6 @@ def name_no_text(context, how):
 
 # A rank that speaks the two protocols itself: it joins as a client library, or as an MPI, and asks for what nobody asks for.
 HOSTILE = peer.HEAD + r"""
-def frame(body):
-    return struct.pack("<I", len(body)) + bytes(4) + body
-
 def read(s, n):
     data = b""
     while len(data) < n:
@@ -155,23 +152,28 @@ def read(s, n):
     return data
 
 def answer(s):
-    return read(s, struct.unpack("<I4x", read(s, 8))[0])
+    word = unpack(read(s, struct.unpack("<I4x", read(s, 8))[0]))
+    # A variant's name, and what it has.
+    return next(iter(word.items())) if isinstance(word, dict) else (word, {})
+
+def who(**more):
+    return {"world": int(os.environ["FT_WORLD"]), "rank": int(os.environ["FT_RANK"]), "pid": os.getpid(), **more}
 
 def join(layout):
     s = dial(CLIENT)
     read(s, 16)
-    s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"])) + varint(2 * os.getpid()) + varint(layout)))
+    s.sendall(frame({"Hello": who(layout=layout)}))
     return s, answer(s)
 
 # Its refusal says which layout of arenas this agent reads.
-s, text = join(0)
-s, text = join(int(re.search(rb"this ftd reads (\d+)", text)[1]))
-print("welcome", text[0], flush=True)
+s, (_, refused) = join(0)
+s, (said, _) = join(int(re.search(r"this ftd reads (\d+)", refused["reason"])[1]))
+print(said, flush=True)
 if sys.argv[1] == "size":
     for size in ((1 << 64) // 3 + 1, 1 << 63, (1 << 64) - 1):
-        s.sendall(frame(b"\1" + varint(size)))
-        text = answer(s)
-        print("refused" if text[0] == 3 else "granted", text[2:].decode(), flush=True)
+        s.sendall(frame({"Reserve": {"place_bytes": size}}))
+        said, what = answer(s)
+        print(said, what.get("reason"), flush=True)
 if sys.argv[1] == "frame":
     try:
         s.sendall(struct.pack("<I", 5 << 20) + bytes(4))
@@ -185,12 +187,11 @@ if sys.argv[1] == "again":
         held.append(join(0)[0])
         s = dial(RANK)
         read(s, 16)
-        s.sendall(frame(b"\0" + varint(int(os.environ["FT_WORLD"])) + varint(int(os.environ["FT_RANK"]))
-                        + varint(2 * os.getpid()) + b"\1\0\0"))
-        text = answer(s)
+        s.sendall(frame({"Hello": who(flavour="Mpich", library="", session=False)}))
+        said, what = answer(s)
         held.append(s)
         if number in (0, 299):
-            print("joined" if text[0] == 0 else text[2:].decode(), flush=True)
+            print("joined" if said == "Welcome" else what["reason"], flush=True)
     while not os.path.exists("seen"):
         time.sleep(0.01)
 if sys.argv[1] == "deaf":
@@ -199,7 +200,7 @@ if sys.argv[1] == "deaf":
     sent = 0
     try:
         while sent < 1 << 30:
-            sent += s.send(frame(b"\4") * 4096)
+            sent += s.send(frame("Due") * 4096)
     except TimeoutError:
         print("stopped", flush=True)
     except OSError:
@@ -235,9 +236,9 @@ def hostile_size(context):
     job = hostile(context, "size")
     job.expect(0, patience=20)
     lines = job.output.text.splitlines()
-    check(lines[0] == "welcome 0" and len(lines) == 4, job.output.text)
+    check(lines[0] == "Welcome" and len(lines) == 4, job.output.text)
     for line in lines[1:]:
-        check(line.startswith("refused a version of") and "there is room for" in line, line)
+        check(line.startswith("NoMemory a version of") and "there is room for" in line, line)
     check(job.err == "", f"something else happened: {job.err}")
 
 
@@ -264,7 +265,7 @@ def hostile_deaf(context):
     most = most_memory(job, look)
     job.expect(0, patience=60)
     print(f"{most} kB")
-    check(job.output.text == "welcome 0\ncut off\n", job.output.text)
+    check(job.output.text == "Welcome\ncut off\n", job.output.text)
     check(most > 0, "nobody looked at the agent")
 
 

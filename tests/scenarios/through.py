@@ -2,9 +2,11 @@
 own daemon is gone or does not reach it."""
 
 import os
+import pathlib
+import re
 import signal
 
-from harness import etcd
+from harness import etcd, names
 from harness.job import check
 from harness.registry import scenario
 
@@ -13,6 +15,10 @@ from .node_daemon import preamble
 from .nodes import SOCKET
 from .processes import eventually
 
+# Of what is said of the store; the source has it.
+STORE_VERSION = re.search(
+    r"^pub const VERSION: u32 = (\d+);", (pathlib.Path(__file__).parents[2] / "ftd/store/src/through/wire.rs").read_text(), re.M
+)[1]
 PASSWORD = "for-root-alone"
 AGENT = 0
 
@@ -50,20 +56,20 @@ def secured(context, pki):
 
 
 # In the name of a job, from a process of its user's: what the daemon answers when a key is read, first the word on the job.
-ASKS = """
-import socket, struct, sys
+ASKS = pathlib.Path(names.__file__).read_text() + """
+import socket, sys
 job, key = sys.argv[2:4]
-text = lambda words: bytes([len(words)]) + words.encode()
-frame = lambda body: struct.pack("<II", len(body), 0) + body
+frame = lambda word: struct.pack("<II", len(pack(word)), 0) + pack(word)
+question = {"Question": {"number": 1, "within": {"secs": 5, "nanos": 0}, "question": {"Read": {"Key": key}}}}
 dialled = socket.socket(socket.AF_UNIX)
 dialled.connect(sys.argv[1])
-dialled.sendall(bytes.fromhex(sys.argv[4]) + frame(bytes([2]) + text(job)) + frame(bytes([0, 1, 5, 0, 0, 0]) + text(key)))
+dialled.sendall(bytes.fromhex(sys.argv[4]) + frame({"version": int(sys.argv[5]), "job": job}) + frame(question))
 def said():
     try:
         header = dialled.recv(8, socket.MSG_WAITALL)
     except ConnectionResetError:
-        return b""
-    return dialled.recv(struct.unpack("<I", header[:4])[0], socket.MSG_WAITALL) if len(header) == 8 else b""
+        return None
+    return unpack(dialled.recv(struct.unpack("<I", header[:4])[0], socket.MSG_WAITALL)) if len(header) == 8 else None
 dialled.recv(16, socket.MSG_WAITALL)
 print(said(), said())
 """
@@ -87,12 +93,12 @@ def secret_etcd(context):
         counted = lambda reason: nodes.daemons[1].number(f'ftd_store_refused_total{{reason="{reason}"}}')
 
         def asks(job, key, user=user):
-            words = [f"{SOCKET}.store", job, key, preamble(role=AGENT).hex()]
+            words = [f"{SOCKET}.store", job, key, preamble(role=AGENT).hex(), STORE_VERSION]
             status, out, err = far.run("/usr/bin/python3", "-c", ASKS, *words, user=user)
             check(status == 0, err)
             return out
 
-        check("x00\\x01\\x00" in asks(name, f"/ftd/jobs/{name}/epoch") and counted("key") == 0, "a job's own key")
+        check("'Found'" in asks(name, f"/ftd/jobs/{name}/epoch") and counted("key") == 0, "a job's own key")
         check("is nothing that it may read" in asks(name, "/ftd/jobs/other/epoch") and counted("key") == 1, "another job's key is read")
         for who, which in ((user, "other"), (user, "../ftd"), (None, name)):
             check("has no job" in asks(which, f"/ftd/jobs/{which}/epoch", who), f"{which} is {who}'s job")

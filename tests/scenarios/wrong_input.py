@@ -14,6 +14,7 @@ import time
 from harness import peer
 from harness.job import check
 from harness.registry import scenario
+from harness.releases import other_release, patch
 from scenarios.signals import ctrl_z
 
 
@@ -139,21 +140,20 @@ def no_entry(context):
     check(context.jobs[-1].process.returncode == 1, f"exit status {context.jobs[-1].process.returncode}")
 
 
-def other_build(path):
-    """Makes a copy of ftd's file one of other sources."""
-    data = path.read_bytes()
-    check(data.count(b" (messages ") >= 1, f"{path} does not say its build")
-    path.unlink()
-    path.write_bytes(data.replace(b" (messages ", b" (Messages "))
-    path.chmod(0o755)
+def other_number(path, number=peer.VERSION + 2):
+    """Makes a copy of ftd's file one of a release that speaks another number, of no neighbour if nothing else is said."""
+    own = path.with_name(path.name + ".own")
+    path.rename(own)
+    check(patch(own, path, number), f"{path} does not say what it speaks")
+    own.unlink()
 
 
-def replaced_by_another_build(context, part, libexec, words, env):
+def replaced_by_a_stranger(context, part, libexec, words, env):
     """An agent or an ft-pmix that would come in the place of a dead one."""
     mpi, part = context.mpi("openmpi4"), {"agent": "ft-agent"}.get(part, part)
     job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "compute", "0", gates=["app.compute:1"], env=env)
     job.at_gate("app.compute", 1)
-    other_build(libexec / part)
+    other_number(libexec / part)
     for pid in job.below(part):
         job.kill(pid)
     check(job.wait(20) == 1, f"exit status {job.process.returncode}: {job.err}")
@@ -164,21 +164,21 @@ def replaced_by_another_build(context, part, libexec, words, env):
     check("was started again" not in job.err, job.err)
 
 
-@scenario("other-build", each=[{"part": part} for part in ("ft-agent", "ft-shepherd", "ft-pmix", "libft_preload.so", "unmarked", "in-recovery",
+@scenario("other-release", each=[{"part": part} for part in ("ft-agent", "ft-shepherd", "ft-pmix", "libft_preload.so", "unmarked", "in-recovery",
                                                "agent-again", "ft-pmix-again")])
-def builds_differ(context, part):
-    """A part of ftd from another build, also one that replaces a dead one: one sentence with both builds and their paths."""
+def releases_differ(context, part):
+    """A part of ftd from a release that is no neighbour, also one that replaces a dead one: one sentence with both releases and their paths."""
     libexec = context.work / "libexec"
     shutil.copytree(context.prefix / "libexec/ftd", libexec)
     env = {"FT_LIBEXEC": libexec}
-    words = ["is of another build of ftd, ", f"{context.prefix}/bin/ftrun, ", "install all of ftd again"]
+    words = ["is of another release of ftd, ", f"{context.prefix}/bin/ftrun, ", "only neighbouring numbers work together: install the same ftd release everywhere"]
     if part.endswith("-again"):
-        return replaced_by_another_build(context, part.removesuffix("-again"), libexec, words, env)
+        return replaced_by_a_stranger(context, part.removesuffix("-again"), libexec, words, env)
     if part == "in-recovery":
         mpi = context.mpi("mpich4")
         job = context.ftrun(mpi, 2, context.program(mpi, "blame.c"), "compute", "0", gates=["app.compute:1"], env=env)
         victim = job.at_gate("app.compute", 1)
-        other_build(libexec / "ft-shepherd")
+        other_number(libexec / "ft-shepherd")
         job.kill(job.shepherd_of(victim))
         check(job.wait(20) == 1, f"exit status {job.process.returncode}: {job.err}")
         sentence = job.err.splitlines()[-1]
@@ -189,9 +189,26 @@ def builds_differ(context, part):
         (libexec / part).write_text("#!/bin/sh\n")
         words.append("which does not say its version")
     else:
-        other_build(libexec / part)
-        words.append(" (Messages ")
+        other_number(libexec / part)
+        words.append(f" (protocol {peer.VERSION + 2}), than ")
     _refused(context, ["-n", "2", "--ft=reinit", "true"], f"{libexec}/{part} ", *words, env=env)
+
+
+@scenario("neighbours-on-one-machine", each=[{"mpi": "openmpi4"}, {"mpi": "mpich4"}])
+def neighbours(context, mpi):
+    """All of ftd but ftrun is of a release whose number is the neighbour's: the job survives a rank's death, and its agent's, which one of this
+    release replaces, with all that the other one has left."""
+    mpi = context.mpi(mpi)
+    program = context.program(mpi, "places.c")
+    libexec = other_release(context, peer.VERSION + 1, of=context.prefix / "libexec/ftd")
+    job = context.ftrun(mpi, 3, program, gates=["app.compute:1"], env={"FT_LIBEXEC": libexec})
+    victim = job.at_gate("app.compute", 1)
+    shutil.copy2(context.prefix / "libexec/ftd/ft-agent", libexec / "own")
+    (libexec / "own").rename(libexec / "ft-agent")
+    job.kill(job.one("ft-agent"))
+    job.kill(victim)
+    job.expect(0, context.reference(mpi, 3, program))
+    check(job.restored == [5] and len(job.recoveries) == 1, f"restored {job.restored}: {job.err}")
 
 
 @scenario("no-server", each=[{"how": how} for how in ("for-ever", "for-a-moment", "stopped")])

@@ -242,7 +242,7 @@ fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), Cluster
     };
     let image = ft_sys::image::of_this_process(words(options), std::env::vars_os()).map_err(here)?;
     let request = Request {
-        messages: ft_wire::MESSAGES,
+        protocol: ft_wire::version(),
         ranks: options.ranks,
         heartbeat_ms: options.heartbeat.map(|(_, timeout)| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
         hosts: hosts.share(options.ranks, options.spares, options.per_node)?,

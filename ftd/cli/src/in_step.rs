@@ -38,7 +38,8 @@ pub fn run(begin: Box<Begin>, node: step::Node) -> Result<i32, PartError> {
     let port = sockets.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok()).map_or(0, |address| address.port());
     let host = ft_sys::process::host_name()?;
     let (id, number) = (node.step, node.layout.node);
-    let member = Member { node, name: begin.node.clone(), host, address: begin.share.bind, port };
+    let (name, address, protocol) = (begin.node.clone(), begin.share.bind, ft_wire::version());
+    let member = Member { node, name, host, address, port, protocol };
     let mut link = match meeting::dial(&step, &What::Part(Box::new(member))) {
         Ok(link) => link,
         // Nobody else hears of it.

@@ -100,7 +100,7 @@ fn attempt() -> Result<i32, PartError> {
     };
     let port = sockets.as_ref().and_then(|(tcp, _)| tcp.local_addr().ok()).map_or(0, |address| address.port());
     let host = ft_sys::process::host_name()?;
-    tell(&mut link, FromPart::Prepared { port, host })?;
+    tell(&mut link, FromPart::Prepared { port, host, protocol: ft_wire::version() })?;
     let ToPart::Go { mut cluster } = link.receive(Some(OTHERS))?.0 else { return Err(PartError::Unexpected) };
     if let Some(cluster) = &mut cluster {
         cluster.store.socket = begin.store.clone();

@@ -162,7 +162,7 @@ fn stand_in() -> &'static Path {
         fs::write(&source, SOURCE).unwrap();
         let define = |name: &str, text: &str| format!("-D{name}={text:?}");
         let test = std::env::current_exe().unwrap();
-        let defines = [define("BUILD", &ft_sys::build::own()), define("TEST", test.to_str().unwrap())];
+        let defines = [define("BUILD", &ft_sys::build::noted()), define("TEST", test.to_str().unwrap())];
         assert!(Command::new("cc").args(defines).arg(&source).arg("-o").arg(&program).status().unwrap().success());
         (dir, program)
     });

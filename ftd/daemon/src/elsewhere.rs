@@ -7,7 +7,6 @@ use crate::node::Record;
 use crate::places::Places;
 use crate::state::Launched;
 use crate::{own_jobs, parts, peers};
-use ft_wire::MESSAGES;
 use ft_wire::part::{About, FromJobs, FromPeer, MAX_SAID, MOST_NAMED, Question, Running, Sought, ToPeer};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,7 +97,7 @@ async fn ask(
 ) -> Result<(Box<dyn Stream>, FromPeer), String> {
     let config = places.state().config();
     let (from, to, window) = (config.node().to_string(), node.name.clone(), link::window(1));
-    let question = Question { messages: MESSAGES, from, to, uid, user, window, about };
+    let question = Question { protocol: ft_wire::version(), from, to, uid, user, window, about };
     let (mut stream, address) = peers::reach(&node.addresses(), &node.name, &config).await?;
     let answered = async {
         frames::send(&mut stream, &ToPeer::Ask(Box::new(question))).await?;

@@ -14,7 +14,7 @@ use ft_store::Etcd;
 use ft_sys::peer::Peer;
 use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
 use ft_wire::part::{FromJobs, Host, Image, MAX_IMAGE, MAX_LAUNCH, MOST_NODES, Request, Share, Start, ToJobs, ToPart};
-use ft_wire::{MESSAGES, step};
+use ft_wire::{APART, is_neighbour, step, version};
 use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::PathBuf;
@@ -134,7 +134,7 @@ impl Jobs {
             places.push(Place { host: host.clone(), record: self.places.find(&host.name).await? });
         }
         let any = Start {
-            messages: MESSAGES,
+            protocol: request.protocol,
             from: config.node().to_string(),
             to: String::new(),
             uid,
@@ -163,6 +163,10 @@ impl Jobs {
         }
         ready.sort_by_key(|(me, _)| *me);
         let ready: Vec<Prepared> = ready.into_iter().map(|(_, part)| part).collect();
+        let spoken = places.iter().zip(&ready).map(|(place, part)| (place.host.name.as_str(), part.protocol));
+        if let Some(sentence) = ft_wire::strangers(spoken) {
+            return Err(sentence.into());
+        }
         let cluster = several.then(|| cluster(&job, &places, &ready, &request, &config)).transpose()?;
         let mut streams = Vec::new();
         for (me, mut part) in ready.into_iter().enumerate() {
@@ -181,10 +185,9 @@ impl Jobs {
 
 /// Whether it can be asked for at all. What `ftrun` looks at itself is looked at here as well: who asks may be anybody's program.
 fn check(request: &Request) -> Result<(), String> {
-    let Request { messages, ranks, hosts, spares, .. } = request;
-    if *messages != MESSAGES {
-        let other = "this node's ftd is of another build than ftrun, and would misread it: install all of ftd again";
-        return Err(other.into());
+    let Request { protocol, ranks, hosts, spares, .. } = request;
+    if !is_neighbour(*protocol) {
+        return Err(format!("this node's ftd speaks protocol {}, and ftrun {protocol}, {APART}", version()));
     }
     if hosts.len() > MOST_NODES {
         let asked = hosts.len();
@@ -265,7 +268,7 @@ mod tests {
     fn what_is_asked_for_is_looked_at_before_anybody_else_is_asked() {
         let host = |name: &str, slots| Host { name: name.into(), slots };
         let any = || Request {
-            messages: MESSAGES,
+            protocol: version(),
             ranks: 1,
             heartbeat_ms: None,
             hosts: Vec::new(),
@@ -294,7 +297,9 @@ mod tests {
             let request = Request { ranks: 3, spares, hosts: vec![host("a", 2), host("b", 2)], ..any() };
             assert_eq!(check(&request).unwrap_err(), words);
         }
-        let request = Request { messages: MESSAGES + 1, hosts: vec![host("a", 1)], ..any() };
-        assert!(check(&request).is_err_and(|sentence| sentence.contains("another build")));
+        let of = |protocol| check(&Request { protocol, hosts: vec![host("a", 1)], ..any() });
+        assert_eq!(of(version() + 1), Ok(()));
+        let apart = format!("ftrun {}, and only neighbouring", version() + 2);
+        assert!(of(version() + 2).is_err_and(|sentence| sentence.contains(&apart)));
     }
 }

@@ -11,7 +11,7 @@ use crate::state::{self, State};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::peer::Peer;
 use ft_wire::part::{About, FromPart, FromPeer, Question, ToPart, WAY};
-use ft_wire::{MESSAGES, Role};
+use ft_wire::{APART, Role, is_neighbour, version};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,11 +53,10 @@ enum Reply {
 async fn reply(question: Question, state: &Arc<State>) -> Result<Reply, String> {
     let config = state.config();
     let name = config.node();
-    let Question { messages, from, to, uid, user, about, .. } = question;
-    if messages != MESSAGES {
-        return Err(format!(
-            "node {name}: its ftd is of another build than {from}'s: install the same release everywhere"
-        ));
+    let Question { protocol, from, to, uid, user, about, .. } = question;
+    if !is_neighbour(protocol) {
+        let ours = version();
+        return Err(format!("node {name}: its ftd speaks protocol {ours}, and {from}'s {protocol}, {APART}"));
     }
     if to != name {
         return Err(format!("node {to} is meant, and this is {name}: who has that address?"));

@@ -11,7 +11,7 @@ use ft_sys::as_user::Credentials;
 use ft_sys::timescale::scaled;
 use ft_sys::wait::Status;
 use ft_wire::part::{Begin, Image, PART, SWEEP, Share, Start, ToPart};
-use ft_wire::{MESSAGES, Role, step};
+use ft_wire::{APART, Role, is_neighbour, step, version};
 use ftd_core::NodeId;
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::ffi::CString;
@@ -53,11 +53,11 @@ pub async fn start(
     around: Option<Around>,
 ) -> Result<UnixStream, String> {
     let config = state.config();
-    if start.messages != MESSAGES {
+    if !is_neighbour(start.protocol) {
+        let (ours, theirs, from) = (version(), start.protocol, start.from);
         return Err(format!(
-            "node {}: its ftd is of another build than {}'s, and would misread it: install the same release everywhere",
+            "node {}: its ftd speaks protocol {ours}, and what asks on {from} {theirs}, {APART}",
             config.node(),
-            start.from
         ));
     }
     if start.to != config.node() {

@@ -163,9 +163,9 @@ async fn first_words(stream: &mut Box<dyn Stream>) -> Result<Wanted, Broken> {
         ToPeer::Ask(question) => return Ok(Wanted::Answer(question)),
     };
     let image = frames::body(stream, MAX_IMAGE).await?;
-    // One of another build means something else by that, and is told so.
-    let other = start.messages != ft_wire::MESSAGES;
-    Ok(Wanted::Part(start, if other { Image::default() } else { ft_wire::decode(&image)? }))
+    // A launcher that is no neighbour may mean something else by that, and is told so.
+    let known = ft_wire::is_neighbour(start.protocol);
+    Ok(Wanted::Part(start, if known { ft_wire::decode(&image)? } else { Image::default() }))
 }
 
 /// Starts the part; from then on the two ends speak with each other.

@@ -37,6 +37,8 @@ pub struct Prepared {
     pub port: u16,
     /// What the machine calls itself.
     pub host: String,
+    /// The number that is spoken there.
+    pub protocol: u32,
 }
 
 /// There is no job.
@@ -131,7 +133,7 @@ pub async fn prepare(
         peers::ask(&record.addresses(), start, &image, &config).await?
     };
     match within(READY, frames::receive(&mut stream, MAX_SAID)).await {
-        Ok(FromPart::Prepared { port, host }) => Ok(Prepared { stream, port, host }),
+        Ok(FromPart::Prepared { port, host, protocol }) => Ok(Prepared { stream, port, host, protocol }),
         Ok(FromPart::Refused { status, sentence }) => {
             let sentence = if sentence.starts_with("node ") { sentence } else { format!("node {node}: {sentence}") };
             Err(Refusal { status, sentence })

@@ -6,9 +6,9 @@ use crate::parts::{self, Around};
 use crate::places::{Places, Refusal, address};
 use crate::{agents, home, link, scripts};
 use ft_sys::peer::Peer;
-use ft_wire::MESSAGES;
 use ft_wire::part::{Image, Share, Start};
 use ft_wire::step::{Node, Request};
+use ft_wire::{APART, is_neighbour, version};
 
 /// The longest word of a job's name.
 const WORD: usize = 32;
@@ -22,11 +22,12 @@ pub async fn begin(request: Request, image: &Image, who: Peer, places: &Places) 
     let config = state.config();
     let name = config.node().to_string();
     let refuse = |what: String| Refusal::from(format!("node {name}: {what}"));
-    let Request { messages, word, layout } = request;
-    if messages != MESSAGES {
-        return Err(refuse(
-            "its ftd is of another build than what srun has started there: install all of ftd again".into(),
-        ));
+    let Request { protocol, word, layout } = request;
+    if !is_neighbour(protocol) {
+        let ours = version();
+        return Err(refuse(format!(
+            "its ftd speaks protocol {ours}, and what srun has started there {protocol}, {APART}"
+        )));
     }
     if word.is_empty() || word.len() > WORD || !word.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(refuse("what asks for a part of a step is none of its tasks".into()));
@@ -37,7 +38,7 @@ pub async fn begin(request: Request, image: &Image, who: Peer, places: &Places) 
     let user = parts::name_of(who.uid).await.map_err(refuse)?;
     let share = Share { job: job.clone(), me: layout.node, slots: layout.tasks, bind };
     let (from, to, uid) = (name.clone(), name.clone(), who.uid);
-    let start = Start { messages, from, to, uid, user, window: link::window(1), share };
+    let start = Start { protocol, from, to, uid, user, window: link::window(1), share };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let node = Node {
         step: id,

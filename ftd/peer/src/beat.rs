@@ -12,9 +12,7 @@ use crate::secret::{self, KEY, Secret};
 use ftd_core::fence::Beat;
 use ftd_core::{EpochId, NodeId, PeerMessage};
 
-/// Version of the datagrams' form.
-pub const VERSION: u16 = 2;
-/// Bytes of every datagram.
+/// Bytes of every datagram, which has one form in neighbouring releases.
 pub const BYTES: usize = BODY + SEAL;
 
 const BODY: usize = 88;
@@ -185,6 +183,11 @@ struct Parts {
     epoch: EpochId,
 }
 
+/// The protocol's number, as it stands in a datagram.
+fn version() -> [u8; 2] {
+    u16::try_from(ft_wire::version()).unwrap_or(u16::MAX).to_le_bytes()
+}
+
 fn flags(first: bool, second: bool) -> u8 {
     u8::from(first) | u8::from(second) << 1
 }
@@ -213,7 +216,7 @@ impl Sealer {
         let Parts { kind, flags, beats: [beat, answered], epoch } = said.parts();
         let mut bytes = [0; BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[4..6].copy_from_slice(&version());
         (bytes[6], bytes[7]) = (kind, flags);
         bytes[8..16].copy_from_slice(&self.job.to_le_bytes());
         bytes[16..20].copy_from_slice(&envelope.from.0.to_le_bytes());
@@ -240,7 +243,7 @@ impl Sealer {
         }
         // What follows may have another form.
         match u16::from_le_bytes([bytes[4], bytes[5]]) {
-            VERSION => {}
+            theirs if ft_wire::is_neighbour(theirs.into()) => {}
             theirs => return Err(Refusal::Version(theirs.into())),
         }
         if bytes.len() != BYTES {
@@ -326,7 +329,7 @@ mod tests {
             let mut bytes = bytes;
             if magic && bytes.len() >= 6 {
                 bytes[..4].copy_from_slice(&MAGIC);
-                bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
+                bytes[4..6].copy_from_slice(&version());
             }
             prop_assert!(sealer(1, "7.0").open(&bytes).is_err());
         }

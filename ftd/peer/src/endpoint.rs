@@ -5,12 +5,12 @@ use crate::beats::{Beats, Identity};
 use crate::codec::{self, Heard};
 use crate::connection::{self, Ended, Reader};
 use crate::counters::Shared;
+use crate::dial;
 use crate::meet::Meeting;
 use crate::news::News;
 use crate::parcel::{Sending, Way};
 use crate::patience;
 use crate::queue::{Body, Kind, Queue};
-use crate::{dial, hello};
 use ftd_core::NodeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -222,10 +222,10 @@ impl Endpoint {
         let Identity { job, me, .. } = &self.identity;
         let sentence = match why {
             Refusal::Version(theirs) => format!(
-                "the agent at {} speaks version {theirs} of the protocol between agents, and that of {me} version {}: install the same \
-                 ftd release everywhere",
+                "the agent at {} speaks protocol version {theirs}, and that of {me} version {}, {}",
                 from.ip(),
-                hello::VERSION
+                ft_wire::version(),
+                ft_wire::APART
             ),
             Refusal::Forged => format!(
                 "somebody at {} speaks with the agent of {me} in the name of job {job} and does not know the job's secret: not heard",

@@ -8,11 +8,9 @@ use crate::beat::Refusal;
 use crate::secret::{self, KEY, Secret};
 use ftd_core::NodeId;
 
-/// Version of hello, proofs, frames and messages.
-pub const VERSION: u32 = 2;
-/// Bytes of a hello that are the same in every release: what it is, and the version.
+/// Bytes of a hello that are the same in every release: what it is, and the protocol's number.
 pub const PREAMBLE: usize = 12;
-/// Bytes of this release's hello.
+/// Bytes of a hello, the same in neighbouring releases, as are proofs and frames; what is said in those has names or numbers.
 pub const HELLO: usize = 56;
 
 const MAGIC: [u8; 8] = *b"ftdpeer\n";
@@ -47,7 +45,7 @@ impl Hello {
     pub fn to_bytes(&self, job: &str) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&ft_wire::version().to_le_bytes());
         bytes[12..20].copy_from_slice(&secret::digest(job).to_le_bytes());
         bytes[20..24].copy_from_slice(&self.from.0.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.to.0.to_le_bytes());
@@ -66,7 +64,7 @@ impl Hello {
             return Err(Refusal::Malformed);
         }
         match u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]) {
-            VERSION => Ok(()),
+            theirs if ft_wire::is_neighbour(theirs) => Ok(()),
             theirs => Err(Refusal::Version(theirs)),
         }
     }
@@ -160,8 +158,10 @@ mod tests {
     fn another_release_and_another_job_are_named() {
         let mut bytes = hello(1, 2).to_bytes("1.0");
         assert_eq!(Hello::from_bytes(&bytes, "1.1"), Err(Refusal::Foreign));
-        bytes[8] = 9;
-        assert_eq!(Hello::from_bytes(&bytes, "1.0"), Err(Refusal::Version(9)));
+        bytes[8] += 1;
+        assert!(Hello::from_bytes(&bytes, "1.0").is_ok(), "a neighbour");
+        bytes[8] += 1;
+        assert_eq!(Hello::from_bytes(&bytes, "1.0"), Err(Refusal::Version(ft_wire::VERSION + 2)));
         bytes[0] = b'G';
         assert_eq!(Hello::from_bytes(&bytes, "1.0"), Err(Refusal::Malformed));
     }

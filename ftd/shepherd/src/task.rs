@@ -7,10 +7,10 @@ use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::individual;
 use ft_sys::meeting;
 use ft_sys::peer::Peer;
+use ft_wire::Role;
 use ft_wire::launcher::reaches_ranks;
 use ft_wire::part::{FromJobs, ToJobs, split};
 use ft_wire::step::{self, Answer, BATCH, DAEMON, Layout, OF_STEP, PROGRAM, Place, Request, STEP, Step, What};
-use ft_wire::{MESSAGES, Role};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::collections::BTreeSet;
@@ -184,7 +184,7 @@ fn register(known: &Known, program: OsString, arguments: impl Iterator<Item = Os
     let image = ft_sys::image::of_this_process(words, variables)
         .map_err(|error| format!("the task's working directory cannot be used: {error}"))?;
     let word = meeting::word(&known.step.secret.0, step::NAME);
-    let request = Request { messages: MESSAGES, word, layout: known.layout };
+    let request = Request { protocol: ft_wire::version(), word, layout: known.layout };
     // One that refuses may have closed its end by now, and what it has said is there to be read.
     let _ = daemon.send(&ToJobs::Step(Box::new(request)), &[]).and_then(|()| daemon.send(&image, &[]));
     match daemon.receive::<FromJobs>(Some(STARTED)) {

@@ -1,6 +1,7 @@
-//! Whether ftd's other programs are of the build that this one is of. Others may not understand what it says.
+//! Whether ftd's other programs are of this one's release or of a neighbour. Others do not understand what it says.
 
-use crate::build::{KIND, OWNER, own, words};
+use crate::build::{KIND, OWNER, Release};
+use ft_wire::APART;
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, ReadCache, elf::FileHeader64};
 use std::fs::File;
@@ -18,20 +19,19 @@ pub enum BuildError {
         /// What the system said.
         error: io::Error,
     },
-    /// It was built from other sources.
+    /// It is of a release that is no neighbour.
     #[error(
-        "{} is of another build of ftd, {theirs}, than {}, {ours}, and the two would not understand each other: \
-         install all of ftd again, or let FT_LIBEXEC name what belongs together",
+        "{} is of another release of ftd, {theirs}, than {}, {ours}, {APART}, or let FT_LIBEXEC name what belongs together",
         path.display(), own_file.display()
     )]
     Other {
         /// The file.
         path: PathBuf,
-        /// Its build.
+        /// Its release.
         theirs: String,
         /// This program's file.
         own_file: PathBuf,
-        /// And its build.
+        /// And its release.
         ours: String,
     },
 }
@@ -42,17 +42,18 @@ pub enum BuildError {
 /// One sentence that names the file.
 pub fn check(path: &Path) -> Result<(), BuildError> {
     let file = File::open(path).map_err(|error| BuildError::Unreadable { path: path.to_path_buf(), error })?;
-    let (ours, theirs) = (own(), noted(file));
-    if theirs.as_ref() == Some(&ours) {
+    let theirs = noted(file);
+    if theirs.as_ref().and_then(|theirs| theirs.protocol).is_some_and(ft_wire::is_neighbour) {
         return Ok(());
     }
-    let theirs = theirs.unwrap_or_else(|| "which does not say its version".into());
+    let ours = Release::own().words;
+    let theirs = theirs.map_or_else(|| "which does not say its version".into(), |theirs| theirs.words);
     let own_file = std::env::current_exe().unwrap_or_else(|_| "this program".into());
     Err(BuildError::Other { path: path.to_path_buf(), theirs, own_file, ours })
 }
 
-/// The build that a file says it is of.
-fn noted(file: File) -> Option<String> {
+/// The release that a file says it is of.
+fn noted(file: File) -> Option<Release> {
     let data = ReadCache::new(file);
     let header = FileHeader64::<Endianness>::parse(&data).ok()?;
     let endian = header.endian().ok()?;
@@ -60,7 +61,7 @@ fn noted(file: File) -> Option<String> {
         let Ok(Some(mut notes)) = segment.notes(endian, &data) else { continue };
         while let Ok(Some(note)) = notes.next() {
             if note.name() == OWNER && note.n_type(endian).0 == KIND {
-                return Some(words(note.desc()));
+                return Some(Release::of(note.desc()));
             }
         }
     }
@@ -77,19 +78,28 @@ mod tests {
         assert!(check(&own_file).is_ok());
         let directory = tempfile::tempdir().unwrap();
         let other = directory.path().join("ft-agent");
-        let mut bytes = std::fs::read(&own_file).unwrap();
-        while let Some(at) = memchr::memmem::find(&bytes, b" (messages ") {
-            bytes[at + 2] = b'M';
-        }
-        std::fs::write(&other, bytes).unwrap();
-        let sentence = check(&other).unwrap_err().to_string();
+        let bytes = std::fs::read(&own_file).unwrap();
+        let own = format!("(ftd speaks protocol {:08})", ft_wire::VERSION);
+        let at = memchr::memmem::find(&bytes, own.as_bytes()).unwrap();
+        let written = |number: u32| {
+            let (text, mut bytes) = (format!("(ftd speaks protocol {number:08})"), bytes.clone());
+            bytes[at..at + text.len()].copy_from_slice(text.as_bytes());
+            std::fs::write(&other, bytes).unwrap();
+            check(&other)
+        };
+        assert!(written(ft_wire::VERSION + 1).is_ok(), "a neighbour");
+        let sentence = written(ft_wire::VERSION + 2).unwrap_err().to_string();
+        let theirs = format!("(protocol {}), than ", ft_wire::VERSION + 2);
         assert!(
-            sentence.contains("/ft-agent is of another build of ftd, ") && sentence.contains(" (Messages "),
+            sentence.contains("/ft-agent is of another release of ftd, ") && sentence.contains(&theirs),
             "{sentence}"
         );
         std::fs::write(&other, "#!/bin/sh\n").unwrap();
         let sentence = check(&other).unwrap_err().to_string();
-        assert!(sentence.contains("does not say its version") && sentence.contains(&own()), "{sentence}");
+        assert!(
+            sentence.contains("does not say its version") && sentence.contains(&Release::own().words),
+            "{sentence}"
+        );
         let sentence = check(&directory.path().join("none")).unwrap_err().to_string();
         assert!(sentence.contains("/none is a part of ftd and cannot be read: No such file"), "{sentence}");
     }

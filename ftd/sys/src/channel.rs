@@ -459,10 +459,10 @@ mod tests {
     fn another_release_is_told_by_both_numbers() {
         let (a, b) = UnixStream::pair().unwrap();
         let mut bytes = Preamble::ours(Role::Agent).to_bytes();
-        bytes[8] += 1;
+        bytes[8] += 2;
         (&b).write_all(&bytes).unwrap();
         let error = Channel::from_stream(a).exchange(Role::Client, Duration::from_secs(1)).unwrap_err();
-        let theirs = format!("protocol version {}", ft_wire::VERSION + 1);
+        let theirs = format!("protocol version {}", ft_wire::VERSION + 2);
         assert!(error.to_string().contains(&theirs), "{error}");
     }
 }

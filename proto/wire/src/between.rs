@@ -5,7 +5,7 @@ use crate::ask::{Event, Process};
 use crate::copies::CopyWord;
 use crate::injection::Injection;
 use crate::pmix::{Proc, Raised};
-use crate::{FRAME_HEADER, FrameError, MESSAGES, Rank, Role, Version, decode, encode};
+use crate::{FRAME_HEADER, FrameError, Rank, Role, Version, decode, encode, is_neighbour, version};
 use serde::{Deserialize, Serialize};
 
 /// What a fence is of.
@@ -243,13 +243,13 @@ pub enum StoreWord {
 }
 
 impl Word {
-    /// The word as bytes. Nodes whose ftd is of another build would read something else in them, and are told apart.
+    /// The word as bytes, which begin with the number that this side speaks.
     ///
     /// # Errors
     /// [`FrameError::TooLong`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, FrameError> {
         let mut frame = encode(self, 0)?;
-        frame.splice(..FRAME_HEADER, MESSAGES.to_le_bytes());
+        frame.splice(..FRAME_HEADER, version().to_le_bytes());
         Ok(frame)
     }
 
@@ -262,8 +262,8 @@ impl Word {
             return Err(FrameError::Malformed("it is too short".into()));
         };
         match u32::from_le_bytes(*theirs) {
-            MESSAGES => decode(body),
-            theirs => Err(FrameError::Version { theirs, ours: MESSAGES, role: Role::Agent }),
+            theirs if is_neighbour(theirs) => decode(body),
+            theirs => Err(FrameError::Version { theirs, ours: version(), role: Role::Agent }),
         }
     }
 }
@@ -300,7 +300,9 @@ mod tests {
         assert!(matches!(long.to_bytes(), Err(FrameError::TooLong { .. })));
         assert!(Word::from_bytes(b"\xff\xff").is_err());
         let mut others = up.to_bytes().unwrap();
-        others[0] ^= 1;
+        others[0] += 1;
+        assert_eq!(Word::from_bytes(&others).unwrap(), up, "a neighbour's");
+        others[0] += 1;
         assert!(matches!(Word::from_bytes(&others), Err(FrameError::Version { .. })));
     }
 }

@@ -20,7 +20,8 @@ pub enum ToDaemon {
 pub enum FromDaemon {
     /// How the node is.
     Status(Box<Status>),
-    /// Nothing is answered, and why. The connection ends.
+    /// Nothing is answered, and why. The connection ends. Read as [`crate::part::FromJobs::Away`] by who asked for a job.
+    #[serde(rename = "Away")]
     Refused(String),
 }
 

@@ -1,9 +1,21 @@
 //! Framing and the version exchange.
 
+use rmp_serde::{Serializer, config::BytesMode};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Version of all messages of this crate. Any change of a message increases it.
-pub const VERSION: u32 = 6;
+/// The protocol's number, which is that of all messages of this crate: a release that changes one has the next (docs/decisions/protocol-numbers.md).
+/// What is asked at run time is [`version`].
+pub const VERSION: u32 = 7;
+/// The oldest that any release from this one on works together with: the first whose messages have names.
+pub const OLDEST: u32 = 7;
+/// The end of a sentence about two numbers between which nothing works.
+pub const APART: &str = "and only neighbouring numbers work together: install the same ftd release everywhere";
+/// Stands before the digits in [`SPEAKS`].
+const BEFORE: &[u8] = b"ftd speaks protocol ";
+const DIGITS: usize = 8;
+/// In the file of each program and library that speaks: who changes the number there has one of another release, for tests.
+#[used]
+static SPEAKS: [u8; BEFORE.len() + DIGITS] = speaks();
 /// Bytes before a frame's body.
 pub const FRAME_HEADER: usize = 8;
 /// Longest accepted body in bytes; a longer one is a broken or hostile peer.
@@ -11,6 +23,48 @@ pub const MAX_BODY: usize = 64 << 20;
 /// Bytes of an encoded [`Preamble`].
 pub const PREAMBLE_LEN: usize = 16;
 const MAGIC: [u8; 8] = *b"ftdwire\n";
+
+/// `ftd speaks protocol 00000007`: what programs of this release have in their files.
+pub const fn speaks() -> [u8; BEFORE.len() + DIGITS] {
+    let (mut text, mut at, mut left) = ([0; BEFORE.len() + DIGITS], 0, VERSION);
+    while at < BEFORE.len() {
+        text[at] = BEFORE[at];
+        at += 1;
+    }
+    at = text.len();
+    while at > BEFORE.len() {
+        at -= 1;
+        text[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    text
+}
+
+/// The number in such a text.
+pub fn spoken(text: &[u8]) -> Option<u32> {
+    let at = text.windows(BEFORE.len()).position(|words| words == BEFORE)? + BEFORE.len();
+    std::str::from_utf8(text.get(at..at + DIGITS)?).ok()?.parse().ok()
+}
+
+/// The number that this program speaks: [`VERSION`], as it stands in its file.
+pub fn version() -> u32 {
+    // Nothing is concluded from what it was when it was built.
+    spoken(std::hint::black_box(&SPEAKS)).unwrap_or(VERSION)
+}
+
+/// Whether this program works together with those of that number: its own, the one before and the one behind.
+pub fn is_neighbour(theirs: u32) -> bool {
+    let ours = version();
+    theirs >= OLDEST && (ours.saturating_sub(1)..=ours.saturating_add(1)).contains(&theirs)
+}
+
+/// A sentence on two of these nodes, each with the number that is spoken there, that are no neighbours, if there are such.
+pub fn strangers<'a>(nodes: impl IntoIterator<Item = (&'a str, u32)> + Clone) -> Option<String> {
+    let (older, oldest) = nodes.clone().into_iter().min_by_key(|(_, number)| *number)?;
+    let (newer, newest) = nodes.into_iter().max_by_key(|(_, number)| *number)?;
+    let sentence = || format!("ftd speaks protocol {oldest} on node {older}, and {newest} on node {newer}, {APART}");
+    (newest - oldest > 1).then(sentence)
+}
 
 /// Who speaks on a connection to the agent's socket or to the daemon's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +93,7 @@ pub enum Role {
 /// First bytes in each direction of every connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Preamble {
-    /// The sender's [`VERSION`].
+    /// The sender's [`version`].
     pub version: u32,
     /// The sender's role.
     pub role: Role,
@@ -52,9 +106,7 @@ pub enum FrameError {
     #[error("the peer does not speak ftd's protocol")]
     NotFtd,
     /// The peer is from another release.
-    #[error(
-        "the peer ({role:?}) speaks protocol version {theirs}, this side speaks {ours}: install the same ftd release everywhere"
-    )]
+    #[error("the peer ({role:?}) speaks protocol version {theirs}, this side speaks {ours}, {APART}")]
     Version {
         /// Version of the peer.
         theirs: u32,
@@ -79,7 +131,7 @@ pub enum FrameError {
 impl Preamble {
     /// This release's preamble for `role`.
     pub fn ours(role: Role) -> Self {
-        Preamble { version: VERSION, role }
+        Preamble { version: version(), role }
     }
 
     /// The bytes to send.
@@ -91,23 +143,33 @@ impl Preamble {
         bytes
     }
 
-    /// Reads a preamble and checks its version against ours.
+    /// Reads a preamble and looks whether its sender and this side understand each other.
     ///
     /// # Errors
-    /// [`FrameError::NotFtd`] for foreign bytes, [`FrameError::Version`] for another release.
+    /// [`FrameError::NotFtd`] for foreign bytes, [`FrameError::Version`] for a release that is no neighbour.
     pub fn from_bytes(bytes: &[u8; PREAMBLE_LEN]) -> Result<Self, FrameError> {
-        let Preamble { version, role } = Preamble::of_any_release(bytes)?;
-        if version != VERSION {
-            return Err(FrameError::Version { theirs: version, ours: VERSION, role });
+        let Preamble { version, role } = Preamble::read(bytes)?;
+        match is_neighbour(version) {
+            true => Ok(Preamble { version, role }),
+            false => Err(FrameError::Version { theirs: version, ours: self::version(), role }),
         }
-        Ok(Preamble { version, role })
     }
 
-    /// Reads a preamble, whatever release it is of: where what follows has a number of its own.
+    /// Reads a preamble of whatever release whose messages have names: where what follows has a number of its own.
     ///
     /// # Errors
-    /// [`FrameError::NotFtd`] for foreign bytes.
+    /// [`FrameError::NotFtd`] for foreign bytes, [`FrameError::Version`] for a release before [`OLDEST`].
     pub fn of_any_release(bytes: &[u8; PREAMBLE_LEN]) -> Result<Self, FrameError> {
+        let preamble = Preamble::read(bytes)?;
+        match preamble {
+            Preamble { version, role } if version < OLDEST => {
+                Err(FrameError::Version { theirs: version, ours: self::version(), role })
+            }
+            preamble => Ok(preamble),
+        }
+    }
+
+    fn read(bytes: &[u8; PREAMBLE_LEN]) -> Result<Self, FrameError> {
         if bytes[..8] != MAGIC {
             return Err(FrameError::NotFtd);
         }
@@ -132,7 +194,10 @@ impl Preamble {
 pub fn encode<M: Serialize>(message: &M, fds: u8) -> Result<Vec<u8>, FrameError> {
     let mut frame = vec![0; FRAME_HEADER];
     frame[4] = fds;
-    let mut frame = postcard::to_extend(message, frame).map_err(|e| FrameError::Malformed(e.to_string()))?;
+    // With names, so that a neighbouring release passes over what it does not know; bytes as they are.
+    let mut into = Serializer::new(frame).with_struct_map().with_bytes(BytesMode::ForceIterables);
+    message.serialize(&mut into).map_err(|e| FrameError::Malformed(e.to_string()))?;
+    let mut frame = into.into_inner();
     let body = frame.len() - FRAME_HEADER;
     if body > MAX_BODY {
         return Err(FrameError::TooLong { bytes: body, most: MAX_BODY });
@@ -143,7 +208,7 @@ pub fn encode<M: Serialize>(message: &M, fds: u8) -> Result<Vec<u8>, FrameError>
 
 /// Decodes a frame's body.
 pub fn decode<M: DeserializeOwned>(body: &[u8]) -> Result<M, FrameError> {
-    postcard::from_bytes(body).map_err(|e| FrameError::Malformed(e.to_string()))
+    rmp_serde::from_slice(body).map_err(|e| FrameError::Malformed(e.to_string()))
 }
 
 /// Collects received bytes and cuts them into frames.
@@ -225,12 +290,35 @@ mod tests {
 
     #[test]
     fn other_versions_and_strangers_are_told_apart() {
-        let mut bytes = Preamble::ours(Role::Client).to_bytes();
-        assert_eq!(Preamble::from_bytes(&bytes).unwrap().role, Role::Client);
-        bytes[8] += 1;
-        assert!(matches!(Preamble::from_bytes(&bytes), Err(FrameError::Version { .. })));
-        assert_eq!(Preamble::of_any_release(&bytes), Ok(Preamble { version: VERSION + 1, role: Role::Client }));
+        let role = Role::Client;
+        assert_eq!(version(), VERSION);
+        for theirs in VERSION - 2..=VERSION + 2 {
+            let bytes = Preamble { version: theirs, role }.to_bytes();
+            let (read, apart) =
+                (Preamble { version: theirs, role }, FrameError::Version { theirs, ours: VERSION, role });
+            let is_neighbour = theirs >= 7 && VERSION.abs_diff(theirs) <= 1;
+            let expected = if is_neighbour { Ok(read) } else { Err(apart) };
+            assert_eq!(Preamble::from_bytes(&bytes), expected, "{theirs}");
+            assert_eq!(Preamble::of_any_release(&bytes).is_ok(), theirs >= OLDEST, "{theirs}");
+        }
         assert_eq!(Preamble::from_bytes(b"GET / HTTP/1.1\r\n"), Err(FrameError::NotFtd));
+    }
+
+    #[test]
+    fn a_program_says_in_its_file_what_it_speaks() {
+        assert_eq!(std::str::from_utf8(&speaks()).unwrap(), format!("ftd speaks protocol {VERSION:08}"));
+        assert_eq!(spoken(b"x ftd speaks protocol 00000010 y"), Some(10));
+        for none in [&b""[..], b"ftd speaks protocol 7", b"ftd speaks protocol 0000000x"] {
+            assert_eq!(spoken(none), None);
+        }
+    }
+
+    #[test]
+    fn nodes_of_three_releases_are_no_neighbours_though_each_is_one_of_the_launchers() {
+        assert_eq!(strangers([]), None);
+        assert_eq!(strangers([("a", 8), ("b", 7), ("c", 8)]), None);
+        let said = strangers([("a", 8), ("b", 7), ("c", 9)]).unwrap();
+        assert!(said.starts_with("ftd speaks protocol 7 on node b, and 9 on node c, and only neighbouring"), "{said}");
     }
 
     #[test]
@@ -242,7 +330,7 @@ mod tests {
         buffer.limit(100);
         buffer.push(&encode(&vec![0u8; 98], 0).unwrap());
         assert!(buffer.next_frame().unwrap().is_some());
-        buffer.push(&encode(&vec![0u8; 100], 0).unwrap());
+        buffer.push(&encode(&vec![0u8; 99], 0).unwrap());
         assert_eq!(buffer.next_frame(), Err(FrameError::TooLong { bytes: 101, most: 100 }));
     }
 }

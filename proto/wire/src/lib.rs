@@ -2,7 +2,8 @@
 //! only turns messages into bytes and back. (`DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.)
 //!
 //! Every connection starts with a [`Preamble`] from each side; then come frames: 4 bytes body length (little endian),
-//! 1 byte number of file descriptors that travel with the frame (`SCM_RIGHTS`), 3 bytes zero, and the body (postcard).
+//! 1 byte number of file descriptors that travel with the frame (`SCM_RIGHTS`), 3 bytes zero, and the body: MessagePack with
+//! the names of fields and variants, so that releases whose numbers are neighbours read each other (docs/decisions/protocol-numbers.md).
 //!
 //! | link | who dials | module |
 //! | --- | --- | --- |
@@ -41,44 +42,8 @@ pub mod step;
 pub mod toll;
 
 pub use frame::{
-    FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, PREAMBLE_LEN, Preamble, Role, VERSION, decode, encode,
-};
-
-/// A number of all that is said here, by the sources: who has another one may mean something else with the same bytes,
-/// [`VERSION`] or not. For ftd's own programs, which are built together; a client library may be older than they are.
-pub const MESSAGES: u32 = {
-    let sources = [
-        include_str!("ask.rs"),
-        include_str!("between.rs"),
-        include_str!("client.rs"),
-        include_str!("cluster.rs"),
-        include_str!("control.rs"),
-        include_str!("copies.rs"),
-        include_str!("frame.rs"),
-        include_str!("injection.rs"),
-        include_str!("launcher.rs"),
-        include_str!("lib.rs"),
-        include_str!("part.rs"),
-        include_str!("path.rs"),
-        include_str!("pmix.rs"),
-        include_str!("rank.rs"),
-        include_str!("shepherd.rs"),
-        include_str!("ship.rs"),
-        include_str!("step.rs"),
-        include_str!("history.rs"),
-        include_str!("toll.rs"),
-    ];
-    // FNV-1a.
-    let (mut hash, mut at) = (0x811c_9dc5u32, 0);
-    while at < sources.len() {
-        let (bytes, mut i) = (sources[at].as_bytes(), 0);
-        while i < bytes.len() {
-            hash = (hash ^ bytes[i] as u32).wrapping_mul(0x0100_0193);
-            i += 1;
-        }
-        at += 1;
-    }
-    hash
+    APART, FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, OLDEST, PREAMBLE_LEN, Preamble, Role, VERSION, decode,
+    encode, is_neighbour, speaks, spoken, strangers, version,
 };
 
 /// The socket in a job's directory on which its agent listens; `FT_SOCKET` gives ranks its path.

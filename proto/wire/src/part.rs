@@ -13,7 +13,7 @@ pub const MAX_LAUNCH: usize = 512 << 10;
 /// The longest [`Image`]: the kernel takes no longer command line with its environment.
 pub const MAX_IMAGE: usize = 8 << 20;
 /// The longest message of a job that has begun.
-pub const MAX_SAID: usize = 1 << 20;
+pub const MAX_SAID: usize = 2 << 20;
 /// The descriptor at which a part finds its link.
 pub const PART_FD: i32 = 3;
 /// The first word of a part's command line.
@@ -37,8 +37,8 @@ pub const SILENT: Duration = Duration::from_secs(15);
 /// What `ftrun` asks its daemon for; its [`Image`] follows, in a frame of its own that the daemons pass on as it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// [`crate::MESSAGES`] of who asks: who has other ones would misread the rest.
-    pub messages: u32,
+    /// The number that who asks speaks.
+    pub protocol: u32,
     /// Number of ranks.
     pub ranks: u32,
     /// T, if the user says it: milliseconds.
@@ -152,7 +152,7 @@ pub enum FromJobs {
         /// Why.
         sentence: String,
     },
-    /// The daemon has no time for one more, whoever it is: [`crate::control::FromDaemon::Refused`], byte for byte.
+    /// The daemon has no time for one more, whoever it is: [`crate::control::FromDaemon::Refused`], which has this name.
     Away(String),
     /// The parts on all nodes are told to start.
     Begun {
@@ -207,8 +207,8 @@ pub enum ToPeer {
 /// What a user asks on another node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Question {
-    /// [`crate::MESSAGES`] of who asks.
-    pub messages: u32,
+    /// The number that who asks speaks.
+    pub protocol: u32,
     /// The node that asks.
     pub from: String,
     /// The node that is meant.
@@ -267,8 +267,8 @@ pub enum Carried {
 /// Which part, and whose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// [`crate::MESSAGES`] of who asks.
-    pub messages: u32,
+    /// The number that the launcher speaks: the daemons between have told each other theirs.
+    pub protocol: u32,
     /// The node that asks.
     pub from: String,
     /// The node that is meant.
@@ -392,6 +392,8 @@ pub enum FromPart {
         port: u16,
         /// What the machine calls itself.
         host: String,
+        /// The number that the part and its agent speak.
+        protocol: u32,
     },
     /// What a process of the job has written.
     Output {

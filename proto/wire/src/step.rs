@@ -2,7 +2,7 @@
 //! the step's tasks. The front is dialled over TCP; who dials and the front prove to each other that they know the step's secret.
 
 use crate::cluster::{Cluster, Hidden};
-use crate::{MESSAGES, Slot, path};
+use crate::{APART, Slot, is_neighbour, path, version};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -65,9 +65,16 @@ pub struct Step {
 /// What is wrong with the variable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StepError {
-    /// It was made by another build.
-    #[error("the ftd where srun was called is of another build than this node's: install the same release everywhere")]
-    Build,
+    /// It was made by a release that is no neighbour.
+    #[error(
+        "the ftd where srun was called is of another release than this node's: it speaks protocol {theirs}, and this node's {ours}, {APART}"
+    )]
+    Release {
+        /// The front's number.
+        theirs: u32,
+        /// This side's.
+        ours: u32,
+    },
     /// It is none.
     #[error("{STEP} in the environment is not what srun's front has put there")]
     Malformed,
@@ -80,7 +87,7 @@ impl Step {
     /// What is too long.
     pub fn to_text(&self) -> Result<String, crate::FrameError> {
         let frame = crate::encode(self, 0)?;
-        let mut text = format!("{MESSAGES:08x}.");
+        let mut text = format!("{:08}.", version());
         for byte in &frame[crate::FRAME_HEADER..] {
             // A string takes it.
             let _ = write!(text, "{byte:02x}");
@@ -93,10 +100,10 @@ impl Step {
     /// # Errors
     /// [`StepError`].
     pub fn from_text(text: &str) -> Result<Step, StepError> {
-        let (messages, digits) = text.split_once('.').ok_or(StepError::Malformed)?;
-        let messages = u32::from_str_radix(messages, 16).map_err(|_| StepError::Malformed)?;
-        if messages != MESSAGES {
-            return Err(StepError::Build);
+        let (theirs, digits) = text.split_once('.').ok_or(StepError::Malformed)?;
+        let theirs = theirs.parse().map_err(|_| StepError::Malformed)?;
+        if !is_neighbour(theirs) {
+            return Err(StepError::Release { theirs, ours: version() });
         }
         if !digits.len().is_multiple_of(2) {
             return Err(StepError::Malformed);
@@ -163,8 +170,8 @@ pub struct Layout {
 /// What a task asks its node's daemon for; the task's [`Image`](crate::part::Image) follows. Which step it is the kernel says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// [`MESSAGES`] of who asks.
-    pub messages: u32,
+    /// The number that who asks speaks.
+    pub protocol: u32,
     /// What the names of this step's job and of no other's end with.
     pub word: String,
     /// The node's share.
@@ -243,6 +250,8 @@ pub struct Member {
     pub address: Option<IpAddr>,
     /// With TCP and UDP.
     pub port: u16,
+    /// The number that the part and its agent speak.
+    pub protocol: u32,
 }
 
 /// Front → part: all are ready.
@@ -310,9 +319,10 @@ mod tests {
         let addresses = vec![SocketAddr::from(([198, 18, 1, 2], 7000)), "[::1]:7001".parse().unwrap()];
         let step = Step { addresses, secret: Hidden([9; KEY]), options: vec![b"--ft=reinit".to_vec()] };
         let text = step.to_text().unwrap();
-        assert_eq!(Step::from_text(&text), Ok(step));
-        let other = format!("{:08x}{}", MESSAGES ^ 1, &text[8..]);
-        assert_eq!(Step::from_text(&other), Err(StepError::Build));
+        let of = |number: u32| Step::from_text(&format!("{number:08}{}", &text[8..]));
+        let ours = version();
+        assert_eq!((of(ours), of(ours + 1)), (Ok(step.clone()), Ok(step)));
+        assert_eq!(of(ours + 2), Err(StepError::Release { theirs: ours + 2, ours }));
         for wrong in ["", "x", &text[..text.len() - 1], "zz.00"] {
             assert_eq!(Step::from_text(wrong), Err(StepError::Malformed), "{wrong}");
         }

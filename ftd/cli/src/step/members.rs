@@ -39,6 +39,9 @@ pub enum LayoutError {
     /// A node has no address.
     #[error("node {0} has not said where its agent can be reached")]
     NoAddress(String),
+    /// Each node is a neighbour of the front, and these are none of each other.
+    #[error("{0}")]
+    Strangers(String),
 }
 
 /// What all parts are told.
@@ -112,6 +115,9 @@ fn layout(nodes: &[&Member], options: &Options, secret: [u8; KEY]) -> Result<Lay
     let Some(first_spare @ 1..) = nodes.len().checked_sub(options.spares as usize) else {
         return Err(LayoutError::AllSpare { spares: options.spares, nodes: nodes.len() });
     };
+    if let Some(sentence) = ft_wire::strangers(nodes.iter().map(|member| (member.name.as_str(), member.protocol))) {
+        return Err(LayoutError::Strangers(sentence));
+    }
     let mut first_slot = 0;
     for member in nodes {
         let layout = member.node.layout;
@@ -180,6 +186,7 @@ mod tests {
             name,
             address: Some([198, 18, 0, 1 + node as u8].into()),
             port: 1000,
+            protocol: 8,
         }
     }
 
@@ -189,6 +196,16 @@ mod tests {
             panic!("{words}")
         };
         layout(&nodes.iter().collect::<Vec<_>>(), &options, [0; KEY])
+    }
+
+    #[test]
+    fn nodes_that_are_no_neighbours_of_each_other_have_no_job() {
+        let of_release = |number, protocol| Member { protocol, ..member(number, 2 * number, 2) };
+        assert!(of("", &[of_release(0, 7), of_release(1, 8)]).is_ok());
+        let apart = of("", &[of_release(0, 7), of_release(1, 8), of_release(2, 9)]);
+        assert!(
+            matches!(apart, Err(LayoutError::Strangers(sentence)) if sentence.contains("7 on node n0, and 9 on node n2"))
+        );
     }
 
     #[test]

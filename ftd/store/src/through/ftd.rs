@@ -3,7 +3,7 @@
 use super::Answers;
 use super::watch::FtdWatch;
 use super::wire::{
-    Answer, Broken, COPIED, Copied, End, Failure, FromFtd, Hello, Question, ToFtd, VERSION, Welcome, common, receive,
+    Answer, Broken, Copied, End, Failure, FromFtd, Hello, OLDEST, Question, ToFtd, VERSION, Welcome, common, receive,
 };
 use crate::error::Trouble;
 use crate::store::{Change, Scope};
@@ -40,7 +40,6 @@ struct Line {
 
 /// A connection, until it breaks or this is dropped.
 pub(super) struct Connection {
-    version: u32,
     out: UnboundedSender<ToFtd>,
     waiting: Arc<Mutex<Waiting>>,
     task: AbortHandle,
@@ -94,12 +93,14 @@ impl Ftd {
         loop {
             let (stream, welcome) = self.introduce(version).await?;
             match welcome {
-                Welcome::Served => return Ok(Connection::over(stream, version)),
+                Welcome::Served => return Ok(Connection::over(stream)),
                 Welcome::Refused(sentence) => return Err(Broken::Refused(sentence)),
-                Welcome::Speaks { oldest, newest } => match common(oldest, newest).filter(|both| *both < version) {
-                    Some(both) => version = both,
-                    None => return Err(Broken::Version { theirs: newest }),
-                },
+                Welcome::Speaks { oldest, newest } => {
+                    match common(OLDEST..=VERSION, oldest..=newest).filter(|both| *both < version) {
+                        Some(both) => version = both,
+                        None => return Err(Broken::Version { theirs: newest }),
+                    }
+                }
             }
         }
     }
@@ -123,7 +124,7 @@ impl Ftd {
     /// Says what was copied, if there is a connection; whether it was said.
     pub fn tell(&self, copied: Copied) -> bool {
         let Ok(there) = self.line.connection.try_lock() else { return false };
-        let open = there.as_ref().filter(|connection| !connection.is_over() && connection.version >= COPIED);
+        let open = there.as_ref().filter(|connection| !connection.is_over());
         open.is_some_and(|connection| connection.out.send(ToFtd::Copied(copied)).is_ok())
     }
 
@@ -167,7 +168,7 @@ impl Answers for Ftd {
 }
 
 impl Connection {
-    fn over(stream: UnixStream, version: u32) -> Connection {
+    fn over(stream: UnixStream) -> Connection {
         let (out, words) = unbounded_channel();
         let waiting: Arc<Mutex<Waiting>> = Arc::default();
         let theirs = waiting.clone();
@@ -176,7 +177,7 @@ impl Connection {
             tracing::debug!(?ended, "the connection to ftd for the store has ended");
             *lock(&theirs) = Waiting { over: true, ..Waiting::default() };
         });
-        Connection { version, out, waiting, task: task.abort_handle() }
+        Connection { out, waiting, task: task.abort_handle() }
     }
 
     fn is_over(&self) -> bool {

@@ -7,16 +7,16 @@ use ft_wire::{FRAME_HEADER, FrameError, Role};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Of all that is said here. A daemon may be newer than an agent whose job it finds, or older than one that was started again: any change of
 /// these messages increases it, and leaves those of the version before as they are.
-pub const VERSION: u32 = 2;
-/// The oldest that this release speaks, too: neighbours work together, so that daemons are upgraded while jobs run.
-pub const OLDEST: u32 = VERSION - 1;
-/// The first one with [`ToFtd::Copied`].
-pub const COPIED: u32 = 2;
+pub const VERSION: u32 = 3;
+/// The oldest that this release speaks, too: neighbours work together, so that daemons are upgraded while jobs run. (From 4 on `VERSION - 1`: 3 is the
+/// first with names.)
+pub const OLDEST: u32 = 3;
 /// The longest that may be asked: etcd takes 1.5 MiB in a request.
 pub const MOST_ASKED: usize = 4 << 20;
 
@@ -46,8 +46,9 @@ pub enum Welcome {
 }
 
 /// The newest version that both sides speak.
-pub fn common(oldest: u32, newest: u32) -> Option<u32> {
-    Some(VERSION.min(newest)).filter(|both| (OLDEST.max(oldest)..=VERSION).contains(both))
+pub fn common(ours: RangeInclusive<u32>, theirs: RangeInclusive<u32>) -> Option<u32> {
+    let newest = *ours.end().min(theirs.end());
+    Some(newest).filter(|both| ours.contains(both) && theirs.contains(both))
 }
 
 /// Agent → ftd, after that.
@@ -366,24 +367,37 @@ mod tests {
         bytes.extend(ft_wire::encode(&Welcome::Refused("w".into()), 0).unwrap());
         bytes.extend(ft_wire::encode(&Welcome::Speaks { oldest: 1, newest: 2 }, 0).unwrap());
         let hexadecimal: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!((VERSION, hexadecimal.as_str()), (2, OF_VERSION_2));
+        assert_eq!((VERSION, hexadecimal.as_str()), (3, OF_VERSION_3));
     }
 
     #[test]
     fn neighbours_find_the_newest_version_that_both_speak() {
-        let speaks = |newest: u32| common(newest.saturating_sub(1), newest);
-        assert_eq!(speaks(VERSION), Some(VERSION));
-        assert_eq!(speaks(VERSION + 1), Some(VERSION));
-        assert_eq!(speaks(VERSION - 1), Some(VERSION - 1));
-        assert_eq!((common(VERSION + 1, VERSION + 2), common(0, OLDEST - 1)), (None, None));
+        let speaks = |theirs| common(8..=9, theirs);
+        assert_eq!([8..=9, 9..=10, 7..=8, 8..=8, 9..=9].map(speaks), [Some(9), Some(9), Some(8), Some(8), Some(9)]);
+        assert_eq!([10..=11, 6..=7, 9..=7].map(speaks), [None; 3]);
     }
 
-    const OF_VERSION_2: &str = concat!(
-        "030000000000000002016a0c0000000000000000010180cab5ee0100010170210000000000000000010180cab5ee01010201",
-        "6b0103016e0203016b00010900016401016c000001020600000000000000010200016b070200000000000000020205000000",
-        "0000000003010203040a000000000000000001000501016b0501010400000000000000000101060c00000000000000000104",
-        "0001016b00010501010a00000000000000000104010165010001720a00000000000000000104020101650172010a00000000",
-        "000000000104030101650172010700000000000000010201016b080005000000000000000202000102030000000000000001",
-        "01770300000000000000020102",
+    const OF_VERSION_3: &str = concat!(
+        "100000000000000082a776657273696f6e03a36a6f62a16a450000000000000081a85175657374696f6e83a66e756d626572",
+        "01a677697468696e82a47365637301a56e616e6f73ce1dcd6500a87175657374696f6e81a45265616481a6507265666978a1",
+        "70a00000000000000081a85175657374696f6e83a66e756d62657201a677697468696e82a47365637301a56e616e6f73ce1d",
+        "cd6500a87175657374696f6e81a45377617082a764656d616e64739292a16b81a85265766973696f6e0392a16ea750726573",
+        "656e74a67772697465739392a16b81a350757482a576616c7565c40109a56c65617365c092a164a644656c65746592a16c81",
+        "a350757482a576616c756590a56c6561736501230000000000000081a5576174636883a66e756d62657202a573636f706581",
+        "a34b6579a16ba466726f6d07120000000000000081a7556e776174636881a66e756d626572022b0000000000000081a6436f",
+        "7069656484a6636f7069657301a5627974657302a86661696c7572657303a777616974696e6704410000000000000081a641",
+        "6e7377657282a66e756d62657201a6616e7377657281a5466f756e6482a2617405a5666f756e6481a16b82a8726576697369",
+        "6f6e05a576616c7565c40101220000000000000081a6416e7377657282a66e756d62657201a6616e7377657281a757726974",
+        "74656e06580000000000000081a6416e7377657282a66e756d62657201a6616e7377657281a64661696c656481a44c6f7374",
+        "9183a36b6579a16ba86578706563746564a6416273656e74a5666f756e6482a87265766973696f6e05a576616c7565c40101",
+        "530000000000000081a6416e7377657282a66e756d62657201a6616e7377657281a64661696c656481a7556e6b6e6f776e83",
+        "a8656e64706f696e74a165a677697468696e82a47365637301a56e616e6f7300a6726561736f6ea1724b0000000000000081",
+        "a6416e7377657282a66e756d62657201a6616e7377657281a64661696c656481aa556e616e7377657265649183a8656e6470",
+        "6f696e74a165a6726561736f6ea172a76c617374696e67c3480000000000000081a6416e7377657282a66e756d62657201a6",
+        "616e7377657281a64661696c656481a7526566757365649183a8656e64706f696e74a165a6726561736f6ea172a76c617374",
+        "696e67c3330000000000000081a74368616e67656482a66e756d62657202a76368616e6765739183a36b6579a16ba8726576",
+        "6973696f6e08a576616c7565c0220000000000000081a5456e64656482a66e756d62657202a3656e6481a9436f6d70616374",
+        "65649201020b0000000000000081a752656675736564a177190000000000000081a6537065616b7382a66f6c6465737401a6",
+        "6e657765737402",
     );
 }

@@ -121,10 +121,10 @@ async fn mute(path: &Path, closes_after: usize) -> JoinHandle<()> {
         // What it says first is as long as this, whoever says it.
         let (mut stream, _) = listener.accept().await.unwrap();
         let (mut from, mut to) = tokio::io::split(near);
-        let mut hello = [0; 16 + 8 + 5];
+        let mut hello = [0; 16 + 8 + 18];
         stream.read_exact(&mut hello).await.unwrap();
         to.write_all(&hello).await.unwrap();
-        let mut said = [0; 16 + 8 + 1];
+        let mut said = [0; 16 + 8 + 7];
         from.read_exact(&mut said).await.unwrap();
         stream.write_all(&said).await.unwrap();
         let mut taken = 0;
