@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import pwd
 import re
 import signal
@@ -10,7 +11,7 @@ import time
 
 import jsonschema
 
-from harness import proc
+from harness import names, proc
 from harness.cluster import Cluster
 from harness.job import check
 from harness.registry import scenario
@@ -22,11 +23,10 @@ from .processes import eventually
 
 LAUNCHER = 4
 # What ftctl asks the daemon for, by hand: a way to the agent of a job on a node; the first word of the answer.
-ASKS = """
-import socket, struct, sys
+ASKS = pathlib.Path(names.__file__).read_text() + """
+import socket, sys
 job, node = sys.argv[2:4]
-text = lambda words: bytes([len(words)]) + words.encode()
-body = bytes([6]) + text(job) + bytes([1]) + text(node) + text("/dev/shm")
+body = pack({"Agent": {"job": job, "nodes": [node], "memory": b"/dev/shm"}})
 dialled = socket.socket(socket.AF_UNIX)
 dialled.connect("/run/ftd/ftd.sock")
 dialled.sendall(bytes.fromhex(sys.argv[1]) + struct.pack("<II", len(body), 0) + body)
@@ -36,7 +36,8 @@ while len(said) < 16 + 8 or len(said) < 24 + struct.unpack("<I", said[16:20])[0]
     if not got:
         break
     said += got
-print("HERE" if said[24:25] == bytes([6]) else "REFUSED " + said[27:].decode() if said[24:25] == bytes([0]) else said)
+said = unpack(said[24:])
+print("HERE" if said == "Here" else "REFUSED " + said["Refused"]["sentence"] if "Refused" in said else said)
 """
 
 

@@ -185,7 +185,7 @@ async fn who_is_not_of_the_job_is_not_heard_and_counted_by_reason() {
     changed[70] ^= 1;
     tap.send_to(&changed, two.address()).unwrap();
     let mut newer = bytes;
-    newer[4] += 1;
+    newer[4] += 2;
     tap.send_to(&newer, two.address()).unwrap();
     tap.send_to(&bytes[..BYTES - 1], two.address()).unwrap();
     tap.send_to(&[bytes.as_slice(), &[0]].concat(), two.address()).unwrap();

@@ -1,6 +1,8 @@
 //! What neighbouring releases say to each other: a sample of each link's messages as protocols that this release understands say them, and
 //! fields that it does not know.
 
+#![allow(clippy::unwrap_used)]
+
 use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
 use ft_wire::history::History;
 use ft_wire::launcher::{Before, JobSpec, Program};
@@ -15,11 +17,13 @@ use std::fmt::{Debug, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Reads bytes; what is read must be the sample.
+type Reads = Box<dyn Fn(&[u8]) -> Result<(), FrameError>>;
+
 struct Sample {
     link: &'static str,
     body: Vec<u8>,
-    /// Reads these bytes; what is read must be the sample.
-    reads: Box<dyn Fn(&[u8]) -> Result<(), FrameError>>,
+    reads: Reads,
 }
 
 fn sample<M: Serialize + DeserializeOwned + PartialEq + Debug + 'static>(link: &'static str, message: M) -> Sample {
