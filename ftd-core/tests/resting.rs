@@ -158,7 +158,8 @@ fn a_record_that_its_heartbeat_has_overtaken_is_waited_for_before_it_is_asked_fo
     let mut one = One::computing();
     let heard = one.now;
     let mut effects = one.hears(heartbeat);
-    let record = EpochRecord { epoch: next, ..one.agent.record().unwrap().clone() };
+    let first = one.agent.record().unwrap().clone();
+    let record = EpochRecord { epoch: next, world: WorldId(first.world.0 + 1), ..first };
     effects.extend(one.hears(PeerMessage::Record { revision: Revision(2), record: Arc::new(record) }));
     assert_eq!(one.agent.record().unwrap().epoch, next);
     one.now = heard + PERIOD / 2;

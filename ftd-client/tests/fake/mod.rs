@@ -140,7 +140,8 @@ fn serve(
     if manner == Manner::OtherRelease {
         let mut stream = stream;
         let mut bytes = Preamble::ours(Role::Agent).to_bytes();
-        bytes[8] += 1;
+        // The next one would be a neighbour.
+        bytes[8] += 2;
         stream.write_all(&bytes).unwrap();
         let _ = stream.read(&mut bytes);
         return;

@@ -585,11 +585,12 @@ async fn another_release_is_refused_and_both_versions_are_named() {
     let mut stream = TcpStream::connect(one.peers.address()).await.unwrap();
     let mut hello = Hello::new(NodeId(2), NodeId(1), 5, 1).unwrap().to_bytes(JOB);
     let ours = hello[8];
-    let theirs = ours + 1;
+    // The next one would be a neighbour.
+    let theirs = ours + 2;
     hello[8] = theirs;
     stream.write_all(&hello).await.unwrap();
     let sentence = one.trouble().await;
-    let both = [format!("speaks version {theirs}"), format!("of node 1 version {ours}")];
+    let both = [format!("speaks protocol version {theirs}"), format!("of node 1 version {ours},")];
     assert!(both.iter().all(|said| sentence.contains(said)), "{sentence}");
     assert_eq!(one.peers.counters().refused.version, 1);
     // The other side hears which one this is.
@@ -604,7 +605,7 @@ async fn another_release_is_refused_and_both_versions_are_named() {
     // Of yet another release: what was said of one is not said again.
     hello[8] = theirs + 1;
     dialled.write_all(&hello[..12]).await.unwrap();
-    assert!(one.trouble().await.contains(&format!("speaks version {}", hello[8])));
+    assert!(one.trouble().await.contains(&format!("speaks protocol version {},", hello[8])));
 }
 
 #[tokio::test]
