@@ -82,6 +82,11 @@ def complete(ctl, least=1):
     return eventually(shown, "a complete version", 30)
 
 
+def injected(events):
+    """What is told of failures that were asked for, in the order of their times: what other nodes tell is heard up to a second later."""
+    return [event["text"] for event in sorted(events, key=lambda event: event["time_ms"]) if event["event"] == "injected"]
+
+
 @scenario("ctl-show")
 def show(context):
     """A job's ranks, their pids and processors, its newest version with its age, and what checkpoints have cost, in tables and as the schema says;
@@ -351,12 +356,12 @@ def over_nodes(context):
         check([waits(ctl) for ctl in each] == [[(3, None)]] * 3, "each node names what is to come on node1")
         check("no rank 4" in each[2].run("inject", shown[0]["job"], "rank=4", status=1), "a rank that there is not")
         for ctl in each:
-            said = [event["text"] for event in map(ctl.valid, ctl.run("--json", "events").splitlines()) if event["event"] == "injected"]
+            said = injected(map(ctl.valid, ctl.run("--json", "events").splitlines()))
             check(len(said) == 2 and said[0].startswith("rank 3 (process") and said[1].startswith("rank 1 (process"), f"{said}")
         job.interrupt()
         job.wait(40)
         followed = [each[0].valid(line) for line in follower.process.communicate(timeout=20)[0].splitlines()]
-        said = [event["text"][:6] for event in followed if event["event"] == "injected"]
+        said = [text[:6] for text in injected(followed)]
         check(said == ["rank 3", "rank 1"] and followed[-1]["event"] == "ended", f"{followed}")
         for node in nodes.nodes:
             nodes.empty(node)
@@ -418,7 +423,7 @@ def elsewhere(context):
             eventually(lambda: (now := own.json("show"))["failures"] == turn and now["state"] == "computing", f"recovery {turn}", 40)
             complete(own, (own.json("show")["complete"] or {"version": 0})["version"] + 5)
         check("there is no rank 4" in own.run("inject", name, "rank=4", status=1), "a rank that there is not")
-        said = [event["text"] for event in map(own.valid, own.run("--json", "events").splitlines()) if event["event"] == "injected"]
+        said = injected(map(own.valid, own.run("--json", "events").splitlines()))
         # The agent is asked by a process of who asks.
         check(len(said) == 2 and all(f"(user {user.pw_uid if user else 0})" in text for text, user in zip(said, (owner, None))), f"{said}")
         # A daemon that is down: here nobody can be asked, on the job's node nobody answers, and what is known otherwise is told.
@@ -438,7 +443,7 @@ def elsewhere(context):
         job.interrupt()
         job.wait(40)
         followed = [own.valid(line) for line in follower.process.communicate(timeout=20)[0].splitlines()]
-        said = [event["text"][:6] for event in followed if event["event"] == "injected"]
+        said = [text[:6] for text in injected(followed)]
         check(said == ["rank 3", "rank 0"] and followed[-1]["event"] == "ended", f"{followed}")
         for node in nodes.nodes:
             nodes.empty(node)
