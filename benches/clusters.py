@@ -230,10 +230,14 @@ LONELY = 0.5
 def epochs_of(context, size, repetitions, program):
     """A rank of one node after the other is killed. For each epoch: ms from its proposal to its adoption on the proposing node, and on
     all; and ms of puts from that node, in between: of one that comes as lonely as the epoch, and of those that follow it at once."""
+    # A line on standard error goes through four processes, while other nodes are still to adopt the epoch.
+    logs = context.work / "logs"
+    logs.mkdir()
+    logs.chmod(0o777)
     with Nodes(context, size, members=MEMBERS) as nodes:
         putters = [Putter(nodes, node, program) for node in nodes.nodes]
         job = nodes.sh(nodes.each_one(), size, "exec sleep 1000", ft="reinit", options=["--ft-max-failures", "1000"],
-                       env={"FT_LOG": "error,ft_agent::driver=info"})
+                       env={"FT_LOG": "error,ft_agent::driver=info", "FT_LOG_DIR": logs})
         ranks = lambda: {pid for node in nodes.nodes for pid in node.named("sleep")}
         eventually(lambda: len(ranks()) == size, "the ranks", 30)
         puts, next_puts = [], []
@@ -252,7 +256,7 @@ def epochs_of(context, size, repetitions, program):
             putter.end()
         job.interrupt(signal.SIGTERM)
         job.wait()
-        proposed, adopted = said_of_epochs(job.err)
+        proposed, adopted = said_of_epochs("".join(log.read_text() for log in logs.iterdir()))
     own, every = [], []
     for epoch in range(2, repetitions + 2):
         check(epoch in proposed and len(adopted.get(epoch, {})) == size, f"epoch {epoch}: {proposed.get(epoch)}, {adopted.get(epoch)}")

@@ -235,6 +235,22 @@ def log_variable(context):
     check("DEBUG ft_agent" in job.err, f"nothing is logged: {job.err}")
 
 
+def log_dir_variable(context):
+    logs = context.work / "logs"
+    logs.mkdir()
+    job = context.ftrun(None, 1, "true", env={"FT_LOG": "ft_agent=debug", "FT_LOG_DIR": logs})
+    job.expect(0)
+    (log,) = logs.iterdir()
+    check(re.fullmatch(rf"ft-agent\.{os.uname().nodename}\.\d+\.log", log.name) and "DEBUG ft_agent" in log.read_text(), f"{log}")
+    check("DEBUG" not in job.err, f"it is logged on standard error as well: {job.err}")
+    # Where there is none, it is said, and logged as without.
+    logs.rename(context.work / "away")
+    job = context.ftrun(None, 1, "true", env={"FT_LOG": "ft_agent=debug", "FT_LOG_DIR": logs})
+    job.expect(0)
+    said = f"ftd: FT_LOG_DIR: {logs}/ft-agent"
+    check(job.err.count(said) == 1 and "No such file" in job.err and "DEBUG ft_agent" in job.err, f"{job.err}")
+
+
 def daemon_variable(context):
     refused(context, ["-n", "1", "--hosts", "there", "true"], "/no/such/socket", env={"FT_DAEMON": "/no/such/socket"})
 
@@ -262,6 +278,7 @@ VARIABLES = {
     "FT_LIBEXEC": (libexec_variable, ["/no/such"]),
     "FT_CHECKPOINT_TIMEOUT": (timeout_variable, ["soon", "0", b"\xff"]),
     "FT_LOG": (log_variable, ["===", "loud", "ft_agent", "ft_agent=loud", b"\xff"]),
+    "FT_LOG_DIR": (log_dir_variable, ["logs"]),
 }
 
 

@@ -97,9 +97,10 @@ fn main() -> ExitCode {
     // Without it, jobs only start more slowly.
     let _ = ft_sys::process::make_room_for_descriptors(DESCRIPTORS);
     ft_sys::process::lift_file_size_limit();
+    ft_sys::log::begin("ft-agent").unwrap_or_else(|error| ft_sys::log::say(format_args!("ftd: {error}")));
     tracing_subscriber::fmt()
         .with_env_filter(what_to_log())
-        .with_writer(|| ft_sys::log::Log)
+        .with_writer(|| ft_sys::log::Logged)
         .with_ansi(false)
         .log_internal_errors(false)
         .init();

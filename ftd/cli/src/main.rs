@@ -177,7 +177,7 @@ fn launch() -> Result<i32, Refusal> {
         Request::Run(options) => *options,
         Request::Print(text) => return print(&text),
     };
-    options::check_log(std::env::var_os("FT_LOG"))?;
+    options::check_log(std::env::var_os("FT_LOG"), std::env::var_os(ft_sys::log::LOG_DIR))?;
     let names = std::env::vars_os().map(|(name, _)| name);
     let given = options.given.iter().map(|(option, name)| (option.as_str(), name.as_os_str()));
     variables::warnings(names, given, &options::variables()).iter().for_each(|warning| say(warning));

@@ -584,7 +584,15 @@ pub fn variables() -> [&'static str; 16] {
 ///
 /// # Errors
 /// One sentence.
-pub fn check_log(text: Option<OsString>) -> Result<(), OptionError> {
+pub fn check_log(text: Option<OsString>, directory: Option<OsString>) -> Result<(), OptionError> {
+    if let Some(name) = directory.filter(|name| !name.is_empty() && !std::path::Path::new(name).is_absolute()) {
+        let name = name.to_string_lossy().into_owned();
+        return Err(value(
+            ft_sys::log::LOG_DIR,
+            name,
+            "a directory from / on: those that log have others than ftrun's",
+        ));
+    }
     let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(()) };
     let text = text.into_string().map_err(|_| OptionError::NoText("FT_LOG"))?;
     if crate::variables::is_log(&text) {

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
 /// Variables of ftrun's besides those of its options.
-const READ: [&str; 5] = ["FT_CHECKPOINT_TIMEOUT", "FT_DAEMON", "FT_LIBEXEC", "FT_LOG", "FT_MEMORY_DIR"];
+const READ: [&str; 6] = ["FT_CHECKPOINT_TIMEOUT", "FT_DAEMON", "FT_LIBEXEC", "FT_LOG", "FT_LOG_DIR", "FT_MEMORY_DIR"];
 /// Variables that ftd sets for the ranks and for its own processes: who starts ftrun from one of those has them.
 const SET: [&str; 12] = [
     "FT_CHECKPOINT_DIR",

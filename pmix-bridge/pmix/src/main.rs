@@ -104,9 +104,11 @@ fn main() {
     ft_sys::priority::put_back_as_told();
     // Without it, jobs only start more slowly.
     let _ = ft_sys::process::make_room_for_descriptors(DESCRIPTORS);
+    // The agent has said it where it cannot.
+    let _ = ft_sys::log::begin("ft-pmix");
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("FT_LOG"))
-        .with_writer(|| ft_sys::log::Log)
+        .with_writer(|| ft_sys::log::Logged)
         .with_ansi(false)
         .log_internal_errors(false)
         .init();
