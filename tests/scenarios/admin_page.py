@@ -7,7 +7,8 @@ from harness.registry import scenario
 
 # The beginnings of its lines, by the scenario that types them, in the page's order.
 TYPED = {
-    "ftd-service": ("install -D", "systemctl link", "systemctl enable --now", "ftd check-config", "systemctl reload", "systemctl restart", "ftd status", "journalctl"),
+    "ftd-service": ("install -D", "systemctl link", "systemctl enable --now", "systemctl enable --force", "systemctl try-restart", "ftd --version",
+                    "ftd check-config", "systemctl reload", "systemctl restart", "ftd status", "journalctl"),
     "admin-certificates": ("openssl req -x509", "printf", "openssl req -newkey", "openssl x509"),
     "hosts-refused": ("echo 'account",),
     "slurm-admin": ("required", "srun --help"),

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 
@@ -107,8 +108,8 @@ class Machine:
 
 @scenario("ftd-service", cluster=True, timeout=120)
 def service(context):
-    """The lines of the administrators' page for the service, typed: it is installed, linked, enabled and started, reloaded and restarted; a wrong configuration is
-    refused; killed, it comes back, but not with a wrong configuration; and it ends."""
+    """The lines of the administrators' page for the service, typed: it is installed, linked, enabled and started, reloaded and restarted; another release takes its place, below
+    a PREFIX of its own; a wrong configuration is refused; killed, it comes back, but not with a wrong configuration; and it ends."""
     lines = typed(context, "ftd-service")
     line = lambda start: next(line for line in lines if line.startswith(start))
     with Cluster(context, 1) as cluster:
@@ -116,6 +117,7 @@ def service(context):
         try:
             machine.is_up()
             use(machine, line)
+            replace(context.prefix, machine, line)
         finally:
             machine.off()
 
@@ -151,5 +153,23 @@ def use(machine, line):
     check("nonsense" in journal, journal)
     machine.does(right)
     machine.does("systemctl start ftd")
+
+
+def replace(prefix, machine, line):
+    """Another release takes the place of the one that runs, now and when the machine starts; and is stopped."""
+    other = prefix.with_name(f"{prefix.name}-2")
+    shutil.copytree(prefix, other, symlinks=True)
+    unit = other / "lib/systemd/system/ftd.service"
+    unit.write_text(unit.read_text().replace(str(prefix), str(other)))
+    of = lambda: machine.does(f"readlink /proc/{machine.shown('MainPID')}/exe").strip()
+    check(of() == str(prefix / "bin/ftd"), of())
+    for start in ("systemctl enable --force", "systemctl try-restart"):
+        machine.does(line(start))
+    check(of() == str(other / "bin/ftd"), of())
+    release = machine.does(f"{other}/bin/" + line("ftd --version").split("#")[0]).split(maxsplit=1)[1].strip()
+    check(re.fullmatch(r"\S+ \(protocol \d+\)", release), release)
+    check(machine.does(line("ftd status")).startswith(f"ftd {release}, pid "), release)
+    starts = machine.does("readlink -f /etc/systemd/system/multi-user.target.wants/ftd.service").strip()
+    check(starts == str(unit) and machine.shown("UnitFileState") in ("enabled", "linked"), starts)
     machine.does("systemctl stop ftd")
     check((machine.shown("ActiveState"), machine.shown("Result")) == ("inactive", "success"), "it has not ended well")

@@ -202,6 +202,7 @@ fn front_of_step() -> Result<i32, Refusal> {
         Request::Run(options) => *options,
         Request::Print(text) => return print(&text),
     };
+    options::check_log(std::env::var_os("FT_LOG"), std::env::var_os(ft_sys::log::LOG_DIR))?;
     let own = words.into_iter().skip(1).take_while(|word| word != "--").collect();
     Ok(step::Front::start(options, own)?.run()?)
 }

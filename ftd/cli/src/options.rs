@@ -262,7 +262,7 @@ pub enum Request {
 #[derive(Parser, Debug)]
 #[command(
     name = "ftrun",
-    version,
+    version = ft_wire::release(),
     about = "Starts an MPI job that survives the failure of its processes.",
     override_usage = "ftrun -n N [OPTIONS] PROGRAM [ARGUMENTS]... [: -n N [-x VAR=VALUE] [--chdir DIR] PROGRAM [ARGUMENTS]...]...",
     after_help = "Signals sent to ftrun reach the ranks. Ctrl-C, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU and SIGALRM end the job: \

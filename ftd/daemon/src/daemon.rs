@@ -81,7 +81,7 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     }
     tokio::spawn(metrics::keep_up(numbers));
     tokio::spawn(service::watchdog());
-    tracing::info!(node = config.node(), config = %config.file.display(), "ftd {} begins", env!("CARGO_PKG_VERSION"));
+    tracing::info!(node = config.node(), config = %config.file.display(), "ftd {} begins", ft_wire::release());
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     let file = config.file.clone();
     let state = Arc::new(State::new(config));

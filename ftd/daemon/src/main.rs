@@ -52,7 +52,7 @@ const WRONG_CONFIG: u8 = 2;
 
 /// Keeps a node's MPI jobs: without a command, it runs as the node's daemon until SIGTERM.
 #[derive(Debug, Parser)]
-#[command(name = "ftd", version, args_conflicts_with_subcommands = true)]
+#[command(name = "ftd", version = ft_wire::release(), args_conflicts_with_subcommands = true)]
 struct Options {
     /// The configuration file.
     #[arg(long, value_name = "FILE", default_value = config::DEFAULT)]

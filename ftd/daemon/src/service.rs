@@ -4,6 +4,10 @@ use sd_notify::NotifyState;
 use std::time::Duration;
 
 fn tell(what: &[NotifyState<'_>]) {
+    // Of those that the daemon starts it wants to hear nothing: theirs is empty.
+    if std::env::var_os("NOTIFY_SOCKET").is_none_or(|name| name.is_empty()) {
+        return;
+    }
     if let Err(error) = sd_notify::notify(what) {
         tracing::warn!(%error, "the service manager could not be told");
     }

@@ -141,7 +141,7 @@ impl State {
         let now = self.now();
         let config = &now.config;
         Status {
-            version: env!("CARGO_PKG_VERSION").into(),
+            version: ft_wire::release().into(),
             pid: std::process::id(),
             up_ms: ms(self.began.elapsed()),
             node: config.node().into(),

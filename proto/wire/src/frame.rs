@@ -2,6 +2,7 @@
 
 use rmp_serde::{Serializer, config::BytesMode};
 use serde::{Serialize, de::DeserializeOwned};
+use std::sync::OnceLock;
 
 /// The protocol's number, which is that of all messages of this crate: a release that changes one has the next (docs/decisions/protocol-numbers.md).
 /// What is asked at run time is [`version`].
@@ -50,6 +51,12 @@ pub fn spoken(text: &[u8]) -> Option<u32> {
 pub fn version() -> u32 {
     // Nothing is concluded from what it was when it was built.
     spoken(std::hint::black_box(&SPEAKS)).unwrap_or(VERSION)
+}
+
+/// The release of this program, as people are shown it: its version and the number that it speaks.
+pub fn release() -> &'static str {
+    static SHOWN: OnceLock<String> = OnceLock::new();
+    SHOWN.get_or_init(|| format!("{} (protocol {})", env!("CARGO_PKG_VERSION"), version()))
 }
 
 /// Whether this program works together with those of that number: its own, the one before and the one behind.

@@ -43,7 +43,7 @@ pub mod toll;
 
 pub use frame::{
     APART, FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, OLDEST, PREAMBLE_LEN, Preamble, Role, VERSION, decode,
-    encode, is_neighbour, speaks, spoken, strangers, version,
+    encode, is_neighbour, release, speaks, spoken, strangers, version,
 };
 
 /// The socket in a job's directory on which its agent listens; `FT_SOCKET` gives ranks its path.

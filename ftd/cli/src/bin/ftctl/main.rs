@@ -39,7 +39,7 @@ enum CtlError {
 #[derive(Parser, Debug)]
 #[command(
     name = "ftctl",
-    version,
+    version = ft_wire::release(),
     about = "Shows the jobs of ftrun that run on this machine, or on a cluster's nodes, and has their ranks fail on request.",
     after_help = "JOB is a job's name, the beginning of it or the number in it, or the process id of its ftrun or, on this machine, of one \
                   of its ranks; it may be left out where there is only one job.\n\nA user sees and touches his own jobs, root those of all. They are looked for in $FT_MEMORY_DIR (/dev/shm), \
