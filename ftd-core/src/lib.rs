@@ -22,7 +22,7 @@
 //! | [`holdings`] | what of the inventories goes up the tree, and what is restored |
 //! | [`due`] | when the next checkpoint pays |
 //! | [`blame`] | whose a death is; ends that are held until that is known |
-//! | [`heard`], [`passed_on`] | signals that ranks were given, and ends that answer them |
+//! | [`heard`], [`owed`], [`passed_on`] | signals that ranks were given, those that they are owed, and ends that answer them |
 //! | [`ring`] | who observes whom |
 //! | [`fence`] | until when a node may compute (`fence/lease.rs`); who writes that a silent one is given up (`fence/accusations.rs`) |
 //! | `fence/watch.rs` | **when a silent node is given up** |
@@ -52,6 +52,7 @@ pub mod inventory;
 pub mod joined;
 pub mod members;
 pub mod message;
+pub mod owed;
 pub mod partners;
 pub mod passed_on;
 pub mod placement;
@@ -65,7 +66,7 @@ pub mod slots;
 pub mod tree;
 pub mod word;
 
-pub use agent::{Agent, Effect, Event, JobConfig, Predecessor};
+pub use agent::{Agent, Effect, Event, JobConfig, Patience, Predecessor};
 pub use blame::{Ended, Exit, Limit, Sight};
 pub use count::{counted, size, times};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};

@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn the_table_of_answers() {
         use Phase::{Finalized, Initialized, Launched};
-        let mut heard = Heard::default();
+        let mut heard = Heard::new(Micros(0));
         heard.hears(TERM, Micros::from_secs(100));
         heard.hears(USR1, Micros::from_secs(50));
         let table = [

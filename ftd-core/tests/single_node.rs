@@ -72,7 +72,10 @@ impl Node {
                     Effect::Proceed { process, .. } => said.push(format!("proceed {}", process.rank)),
                     Effect::NeedSlot => said.push("need slot".into()),
                     Effect::Signal { signal } => said.push(format!("signal {signal}")),
-                    Effect::PassOn { slot, signal } => said.push(format!("pass {signal} to {slot}")),
+                    Effect::PassOn { slot, signal, patience } => said.push(match patience {
+                        Patience::None => format!("pass {signal} to {slot}"),
+                        patience => format!("pass {signal} to {slot}: {patience:?}"),
+                    }),
                     Effect::Leave => said.push("leave".into()),
                     Effect::End { status, reason, .. } => {
                         said.push(format!("end {status}{}", reason.map(|r| format!(": {r}")).unwrap_or_default()));
@@ -1092,7 +1095,64 @@ fn what_comes_while_the_job_recovers_waits_for_the_ranks() {
     assert!(node.tell(Event::Started(process(2, 0))).is_empty());
     node.tell(Event::Initialized(process(2, 0)));
     let said = node.tell(Event::Initialized(process(2, 1)));
-    assert!(said.contains(&"pass 15 to slot 1".to_string()), "{said:?}");
+    assert!(said.contains(&"pass 15 to slot 1: Start".to_string()), "{said:?}");
+    let now = node.tell(Event::Signalled { slot: SlotId(0), signal: USR1 });
+    assert_eq!(now, ["pass 10 to slot 0: Start"], "its handlers may not be there yet");
+    node.wait(10 * SECOND);
+    assert_eq!(node.tell(Event::Signalled { slot: SlotId(0), signal: USR1 }), ["pass 10 to slot 0"]);
+}
+
+/// The signals that ranks 0 and 1 are given when they compute in world 2.
+fn given_in_the_next_world(node: &mut Node, world: u64) -> Vec<String> {
+    begin_again(node, world - 1, Inventory::default());
+    let mut said = Vec::new();
+    for rank in 0..2 {
+        said.extend(node.tell(Event::Started(process(world, rank))));
+        said.extend(node.tell(Event::Initialized(process(world, rank))));
+    }
+    said.retain(|said| said.starts_with("pass"));
+    said
+}
+
+#[test]
+fn what_ranks_had_shortly_before_they_died_is_given_to_the_next_ones_once() {
+    let again = ["pass 10 to slot 0: Caught", "pass 10 to slot 1: Caught"];
+    let mut node = sent(USR1);
+    node.wait(299 * SECOND);
+    node.tell(died(1, 0, 11));
+    node.wait(2 * SECOND);
+    assert_eq!(given_in_the_next_world(&mut node, 2), again);
+    // It dies before anybody has caught it.
+    node.tell(died(2, 0, 11));
+    node.wait(2 * SECOND);
+    assert_eq!(given_in_the_next_world(&mut node, 3), again);
+    node.tell(Event::Repeated { signal: USR1 });
+    node.tell(died(3, 0, 11));
+    node.wait(2 * SECOND);
+    assert_eq!(given_in_the_next_world(&mut node, 4), [""; 0]);
+
+    let mut node = sent(USR1);
+    node.wait(301 * SECOND);
+    node.tell(died(1, 0, 11));
+    node.wait(2 * SECOND);
+    assert_eq!(given_in_the_next_world(&mut node, 2), [""; 0], "it had its effect");
+
+    // Whoever answers it has not failed.
+    let mut node = sent(USR1);
+    node.tell(died(1, 0, 11));
+    node.wait(2 * SECOND);
+    given_in_the_next_world(&mut node, 2);
+    assert_eq!(node.tell(exits(2, 0, 5)), ["leave"]);
+}
+
+#[test]
+fn what_came_during_a_recovery_as_well_is_given_once() {
+    let mut node = sent(USR1);
+    node.tell(died(1, 0, 11));
+    node.wait(2 * SECOND);
+    node.tell(Event::Signalled { slot: SlotId(1), signal: USR1 });
+    let said = given_in_the_next_world(&mut node, 2);
+    assert_eq!(said, ["pass 10 to slot 1: Start", "pass 10 to slot 0: Caught"]);
 }
 
 /// An agreed recovery from a death of which it is not known yet how it came about.

@@ -440,6 +440,52 @@ def signal_handled_node(context):
         steps.empty(steps.nodes[1])
 
 
+# MPICH catches SIGUSR1 itself, and what is given to that handler is lost; with Open MPI the default disposition kills.
+AGAIN = [{"what": "before", "mpi": "mpich5"}, {"what": "during", "mpi": "openmpi5"}]
+AGAIN_SOAK = [{"what": what, "mpi": mpi} for what in ("before", "during", "agent") for mpi in ("mpich5", "openmpi5", "openmpi4")]
+
+
+@scenario("slurm-signal-again", cluster=True, timeout=120, each=AGAIN_SOAK if registry.soak else AGAIN)
+def signal_again(context, what, mpi):
+    """A signal that ranks had shortly before a death is given once more to those of the next world, also after that of an agent; one that comes during the recovery reaches
+    them. They have no handler yet when they have joined: no default disposition kills one, and no library's handler takes the signal."""
+    mpi, path, stop = context.mpi(mpi), context.work / "heard", context.work / "stop"
+    with Steps(context, 2) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        env = {**ONE_CARD, "PLACES_HEARS": path, "PLACES_STOP": stop, "PLACES_STEPS": 1000000, "PLACES_SLEEP": 20}
+        init = [f"mpi.{place}-init:0" for place in ("in", "after")]
+        job = steps.srun("-N2", "--ntasks-per-node=2", program, mpi=mpi, env=env, gates=["app.compute:3", *init])
+        # Rank 0 is on the first node, its victim on the second.
+        job.on = steps.nodes[0]
+        for place in ("mpi.in-init", "mpi.after-init"):
+            job.at_gate(place, 0)
+            job.go(place, 0)
+        job.on = steps.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        job.close_gate("mpi.in-init", 0)
+        job.close_gate("mpi.after-init", 0)
+        if what != "during":
+            send(steps, "USR1")
+            all_heard(path, "USR1")
+        job.kill(steps.nodes[1].named("ft-agent")[0] if what == "agent" else victim)
+        job.on = steps.nodes[0]
+        job.at_gate("mpi.in-init", 0)
+        if what == "during":
+            send(steps, "USR1")
+        job.go("mpi.in-init", 0)
+        first = job.at_gate("mpi.after-init", 0)
+        # Time to die of it.
+        time.sleep(0.5)
+        check(proc.alive(first), "a rank was killed that had no handler yet")
+        job.go("mpi.after-init", 0)
+        all_heard(path, "USR1", 1 if what == "during" else 2)
+        stop.touch()
+        ended = job.wait(30)
+        all_heard(path, "USR1", 1 if what == "during" else 2)
+        check(ended == 0 and job.err.count("ftd: recovery, epoch") == 1 and "cancelled" not in job.err, f"{ended}: {job.err}")
+        steps.empty()
+
+
 @scenario("slurm-signal-warns", cluster=True, timeout=150, each=[{"inside": "sbatch"}, *([{"inside": "srun"}] if registry.soak else [])])
 def signal_warns(context, inside):
     """The signal that was asked for before a time limit is handled, and the job goes on under protection: a rank is killed before the limit, and it ends with the undisturbed

@@ -157,7 +157,7 @@ impl Agent {
         }
         (self.end.last_words, self.end.refused) = (None, false);
         if old.is_some() {
-            self.passing.heard.begins_anew();
+            self.signals_begin_anew();
             self.telling.begin(self.now);
             self.report(Report::RecoveryAgreed {
                 epoch: record.epoch,

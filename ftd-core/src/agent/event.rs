@@ -272,6 +272,29 @@ pub enum Event {
         /// Which signal.
         signal: i32,
     },
+    /// A task of Slurm's was sent this signal while the agent before this one was there, so long ago.
+    Remembered {
+        /// Which signal.
+        signal: i32,
+        /// How long ago.
+        ago: Micros,
+    },
+    /// The rank of a slot has been given a signal again that an earlier world had heard, with [`Patience::Caught`].
+    Repeated {
+        /// Which signal.
+        signal: i32,
+    },
+}
+
+/// How long a signal waits for its rank to catch it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// Not at all.
+    None,
+    /// Until the rank catches it, or has had the time to.
+    Start,
+    /// Until the rank catches it: else it has none.
+    Caught,
 }
 
 /// What an agent wants done, in this order. Answers come as later events.
@@ -399,6 +422,8 @@ pub enum Effect {
         slot: SlotId,
         /// The signal.
         signal: i32,
+        /// How long it waits there.
+        patience: Patience,
     },
     /// The ranks were told to end, by signals that they have had already.
     Leave,

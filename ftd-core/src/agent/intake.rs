@@ -64,6 +64,8 @@ impl Agent {
             Event::Timer => {}
             Event::Cancel { signal } => self.take_cancel(signal),
             Event::Signalled { slot, signal } => self.take_signalled(slot, signal),
+            Event::Remembered { signal, ago } => self.take_remembered(signal, ago),
+            Event::Repeated { signal } => self.take_repeated(signal),
         }
     }
 

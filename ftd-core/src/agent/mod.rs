@@ -95,7 +95,7 @@ mod waits;
 mod worlds;
 
 pub use crate::word::Joiners;
-pub use event::{Effect, Event, JobConfig};
+pub use event::{Effect, Event, JobConfig, Patience};
 pub use silence::Leased;
 pub use stage::Stage;
 pub use state::{Agent, Predecessor};

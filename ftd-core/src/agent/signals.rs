@@ -6,10 +6,10 @@
 //! a moment later.
 
 use super::end::{Leaving, Limit};
-use super::{Agent, Effect, LocalEnd, Stage};
+use super::{Agent, Effect, LocalEnd, Patience, Stage};
 use crate::blame::Verdict;
 use crate::failure::{Cause, Failure, OwnEnd, Subject, signal_name};
-use crate::ids::{Micros, Process, SlotId};
+use crate::ids::{Micros, Process, SlotId, WorldId};
 use crate::passed_on::answered;
 use crate::plan::signal_status;
 use crate::record::Outcome;
@@ -21,6 +21,10 @@ const ABORTED: Micros = Micros::from_secs(10);
 /// When a rank answers a signal that was long ago, the others have so long at least.
 const LEAST: Micros = Micros::from_secs(10);
 
+/// So long after it computes a rank of a later world that catches no signal may still be about to: its user knows of no other start than the
+/// first.
+const STARTS: Micros = Micros::from_secs(10);
+
 const KILL: i32 = 9;
 
 impl Agent {
@@ -30,9 +34,32 @@ impl Agent {
         self.passing.waiting.insert((slot, signal));
     }
 
+    /// It was sent while an agent was here before this one, whose ranks are no more.
+    pub(super) fn take_remembered(&mut self, signal: i32, ago: Micros) {
+        let within = self.passing.heard.within();
+        if ago <= within {
+            self.passing.heard.remembers(signal, Micros(self.now.0.saturating_sub(ago.0)));
+            self.passing.owed.remembered(signal);
+        }
+    }
+
+    /// A rank has this one again.
+    pub(super) fn take_repeated(&mut self, signal: i32) {
+        self.passing.heard.hears_again(signal, self.now);
+        self.passing.owed.repeated(signal);
+    }
+
+    /// Other processes play the ranks from now on. What failed may have been known for long, without a node on which to go on.
+    pub(super) fn signals_begin_anew(&mut self) {
+        let failed = self.batch.as_ref().map_or(self.now, |batch| batch.since);
+        self.passing.owed.begins_anew(failed, self.passing.heard.within());
+        self.passing.heard.begins_anew();
+        self.passing.computing = None;
+    }
+
     /// Whether ranks compute to which something could be said.
     pub(super) fn computes(&self) -> bool {
-        let starts = self.world() > crate::ids::WorldId(1) && !self.before_init().is_empty();
+        let starts = self.world() > WorldId(1) && !self.before_init().is_empty();
         let recovers = self.batch.is_some() || starts || self.standstill.paused;
         self.run.stage == Stage::Computing && !recovers && self.end.verdict.is_none()
     }
@@ -42,20 +69,48 @@ impl Agent {
         if let Some(signal) = self.tree.decree().answered.filter(|_| !self.end.is_near() && self.is_in_epoch()) {
             self.begin_to_leave(signal);
         }
+        let computes = self.computes();
+        if computes {
+            self.passing.computing.get_or_insert(self.now);
+        }
         // Few jobs are ever sent any.
-        if self.passing.heard.is_empty() {
+        if self.passing.heard.is_empty() && self.passing.owed.is_empty() {
             return;
         }
         let silent = !self.fence.to_write(self.now).is_empty();
         self.passing.silent = silent.then(|| self.passing.silent.unwrap_or(self.now));
-        if !self.passing.waiting.is_empty() && self.computes() {
-            for (slot, signal) in std::mem::take(&mut self.passing.waiting) {
-                // One that has waited for the ranks counts from now on.
-                self.passing.heard.hears(signal, self.now);
-                self.emit(Effect::PassOn { slot, signal });
-            }
+        if computes {
+            self.give_signals();
         }
         self.guard_awaited();
+    }
+
+    /// What has come, and what the ranks are owed.
+    fn give_signals(&mut self) {
+        let waiting = std::mem::take(&mut self.passing.waiting);
+        let starts = self.passing.computing.is_some_and(|since| !self.due(since, STARTS));
+        let patience = if self.world() > WorldId(1) && starts { Patience::Start } else { Patience::None };
+        for (slot, signal) in &waiting {
+            // One that has waited for the ranks counts from now on.
+            self.passing.heard.hears(*signal, self.now);
+            self.passing.owed.came(*signal, self.now);
+            self.emit(Effect::PassOn { slot: *slot, signal: *signal, patience });
+        }
+        let owed = self.passing.owed.due(self.now);
+        if owed.is_empty() {
+            return;
+        }
+        let record = self.record.clone();
+        let slots: Vec<SlotId> =
+            record.iter().flat_map(|record| record.processes_on(self.me)).map(|(_, slot)| slot).collect();
+        for signal in owed {
+            let gets = slots.iter().filter(|slot| !waiting.contains(&(**slot, signal)));
+            for slot in gets {
+                // Whoever ends now may have had it.
+                self.passing.heard.hears_again(signal, self.now);
+                self.emit(Effect::PassOn { slot: *slot, signal, patience: Patience::Caught });
+            }
+        }
     }
 
     /// Exits are waited for as long as the kernel may take, and no longer.

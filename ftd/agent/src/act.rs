@@ -23,8 +23,8 @@ use ft_wire::shepherd::{Start, ToShepherd};
 use ft_wire::{Epoch, Flavour, Slot, World as WorldNumber};
 use ftd_core::ranks::RankSet;
 use ftd_core::{
-    Agent, Cause, EpochId, EpochRecord, Event, Exit, Failure, FailureSet, Micros, NodeId, Notice, Process, Recovery,
-    Report, SlotId, Subject, Suspect, WorldId, counted, size,
+    Agent, Cause, EpochId, EpochRecord, Event, Exit, Failure, FailureSet, Micros, NodeId, Notice, Patience, Process,
+    Recovery, Report, SlotId, Subject, Suspect, WorldId, counted, size,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -232,8 +232,12 @@ pub fn signal_ranks(rooms: &mut Rooms, signal: i32) {
 }
 
 /// The rank of a slot has a signal, which it may go on after. One that waits to be started, and would not have handled it, is not started.
-pub fn pass_on(rooms: &mut Rooms, slot: Slot, signal: i32) {
+pub fn pass_on(rooms: &mut Rooms, slot: Slot, signal: i32, patience: Patience) {
     let Rooms { job, shepherds, worlds, pmix, .. } = rooms;
+    if patience != Patience::None {
+        let again = patience == Patience::Caught;
+        return shepherds.tell(slot, &ToShepherd::SignalWhenCaught { signal, again });
+    }
     shepherds.tell(slot, &ToShepherd::Signal(signal));
     let going: Vec<WorldNumber> = worlds.all().filter(|world| !world.stopping).map(|world| world.number).collect();
     for number in going {

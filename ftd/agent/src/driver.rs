@@ -383,7 +383,7 @@ impl Driver {
             Effect::AnswerDue { process, yes } => act::answer_due(rooms, process, yes),
             Effect::Proceed { process, .. } => act::proceed(rooms, process),
             Effect::Signal { signal } => act::signal_ranks(rooms, signal),
-            Effect::PassOn { slot, signal } => act::pass_on(rooms, slot.0, signal),
+            Effect::PassOn { slot, signal, patience } => act::pass_on(rooms, slot.0, signal, patience),
             Effect::Leave => {
                 rooms.job.told = true;
                 rooms.worlds.hurry_filters(&rooms.shepherds);

@@ -219,7 +219,8 @@ impl Shepherd {
         // A launcher that does not read has heard it already.
         let _ = self.lifeline.write(&[Lifeline::DIALS]);
         let told = channel.send(&hello, &fds);
-        if told.and_then(|()| self.slot.own_ends().iter().try_for_each(|end| channel.send(end, &[]))).is_ok() {
+        let more = self.slot.own_ends().iter().cloned().chain(self.slot.remembered());
+        if told.and_then(|()| more.into_iter().try_for_each(|word| channel.send(&word, &[]))).is_ok() {
             self.agent = Some(channel);
         }
         if self.directory.is_none() {
@@ -272,7 +273,7 @@ impl Shepherd {
         waited.extend(self.slot.watched().map(|pipe| PollFd::new(pipe, PollFlags::empty())));
         let tries = (self.slot.waits_for_program() || self.slot.is_undecided()) && !job_time::is_stopped();
         let tried = if tries { TRY_AGAIN } else { Duration::MAX };
-        let looked = self.slot.until_looked().min(self.slot.until_undecided());
+        let looked = self.slot.until_looked().min(self.slot.until_undecided()).min(self.slot.until_given());
         let ours = job_time::unhurried(tried.min(looked));
         // Only what goes by the job's time has to be looked at every second.
         let patience = job_time::piece(ours).min(self.slot.until_noted()).min(self.slot.until_lease());
@@ -297,6 +298,7 @@ impl Shepherd {
         let (exit, mut agent_gone) = if said { self.obey(&mut reports) } else { (false, false) };
         self.slot.stop_without_lease();
         reports.extend(self.slot.start_again());
+        reports.extend(self.slot.give_pending());
         reports.extend(self.slot.decide());
         reports.extend(self.emptied());
         if let Some(agent) = &mut self.agent {

@@ -29,9 +29,11 @@ use std::time::{Duration, Instant};
 
 mod heir;
 mod lease;
+mod pending;
 mod prints;
 mod stopped;
 
+use pending::Pending;
 use prints::Prints;
 
 /// How long a program that somebody has open for writing is tried again.
@@ -125,6 +127,8 @@ pub struct Slot {
     lost: bool,
     /// What runs here was told to end by the job's user, or had these signals, which may end it.
     told: BTreeSet<i32>,
+    /// Signals that wait for the rank to catch them, and those that came.
+    pending: Pending,
     /// The slot is being left, by the child's own end or because its world is over.
     leaving: Option<Leaving>,
     /// What was seen below, for those that clean up when nobody is left who saw it.
@@ -191,6 +195,7 @@ impl Slot {
             arenas: BTreeMap::new(),
             lost: false,
             told: BTreeSet::new(),
+            pending: Pending::default(),
             leaving: None,
             notes: Notes::new(&options.job_dir, options.slot),
             groups: Groups::default(),
@@ -205,9 +210,11 @@ impl Slot {
     }
 
     /// What Slurm has sent this task for its rank. The agent is to know of it before the rank has it.
-    pub fn signalled(&self) -> Vec<ToAgent> {
+    pub fn signalled(&mut self) -> Vec<ToAgent> {
         let signals = self.task.iter().flat_map(|task| std::iter::from_fn(|| task.next_signal()));
-        signals.map(|signal| ToAgent::Signalled { signal }).collect()
+        let signals: Vec<i32> = signals.collect();
+        signals.iter().for_each(|signal| self.pending.came(*signal));
+        signals.into_iter().map(|signal| ToAgent::Signalled { signal }).collect()
     }
 
     /// Its number.
@@ -321,6 +328,10 @@ impl Slot {
                 Vec::new()
             }
             ToShepherd::Signal(signal) => self.signal(signal),
+            ToShepherd::SignalWhenCaught { signal, again } => {
+                self.signal_when_caught(signal, again);
+                Vec::new()
+            }
             ToShepherd::Joined { world, rank, pid } => self.join(world, rank, pid).into_iter().collect(),
             ToShepherd::Lease => fds.pop().and_then(|page| self.take_lease(page)).into_iter().collect(),
             ToShepherd::LookAtLease { turn } => {
@@ -522,6 +533,7 @@ impl Slot {
         if over {
             job_time::go_on();
         }
+        self.pending.forget();
         self.note_piping_of_rank();
         let leaving = Leaving::stop(self.leaving.take(), world, over, refused);
         self.leave(leaving);

@@ -95,6 +95,13 @@ pub enum ToShepherd {
     /// Send this signal to the rank: the process that called `MPI_Init`, or where none has, `ft_init`; until that is known, or when it is gone, the slot's
     /// direct child. Job control's (stop, continue) goes to every descendant.
     Signal(i32),
+    /// Send this signal likewise, but not before the process has caught it for a while: a library's handler may be there before its own.
+    SignalWhenCaught {
+        /// The signal.
+        signal: i32,
+        /// An earlier rank has had it: this one has it if it catches it, and is told of it by [`ToAgent::Repeated`] then. Else it has it at the latest ten seconds from now.
+        again: bool,
+    },
     /// A process below the slot's direct child, or that child, is the rank: the slot is not empty as long as it lives. Another one
     /// may take its place: of those that use the checkpoint library the last, and the first that calls `MPI_Init`.
     Joined {
@@ -196,6 +203,18 @@ pub enum ToAgent {
     /// This shepherd is a task of Slurm's, and was sent a signal, which is for its rank: [`ToShepherd::Signal`] brings it there when the agent
     /// knows of it. Whoever dies of it then has not failed.
     Signalled {
+        /// The signal.
+        signal: i32,
+    },
+    /// … and this one while another agent was there, which may have known of it. Comes after [`ToAgent::Hello`].
+    Remembered {
+        /// The signal.
+        signal: i32,
+        /// So many milliseconds ago.
+        ago: u64,
+    },
+    /// The rank has this signal, which an earlier one had.
+    Repeated {
         /// The signal.
         signal: i32,
     },

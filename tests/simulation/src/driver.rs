@@ -12,7 +12,7 @@ use crate::world::{Act, Packet, World};
 use ftd_core::agent::Stage;
 use ftd_core::fence::Lease;
 use ftd_core::{
-    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Level, Members, Micros, NodeId,
+    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Level, Members, Micros, NodeId, Patience,
     PeerMessage, Predecessor, Process, Report, Revision, SlotId,
 };
 use std::collections::BTreeSet;
@@ -360,7 +360,12 @@ impl World {
             Effect::AnswerDue { process, yes } => self.answer_due(process, yes),
             Effect::Proceed { process, .. } => self.abort_goes_on(process),
             Effect::Signal { signal } => self.signal(node, None, signal),
-            Effect::PassOn { slot, signal } => self.signal(node, Some(slot), signal),
+            Effect::PassOn { slot, signal, patience } => {
+                if patience == Patience::Caught {
+                    self.local(node, Event::Repeated { signal });
+                }
+                self.signal(node, Some(slot), signal);
+            }
             Effect::Leave => {}
             Effect::NeedSlot => {
                 let delay = self.rng.range(500, 10_000);

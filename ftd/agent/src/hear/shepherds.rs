@@ -7,7 +7,7 @@ use crate::shepherds::Early;
 use crate::worlds::Ended;
 use ft_sys::job_time;
 use ft_wire::shepherd::{ToAgent, ToShepherd};
-use ftd_core::{Event, Limit, SlotId, WorldId};
+use ftd_core::{Event, Limit, Micros, SlotId, WorldId};
 use std::os::fd::OwnedFd;
 
 /// One of them says something.
@@ -37,6 +37,10 @@ pub fn take(rooms: &mut Rooms, connection: ConnectionId, message: ToAgent, fds: 
             exited(rooms, Ended { world, rank, pid, status, limit, waited });
         }
         ToAgent::Signalled { signal } => job.report(Event::Signalled { slot: SlotId(slot), signal }),
+        ToAgent::Remembered { signal, ago } => {
+            job.report(Event::Remembered { signal, ago: Micros::from_millis(ago) });
+        }
+        ToAgent::Repeated { signal } => job.report(Event::Repeated { signal }),
         ToAgent::Lingers { world } => job.report(Event::Lingers(WorldId(world))),
         ToAgent::Emptied { world } => {
             if worlds.get(world).is_some_and(|w| w.occupied.contains(&slot)) {
