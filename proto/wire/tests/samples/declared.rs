@@ -1,36 +1,51 @@
-//! What can be said: the structures and variants in this crate's sources that have a form on the wire, as rustfmt writes them.
+//! What can be said: the structures and variants in a crate's sources that have a form on the wire, as rustfmt writes them. Each is
+//! `module::Structure`, or `module::Enum::Variant`. ft-store's tests use this file as well.
 
-use std::collections::BTreeSet;
+use std::any::type_name;
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-/// Each as [`Sample`](super::Sample) names it.
-pub fn all() -> BTreeSet<String> {
-    let sources = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src");
-    std::fs::read_dir(sources).unwrap().flat_map(|file| of_file(&file.unwrap().path())).collect()
+/// All that this crate's sources have.
+pub fn all() -> Vec<String> {
+    within(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src"))
 }
 
-/// Whether it is a variant's name, and none of a structure or function.
-pub fn is_variant(name: &str) -> bool {
-    name.rsplit("::").take_while(|part| part.starts_with(|c: char| c.is_ascii_uppercase())).count() == 2
+/// What a message is called there. A derived `Debug` begins with the name of the variant.
+pub fn name<M: Debug>(message: &M) -> String {
+    let path = type_name::<M>().split('<').next().unwrap();
+    let mut last = path.rsplit("::");
+    let (of_type, module) = (last.next().unwrap(), last.next().unwrap());
+    let shown = format!("{message:?}");
+    let variant = first_word(&shown);
+    // A structure's begins with the structure's own name, and `Hidden` says nothing.
+    match variant.is_empty() || variant == of_type {
+        true => format!("{module}::{of_type}"),
+        false => format!("{module}::{of_type}::{variant}"),
+    }
+}
+
+fn within(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    files.flat_map(|file| if file.is_dir() { within(&file) } else { of_file(&file) }).collect()
 }
 
 fn of_file(file: &Path) -> Vec<String> {
-    assert!(file.is_file(), "{file:?} is none: its modules are read by nobody");
     let text = std::fs::read_to_string(file).unwrap();
     assert!(!text.contains("Serialize for "), "{file:?}: what is not derived is found by nobody");
     let module = match file.file_stem().unwrap().to_str().unwrap() {
-        "lib" => String::new(),
-        name => format!("{name}::"),
+        "lib" => env!("CARGO_PKG_NAME").replace('-', "_"),
+        name => name.to_string(),
     };
     let mut texts = text.split("#[cfg(test)]\nmod ");
     let before = texts.next().unwrap();
-    // Behind a module of tests.
-    let text =
-        texts.filter_map(|tests| tests.split_once("\n}\n")).fold(before.to_string(), |text, (_, more)| text + more);
+    let behind = texts.filter_map(|tests| {
+        tests.split_once(";\n").filter(|(name, _)| !name.contains('\n')).or(tests.split_once("\n}\n"))
+    });
+    let text = behind.fold(before.to_string(), |text, (_, more)| text + more);
     let derives = text.split("#[derive(").skip(1).filter(|rest| {
         rest.split(")]").next().unwrap().split(|c: char| !c.is_alphanumeric()).any(|word| word == "Serialize")
     });
-    derives.flat_map(of_item).map(|name| format!("{module}{name}")).collect()
+    derives.flat_map(of_item).map(|name| format!("{module}::{name}")).collect()
 }
 
 /// From behind `#[derive(` on.

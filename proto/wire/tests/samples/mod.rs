@@ -12,14 +12,13 @@ mod rank;
 
 use ft_wire::{FRAME_HEADER, FrameError, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
-use std::any::type_name;
 use std::fmt::Debug;
 
 /// Reads bytes; what is read must be the sample.
 type Reads = Box<dyn Fn(&[u8]) -> Result<(), FrameError>>;
 
 pub struct Sample {
-    /// What it is a sample of: `module::Structure`, or `module::Enum::Variant`.
+    /// What it is a sample of, as [`declared`] has it.
     pub name: String,
     /// It is a variant around something without a name, which has samples of its own if it has fields.
     pub wraps: bool,
@@ -30,6 +29,11 @@ pub struct Sample {
 impl Sample {
     pub fn module(&self) -> &str {
         self.name.split("::").next().unwrap()
+    }
+
+    /// Of a variant, and not of a structure or function.
+    pub fn is_variant(&self) -> bool {
+        self.name.split("::").count() == 3
     }
 }
 
@@ -42,7 +46,7 @@ macro_rules! samples {
 use samples;
 
 fn sample<M: Serialize + DeserializeOwned + PartialEq + Debug + 'static>(message: M) -> Sample {
-    named(name(&message), message)
+    named(declared::name(&message), message)
 }
 
 fn named<M: Serialize + DeserializeOwned + PartialEq + Debug + 'static>(name: String, message: M) -> Sample {
@@ -51,18 +55,6 @@ fn named<M: Serialize + DeserializeOwned + PartialEq + Debug + 'static>(name: St
     let read = name.clone();
     let reads = move |body: &[u8]| decode::<M>(body).map(|found| assert_eq!(found, message, "{read}"));
     Sample { name, wraps, body, reads: Box::new(reads) }
-}
-
-/// The name of its type and, as a derived `Debug` begins with it, of its variant.
-fn name<M: Debug>(message: &M) -> String {
-    let of_type = type_name::<M>().split('<').next().unwrap().trim_start_matches("ft_wire::");
-    let shown = format!("{message:?}");
-    let variant = shown.split(|c: char| !c.is_alphanumeric()).next().unwrap();
-    // A structure's begins with the structure's own name, and `Hidden` says nothing.
-    match variant.is_empty() || of_type.rsplit("::").next() == Some(variant) {
-        true => of_type.to_string(),
-        false => format!("{of_type}::{variant}"),
-    }
 }
 
 pub fn all() -> Vec<Sample> {
