@@ -135,6 +135,9 @@ fn refuse(words: &Words, variable: impl Fn(&str) -> Option<OsString>) -> Result<
         }
         None => {}
     }
+    if let Some(what) = distribution(words, &variable) {
+        return not_together(what);
+    }
     // With it Slurm goes by no other distribution, unless it is told the nodes.
     if let Some(file) = variable("SLURM_HOSTFILE").filter(|_| words.last(Known::NodeList).is_none()) {
         return not_together(format!("SLURM_HOSTFILE={}", file.to_string_lossy()));
@@ -148,6 +151,36 @@ fn refuse(words: &Words, variable: impl Fn(&str) -> Option<OsString>) -> Result<
         Some(_) => Ok(()),
         None => nodes_vary(variable),
     }
+}
+
+/// What deals tasks round over nodes, so that a node's do not follow each other. Where as much is not known a node's first task says it.
+fn distribution(words: &Words, variable: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let count = |option, names: &[&str]| match words.last(option) {
+        Some(typed) => number(typed),
+        None => names.iter().find_map(|name| variable(name)?.to_str()?.parse().ok()),
+    };
+    let nodes = count(Known::Nodes, &["SLURM_JOB_NUM_NODES", "SLURM_NNODES"])?;
+    let per_node = count(Known::TasksPerNode, &["SLURM_NTASKS_PER_NODE"]);
+    let tasks =
+        count(Known::Tasks, &["SLURM_NTASKS", "SLURM_NPROCS"]).or_else(|| Some(nodes.saturating_mul(per_node?)))?;
+    // On one node, and with a task on each, all distributions are the same.
+    if nodes < 2 || tasks <= nodes {
+        return None;
+    }
+    match words.last(Known::Distribution) {
+        Some(typed) => typed.value.as_ref().is_some_and(deals_round).then(|| typed.text.clone()),
+        None => {
+            let value = variable("SLURM_DISTRIBUTION").filter(deals_round)?;
+            Some(format!("SLURM_DISTRIBUTION={}", value.to_string_lossy()))
+        }
+    }
+}
+
+/// Slurm takes shortened names. What is behind a colon concerns the processors of one node.
+fn deals_round(value: &OsString) -> bool {
+    let text = value.to_string_lossy().to_ascii_lowercase();
+    let mut of_nodes = text.split(',').filter_map(|word| word.split([':', '=']).next()).filter(|name| !name.is_empty());
+    of_nodes.any(|name| ["cyclic", "plane"].iter().any(|whole| whole.starts_with(name)))
 }
 
 /// Where nobody has typed `-N`.
@@ -224,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_words_are_the_users_where_nothing_has_to_be_added() {
-        for line in ["-N2 app", "-n 4 -- app -N5", "-N2-2 -m cyclic --mpi=none app", "-l a/path/app x"] {
+        for line in ["-N2 app", "-n 4 -- app -N5", "-N1-1 -m cyclic --mpi=none app", "-l a/path/app x"] {
             assert_eq!(kept(line, &[("SLURM_NTASKS", "3")]), ("--ft=reinit".into(), line.into()));
         }
         assert_eq!(about("-N2 app", &[]), Ok(Step::Plain));
@@ -264,6 +297,9 @@ mod tests {
             ("--multi-prog app", format!("--multi-prog {yet}")),
             ("-m arbitrary app", format!("-marbitrary {yet}")),
             ("--dist=Arbitrary,Pack app", format!("--dist=Arbitrary,Pack {yet}")),
+            ("-N2 -n4 -m cyclic app", format!("-mcyclic {yet}")),
+            ("-N2 --ntasks-per-node=2 --dist Plane=1,Pack app", format!("--dist=Plane=1,Pack {yet}")),
+            ("-N2 -n3 --distribution=cyc:block app", format!("--distribution=cyc:block {yet}")),
             ("--mpi=pmix app", "--mpi=pmix cannot be had together with --ft: ".into()),
             ("-N2-4 app", "-N2-4: with --ft the number of nodes is one number yet".into()),
             ("--nodes=1,3-5 app", "--nodes=1,3-5: with --ft".into()),
@@ -288,6 +324,19 @@ mod tests {
             assert!(refused("-n2 app", &[(name, "2-4")]).starts_with(&said));
             kept("-N2 app", &[(name, "2-4")]);
             kept("-n2 app", &[(name, "3")]);
+        }
+        let dealt = [("SLURM_DISTRIBUTION", "plane"), ("SLURM_JOB_NUM_NODES", "2"), ("SLURM_NTASKS", "4")];
+        assert!(refused("app", &dealt).starts_with(&format!("SLURM_DISTRIBUTION=plane {yet}")));
+        for line in ["-N1 app", "-n2 app", "-m block:cyclic app", "-m *:cyclic app", "-m block,pack app"] {
+            kept(line, &dealt);
+        }
+        for line in [
+            "-N2 -m cyclic app",
+            "-N3 -n3 -m cyclic app",
+            "-N2 --ntasks-per-node=1 -m plane=1 app",
+            "-n4 -m cyclic app",
+        ] {
+            kept(line, &[]);
         }
         kept("-w n1,n2 app", &[("SLURM_HOSTFILE", "./hosts")]);
         kept("-m block app", &[("SLURM_DISTRIBUTION", "arbitrary"), ("SLURM_HET_SIZE", "1")]);

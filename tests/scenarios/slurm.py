@@ -252,6 +252,8 @@ REFUSED = (
     (["-n1", "--multi-prog", "programs"], {}, f"--multi-prog {YET}"),
     (["-N1", "-n1", "-m", "arbitrary", "-w", "{node0}", "/bin/true"], {}, f"-marbitrary {YET}"),
     (["-n1", "/bin/true"], {"SLURM_DISTRIBUTION": "arbitrary"}, f"SLURM_DISTRIBUTION=arbitrary {YET}"),
+    (["-N2", "-n4", "-m", "cyclic", "/bin/true"], {}, f"-mcyclic {YET}"),
+    (["-N2", "-n4", "/bin/true"], {"SLURM_DISTRIBUTION": "plane", "SLURM_DIST_PLANESIZE": "1"}, f"SLURM_DISTRIBUTION=plane {YET}"),
     (["-n1", "/bin/true"], {"SLURM_HOSTFILE": "./hosts"}, f"SLURM_HOSTFILE=./hosts {YET}"),
     (["-n1", "/bin/true"], {"SRUN_CONTAINER": "/nowhere"}, f"SRUN_CONTAINER=/nowhere {YET}"),
     (["-n1", "/bin/true"], {"SLURM_NNODES": "1-2"}, "SLURM_NNODES=1-2: with --ft the number of nodes is one number yet, the spare ones included"),

@@ -70,6 +70,12 @@ impl From<String> for NoJob {
     }
 }
 
+/// What the front has put into the environment.
+fn written() -> Result<Step, String> {
+    let text = std::env::var(STEP).map_err(|_| format!("{STEP} is missing in the task's environment"))?;
+    Step::from_text(&text).map_err(|error| error.to_string())
+}
+
 /// What Slurm says of a task.
 struct Known {
     step: Step,
@@ -80,9 +86,7 @@ struct Known {
 }
 
 impl Known {
-    fn read() -> Result<Known, String> {
-        let step = std::env::var(STEP).map_err(|_| format!("{STEP} is missing in the task's environment"))?;
-        let step = Step::from_text(&step).map_err(|error| error.to_string())?;
+    fn read(step: Step) -> Result<Known, String> {
         let number = |name: &str| {
             let text = std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
             text.ok_or(format!("Slurm has set no {name} for its task"))
@@ -124,18 +128,20 @@ impl Known {
 pub fn join(program: OsString, mut arguments: impl Iterator<Item = OsString>) -> Result<(Options, Task), ()> {
     // Where Slurm puts a program before another one, that is the first argument.
     let program = Some(program).filter(|program| !program.is_empty()).or_else(|| arguments.next()).unwrap_or_default();
-    // Who cannot read where the front is tells the user; all tasks of a node would say the same.
+    // All tasks of a node would say the same.
     let is_another = std::env::var("SLURM_LOCALID").is_ok_and(|local| local != "0");
-    let known = Known::read().map_err(|sentence| {
+    let give_up = |step: Option<&Step>, sentence: String| {
         if !is_another {
-            tell(None, &sentence)
+            tell(step, &sentence);
         }
-    })?;
+    };
+    let step = written().map_err(|sentence| give_up(None, sentence))?;
+    let known = Known::read(step.clone()).map_err(|sentence| give_up(Some(&step), sentence))?;
     match attempt(&known, program, arguments) {
         Ok(joined) => Ok(joined),
         Err(NoJob::Said) => Err(()),
         Err(NoJob::Because(sentence)) => {
-            tell(Some(&known), &sentence);
+            tell(Some(&known.step), &sentence);
             if known.is_first() {
                 turn_others_away(&known);
             }
@@ -261,11 +267,11 @@ fn options(slot: ft_wire::Slot, place: Place, descriptors: Vec<OwnedFd>) -> Resu
 }
 
 /// Tells the front that there can be no job, or, where that is not to be had, whoever reads the task's standard error.
-fn tell(known: Option<&Known>, sentence: &str) {
+fn tell(step: Option<&Step>, sentence: &str) {
     let node = std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| "?".into());
     let sentence = if sentence.starts_with("node ") { sentence.into() } else { format!("node {node}: {sentence}") };
     let what = What::Refused { status: 1, sentence: sentence.clone() };
-    let told = known.map(|known| meeting::dial(&known.step, &what));
+    let told = step.map(|step| meeting::dial(step, &what));
     match told {
         Some(Ok(_)) => {}
         Some(Err(error)) => ft_sys::log::say(format_args!("ftd: {sentence} ({error})")),
