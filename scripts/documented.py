@@ -15,6 +15,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 GUIDE, MAN, API, README, HELP = "docs/guide.md", "docs/man/ftrun.1", "docs/man/ft.3", "README.md", "ftd/cli/src/options.rs"
+ADMIN = "docs/admin.md"
 CLI, SYS, SHEPHERD, AGENT, CLIENT = "ftd/cli/src", "ftd/sys/src", "ftd/shepherd/src", "ftd/agent/src", "ftd-client/src"
 POLICY = "ftd-core/src/policy.rs"
 
@@ -49,6 +50,7 @@ NUMBERS = [
     (GUIDE, "in the first # after it, likewise, but at the latest some # later", ["ftd-core/src/agent/signals.rs STARTS", "ftd/shepherd/src/slot/pending.rs STARTS"]),
     (GUIDE, "has answered before, the others have # more", ["ftd-core/src/agent/signals.rs ABORTED"]),
     (GUIDE, "After SIGTERM that waits for #, because", ["ftd-core/src/agent/signals.rs KILLED_TOGETHER"]),
+    (ADMIN, "srun ends with a sentence # later", [f"{CLI}/step.rs GATHERING"]),
     (MAN, "0 ends them at once (#)", [GRACE]),
     (README, "have # (`--ft-grace`) to save", [GRACE]),
     (HELP, "0 ends them at once [default: #]", [GRACE]),

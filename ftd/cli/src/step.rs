@@ -362,10 +362,12 @@ impl Front {
         if self.members.since().is_some_and(|since| now >= since + scaled(GATHERING)) {
             let missing = self.members.missing();
             let seconds = scaled(GATHERING).as_secs();
-            self.refuse(
-                1,
-                &format!("{missing} of the step has not said within {seconds} s that its part of the job is ready"),
+            let port = self.listener.local_addr().map_or(0, |address| address.port());
+            let sentence = format!(
+                "{missing} of the step has not said within {seconds} s that its part of the job is ready: does plugstack.conf there have \
+                 ftd's plugin, and can port {port} of this machine be reached from there?"
             );
+            self.refuse(1, &sentence);
         }
         self.members.listen();
         if let Some((_, _, since)) = self.end {
