@@ -178,6 +178,12 @@ extern "C" fn slurm_spank_task_init(spank: Spank, _count: c_int, _words: *const 
         Ok(Err(error)) => error.to_string(),
         Err(_) => "its plugin has an error of its own".to_string(),
     };
-    let _ = writeln!(std::io::stderr(), "ftd: the task cannot be started: {why}");
+    // All tasks of a node would say the same; and the front would wait for the node.
+    let _ = catch_unwind(|| {
+        if task::is_first(spank) {
+            let _ = writeln!(std::io::stderr(), "ftd: node {}: the task cannot be started: {why}", task::node(spank));
+            task::end_step(spank);
+        }
+    });
     FAILED
 }

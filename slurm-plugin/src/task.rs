@@ -2,8 +2,10 @@
 
 use crate::place::{self, Missing};
 use crate::spank::{self, Spank};
-use std::ffi::{CStr, CString, NulError};
+use std::ffi::{CStr, CString, NulError, OsString};
 use std::os::unix::ffi::OsStringExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// What the front puts into the step's environment: a name that srun takes there with --export=NONE, too.
 pub const STEP: &str = "SLURM_FT_STEP";
@@ -11,6 +13,8 @@ pub const STEP: &str = "SLURM_FT_STEP";
 pub const PORTS: &str = "FT_STEP_PORTS";
 /// What the shepherd is told: the program's name, or nothing where that is its first argument.
 const PROGRAM: &CStr = c"FT_STEP_PROGRAM";
+/// By then what the task has said, and the first tasks of other nodes that cannot be started either, has reached srun.
+const SAID: Duration = Duration::from_secs(1);
 
 /// Why a task cannot be ftd's; one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,32 @@ pub fn shepherded(spank: Spank) -> Result<(), NoTask> {
     } else {
         Err(NoTask::Slurm("takes no variable for the task"))
     }
+}
+
+/// Whether the task is its node's first.
+pub fn is_first(spank: Spank) -> bool {
+    spank::variable(spank, b"SLURM_LOCALID").is_none_or(|number| number == b"0")
+}
+
+/// The node's name.
+pub fn node(spank: Spank) -> String {
+    let name = spank::variable(spank, b"SLURMD_NODENAME").unwrap_or_else(|| b"?".to_vec());
+    String::from_utf8_lossy(&name).into()
+}
+
+/// Ends the step: who cannot be started tells the front nothing, and that one would wait for it.
+pub fn end_step(spank: Spank) {
+    let Some((job, step)) = spank::step(spank) else { return };
+    let along = spank::variable(spank, b"PATH").unwrap_or_default();
+    let everywhere = OsString::from_vec([&along, &b":/usr/local/bin:/usr/bin"[..]].concat());
+    let found =
+        std::env::split_paths(&everywhere).map(|directory| directory.join("scancel")).find(|file| file.is_file());
+    let Some(scancel) = found else { return };
+    std::thread::sleep(SAID);
+    let mut command = Command::new(scancel);
+    command.arg("--quiet").arg(format!("{job}.{step}"));
+    // Where nobody can end it the front does, when it has waited long enough.
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
 }
 
 /// The whole name of a program that `--bcast` has put into a directory: slurmstepd completes the name of what it executes itself

@@ -302,9 +302,9 @@ def refusals(context):
         for node in slurm.cluster.nodes:
             said = node.run("mount", "--bind", installed, place)
             check(said[0] == 0, f"{said}")
-        status, out, err = slurm.run("srun", "--ft=reinit", "-n1", "/bin/echo", "ran")
+        status, out, err = slurm.run("srun", "--ft=reinit", "-N1", "-n2", "/bin/echo", "ran")
         check(status != 0 and out == "", f"{status}: {out}{err}")
-        check(f"ftd: the task cannot be started: {place}/libexec/ftd/ft-shepherd is not there or cannot be executed" in err, err)
+        check(err.count(f": the task cannot be started: {place}/libexec/ftd/ft-shepherd is not there or cannot be executed") == 1, err)
 
 
 # A script for sbatch: whether it is touched itself, then a step with what the job was given, and one without.

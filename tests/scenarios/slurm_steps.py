@@ -118,6 +118,15 @@ class Steps:
         return [base64.b64decode(each["key"]).decode() for each in found if not each.get("lease")]
 
 
+# What Slurm says of a step that ends or is ended.
+OF_SLURM = re.compile(r"slurmstepd|srun: (job \d+ |launch/|Job step|Terminating|error: \S+: tasks? )")
+
+
+def sentences(err):
+    """What was said beside that."""
+    return [line for line in err.splitlines() if not OF_SLURM.match(line)]
+
+
 def listening(machine):
     """The TCP ports on which somebody there waits for connections."""
     lines = [line.split() for line in machine.run("/bin/cat", "/proc/net/tcp", "/proc/net/tcp6")[1].splitlines()]
@@ -323,13 +332,41 @@ def signals(context):
 def no_ftd(context):
     """Where no ftd runs on a node of the step srun ends with one sentence that says so, and no rank has run."""
     with Steps(context, 2, without=(1,)) as steps:
-        job = steps.srun("-N2", "--ntasks-per-node=2", "/bin/echo", "ran")
+        job = steps.srun("-N2", "--ntasks-per-node=2", "/bin/echo", "ran", hurry=10)
         status = job.wait(20)
-        said = [line for line in job.err.splitlines() if "Exited with exit code" not in line]
+        said = sentences(job.err)
         sentence = "no ftd answers on /run/ftd/ftd.sock: No such file or directory (os error 2); --ft needs it on every node of the step"
         check(status == 1 and len(said) == 1 and sentence in said[0] and said[0].startswith("srun: error: node "), f"{status}: {job.err}")
         check(job.output.text == "", job.output.text)
         steps.empty()
+
+
+@scenario("slurm-reinit-half", cluster=True, timeout=120)
+def half(context):
+    """A node that cannot take part ends the step with one sentence long before the front would stop to wait for it: its tasks do not follow each
+    other, or it has the plugin and no ft-shepherd. A node without the plugin is waited for, and the sentence says where to look."""
+    with Steps(context, 2) as steps:
+        node, none = steps.nodes[1], context.work / "none"
+        none.touch()
+
+        def refused(*words, said, begins, ran="", hurry=1):
+            job = steps.srun(*words, "/bin/echo", "ran", hurry=hurry)
+            status = job.wait(40)
+            lines = sentences(job.err)
+            check(status != 0 and len(lines) == 1 and said in lines[0] and lines[0].startswith(begins), f"{status}: {job.err}")
+            check(job.output.text == ran, job.output.text)
+            steps.empty()
+
+        # Of how many nodes is not known to the plugin, which would refuse it by name.
+        both = ",".join(steps.slurm.names[node.name] for node in steps.nodes)
+        refused("-w", both, "-n4", "-m", "cyclic", said="--ft needs the tasks of a node to follow each other", begins="srun: error: node ")
+        for hidden, said, more in (
+            (context.prefix / "libexec/ftd/ft-shepherd", f"the task cannot be started: {context.prefix}/libexec/ftd/ft-shepherd is not there", {"begins": "ftd: node "}),
+            (steps.slurm.directory / "plugstack.conf", "does plugstack.conf there have ftd's plugin", {"begins": "srun: error: node number 1 ", "ran": "ran\n" * 2, "hurry": 40}),
+        ):
+            check(node.run("mount", "--bind", none, hidden)[0] == 0, f"{hidden}")
+            refused("-N2", "--ntasks-per-node=2", said=said, **more)
+            check(node.run("umount", hidden)[0] == 0, f"{hidden}")
 
 
 @scenario("slurm-reinit-two-steps", cluster=True, timeout=90)

@@ -3,6 +3,7 @@
 //!
 //! `DESIGN §n` is a section of ftd's design; CONTRIBUTING.md says where that is.
 
+mod cancel;
 mod feeder;
 mod held;
 mod interpreter;

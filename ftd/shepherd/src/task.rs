@@ -1,6 +1,7 @@
 //! A shepherd that is a task of Slurm's (docs/decisions/slurm-steps.md): slurmstepd has executed it in the place of the program. The first one
 //! of a node asks the node's daemon for the part; each gets from the part what `ftrun` would have written into its command line.
 
+use crate::cancel;
 use crate::held::Held;
 use crate::options::{Options, Stdin};
 use ft_sys::channel::{Channel, ChannelError};
@@ -131,8 +132,8 @@ pub fn join(program: OsString, mut arguments: impl Iterator<Item = OsString>) ->
     // All tasks of a node would say the same.
     let is_another = std::env::var("SLURM_LOCALID").is_ok_and(|local| local != "0");
     let give_up = |step: Option<&Step>, sentence: String| {
-        if !is_another {
-            tell(step, &sentence);
+        if !is_another && !tell(step, &sentence) {
+            cancel::step();
         }
     };
     let step = written().map_err(|sentence| give_up(None, sentence))?;
@@ -141,9 +142,12 @@ pub fn join(program: OsString, mut arguments: impl Iterator<Item = OsString>) ->
         Ok(joined) => Ok(joined),
         Err(NoJob::Said) => Err(()),
         Err(NoJob::Because(sentence)) => {
-            tell(Some(&known.step), &sentence);
+            let told = tell(Some(&known.step), &sentence);
             if known.is_first() {
                 turn_others_away(&known);
+            }
+            if known.is_first() && !told {
+                cancel::step();
             }
             Err(())
         }
@@ -266,17 +270,18 @@ fn options(slot: ft_wire::Slot, place: Place, descriptors: Vec<OwnedFd>) -> Resu
     Ok((options, first))
 }
 
-/// Tells the front that there can be no job, or, where that is not to be had, whoever reads the task's standard error.
-fn tell(step: Option<&Step>, sentence: &str) {
+/// Tells the front that there can be no job, or, where that is not to be had, whoever reads the task's standard error. Whether the front knows.
+fn tell(step: Option<&Step>, sentence: &str) -> bool {
     let node = std::env::var("SLURMD_NODENAME").unwrap_or_else(|_| "?".into());
     let sentence = if sentence.starts_with("node ") { sentence.into() } else { format!("node {node}: {sentence}") };
     let what = What::Refused { status: 1, sentence: sentence.clone() };
     let told = step.map(|step| meeting::dial(step, &what));
     match told {
-        Some(Ok(_)) => {}
+        Some(Ok(_)) => return true,
         Some(Err(error)) => ft_sys::log::say(format_args!("ftd: {sentence} ({error})")),
         None => ft_sys::log::say(format_args!("ftd: {sentence}")),
     }
+    false
 }
 
 /// The other tasks of this node wait for a part that will not be there.
