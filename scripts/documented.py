@@ -50,6 +50,7 @@ NUMBERS = [
     (GUIDE, "in the first # after it, likewise, but at the latest some # later", ["ftd-core/src/agent/signals.rs STARTS", "ftd/shepherd/src/slot/pending.rs STARTS"]),
     (GUIDE, "has answered before, the others have # more", ["ftd-core/src/agent/signals.rs ABORTED"]),
     (GUIDE, "After SIGTERM that waits for #, because", ["ftd-core/src/agent/signals.rs KILLED_TOGETHER"]),
+    (ADMIN, "when it is not back within #", [f"{SHEPHERD}/task.rs BACK"]),
     (ADMIN, "srun ends with a sentence # later", [f"{CLI}/step.rs GATHERING"]),
     (MAN, "0 ends them at once (#)", [GRACE]),
     (README, "have # (`--ft-grace`) to save", [GRACE]),

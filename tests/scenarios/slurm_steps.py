@@ -369,6 +369,22 @@ def half(context):
             check(node.run("umount", hidden)[0] == 0, f"{hidden}")
 
 
+@scenario("slurm-reinit-ftd-restarts", cluster=True, timeout=90)
+def ftd_restarts(context):
+    """A step that begins while a node's ftd is started again, after it was told to end or was killed, waits for it."""
+    with Steps(context, 2) as steps:
+        node, daemon = steps.nodes[1], steps.daemons[1]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            daemon.process.kill(number)
+            daemon.process.process.wait(20)
+            job = steps.srun("-N2", "--ntasks-per-node=2", "/bin/echo", "ran")
+            eventually(lambda: node.named("ft-shepherd") or not job.running(), "the tasks", 20)
+            daemon.start()
+            status = job.wait(30)
+            check((status, job.output.text, job.err) == (0, "ran\n" * 4, ""), f"{status}: {job.output.text}{job.err}")
+            steps.empty()
+
+
 @scenario("slurm-reinit-two-steps", cluster=True, timeout=90)
 def two_steps(context):
     """Two jobs of one user on the same nodes, whose parts listen for their tasks at the same time, know nothing of each other."""

@@ -8,6 +8,7 @@ use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::individual;
 use ft_sys::meeting;
 use ft_sys::peer::Peer;
+use ft_sys::timescale::scaled;
 use ft_wire::Role;
 use ft_wire::launcher::reaches_ranks;
 use ft_wire::part::{FromJobs, ToJobs, split};
@@ -25,6 +26,10 @@ use std::os::unix::net::{self, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+/// A daemon that is being started again is back within this time.
+const BACK: Duration = Duration::from_secs(5);
+/// Pause between attempts to dial it.
+const RETRY: Duration = Duration::from_millis(50);
 /// A daemon that is there answers at once …
 const ANSWER: Duration = Duration::from_secs(5);
 /// … and has started the part, or not, within this time.
@@ -181,7 +186,7 @@ fn attempt(
 fn register(known: &Known, program: OsString, arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     let path = std::env::var_os("FT_DAEMON").filter(|path| !path.is_empty());
     let path = path.map_or_else(|| DAEMON.into(), PathBuf::from);
-    let mut daemon = Channel::dial(&path, Role::Launcher, ANSWER).map_err(|error| match error {
+    let mut daemon = dial(&path).map_err(|error| match error {
         ChannelError::Dial { path, error } => format!(
             "no ftd answers on {}: {error}; --ft needs it on every node of the step (systemctl status ftd)",
             path.display()
@@ -203,6 +208,24 @@ fn register(known: &Known, program: OsString, arguments: impl Iterator<Item = Os
         Ok(_) => Err("ftd says something else than that it has started a part of the step".into()),
         Err(error) => Err(format!("ftd ({}): {error}", path.display())),
     }
+}
+
+/// Dials the node's daemon, which may be about to be there again.
+fn dial(path: &Path) -> Result<Channel, ChannelError> {
+    let until = Instant::now() + scaled(BACK);
+    loop {
+        match Channel::dial(path, Role::Launcher, ANSWER) {
+            Err(ChannelError::Dial { error, .. }) if is_away(&error) && Instant::now() < until => {
+                std::thread::sleep(RETRY);
+            }
+            said => return said,
+        }
+    }
+}
+
+/// Nobody listens there now.
+fn is_away(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// Asks the part what there is to know.
