@@ -71,6 +71,19 @@ def versions(context):
         daemon.kill()
         daemon.program = context.prefix / "bin" / "ftd"
         daemon.start()
+        # Its tasks are neighbours of both; its part would be none of the front's.
+        plugins = context.work / "plugstack.conf"
+        plugins.write_text(f"required {neighbour}/libexec/ftd/ft_slurm.so\n")
+        of_slurm = steps.slurm.directory / "plugstack.conf"
+        check(far.run("mount", "--bind", plugins, of_slurm)[0] == 0, "the plugin of another release")
+        daemon.kill()
+        daemon.program = stranger / "bin" / "ftd"
+        daemon.start()
+        refused(steps, "srun: error: node ", "node1: ", f"its ftd speaks protocol {VERSION + 2}, and the one where srun was called {VERSION}, {APART}")
+        check(far.run("umount", of_slurm)[0] == 0, "the plugin of this release")
+        daemon.kill()
+        daemon.program = context.prefix / "bin" / "ftd"
+        daemon.start()
         front = "the ftd where srun was called is of another release than this node's: it speaks protocol"
         installs(steps, steps.slurm.login, stranger)
         # Nobody there can reach the front, so each node's first task says it, until one ends the step.

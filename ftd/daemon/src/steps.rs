@@ -22,12 +22,16 @@ pub async fn begin(request: Request, image: &Image, who: Peer, places: &Places) 
     let config = state.config();
     let name = config.node().to_string();
     let refuse = |what: String| Refusal::from(format!("node {name}: {what}"));
-    let Request { protocol, word, layout } = request;
+    let Request { protocol, front, word, layout } = request;
+    let apart = |whose: &str, number: u32| {
+        refuse(format!("its ftd speaks protocol {}, and {whose} {number}, {APART}", version()))
+    };
     if !is_neighbour(protocol) {
-        let ours = version();
-        return Err(refuse(format!(
-            "its ftd speaks protocol {ours}, and what srun has started there {protocol}, {APART}"
-        )));
+        return Err(apart("what srun has started there", protocol));
+    }
+    // The part is this daemon's, and dials the front.
+    if front != 0 && !is_neighbour(front) {
+        return Err(apart("the one where srun was called", front));
     }
     if word.is_empty() || word.len() > WORD || !word.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return Err(refuse("what asks for a part of a step is none of its tasks".into()));

@@ -76,15 +76,18 @@ impl From<String> for NoJob {
     }
 }
 
-/// What the front has put into the environment.
-fn written() -> Result<Step, String> {
+/// What the front has put into the environment: the step, and the number that the front speaks.
+fn written() -> Result<(Step, u32), String> {
     let text = std::env::var(STEP).map_err(|_| format!("{STEP} is missing in the task's environment"))?;
-    Step::from_text(&text).map_err(|error| error.to_string())
+    let step = Step::from_text(&text).map_err(|error| error.to_string())?;
+    Ok((step, step::spoken(&text).unwrap_or_default()))
 }
 
 /// What Slurm says of a task.
 struct Known {
     step: Step,
+    /// The number that the front speaks.
+    front: u32,
     layout: Layout,
     /// Its number on its node.
     local: u32,
@@ -92,7 +95,7 @@ struct Known {
 }
 
 impl Known {
-    fn read(step: Step) -> Result<Known, String> {
+    fn read(step: Step, front: u32) -> Result<Known, String> {
         let number = |name: &str| {
             let text = std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
             text.ok_or(format!("Slurm has set no {name} for its task"))
@@ -111,7 +114,7 @@ impl Known {
             tasks: u32::try_from(slots.len()).unwrap_or(u32::MAX).max(1),
             all: number("SLURM_STEP_NUM_TASKS")?,
         };
-        Ok(Known { step, layout, local, slot })
+        Ok(Known { step, front, layout, local, slot })
     }
 
     fn is_first(&self) -> bool {
@@ -141,8 +144,8 @@ pub fn join(program: OsString, mut arguments: impl Iterator<Item = OsString>) ->
             cancel::step();
         }
     };
-    let step = written().map_err(|sentence| give_up(None, sentence))?;
-    let known = Known::read(step.clone()).map_err(|sentence| give_up(Some(&step), sentence))?;
+    let (step, front) = written().map_err(|sentence| give_up(None, sentence))?;
+    let known = Known::read(step.clone(), front).map_err(|sentence| give_up(Some(&step), sentence))?;
     match attempt(&known, program, arguments) {
         Ok(joined) => Ok(joined),
         Err(NoJob::Said) => Err(()),
@@ -199,7 +202,7 @@ fn register(known: &Known, program: OsString, arguments: impl Iterator<Item = Os
     let image = ft_sys::image::of_this_process(words, variables)
         .map_err(|error| format!("the task's working directory cannot be used: {error}"))?;
     let word = meeting::word(&known.step.secret.0, step::NAME);
-    let request = Request { protocol: ft_wire::version(), word, layout: known.layout };
+    let request = Request { protocol: ft_wire::version(), front: known.front, word, layout: known.layout };
     // One that refuses may have closed its end by now, and what it has said is there to be read.
     let _ = daemon.send(&ToJobs::Step(Box::new(request)), &[]).and_then(|()| daemon.send(&image, &[]));
     match daemon.receive::<FromJobs>(Some(STARTED)) {

@@ -114,6 +114,11 @@ impl Step {
     }
 }
 
+/// The number that whoever has put this into [`STEP`] speaks.
+pub fn spoken(text: &str) -> Option<u32> {
+    text.split_once('.')?.0.parse().ok()
+}
+
 /// The purposes of words that are made of a step's secret: the end of its job's name, and the part's socket.
 pub const NAME: &str = "ftd step: the end of the job's name";
 /// See [`NAME`].
@@ -172,6 +177,9 @@ pub struct Layout {
 pub struct Request {
     /// The number that who asks speaks.
     pub protocol: u32,
+    /// The number that the front speaks; 0 where that is not said.
+    #[serde(default)]
+    pub front: u32,
     /// What the names of this step's job and of no other's end with.
     pub word: String,
     /// The node's share.
@@ -322,6 +330,7 @@ mod tests {
         let of = |number: u32| Step::from_text(&format!("{number:08}{}", &text[8..]));
         let ours = version();
         assert_eq!((of(ours), of(ours + 1)), (Ok(step.clone()), Ok(step)));
+        assert_eq!((spoken(&text), spoken("x")), (Some(ours), None));
         assert_eq!(of(ours + 2), Err(StepError::Release { theirs: ours + 2, ours }));
         for wrong in ["", "x", &text[..text.len() - 1], "zz.00"] {
             assert_eq!(Step::from_text(wrong), Err(StepError::Malformed), "{wrong}");

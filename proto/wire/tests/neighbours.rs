@@ -5,7 +5,7 @@
 
 mod samples;
 
-use ft_wire::{FRAME_HEADER, FrameError, OLDEST, VERSION, between, decode, encode, part};
+use ft_wire::{FRAME_HEADER, FrameError, OLDEST, VERSION, between, decode, encode, part, step};
 use rmpv::Value;
 use samples::{all, declared};
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,4 +188,19 @@ fn what_is_cut_or_is_no_message_is_an_error() {
     {
         assert!(decode::<part::FromPart>(wrong).is_err(), "{wrong:?}");
     }
+}
+
+/// As a shepherd says it that was built before the field came.
+#[test]
+fn a_request_may_say_nothing_of_the_front() {
+    #[derive(serde::Serialize)]
+    struct Before {
+        protocol: u32,
+        word: String,
+        layout: step::Layout,
+    }
+    let layout = step::Layout { node: 0, nodes: 2, first: 0, tasks: 2, all: 4 };
+    let body = encode(&Before { protocol: 7, word: "w".into(), layout }, 0).unwrap();
+    let read = decode::<step::Request>(&body[FRAME_HEADER..]).unwrap();
+    assert_eq!(read, step::Request { protocol: 7, front: 0, word: "w".into(), layout });
 }

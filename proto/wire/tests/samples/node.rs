@@ -191,7 +191,7 @@ fn layout() -> Layout {
 }
 
 fn step_request() -> step::Request {
-    step::Request { protocol: 7, word: text("w"), layout: layout() }
+    step::Request { protocol: 7, front: 0, word: text("w"), layout: layout() }
 }
 
 fn step_node() -> step::Node {
@@ -229,6 +229,7 @@ fn of_steps() -> Vec<Sample> {
         StepId { job: 7, step: 0 },
         layout(),
         step_request(),
+        step::Request { front: 7, ..step_request() },
         step_node(),
         Challenge { nonce: [9; 32] },
         Hello { nonce: [8; 32], proof: [255; 32], what: vec![1] },

@@ -27,6 +27,7 @@ fn of_shepherds() -> Vec<Sample> {
         ToShepherd::Start(start()),
         ToShepherd::Stop { world, over: true, refused: false },
         ToShepherd::Signal(10),
+        ToShepherd::SignalWhenCaught { signal: 10, again: true },
         ToShepherd::Joined { world, rank, pid },
         ToShepherd::Lease,
         ToShepherd::LookAtLease { turn: 1 },
@@ -40,6 +41,8 @@ fn of_shepherds() -> Vec<Sample> {
         ToAgent::LeftAlone { world, rank },
         ToAgent::Exited { world, rank, pid, status: 9, oom: true, cpu_limit: false, waited: true },
         ToAgent::Signalled { signal: 15 },
+        ToAgent::Remembered { signal: 10, ago: 300 },
+        ToAgent::Repeated { signal: 10 },
         ToAgent::Emptied { world },
         ToAgent::Lingers { world },
     ]
