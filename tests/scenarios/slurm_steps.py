@@ -385,6 +385,35 @@ def ftd_restarts(context):
             steps.empty()
 
 
+def ended(err):
+    """The tasks of which srun says that they have ended with an exit status."""
+    ranges = [one.partition("-") for several in re.findall(r"tasks? ([\d,-]+): Exited with exit code", err) for one in several.split(",")]
+    return {task for first, _, last in ranges for task in range(int(first), int(last or first) + 1)}
+
+
+@scenario("slurm-reinit-no-program", cluster=True, timeout=90)
+def no_program(context):
+    """A program that is not there, or is none, is the end of the step with the status and the sentence that say so, and its tasks end by themselves, also one
+    that only asks for its place when the node's part has refused the job."""
+    with Steps(context, 2) as steps:
+        (context.work / "text").write_text("no program\n")
+        for name, expected, why in (("./nothing", 127, "there is no program"), ("./text", 126, "is not executable")):
+            # One that is not its node's first task, and one that is.
+            gates = [f"shepherd.asks:{slot}" for slot in (1, 2)]
+            job = steps.srun("-N2", "--ntasks-per-node=2", name, gates=gates)
+            for slot in (1, 2):
+                eventually(lambda: job.gate_path("shepherd.asks", slot).exists(), f"task {slot} to be about to ask", 30)
+            eventually(lambda: why in job.err, "the sentence", 20)
+            for slot in (1, 2):
+                job.go("shepherd.asks", slot)
+            status = job.wait(30)
+            said = [line for line in job.err.splitlines() if "Exited with exit code" not in line]
+            check(status == expected and len(said) == 1 and why in said[0], f"{status}: {job.err}")
+            # srun says so of each task that has ended by itself, and nothing when it is ended for want of that.
+            check(ended(job.err) == {0, 1, 2, 3}, job.err)
+            steps.empty()
+
+
 @scenario("slurm-reinit-two-steps", cluster=True, timeout=90)
 def two_steps(context):
     """Two jobs of one user on the same nodes, whose parts listen for their tasks at the same time, know nothing of each other."""

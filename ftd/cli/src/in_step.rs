@@ -27,7 +27,11 @@ pub fn run(begin: Box<Begin>, node: step::Node) -> Result<i32, PartError> {
     let door = Door::open(&name)?;
     let (ready, sockets) = match prepare(&begin, options::parse_step) {
         Ok(ready) => ready,
-        Err(refusal) => return Ok(refuse(&step, &begin, &refusal)),
+        Err(refusal) => {
+            let status = refuse(&step, &begin, &refusal);
+            door.turn_away(node.layout);
+            return Ok(status);
+        }
     };
     let tasks = match door.gather(node.layout) {
         Ok(tasks) => tasks,

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 const COMING: Duration = Duration::from_secs(60);
 /// One that is here says at once which it is.
 const ANSWER: Duration = Duration::from_secs(5);
+/// When there is no job the front has ended by then who has not come.
+const TURNED_AWAY: Duration = Duration::from_secs(10);
 /// Pause between looks whether another one has come.
 const AGAIN: Duration = Duration::from_millis(2);
 
@@ -107,6 +109,17 @@ impl Door {
             }
         }
         Ok(Tasks { waiting, leaving: Vec::new(), environment: environment()? })
+    }
+
+    /// There is no job. A task hears so by that nobody speaks to it; one that finds no door would wait until there is one.
+    pub fn turn_away(&self, layout: step::Layout) {
+        let (until, mut left) = (Instant::now() + TURNED_AWAY, layout.tasks);
+        while left > 0 && Instant::now() < until {
+            match self.0.accept() {
+                Ok(_) => left -= 1,
+                Err(_) => std::thread::sleep(AGAIN),
+            }
+        }
     }
 }
 

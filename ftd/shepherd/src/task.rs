@@ -233,6 +233,7 @@ fn is_away(error: &io::Error) -> bool {
 
 /// Asks the part what there is to know.
 fn ask(known: &Known) -> Result<(Place, Vec<OwnedFd>), NoJob> {
+    ft_sys::gate::reach("shepherd.asks", Some(known.slot));
     let door = known.door().map_err(|error| error.to_string())?;
     let until = Instant::now() + PART;
     let stream = loop {
