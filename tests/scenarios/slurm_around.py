@@ -400,6 +400,73 @@ def send(steps, name, number=None):
     check(status == 0, err)
 
 
+# All that a task can be sent and hear, but for SIGCHLD and for some of the real-time ones, which are alike.
+SENDABLE = [number for number in range(1, 32) if number not in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD)] + [34, 40, 64]
+# Tells of each one that it is sent. (None of them ends or stops it.)
+TELLS = """import os, signal
+every = set(map(int, os.environ["SENDABLE"].split()))
+signal.pthread_sigmask(signal.SIG_BLOCK, every)
+print("ready", flush=True)
+while not os.path.exists("stop"):
+    heard = signal.sigtimedwait(every, 0.05)
+    if heard:
+        print(heard.si_signo, flush=True)
+"""
+
+
+@scenario("slurm-signal-every", cluster=True, timeout=90)
+def signal_every(context):
+    """Whatever scancel sends a step reaches each rank, once, as it reaches the task of a plain step: a shepherd dies of none of that."""
+    with Steps(context, 1) as steps:
+        script = context.work / "tells.py"
+        script.write_text(TELLS)
+        stop, every = context.work / "stop", {"SENDABLE": " ".join(map(str, SENDABLE))}
+        for ft in (["--ft=none"], ["--ft=reinit"]):
+            job = steps.slurm.job("srun", *ft, "-n2", "/usr/bin/python3", script, env=every)
+            eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 30)
+            number = f"{number_of(steps)}.0"
+            for count, name in enumerate(SENDABLE, 1):
+                send(steps, name, number)
+                heard = lambda: sorted(map(int, job.output.text.replace("ready\n", "").split()))
+                expected = sorted(SENDABLE[:count] * 2)
+                eventually(lambda: len(heard()) >= len(expected) or not job.running(), f"signal {name} to be heard by both, {ft}", 20)
+                check(heard() == expected, f"signal {name}, {ft}: {heard()}: {job.err}")
+            stop.touch()
+            ended = job.wait(20)
+            check(ended == 0 and "ftd: " not in job.err, f"{ft}: {ended}: {job.err}")
+            stop.unlink()
+            steps.empty()
+
+
+SLEEPS = """import os, time
+print("ready", flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+@scenario("slurm-signal-stops", cluster=True, timeout=90)
+def signal_stops(context):
+    """A rank that scancel stops, as a terminal does, stands still until scancel has it go on, and nothing else comes of that."""
+    with Steps(context, 1) as steps:
+        # It starts nobody.
+        job = steps.srun("-n1", "/usr/bin/python3", "-c", SLEEPS)
+        eventually(lambda: job.output.text == "ready\n", "the rank", 30)
+        (rank,) = [pid for pid in steps.nodes[0].named("python3") if "FT_RANK" in proc.environ(pid)]
+        stands = lambda: proc.stands_still(rank)
+        for name in ("TSTP", "TTIN", "TTOU"):
+            send(steps, name)
+            eventually(stands, f"the rank to stand still after {name}", 20)
+            time.sleep(0.5)
+            check(stands() and job.running(), f"{name}: {proc.stat(rank)}: {job.err}")
+            send(steps, "CONT")
+            eventually(lambda: not stands(), "the rank to go on", 20)
+        (context.work / "go").touch()
+        job.expect(0)
+        check(job.err == "", job.err)
+        steps.empty()
+
+
 @scenario("slurm-signal-handled", cluster=True, timeout=120, each=MPIS)
 def signal_handled(context, mpi):
     """Ranks that handle signals of scancel's and go on hear each one as often as it comes; when a rank is killed after that the job goes on with its state, to the undisturbed result."""

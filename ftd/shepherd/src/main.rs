@@ -5,6 +5,7 @@
 
 mod cancel;
 mod feeder;
+mod for_rank;
 mod held;
 mod interpreter;
 mod leaving;
@@ -76,8 +77,11 @@ fn tend(mut options: Options, task: Option<Task>) -> std::io::Result<u8> {
     ft_sys::process::set_subreaper()?;
     ft_sys::gate::reach("shepherd.born", Some(options.slot));
     ft_sys::process::survive_file_size_limit();
-    for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTSTP] {
-        ft_sys::process::ignore_signal(ignored as i32);
+    // A task hears them, and one that is ignored now is lost if it has just come.
+    if task.is_none() {
+        for ignored in [Signal::SIGPIPE, Signal::SIGINT, Signal::SIGHUP, Signal::SIGTERM, Signal::SIGTSTP] {
+            ft_sys::process::ignore_signal(ignored as i32);
+        }
     }
     let mut children = SigSet::empty();
     children.add(Signal::SIGCHLD);

@@ -31,6 +31,7 @@ mod heir;
 mod lease;
 mod pending;
 mod prints;
+mod signalled;
 mod stopped;
 
 use pending::Pending;
@@ -207,14 +208,6 @@ impl Slot {
     /// What there is if this process is a task of Slurm's.
     pub fn task(&self) -> Option<&Task> {
         self.task.as_ref()
-    }
-
-    /// What Slurm has sent this task for its rank. The agent is to know of it before the rank has it.
-    pub fn signalled(&mut self) -> Vec<ToAgent> {
-        let signals = self.task.iter().flat_map(|task| std::iter::from_fn(|| task.next_signal()));
-        let signals: Vec<i32> = signals.collect();
-        signals.iter().for_each(|signal| self.pending.came(*signal));
-        signals.into_iter().map(|signal| ToAgent::Signalled { signal }).collect()
     }
 
     /// Its number.

@@ -2,6 +2,7 @@
 //! of a node asks the node's daemon for the part; each gets from the part what `ftrun` would have written into its command line.
 
 use crate::cancel;
+use crate::for_rank::ForRank;
 use crate::held::Held;
 use crate::options::{Options, Stdin};
 use ft_sys::channel::{Channel, ChannelError};
@@ -13,8 +14,6 @@ use ft_wire::Role;
 use ft_wire::launcher::reaches_ranks;
 use ft_wire::part::{FromJobs, ToJobs, split};
 use ft_wire::step::{self, Answer, BATCH, DAEMON, Layout, OF_STEP, PROGRAM, Place, Request, STEP, Step, What};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
@@ -40,24 +39,13 @@ const PART: Duration = Duration::from_secs(60);
 const OTHERS: Duration = Duration::from_secs(5);
 /// Pause between attempts to dial. The part is not there before it has been started, and of many tasks each one's attempts delay that.
 const REDIAL: Duration = Duration::from_millis(10);
-/// Signals that are for the rank.
-const FOR_RANK: [Signal; 8] = [
-    Signal::SIGINT,
-    Signal::SIGTERM,
-    Signal::SIGHUP,
-    Signal::SIGQUIT,
-    Signal::SIGXCPU,
-    Signal::SIGALRM,
-    Signal::SIGUSR1,
-    Signal::SIGUSR2,
-];
 
 /// What such a shepherd has beside what every one has.
 #[derive(Debug)]
 pub struct Task {
     /// Its parent, slurmstepd: when that is gone nobody of the step is anybody's.
     parent: Option<individual::Held>,
-    signals: SignalFd,
+    signals: ForRank,
     environment: Environment,
 }
 
@@ -174,11 +162,7 @@ fn attempt(
         register(known, program, arguments)?;
     }
     let (place, descriptors) = ask(known)?;
-    let mut signals = SigSet::empty();
-    FOR_RANK.into_iter().for_each(|signal| signals.add(signal));
-    signals.thread_block().map_err(|errno| format!("signals cannot be blocked: {errno}"))?;
-    let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-    let signals = SignalFd::with_flags(&signals, flags).map_err(|errno| format!("signals cannot be read: {errno}"))?;
+    let signals = ForRank::hear().map_err(|errno| format!("signals cannot be heard: {errno}"))?;
     ft_sys::slice::shorten();
     let (options, first) = options(known.slot, place, descriptors)?;
     let environment = Environment::new(first).map_err(system("the first task's environment cannot be read"))?;
@@ -339,7 +323,7 @@ impl Task {
 
     /// The next signal that is for the rank.
     pub fn next_signal(&self) -> Option<i32> {
-        Some(self.signals.read_signal().ok().flatten()?.ssi_signo as i32)
+        self.signals.next()
     }
 
     /// What a rank has in its environment here: what the agent says, made from the first task's, with what Slurm and its prologs have set
