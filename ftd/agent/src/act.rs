@@ -149,7 +149,8 @@ fn starts(rooms: &mut Rooms, mut world: World, processes: Vec<(Process, SlotId)>
             cwd: program.cwd.clone(),
             processors: world.layout.local_rank(rank).and_then(|at| processors.get(at).cloned()).unwrap_or_default(),
             held: program.held,
-            stdin: rank == 0,
+            // srun sends it to all tasks.
+            stdin: rank == 0 || job.slurm.is_some(),
             fd_at: None,
         };
         starts.push((slot, start));

@@ -71,7 +71,7 @@ pub struct Start {
     pub processors: Vec<u32>,
     /// Which of the programs and directories that the launcher holds open is meant.
     pub held: u32,
-    /// Whether this process reads the job's standard input (rank 0); the others read `/dev/null`.
+    /// Whether this process reads the job's standard input (rank 0, and in a step of Slurm's every rank); the others read `/dev/null`.
     pub stdin: bool,
     /// When a descriptor came with this message: put it at this number in the child (static MPICH programs: `PMI_FD`).
     pub fd_at: Option<i32>,
