@@ -155,7 +155,7 @@ mod tests {
     fn a_file_that_stays_open_says_what_is_so_now_and_of_nobody_else() {
         let mut command = std::process::Command::new("sh");
         let mut child =
-            command.args(["-c", "read; exec sleep 100"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+            command.args(["-c", "read line; exec sleep 100"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
         let directory = of(child.id() as i32);
         let mut open = Open::new(&directory.join("stat")).unwrap();
         let mut own = || open.stat().map(|stat| (stat.comm, stat.startstack));
