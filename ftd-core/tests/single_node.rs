@@ -1155,6 +1155,17 @@ fn what_came_during_a_recovery_as_well_is_given_once() {
     assert_eq!(said, ["pass 10 to slot 1: Start", "pass 10 to slot 0: Caught"]);
 }
 
+#[test]
+fn what_comes_between_a_death_and_the_next_epoch_is_given_to_the_next_ranks() {
+    for signal in [15, USR1] {
+        let mut node = running();
+        node.tell(died(1, 0, 11));
+        node.tell(Event::Signalled { slot: SlotId(1), signal });
+        node.wait(2 * SECOND);
+        assert_eq!(given_in_the_next_world(&mut node, 2), [format!("pass {signal} to slot 1: Start")]);
+    }
+}
+
 /// An agreed recovery from a death of which it is not known yet how it came about.
 fn recovering_from_an_unknown_death() -> Node {
     let mut node = running();

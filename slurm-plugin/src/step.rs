@@ -179,8 +179,9 @@ fn distribution(words: &Words, variable: impl Fn(&str) -> Option<OsString>) -> O
 /// Slurm takes shortened names. What is behind a colon concerns the processors of one node.
 fn deals_round(value: &OsString) -> bool {
     let text = value.to_string_lossy().to_ascii_lowercase();
-    let mut of_nodes = text.split(',').filter_map(|word| word.split([':', '=']).next()).filter(|name| !name.is_empty());
-    of_nodes.any(|name| ["cyclic", "plane"].iter().any(|whole| whole.starts_with(name)))
+    // What stands behind a comma is about packing.
+    let name = text.split([',', ':', '=']).next().unwrap_or_default();
+    !name.is_empty() && ["cyclic", "plane"].iter().any(|whole| whole.starts_with(name))
 }
 
 /// Where nobody has typed `-N`.

@@ -467,6 +467,31 @@ def signal_stops(context):
         steps.empty()
 
 
+@scenario("slurm-signal-stops-script", cluster=True, timeout=90)
+def signal_stops_script(context):
+    """A script that scancel has stopped before the rank below it had joined goes on when it is told to, though the rank is there by then."""
+    mpi = context.mpi("mpich5")
+    with Steps(context, 1) as steps:
+        program = steps.cluster.program(mpi, "places.c")
+        script = f"(until [ -e begin ]; do sleep 0.05; done; exec {program}); echo done"
+        job = steps.srun("-n1", "/bin/sh", "-c", script, mpi=mpi, env=ONE_CARD, gates=["app.compute:0"])
+        job.on = steps.nodes[0]
+        shells = lambda: {pid for pid in steps.nodes[0].named("sh") if "FT_RANK" in proc.environ(pid)}
+        eventually(lambda: len(shells()) == 2, "the script and its child", 30)
+        (outer,) = [pid for pid in shells() if proc.stat(pid)[1] not in shells()]
+        send(steps, "TSTP")
+        eventually(lambda: proc.stands_still(outer), "the script to stand still", 20)
+        (context.work / "begin").touch()
+        job.at_gate("app.compute", 0)
+        check(proc.stands_still(outer), "the script goes on")
+        send(steps, "CONT")
+        eventually(lambda: not proc.stands_still(outer), "the script to go on", 20)
+        job.go("app.compute", 0)
+        job.expect(0)
+        check("done\n" in job.output.text and job.err == "", f"{job.output.text}{job.err}")
+        steps.empty()
+
+
 @scenario("slurm-signal-handled", cluster=True, timeout=120, each=MPIS)
 def signal_handled(context, mpi):
     """Ranks that handle signals of scancel's and go on hear each one as often as it comes; when a rank is killed after that the job goes on with its state, to the undisturbed result."""

@@ -74,7 +74,8 @@ impl Agent {
             self.passing.computing.get_or_insert(self.now);
         }
         // Few jobs are ever sent any.
-        if self.passing.heard.is_empty() && self.passing.owed.is_empty() {
+        let passing = &self.passing;
+        if passing.heard.is_empty() && passing.owed.is_empty() && passing.waiting.is_empty() {
             return;
         }
         let silent = !self.fence.to_write(self.now).is_empty();

@@ -28,8 +28,8 @@ impl ForRank {
     pub fn next(&self) -> Option<i32> {
         loop {
             let info = self.0.read_signal().ok().flatten()?;
-            // What this process has from a write to nobody, or beyond the limit of a file, is no rank's.
-            if info.ssi_pid != std::process::id() {
+            // What this process has from a write to nobody, or beyond a limit of its own, is no rank's.
+            if info.ssi_pid != std::process::id() && info.ssi_code <= 0 {
                 return Some(info.ssi_signo as i32);
             }
         }

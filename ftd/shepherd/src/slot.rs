@@ -514,6 +514,8 @@ impl Slot {
         ft_sys::litter::note_process(&self.job_dir, pid);
         self.child = Some(Child::new(start, pid));
         (self.joined, self.leaving, self.told) = (None, None, BTreeSet::new());
+        // What waited for a rank that ended by itself, or while the slot was parked.
+        self.pending.forget();
         self.piping = filters::Piping::default();
         self.feeder = feeder;
         self.notes.started(pid);

@@ -202,7 +202,7 @@ fn dial(path: &Path) -> Result<Channel, ChannelError> {
     let until = Instant::now() + scaled(BACK);
     loop {
         match Channel::dial(path, Role::Launcher, ANSWER) {
-            Err(ChannelError::Dial { error, .. }) if is_away(&error) && Instant::now() < until => {
+            Err(error) if is_away(&error) && Instant::now() < until => {
                 std::thread::sleep(RETRY);
             }
             said => return said,
@@ -210,9 +210,15 @@ fn dial(path: &Path) -> Result<Channel, ChannelError> {
     }
 }
 
-/// Nobody listens there now.
-fn is_away(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+/// Nobody listens there now, or whoever did ended before he said a word.
+fn is_away(error: &ChannelError) -> bool {
+    match error {
+        ChannelError::Dial { error, .. } => {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+        }
+        ChannelError::Closed | ChannelError::Io(_) => true,
+        _ => false,
+    }
 }
 
 /// Asks the part what there is to know.

@@ -95,7 +95,7 @@ fn own_file(path: &Path) -> io::Result<File> {
     let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
     let file = OpenOptions::new().append(true).create(true).mode(0o644).custom_flags(flags).open(path)?;
     let is = file.metadata()?;
-    if is.is_file() && is.uid() == nix::unistd::geteuid().as_raw() {
+    if is.is_file() && is.nlink() == 1 && is.uid() == nix::unistd::geteuid().as_raw() {
         return Ok(file);
     }
     Err(io::Error::new(io::ErrorKind::AlreadyExists, "something is there that is no file of this user's"))

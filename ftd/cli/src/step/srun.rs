@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -130,6 +131,11 @@ impl Srun {
         let what = if self.allocates { job.to_string() } else { format!("{job}.{step}") };
         let mut scancel = Command::new(self.program.with_file_name("scancel"));
         let quiet = scancel.arg("--quiet").arg(what).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        // The user's settings may make it ask, or mean other jobs.
+        let settings = std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"SCANCEL_"));
+        settings.for_each(|(name, _)| {
+            quiet.env_remove(name);
+        });
         let Ok(mut child) = quiet.spawn() else { return };
         let until = Instant::now() + CONTROLLER;
         // One whose controller does not answer goes on by itself.

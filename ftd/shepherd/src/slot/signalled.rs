@@ -20,6 +20,10 @@ impl Slot {
         if is_job_control(signal) && !self.job_control(signal) {
             return;
         }
+        // What was stopped may have been a script, before the rank below it had joined.
+        if signal == nix::libc::SIGCONT && self.stopped.is_empty() {
+            return ft_sys::process::signal_descendants(signal);
+        }
         match (&self.joined, &self.child) {
             // Who is gone takes none.
             (Some(joined), _) => drop(joined.held.signal(signal)),

@@ -49,6 +49,11 @@ impl Joined {
 }
 
 impl Stopped {
+    /// Whether nobody is held so.
+    pub(super) fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
     /// Stops these first, then all others below. Whoever cleans up when this process is killed now is to let them go on: those above
     /// the rank are noted as such, the others are before they are stopped.
     fn stop(&mut self, scripts: Vec<Held>, notes: &mut Notes, undecided: Duration) {
