@@ -242,6 +242,21 @@ fn signals_reach_the_rank_and_stops_everybody() {
 }
 
 #[test]
+fn what_waited_for_a_rank_that_ended_by_itself_is_not_for_the_next_one() {
+    let mut job = Job::start(Input::Null);
+    let first = job.run(1, "sleep 0.3; exit 3");
+    job.say(&ToShepherd::SignalWhenCaught { signal: libc::SIGUSR1, again: false });
+    let heard = [job.hear(), job.hear()];
+    assert!(matches!(heard[0], ToAgent::Exited { pid, status, .. } if (pid, status) == (first, 3 << 8)), "{heard:?}");
+    assert_eq!(heard[1], ToAgent::Emptied { world: 1 });
+    // Longer than such a signal waits, with a default disposition that it would die of.
+    job.run(2, "exec sleep 11");
+    std::thread::sleep(Duration::from_secs(7));
+    let end = job.hear();
+    assert!(matches!(end, ToAgent::Exited { world: 2, status: 0, .. }), "{end:?}");
+}
+
+#[test]
 fn a_descriptor_gets_its_number() {
     let mut job = Job::start(Input::Null);
     for (world, number) in [(1, 3), (2, 5), (3, 60)] {
