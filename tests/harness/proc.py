@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import struct
 import time
 
@@ -14,6 +15,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+PIDFD_GETFD = 438
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
 CLONE_NEWUSER = 0x10000000
@@ -291,6 +293,27 @@ def noted_by_each(directory):
     for path in pathlib.Path(directory).glob("below.*"):
         records = path.read_bytes()
         found.append({pid for pid, _ in struct.iter_unpack("<QQ", records[: len(records) // 16 * 16]) if pid < 1 << 63})
+    return found
+
+
+def connections(pid):
+    """The TCP connections over IPv4's loopback of a process: per pair of ports (its own, the other's) a copy of the socket."""
+    rows = [row.split() for row in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    local = re.compile("0100007F:([0-9A-F]{4})$")
+    ports = {row[9]: (local.match(row[1]), local.match(row[2])) for row in rows if row[3] == "01"}
+    found = {}
+    process = os.pidfd_open(pid)
+    for number in map(int, os.listdir(f"/proc/{pid}/fd")):
+        try:
+            inode = re.match(r"socket:\[(\d+)\]$", os.readlink(f"/proc/{pid}/fd/{number}"))
+        except FileNotFoundError:
+            continue
+        if inode and all(ends := ports.get(inode[1], (None, None))):
+            copy = _libc.syscall(PIDFD_GETFD, process, number, 0)
+            if copy < 0:
+                raise OSError(ctypes.get_errno(), f"pidfd_getfd({pid}, {number})")
+            found[tuple(int(end[1], 16) for end in ends)] = socket.socket(fileno=copy)
+    os.close(process)
     return found
 
 

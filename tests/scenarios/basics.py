@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 
@@ -46,6 +47,28 @@ def library(context, mpi):
         pass
     victim.go("app.compute", 1)
     victim.expect(0)
+
+
+@scenario("nothing-held-back", each=[{"mpi": m} for m in ("openmpi4", "openmpi5")])
+def nothing_held_back(context, mpi):
+    """What a rank and its PMIx server tell each other goes out at once: no small message waits until the one before it is acknowledged.
+    That holds in the next world, too."""
+    mpi = context.mpi(mpi)
+    job = context.ftrun(mpi, 2, context.program(mpi, "places.c"), gates=["app.compute:0", "app.compute:1", "client.restoring:0", "client.restoring:1"])
+    for gate in ("app.compute", "client.restoring"):
+        ranks = [job.at_gate(gate, rank) for rank in range(2)]
+        servers = [proc.connections(pid) for pid in job.below("ft-pmix")]
+        for rank, pid in enumerate(ranks):
+            pairs = [(own, server[other, mine]) for (mine, other), own in proc.connections(pid).items()
+                     for server in servers if (other, mine) in server]
+            check(len(pairs) == 1, f"{len(pairs)} connections of rank {rank} with its server")
+            for side, end in zip(("rank", "server"), pairs[0]):
+                check(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0, f"{gate}: the {side}'s end for rank {rank} holds back what is small")
+        if gate == "app.compute":
+            job.kill(ranks[1])
+    for rank in range(2):
+        job.go("client.restoring", rank)
+    job.expect(0)
 
 
 @scenario("mode-none", each=EVERY_MPI)

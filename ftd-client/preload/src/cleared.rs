@@ -39,24 +39,24 @@ impl Guards {
 }
 
 /// Where a function lies that this library stands in front of.
-struct Native {
+pub(crate) struct Native {
     name: &'static CStr,
     at: AtomicUsize,
 }
 
 impl Native {
-    const fn new(name: &'static CStr) -> Native {
+    pub(crate) const fn new(name: &'static CStr) -> Native {
         Native { name, at: AtomicUsize::new(0) }
     }
 
-    fn look(&self) -> usize {
+    pub(crate) fn look(&self) -> usize {
         let found = probe::dlsym(libc::RTLD_NEXT, self.name) as usize;
         self.at.store(found, Ordering::Release);
         found
     }
 
     /// 0 where there is none. Libraries that are initialized before this one may start programs, too.
-    fn get(&self) -> usize {
+    pub(crate) fn get(&self) -> usize {
         match self.at.load(Ordering::Acquire) {
             0 => self.look(),
             known => known,

@@ -5,7 +5,7 @@
 //! calls go straight to the native function: who calls is told by the return address.
 
 use crate::owner::{self, Owner};
-use crate::{cleared, link, mark, page, probe};
+use crate::{cleared, link, mark, page, probe, promptly};
 use ft_sys::gate;
 use ft_sys::identity::Identity;
 use ft_sys::made::{NotNoted, Notebook, Record, Segment};
@@ -45,6 +45,7 @@ macro_rules! natives {
             )+
             notes();
             cleared::prepare();
+            promptly::prepare();
             probe::empty_weak_references();
         }
     };

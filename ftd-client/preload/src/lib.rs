@@ -23,6 +23,7 @@ mod opens;
 mod owner;
 mod page;
 mod probe;
+mod promptly;
 mod settings;
 mod stdout;
 
@@ -36,6 +37,7 @@ pub use mpi::{
 };
 pub use opens::interposed_dlopen;
 pub use probe::interposed_dlsym;
+pub use promptly::connect;
 
 /// ftrun reads in this file which build it is of.
 #[used]

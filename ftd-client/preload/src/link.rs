@@ -1,7 +1,7 @@
 //! The connection to the agent and what comes over it.
 
 use crate::native::{library_version, object_of};
-use crate::{above, create, mark, page, settings};
+use crate::{above, create, mark, page, promptly, settings};
 use ft_sys::channel::{Channel, ChannelError};
 use ft_wire::rank::{ToAgent, ToRank};
 use ft_wire::{Flavour, Rank, Role, World};
@@ -136,6 +136,7 @@ pub(crate) fn join(init: *const c_void, session: bool) {
     for (name, value) in &env {
         set_variable(name, value.as_deref());
     }
+    promptly::know_server();
     if pmi_fd {
         let Some(fd) = descriptors.next() else { unable("the agent of this job sent no PMI connection".into()) };
         set_variable("PMI_FD", Some(fd.into_raw_fd().to_string().as_bytes()));

@@ -18,7 +18,7 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Of the node with the higher number, before it dials: mostly the other one does, and one connection is enough.
 pub const COURTESY: Duration = Duration::from_millis(200);
 /// The same where the two have never had a connection: a job begins, and waits for what this one has to say.
-pub const FIRST_COURTESY: Duration = Duration::from_millis(20);
+pub const FIRST_COURTESY: Duration = Duration::from_millis(2);
 /// After the machine had no descriptor left for a connection.
 pub const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
 

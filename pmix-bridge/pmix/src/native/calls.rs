@@ -2,7 +2,7 @@
 
 use super::make::{Infos, proc_to};
 use super::read::{slice, strings, text};
-use super::{OPERATION_SUCCEEDED, SUCCESS, Status, sys, upcalls};
+use super::{OPERATION_SUCCEEDED, SUCCESS, Status, promptly, sys, upcalls};
 use crate::job::Info;
 use crate::settings::Setting;
 use crate::{PmixError, Upcall};
@@ -34,6 +34,7 @@ pub(crate) fn start(settings: &[Setting], infos: Vec<Info>) -> Result<mpsc::Unbo
     let status = unsafe { sys::PMIx_server_init(module, infos.as_mut_ptr(), count) };
     Status(status).result("PMIx_server_init")?;
 
+    promptly::hold_nothing_back();
     watch_connections()?;
     Ok(receiver)
 }

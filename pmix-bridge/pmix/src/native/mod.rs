@@ -3,6 +3,7 @@
 mod calls;
 mod make;
 mod process;
+mod promptly;
 mod read;
 mod respond;
 mod upcalls;
