@@ -417,6 +417,22 @@ def no_program(context):
             steps.empty()
 
 
+@scenario("slurm-reinit-tasks-last", cluster=True, timeout=90)
+def tasks_last(context):
+    """A step's tasks end after all else that is ftd's in their step: where slurmstepd finds something beside them it looks again a second later."""
+    with Steps(context, 1) as steps:
+        job = steps.srun("-n2", "/bin/true", gates=["part.dismissed"])
+        eventually(lambda: job.gate_path("part.dismissed").exists(), "the part's last moment", 30)
+        # Both know the job's status by now; that they stay can only be seen by looking for a while.
+        for _ in range(10):
+            time.sleep(0.05)
+            there = [steps.nodes[0].named(name) for name in ("ft-shepherd", "ftrun")]
+            check([len(pids) for pids in there] == [2, 2], f"tasks and the part's processes: {there}")
+        job.go("part.dismissed")
+        check(job.wait(30) == 0 and job.err == "", job.err)
+        steps.empty()
+
+
 @scenario("slurm-reinit-two-steps", cluster=True, timeout=90)
 def two_steps(context):
     """Two jobs of one user on the same nodes, whose parts listen for their tasks at the same time, know nothing of each other."""

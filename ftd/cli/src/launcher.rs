@@ -1027,7 +1027,10 @@ impl Launcher {
             // Slurm keeps the step as long as its tasks wait.
             batch.see_to(&link);
         }
-        tasks.into_iter().for_each(|tasks| tasks.dismiss(status));
+        if let Some(tasks) = tasks {
+            tasks.dismiss(status);
+            ft_sys::gate::reach("part.dismissed", None);
+        }
         status
     }
 

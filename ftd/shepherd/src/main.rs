@@ -11,6 +11,7 @@ mod interpreter;
 mod leaving;
 mod options;
 mod output;
+mod part;
 mod slot;
 mod start_error;
 mod task;
@@ -162,15 +163,16 @@ impl Shepherd {
 
     /// Tells the part that nothing is left here, and waits for the exit status, which is the job's: when the last of a step's tasks has ended
     /// Slurm kills what there is beside them. What is gone has nothing to say.
-    fn farewell(&mut self) -> u8 {
-        if self.slot.task().is_none() {
-            return 0;
-        }
-        let _ = self.lifeline.set_nonblocking(false);
+    fn farewell(&self) -> u8 {
+        let Some(task) = self.slot.task() else { return 0 };
+        let mut lifeline = &self.lifeline;
+        let _ = lifeline.set_nonblocking(false);
         let mut status = [1];
-        if self.over && self.lifeline.write_all(&[Lifeline::EMPTY]).is_ok() {
+        if self.over && lifeline.write_all(&[Lifeline::EMPTY]).is_ok() {
             // What was asked before that is no status.
-            let _ = self.lifeline.read_exact(&mut status);
+            if lifeline.read_exact(&mut status).is_ok() {
+                task.wait_for_parts_end();
+            }
         }
         status[0]
     }

@@ -5,6 +5,7 @@ use crate::cancel;
 use crate::for_rank::ForRank;
 use crate::held::Held;
 use crate::options::{Options, Stdin};
+use crate::part::Part;
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::individual;
 use ft_sys::meeting;
@@ -45,6 +46,7 @@ const REDIAL: Duration = Duration::from_millis(10);
 pub struct Task {
     /// Its parent, slurmstepd: when that is gone nobody of the step is anybody's.
     parent: Option<individual::Held>,
+    part: Part,
     signals: ForRank,
     environment: Environment,
 }
@@ -161,12 +163,12 @@ fn attempt(
     if known.is_first() {
         register(known, program, arguments)?;
     }
-    let (place, descriptors) = ask(known)?;
+    let (place, descriptors, part) = ask(known)?;
     let signals = ForRank::hear().map_err(|errno| format!("signals cannot be heard: {errno}"))?;
     ft_sys::slice::shorten();
     let (options, first) = options(known.slot, place, descriptors)?;
     let environment = Environment::new(first).map_err(system("the first task's environment cannot be read"))?;
-    Ok((options, Task { parent, signals, environment }))
+    Ok((options, Task { parent, part, signals, environment }))
 }
 
 /// Has the node's daemon start the part.
@@ -222,7 +224,7 @@ fn is_away(error: &ChannelError) -> bool {
 }
 
 /// Asks the part what there is to know.
-fn ask(known: &Known) -> Result<(Place, Vec<OwnedFd>), NoJob> {
+fn ask(known: &Known) -> Result<(Place, Vec<OwnedFd>, Part), NoJob> {
     ft_sys::gate::reach("shepherd.asks", Some(known.slot));
     let door = known.door().map_err(|error| error.to_string())?;
     let until = Instant::now() + PART;
@@ -235,9 +237,10 @@ fn ask(known: &Known) -> Result<(Place, Vec<OwnedFd>), NoJob> {
             Err(_) => std::thread::sleep(REDIAL),
         }
     };
-    if Peer::of(&stream).map(|peer| peer.uid).ok() != Some(nix::unistd::getuid().as_raw()) {
+    let peer = Peer::of(&stream).ok().filter(|peer| peer.uid == nix::unistd::getuid().as_raw());
+    let Some(peer) = peer else {
         return Err(NoJob::Because("another user's process stands where the node's part of the step should be".into()));
-    }
+    };
     let mut part = Channel::from_stream(stream);
     let own = io::stdin();
     let stdin: Vec<BorrowedFd<'_>> = known.is_first().then(|| own.as_fd()).into_iter().collect();
@@ -248,7 +251,7 @@ fn ask(known: &Known) -> Result<(Place, Vec<OwnedFd>), NoJob> {
     null.map_err(|error| format!("/dev/null: {error}"))?;
     // All nodes are waited for; who waits too long is ended by the front.
     match part.receive::<Answer>(None) {
-        Ok((Answer::Seat(place), descriptors)) => Ok((place, descriptors)),
+        Ok((Answer::Seat(place), descriptors)) => Ok((place, descriptors, Part::of(peer.held))),
         Ok((Answer::No(sentence), _)) => {
             ft_sys::log::say(format_args!("ftd: {sentence}"));
             Err(NoJob::Said)
@@ -320,6 +323,11 @@ impl Task {
     /// What is to be waited for: signals, and the end of slurmstepd.
     pub fn waited(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.signals.as_fd()).chain(self.parent.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Once the part has said its last word.
+    pub fn wait_for_parts_end(&self) {
+        self.part.wait_for_end();
     }
 
     /// Whether slurmstepd has ended.

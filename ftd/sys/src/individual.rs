@@ -100,6 +100,12 @@ impl Held {
         stands_below() && stands_below() && self.lives()
     }
 
+    /// Its parent now.
+    pub fn parent(&self) -> Option<Held> {
+        let held = Held::of(stat(self.identity.pid)?.0)?;
+        self.is_child_of(held.identity.pid).then_some(held)
+    }
+
     /// Whether it is a child of the process `parent`.
     pub fn is_child_of(&self, parent: i32) -> bool {
         stat(self.identity.pid).is_some_and(|(above, _)| above == parent) && self.lives()
