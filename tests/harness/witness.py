@@ -1,7 +1,8 @@
 """Who sees every time that a rank runs: the kernel's own trace of what it puts on a processor, taken outside of ftd.
 
 Nothing is sampled. A process that has been sent SIGKILL does not come back to its program: what the kernel does on its behalf after
-that does not count as running. Events that the kernel had to drop fail the test, and so does a process whose rank nobody knows."""
+that does not count as running. Events that the kernel had to drop fail the test, and so does a process whose rank nobody knows, but for
+one that was killed before its first instruction: it has played nothing. What a rank forks is the rank's own, and plays with it."""
 
 import contextlib
 import itertools
@@ -24,9 +25,9 @@ CLONE_THREAD = 0x10000
 # The kernel wakes who is killed before it tells of the signal, and another processor may have them by then: some microseconds.
 WOKEN = 0.001
 _EVENT = re.compile(
-    rb"^.{16}-\d+ +\[\d+\] \S+ +(\d+\.\d+): (?:"
+    rb"^.{16}-(\d+) +\[\d+\] \S+ +(\d+\.\d+): (?:"
     rb"sched_switch: prev_comm=(.*?) prev_pid=(\d+) prev_prio=\d+ prev_state=\S+ ==> next_comm=(.*?) next_pid=(\d+) next_prio"
-    rb"|task_newtask: pid=(\d+) comm=.*? clone_flags=([0-9a-f]+) oom"
+    rb"|task_newtask: pid=(\d+) comm=(.*?) clone_flags=([0-9a-f]+) oom"
     rb"|signal_generate: sig=9 errno=.*? pid=(\d+) grp="
     rb"|task_rename: pid=(\d+) oldcomm=.*? newcomm=(.*?) oom)", re.M
 )
@@ -43,9 +44,15 @@ class Process:
     # What the processors tell comes in turns: an older word may come behind so many newer ones.
     RECENT = 64
 
-    def __init__(self, pid):
+    def __init__(self, pid, begun=-math.inf, before=None, parent=None):
+        """Since when it has that pid, who had it before, and by which pid it was forked if that was the program already."""
         self.pid = pid
+        self.begun = begun
+        self.before = before
+        self.parent = parent
         self.role = None
+        # The oldest of those that it comes from and that play as it does.
+        self.family = self
         self.first = math.inf
         self.killed = None
         # The latest words: when which of its threads was put on a processor, or taken from one. And what was said before: when the last
@@ -63,6 +70,16 @@ class Process:
                 self._recent.sort()
                 self._last, self._threads = self._after(self._recent[: self.RECENT])
                 del self._recent[: self.RECENT]
+
+    def since(self, at, parent):
+        """Who has its pid from then on. Some of that one's words may have come already."""
+        after = Process(self.pid, at, self, parent)
+        for word in [word for word in self._recent if word[0] >= at]:
+            self._recent.remove(word)
+            after.ran(word[1], word[0], word[2])
+        if self.first >= at:
+            self.first = math.inf
+        return after
 
     def _after(self, words):
         last, threads = self._last, dict(self._threads)
@@ -113,15 +130,17 @@ class Births:
             with contextlib.suppress(OSError):
                 (event / "enable").write_text("0")
 
-    def roles(self):
-        """Who is whom: pid -> (world, rank). Of a process that has become the program twice, the last one."""
+    def told(self):
+        """What was written down: pid -> when, and what of FT_WORLD and FT_RANK was there."""
         found = {}
-        for pid, words in re.findall(r"^.{16}-(\d+) .*?: w\d+: \(\S+\) (.*)$", (self.place / "trace").read_text(), re.M):
+        for pid, at, words in re.findall(r"^.{16}-(\d+) .*? (\d+\.\d+): w\d+: \(\S+\) (.*)$", (self.place / "trace").read_text(), re.M):
+            known = {}
             for head, tail in re.findall(r"a\d+=0x([0-9a-f]+) b\d+=0x([0-9a-f]+)", words):
                 text = b"".join(int(word, 16).to_bytes(8, "little") for word in (head, tail))
                 if variable := re.match(rb"(FT_WORLD=|FT_RANK=)(\d+)\0", text):
-                    found.setdefault(int(pid), {})[variable[1]] = int(variable[2])
-        return {pid: (of[b"FT_WORLD="], of[b"FT_RANK="]) for pid, of in found.items() if len(of) == 2}
+                    known[variable[1]] = int(variable[2])
+            found.setdefault(int(pid), []).append((float(at), known))
+        return found
 
     def remove(self):
         self.silence()
@@ -173,9 +192,12 @@ class Witness:
         self._name = self.beginning.encode()
         self.place = TRACING / "instances" / f"ftd-test-{os.getpid()}"
         self.births = Births(self.beginning)
+        # By pid the last process that had it.
         self.processes = {}
-        self._roles = {}
+        self._births = {}
         self._threads = {}
+        # When those were killed that had not become the program yet.
+        self._killed = {}
         # Names that threads have given to themselves, and those threads.
         self._names = set()
         self._renamed = set()
@@ -193,7 +215,8 @@ class Witness:
             self._listen((
                 ("sched/sched_switch", self._switches()),
                 ("task/task_rename", f'oldcomm ~ "{self.beginning}*"'),
-                ("task/task_newtask", f'comm ~ "{self.beginning}*"'),
+                # All, for who has a pid that another one had is another one.
+                ("task/task_newtask", "0"),
                 ("signal/signal_generate", f"sig == {SIGKILL}"),
             ))
             self._reader = threading.Thread(target=self._read)
@@ -226,7 +249,7 @@ class Witness:
         self._silence()
         self._over.set()
         self._reader.join(60)
-        self._roles = self.births.roles()
+        self._births = self.births.told()
         lost = {}
         for path in sorted((*self.place.glob("per_cpu/cpu*/stats"), *self.births.place.glob("per_cpu/cpu*/stats"))):
             stats = dict(line.split(": ") for line in path.read_text().splitlines())
@@ -274,7 +297,7 @@ class Witness:
         finally:
             os.close(pipe)
 
-    def _take(self, at, before, old, after, new, made, flags, killed, renamed, name):
+    def _take(self, by, at, before, old, after, new, made, maker, flags, killed, renamed, name):
         at = float(at)
         if old is not None:
             if before.startswith(self._name) or int(old) in self._renamed:
@@ -284,10 +307,27 @@ class Witness:
         elif renamed is not None:
             self._follow(int(renamed), name.decode(errors="replace"), at)
         elif made is not None:
-            if int(flags, 16) & CLONE_THREAD:
-                self._threads[int(made)] = None
-        elif (process := self.processes.get(int(killed))) is not None and process.killed is None:
+            own = maker.startswith(self._name) or int(by) in self._renamed
+            self._made(int(made), int(by) if own else None, int(flags, 16) & CLONE_THREAD, at)
+        elif (process := self.processes.get(int(killed))) is None:
+            self._killed.setdefault(int(killed), at)
+        elif process.killed is None:
             process.killed = at
+
+    def _made(self, number, by, thread, at):
+        """A thread or a process begins; if it is the program's, by which of its threads. Whoever had that number is another one."""
+        for of in (self._threads, self._killed):
+            of.pop(number, None)
+        self._renamed.discard(number)
+        if thread:
+            if by is not None:
+                self._threads[number] = None
+            return
+        parent = None if by is None else self._pid(by) or by
+        if (old := self.processes.get(number)) is not None:
+            self.processes[number] = old.since(at, parent)
+        elif parent is not None:
+            self.processes[number] = Process(number, at, None, parent)
 
     def _follow(self, thread, name, at):
         """A thread has another name from now on. (One that becomes another program is nobody's.)"""
@@ -300,37 +340,82 @@ class Witness:
 
     def _ran(self, thread, at, on):
         """It was put on a processor, or taken from one."""
-        pid = thread
-        if thread in self._threads:
-            # Of a thread the kernel says who it is as long as it lives.
-            pid = self._threads[thread] or _process_of(thread)
-            if pid is None:
-                return
-            self._threads[thread] = pid
+        pid = self._pid(thread)
+        if pid is None:
+            return
         process = self.processes.get(pid)
         if process is None:
             process = self.processes[pid] = Process(pid)
-        process.ran(thread, at, on)
+            process.killed = self._killed.pop(pid, None)
+        self._at(process, at).ran(thread, at, on)
+
+    def _pid(self, thread):
+        """Whose thread it is."""
+        if thread not in self._threads:
+            return thread
+        # Of a thread the kernel says who it is as long as it lives.
+        self._threads[thread] = self._threads[thread] or _process_of(thread)
+        return self._threads[thread]
+
+    @staticmethod
+    def _at(process, at):
+        """Who had that one's pid at a moment."""
+        while at < process.begun and process.before is not None:
+            process = process.before
+        return process
 
     # --- what is to be proved -------------------------------------------------------------------------------------
 
     def of(self, world):
-        """rank -> its process in that world. A process that is not a rank's fails the test."""
-        return {process.role[1]: process for process in self._known() if process.role[0] == world}
+        """rank -> its process in that world. A process that is not a rank's fails the test, and so do two that are one rank."""
+        of_world = [process for process in self._known() if process.role[0] == world]
+        self._one_by_one(of_world)
+        return {process.role[1]: process.family for process in of_world}
 
     def _known(self):
-        for pid, process in self.processes.items():
-            process.role = self._roles.get(pid)
-        strangers = [process for process in self.processes.values() if process.role is None]
+        """All that have run, and as whom."""
+        found = []
+        for process in self.processes.values():
+            until = math.inf
+            while process is not None:
+                told = [known for at, known in self._births.get(process.pid, ()) if process.begun <= at < until]
+                if math.isfinite(process.first) and (told or process.parent is not None or process.killed is None):
+                    found.append(process)
+                known = {name: number for each in told for name, number in each.items()}
+                process.role = (known[b"FT_WORLD="], known[b"FT_RANK="]) if len(known) == 2 else None
+                until, process = process.begun, process.before
+        for process in sorted(found, key=lambda process: process.begun):
+            self._belongs(process)
+        strangers = [process for process in found if process.role is None]
         check(not strangers, f"nobody knows which ranks these are: {strangers}")
-        return self.processes.values()
+        return found
+
+    def _belongs(self, process):
+        """What a rank has forked plays as it does, and with it."""
+        process.family = process
+        parent = self.processes.get(process.parent)
+        if parent is None:
+            return
+        parent = self._at(parent, process.begun)
+        process.role = process.role or parent.role
+        if process.role == parent.role:
+            process.family = parent.family
+
+    @staticmethod
+    def _one_by_one(processes):
+        """Of these no two play one rank of one world at a time, whatever node they are of: one of them is not ended, and then another one is there."""
+        for old, new in itertools.permutations(processes, 2):
+            if old.role == new.role and old.family is not new.family and old.first <= new.first:
+                check(old.until < new.first, f"{old} ran {old.until - new.first:.6f} s after the first moment of {new}, in the same world")
 
     def no_two_play_one_rank(self, but=(), until=0.0):
-        """No process of a world ran after one of a later world had begun to, as the same rank. Those of `but`, by pid, may until a moment."""
+        """No process of a world ran after one of a later world had begun to, as the same rank; nor one beside another one of the same world. Those of
+        `but`, by pid, may until a moment, but not in the same world."""
         played = {}
         for process in self._known():
             played.setdefault(process.role[1], []).append(process)
         for of_rank in played.values():
+            self._one_by_one(of_rank)
             for old, new in itertools.permutations(of_rank, 2):
                 if old.role[0] < new.role[0]:
                     allowed = max(new.first, until) if old.pid in but else new.first
@@ -339,10 +424,12 @@ class Witness:
     def none_ran(self, pids, until=0.0):
         """Of these processes, of a node that was left out, none ran after the first one of a later world had begun to (or, if that is later,
         after that moment)."""
+        known = self._known()
         for pid in pids:
-            process = self.processes.get(pid)
+            # Who has had its pid later is another one.
+            process = min((each for each in known if each.pid == pid), key=lambda each: each.first, default=None)
             check(process is not None, f"process {pid} was never seen to run")
-            new = min((each for each in self._known() if each.role[0] > process.role[0]), key=lambda each: each.first)
+            new = min((each for each in known if each.role[0] > process.role[0]), key=lambda each: each.first)
             late = process.until - max(new.first, until)
             check(late < 0, f"{process}, of a node that was left out, ran {late:.6f} s after {new} had begun")
 

@@ -233,21 +233,19 @@ def witness(context, mpi):
 @scenario("witness-sees", cluster=True)
 def witness_sees(context):
     """It sees a process that runs a moment too long, and one that only runs on without ever being put on a processor again; not the
-    end of one that was killed in time."""
-    with Cluster(context, 1) as cluster:
+    end of one that was killed in time. Two nodes' processes that play one rank of one world at a time are seen, too."""
+    with Cluster(context, 2) as cluster:
         program = watched(context, "/usr/bin/python3")
-        node = cluster.nodes[0]
+        node, other = cluster.nodes
 
-        def play(world, text):
-            environment = context.env(None, {"FT_WORLD": world, "FT_RANK": 0})
-            return node.start(program, "-c", text, user=cluster.user, env=environment, stdout=subprocess.PIPE, text=True)
+        def play(world, text, rank=0, on=node, by=program):
+            environment = context.env(None, {"FT_WORLD": world, "FT_RANK": rank})
+            return on.start(by, "-c", text, program, user=cluster.user, env=environment, stdout=subprocess.PIPE, text=True)
 
-        def said(process):
-            check(process.process.stdout.readline() == "here\n", "it does not run")
-
+        idle = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.01)"
         busy = "print('here', flush=True)\nwhile True: pass"
         for text, ends in (("import time; print('here', flush=True); time.sleep(600)", "killed"), (busy, "killed"), (busy, "late"),
-                           ("import time\nprint('here', flush=True)\nwhile True: time.sleep(0.01)", "late")):
+                           (idle, "late")):
             with Witness(program.name) as seen:
                 old = play(1, text)
                 said(old)
@@ -269,6 +267,92 @@ def witness_sees(context):
             check(not fails(lambda: seen.no_two_play_one_rank({number}, math.inf)), "one that may run is not let")
             told = fails(lambda: seen.none_ran([number]))
             check(told == (ends == "late"), f"one of a node that was left out is {'seen' if told else 'not seen'} to run: {text}")
+        sees_two_of_one_world(program, cluster.nodes, play, idle)
+        takes_for_one(context, program, other, play)
+
+
+def said(process):
+    """It has begun."""
+    check(process.process.stdout.readline() == "here\n", "it does not run")
+
+
+def sees_two_of_one_world(program, nodes, play, idle):
+    """A suspended node's process goes on beside its successor as if both were in one world: that is seen."""
+    suspended, other = nodes
+    with Witness(program.name) as seen:
+        old = play(1, idle)
+        said(old)
+        number = old.pid
+        suspended.pause()
+        new = play(1, idle, on=other)
+        said(new)
+        suspended.resume()
+        runs, before = (lambda: proc.switches(number)), proc.switches(number)
+        eventually(lambda: runs() > before + 1, "it to run", 20)
+        for each in (old, new):
+            each.kill()
+            each.process.wait()
+    for claim in (seen.no_two_play_one_rank, lambda: seen.no_two_play_one_rank({number}, math.inf), lambda: seen.of(1)):
+        check(fails(claim), "two processes of one rank and one world are not seen")
+
+
+def takes_for_one(context, program, other, play):
+    """What is none of that: who follows on one that was killed, a rank's own children, one that is killed before its first instruction, and a pid
+    that comes again."""
+    with Witness(program.name) as seen:
+        old = play(1, "print('here', flush=True)\nwhile True: pass")
+        said(old)
+        old.kill()
+        old.process.wait()
+        for begun in (play(1, "print('here', flush=True)", on=other), play(1, FORKS, rank=1), play(1, UNBORN, rank=2, by="/usr/bin/python3")):
+            said(begun)
+            check(begun.process.wait(20) == 0, "it fails")
+        # Outside of the nodes: who asks for a pid has to do it in every name space.
+        subprocess.run(["/usr/bin/python3", "-c", AGAIN, program], env=context.env(None, {"FT_RANK": 3}), check=True)
+    seen.no_two_play_one_rank()
+    first, second = seen.of(1), seen.of(2)
+    check(sorted(first) == [0, 1, 3] and sorted(second) == [3] and first[3].pid == second[3].pid, f"seen were {first} and {second}")
+
+
+# A rank with children: itself, another program, and one that only is forked.
+FORKS = """
+import os, subprocess, sys
+for program in (sys.executable, "/bin/true"):
+    subprocess.run([program, "-c", "pass"], check=True)
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+print("here", flush=True)
+"""
+# Its child becomes the program, and is killed before it has done anything.
+UNBORN = """
+import ctypes, os, sys
+child = os.fork()
+if child == 0:
+    ctypes.CDLL(None).ptrace(0, 0, None, None)
+    os.execv(sys.argv[1], [sys.argv[1], "-c", "pass"])
+stopped = os.WIFSTOPPED(os.waitpid(child, 0)[1])
+os.kill(child, 9)
+os.waitpid(child, 0)
+print("here" if stopped else "it ran", flush=True)
+"""
+# A rank, and one of the next world that has the pid that it had.
+AGAIN = """
+import ctypes, os, signal, struct, sys
+def become(world):
+    os.environ["FT_WORLD"] = world
+    os.execv(sys.argv[1], [sys.argv[1], "-c", "pass"])
+first = os.fork()
+if first == 0:
+    become("1")
+os.waitpid(first, 0)
+wanted = ctypes.c_int(first)
+how = struct.pack("11Q", 0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(wanted), 1, 0)
+second = ctypes.CDLL(None).syscall(435, how, ctypes.c_long(len(how)))
+if second == 0:
+    become("2")
+sys.exit(os.waitpid(second, 0) != (first, 0))
+"""
 
 
 @scenario("witness-short-lives", cluster=True)
