@@ -84,6 +84,27 @@ def two_nodes_die(context, other, copies):
         nodes.empty(nodes.nodes[0])
 
 
+@scenario("hosts-label-dies", cluster=True, timeout=120)
+def label_dies(context):
+    """All nodes of a label die at once, of which each is the other one's next: copies went to nodes of another label, and all go on from those."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 4, labels=["rack-a", "rack-a", "rack-b", "rack-b"]) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node2:1,node3:1,node0:2,node1:2"], on=nodes.nodes[0],
+                            gates=["app.compute:1", *kept(5)], env=ONE_CARD)
+        job.on = nodes.nodes[3]
+        job.at_gate("app.compute", 1)
+        wait_kept(job)
+        for node in (2, 3):
+            nodes.nodes[node].crash()
+        job.expect(0, alone.output)
+        check(job.restored[-1] == 5 and "that of ranks 0-1 from partners' copies" in job.err, f"restored {job.restored}: {job.err}")
+        for node in (0, 1):
+            nodes.empty(nodes.nodes[node])
+
+
 @scenario("hosts-copy-fetched", cluster=True, timeout=120)
 def copy_fetched(context):
     """A node of four dies, and the one that has its copies has no slot for its ranks: those run on the last one, to which the copies are

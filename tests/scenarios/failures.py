@@ -49,19 +49,19 @@ FAILURES = {}
 class Failure:
     """How a failure comes about: a function over a `Trial`, and what that needs."""
 
-    def __init__(self, function, nodes, per_node, members, gates, steps, pause, env):
+    def __init__(self, function, nodes, per_node, spares, members, gates, steps, pause, env):
         self.function = function
-        self.nodes, self.per_node, self.members = nodes, per_node, members
+        self.nodes, self.per_node, self.spares, self.members = nodes, per_node, spares, members
         self.gates = [*gates, f"client.committed:{VICTIM}:{NTH}"]
         self.steps, self.pause = steps, pause
         self.env = env
 
 
-def failure(name, nodes=6, per_node=2, members=1, gates=(), steps=STEPS, pause=10, env=ONE_CARD):
-    """Registers a failure. `members`: of etcd. `steps` of heat2d, with so many milliseconds of pause after each."""
+def failure(name, nodes=6, per_node=2, spares=0, members=1, gates=(), steps=STEPS, pause=10, env=ONE_CARD):
+    """Registers a failure. `spares`: so many of the nodes are. `members`: of etcd. `steps` of heat2d, with so many milliseconds of pause after each."""
 
     def register(function):
-        FAILURES[name] = Failure(function, nodes, per_node, members, gates, steps, pause, env)
+        FAILURES[name] = Failure(function, nodes, per_node, spares, members, gates, steps, pause, env)
         return function
 
     return register
@@ -72,7 +72,7 @@ class Trial:
 
     def __init__(self, context, nodes, mpi, failure):
         self.context, self.nodes, self.mpi, self.failure = context, nodes, mpi, failure
-        self.size = failure.nodes * failure.per_node
+        self.size = (failure.nodes - failure.spares) * failure.per_node
         self.job = None
         # Nodes that are off, the ranks of those that were left out, and until when those may run whose machine had been suspended.
         self.dead = []
@@ -89,6 +89,8 @@ class Trial:
         hosts = [f"{node.name}:{each}" for node in self.nodes.nodes[:-1]] + [f"{self.nodes.nodes[-1].name}:{each + ROOM}"]
         gates = [*self.failure.gates, *kept(PLACE, range(self.size))]
         options = ["--hosts", ",".join(hosts), "--ft-heartbeat", f"100ms,{TIME_OUT * 1000:.0f}ms"]
+        if self.failure.spares:
+            options += ["--ft-spares", self.failure.spares]
         command = [program, *self.arguments, "-p", self.failure.pause]
         self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=self.node(0), gates=gates,
                                       env={**self.failure.env, **SPIN})
@@ -496,6 +498,32 @@ def suspended(it):
     it.until = time.monotonic() + LEASE
     it.gone(node)
     it.ends(PLACE, [1])
+
+
+@failure("suspended-spare", nodes=3, spares=1, steps=2 * STEPS)
+def suspended_spare(it):
+    """A node is suspended until a spare one has its ranks and computes, and goes on: its old ranks do not for longer than until its lease's timers have
+    run. It is spare itself then, and when the other one crashes its ranks go on there."""
+    it.stands()
+    node, spare = it.loses(1), it.node(2)
+    check(not it.ranks_on(spare), "the spare node has ranks")
+    node.pause()
+    it.job.close_gate("client.committed", VICTIM)
+    it.job.on = spare
+    # In its world, too, it stands behind the fourth checkpoint that it takes.
+    check(it.job.at_gate("client.committed", VICTIM, patience=60) in it.ranks_on(spare), f"rank {VICTIM} is not on {spare.name}")
+    node.resume()
+    it.until = time.monotonic() + LEASE
+    it.gone(node)
+    eventually(lambda: f"ftrun: node {node.name} has a part of the job again, as a spare node\n" in it.job.err, f"{node.name} as a spare node", 30)
+    check(not it.ranks_on(node), f"{node.name} has ranks")
+    it.off(2)
+    it.job.expect(0, it.reference)
+    first, *more = it.job.restored
+    check(first == PLACE and len(more) == 1 and more[0] and PLACE <= more[0] <= 2 * PLACE, f"restored {it.job.restored}: {it.job.err}")
+    for one, other, again in ((node, spare, ""), (spare, node, " (again)")):
+        moved = f"moved     ranks 2-3 from node {one.name} to node {other.name}{again}\n"
+        check(it.job.err.count(moved) == 1, f"'{moved}' is not said: {it.job.err}")
 
 
 # --- the store ------------------------------------------------------------------------------------------------------

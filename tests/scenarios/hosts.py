@@ -25,8 +25,11 @@ INSECURE = "insecure = true\n"
 class Nodes:
     """A cluster with etcd and a daemon on each node, from which the ordinary user starts jobs."""
 
-    def __init__(self, context, size, peers=None, jobs="", env=None, network="store", members=1, store=None, etcd_keys=""):
+    def __init__(self, context, size, peers=None, jobs="", env=None, network="store", members=1, store=None, etcd_keys="",
+                 labels=None):
+        """`labels`: each node's failure domain."""
         self.context = context
+        self.labels = labels or [None] * size
         self.make_store = store or etcd.Etcd
         self.etcd_keys = etcd_keys
         self.env = env
@@ -50,7 +53,7 @@ class Nodes:
 
     def daemon(self, node):
         more = f'store = "{node.address(self.network)}:9728"\n{self.peers(node)}{self.jobs}'
-        return NodeDaemon(node, self.store, lease="10s", more=more, env=self.env, etcd=self.etcd_keys)
+        return NodeDaemon(node, self.store, lease="10s", more=more, label=self.labels[node.number], env=self.env, etcd=self.etcd_keys)
 
     def __exit__(self, *_):
         self.cluster.close()
@@ -729,6 +732,34 @@ def certify(directory, authority, name, alternative=None):
 def openssl(directory, words):
     run = subprocess.run(["openssl", *words.split()], cwd=directory, capture_output=True, text=True)
     check(run.returncode == 0, f"openssl {words}: {run.stderr}")
+
+
+@scenario("hosts-etcd-away", cluster=True)
+def etcd_away(context):
+    """A job over other nodes that is started while etcd is away, in silence or with a refusal, is refused with one sentence that says so, and nothing
+    is started anywhere; one of the own node asks nobody, and begins. When etcd is back all is as before."""
+    with Nodes(context, 2) as nodes:
+        (machine,) = nodes.store.machines
+
+        def refused(why):
+            status, out, err = nodes.short(nodes.each_one(), 2, "hostname")
+            check((status, out, err.count("\n")) == (1, "", 1), f"{status} {out}{err}")
+            for words in ("ftrun: node node1 cannot be looked up: the store was asked to ", " and did not answer within ", why,
+                          "Does etcd run there with a majority of its members"):
+                check(words in err, f"'{words}' is not in '{err}'")
+            check(nodes.short("node0", 2, "hostname") == (0, "node0\nnode0\n", ""), "a job of the own node")
+            for node in nodes.nodes:
+                nodes.empty(node)
+
+        machine.cut("store")
+        refused("deadline has elapsed")
+        nodes.store.kill(machine)
+        machine.heal("store")
+        refused("Connection refused")
+        nodes.store.start(machine)
+        nodes.store.wait()
+        status, out, err = nodes.short(nodes.each_one(), 2, "hostname", options=["--ft=reinit"])
+        check((status, sorted(out.split()), err) == (0, ["node0", "node1"], ""), f"{status} {out}{err}")
 
 
 @scenario("hosts-certificates", cluster=True)

@@ -19,7 +19,7 @@ SOCKET = "/run/ftd/ftd.sock"
 class NodeDaemon:
     """The daemon of a node, root's, with the paths that it has on every machine."""
 
-    def __init__(self, node, store=None, lease="2s", more="", name=None, env=None, etcd=""):
+    def __init__(self, node, store=None, lease="2s", more="", name=None, label=None, env=None, etcd=""):
         self.env = env
         self.node = node
         # What it is started by.
@@ -30,7 +30,7 @@ class NodeDaemon:
         self.log.touch()
         endpoints = store.endpoints if store else ["http://127.0.0.1:1"]
         self.file.write_text(
-            f'[node]\n{f"name = {name!r}" if name else ""}\n[etcd]\nendpoints = {endpoints}\nattempt = "500ms"\nlease = "{lease}"\n{etcd}'
+            f'[node]\n{f"name = {name!r}" if name else ""}\n{f"label = {label!r}" if label else ""}\n[etcd]\nendpoints = {endpoints}\nattempt = "500ms"\nlease = "{lease}"\n{etcd}'
             f'[peers]\nmpi = "{node.address("mpi")}:9728"\n{more}'.replace("'", '"')
         )
         self.process = None
