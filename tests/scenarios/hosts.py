@@ -762,6 +762,33 @@ def etcd_away(context):
         check((status, sorted(out.split()), err) == (0, ["node0", "node1"], ""), f"{status} {out}{err}")
 
 
+@scenario("hosts-etcd-leaves", cluster=True, timeout=90, each=[{"how": "back"}, {"how": "cancelled"}])
+def etcd_leaves(context, how):
+    """etcd is gone in the moment in which all parts of a job are there and nothing is written: the job says so and waits, with no rank; when etcd is back
+    it begins, and who cancels it twice meanwhile has its end."""
+    with Nodes(context, 2) as nodes:
+        (machine,) = nodes.store.machines
+        job = nodes.run(nodes.each_one(), 2, "hostname", ft="reinit", gates=["agent.complete"])
+        eventually(job.gate_path("agent.complete").exists, "the first record", 20)
+        nodes.store.kill(machine)
+        job.go("agent.complete")
+        eventually(lambda: "the store does not answer node" in job.err, "a word on the store", 30)
+        check(job.running() and job.output.text == "", f"it does not wait: {job.output.text}{job.err}")
+        if how == "back":
+            nodes.store.start(machine)
+            ended(job, 0)
+            check(sorted(job.output.text.split()) == ["node0", "node1"], job.output.text)
+        else:
+            # The end, too, is written into etcd where that is possible: the time that ranks have is waited for, or the second signal.
+            job.interrupt(signal.SIGTERM)
+            eventually(lambda: "another signal kills them at once" in job.err, "a word on the time", 20)
+            job.interrupt(signal.SIGTERM)
+            ended(job, 143, "SIGTERM came again: everything was killed")
+            check(job.output.text == "", job.output.text)
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
 @scenario("hosts-certificates", cluster=True)
 def certificates(context):
     """Daemons speak with each other over TLS; a certificate of another CA, one for another name, and none at all are refused with a sentence at
