@@ -372,6 +372,19 @@ def half(context):
             check(node.run("umount", hidden)[0] == 0, f"{hidden}")
 
 
+@scenario("slurm-reinit-words", cluster=True, timeout=60)
+def words_for_nobody(context):
+    """A failure that is asked for of a rank that the step does not have ends it as ftrun does, and a variable that means nothing is named."""
+    with Steps(context, 1) as steps:
+        job = steps.srun("--ft-inject=rank=2", "-n2", "/bin/echo", "ran")
+        said = "srun: error: --ft-inject: 'rank=2' is not about a rank of this job: they are 0 to 1"
+        check((job.wait(30), sentences(job.err), job.output.text) == (2, [said], ""), job.err)
+        job = steps.srun("-n2", "/bin/echo", "ran", env={"FT_MAX_FAILURE": 3})
+        said = "srun: FT_MAX_FAILURE is no variable of ftd's, and is not passed on; FT_MAX_FAILURES is one\n"
+        check((job.wait(30), job.err, job.output.text) == (0, said, "ran\n" * 2), job.err)
+        steps.empty()
+
+
 @scenario("slurm-reinit-ftd-restarts", cluster=True, timeout=90)
 def ftd_restarts(context):
     """A step that begins while a node's ftd is started again, after it was told to end or was killed, waits for it."""

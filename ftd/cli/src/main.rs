@@ -172,15 +172,20 @@ fn say(sentence: &str) {
     };
 }
 
+/// Says which variables mean nothing to ftd, or do not reach the ranks.
+fn warn_of_variables(options: &Options, say: impl Fn(&str)) {
+    let names = std::env::vars_os().map(|(name, _)| name);
+    let given = options.given.iter().map(|(option, name)| (option.as_str(), name.as_os_str()));
+    variables::warnings(names, given, &options::variables()).iter().for_each(|warning| say(warning));
+}
+
 fn launch() -> Result<i32, Refusal> {
     let options = match options::parse(std::env::args_os())? {
         Request::Run(options) => *options,
         Request::Print(text) => return print(&text),
     };
     options::check_log(std::env::var_os("FT_LOG"), std::env::var_os(ft_sys::log::LOG_DIR))?;
-    let names = std::env::vars_os().map(|(name, _)| name);
-    let given = options.given.iter().map(|(option, name)| (option.as_str(), name.as_os_str()));
-    variables::warnings(names, given, &options::variables()).iter().for_each(|warning| say(warning));
+    warn_of_variables(&options, say);
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
     if let Some(hosts) = cluster::needed(&options)? {
@@ -203,6 +208,8 @@ fn front_of_step() -> Result<i32, Refusal> {
         Request::Print(text) => return print(&text),
     };
     options::check_log(std::env::var_os("FT_LOG"), std::env::var_os(ft_sys::log::LOG_DIR))?;
+    // Nobody may be there to read it.
+    warn_of_variables(&options, |warning| drop(writeln!(std::io::stderr(), "srun: {warning}")));
     let own = words.into_iter().skip(1).take_while(|word| word != "--").collect();
     Ok(step::Front::start(options, own)?.run()?)
 }

@@ -1296,12 +1296,15 @@ fn injections(option: &'static str, texts: Vec<String>, ranks: u32) -> Result<Ve
             let value = text.clone();
             OptionError::Injection { option, value, error }
         })?;
-        if injection.rank >= ranks {
-            return Err(OptionError::NoSuchRank { option, value: text.clone(), ranks });
-        }
         injections.push(injection);
     }
-    Ok(injections)
+    meets_nobody(&injections, option, ranks).map_or(Ok(injections), Err)
+}
+
+/// What is wrong with failures of ranks that there are not.
+pub fn meets_nobody(injections: &[Injection], option: &'static str, ranks: u32) -> Option<OptionError> {
+    let wrong = injections.iter().find(|injection| injection.rank >= ranks)?;
+    Some(OptionError::NoSuchRank { option, value: wrong.to_string(), ranks })
 }
 
 /// Bytes a second.

@@ -5,7 +5,7 @@
 mod members;
 mod srun;
 
-use crate::options::Options;
+use crate::options::{self, Options};
 use ft_sys::channel::Channel;
 use ft_sys::meeting::{self, Guest};
 use ft_sys::timescale::scaled;
@@ -36,6 +36,8 @@ const ASK: Duration = Duration::from_secs(1);
 const SILENT: Duration = Duration::from_millis(1500);
 /// … and the others have so long to say something.
 const END: Duration = Duration::from_secs(60);
+/// The exit status of what was typed wrong.
+const WRONG: i32 = 2;
 /// When srun has ended, or is to end because there is no job, the rest has so long.
 const LEAVE: Duration = Duration::from_secs(10);
 /// An srun that waits for a node that is lost is not waited for when the job is over and it has passed on nothing for so long.
@@ -244,6 +246,9 @@ impl Front {
             Ok(layout) => layout,
             Err(error) => return self.refuse(error.status(), &error.to_string()),
         };
+        if let Some(error) = options::meets_nobody(&self.options.injections, "--ft-inject", ranks) {
+            return self.refuse(WRONG, &error.to_string());
+        }
         let now = Instant::now();
         for (node, (name, mut link)) in members.into_seats().enumerate() {
             let cluster =

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 /// Variables of ftrun's besides those of its options.
 const READ: [&str; 6] = ["FT_CHECKPOINT_TIMEOUT", "FT_DAEMON", "FT_LIBEXEC", "FT_LOG", "FT_LOG_DIR", "FT_MEMORY_DIR"];
 /// Variables that ftd sets for the ranks and for its own processes: who starts ftrun from one of those has them.
-const SET: [&str; 12] = [
+const SET: [&str; 13] = [
     "FT_CHECKPOINT_DIR",
     "FT_EPOCH",
     "FT_JOB",
@@ -18,6 +18,7 @@ const SET: [&str; 12] = [
     "FT_RANK",
     "FT_SIZE",
     "FT_SOCKET",
+    ft_wire::step::PORTS,
     "FT_STDOUT",
     "FT_WORLD",
 ];
