@@ -200,7 +200,8 @@ while not select.select([sys.stdin], [], [], 0.002)[0]:
 @scenario("hosts-replayed", cluster=True, timeout=90)
 def replayed(context):
     """Heartbeats that were recorded are sent again, hundreds in a second, as they were and with one bit changed: they disturb nobody, and keep
-    no node alive: one that has lost its power is given up all the same, and the job goes on without it."""
+    no node alive: one that has lost its power is given up all the same, and the job goes on without it. The daemon of each node counts them, and
+    its log says where they come from."""
     with Nodes(context, 3) as nodes:
         go = context.work / "go"
         job = nodes.sh("node0:2,node1:1,node2:2", 3, f"echo ready; until [ -e {go} ]; do sleep 0.05; done", ft="reinit")
@@ -217,6 +218,12 @@ def replayed(context):
         # Healthy nodes are healthy, whatever is said in their names.
         time.sleep(2)
         check(job.running() and "was silent" not in job.err, job.err)
+        for node in others:
+            daemon = nodes.daemons[node.number]
+            counted = lambda reason: daemon.number(f'ftd_agent_refused_total{{reason="{reason}"}}')
+            eventually(lambda: min(counted("forged"), counted("replayed")) >= 1, "it to be counted", 20)
+            # (They were sent to its own address from there.)
+            eventually(lambda: "speaks with a job's agent here" in daemon.said() and node.address("mpi") in daemon.said(), "what the log says", 20)
         nodes.nodes[1].power_off()
         job.wait_err("node node1 was silent for the heartbeat time-out", 1)
         eventually(lambda: job.output.text.count("ready\n") == 6, "the next world", 20)

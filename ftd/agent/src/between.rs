@@ -6,9 +6,10 @@ use crate::layout::Layout;
 use crate::leavers::Leavers;
 use crate::outlet::Outlet;
 use crate::wish::Wish;
+use ft_peer::beat::Refusal;
 use ft_peer::beats::Identity;
 use ft_peer::post::{Post, Sendings};
-use ft_peer::{Inlet, Peers, Secret};
+use ft_peer::{Inlet, Peers, Refused, Secret};
 use ft_wire::between::{
     Asker, Fence, Leaver, NameAnswer, NameRequest, Protocol, StoreWord, UserWord, Word, puts_from_bytes,
 };
@@ -18,10 +19,10 @@ use ft_wire::pmix::{Proc, Raised};
 use ft_wire::{FrameError, Rank, World as WorldNumber};
 use ftd_core::{EpochRecord, Members, NodeId, PeerMessage, ring};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What was not noted is looked at so often before there is a record, which says how often it is then.
 const LOOK: Duration = Duration::from_secs(1);
@@ -29,6 +30,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const MOST_WAITING: usize = 8192;
 /// News of the network that may wait for the driver.
 const NEWS: usize = 64;
+/// So often is written into the log that somebody else speaks with this agent.
+const WARNED: Duration = Duration::from_secs(60);
 /// What is about the store, or what the user asks, is about no world, and no world's end is its.
 const NO_WORLD: WorldNumber = WorldNumber::MAX;
 /// So much of that may be on its way to a node; who hears so little is not asked more.
@@ -139,6 +142,8 @@ pub enum Arrived {
     },
     /// People are to hear this.
     Trouble(String),
+    /// Something was refused that nobody sends who belongs to the job.
+    Stranger,
 }
 
 /// What a node says of a world, or why that cannot be read.
@@ -271,6 +276,9 @@ pub struct Between {
     patience: Duration,
     /// The world that was said to wait in vain.
     in_vain: WorldNumber,
+    /// The last who spoke with this agent and does not belong to the job, and when the log was told of one.
+    stranger: Option<IpAddr>,
+    warned: Option<Instant>,
     /// The newest one.
     world: Option<(WorldNumber, Exchange)>,
     /// What others have said of a world that has not begun here; what cannot be read, too, which is its end.
@@ -334,6 +342,8 @@ impl Between {
             look: LOOK,
             patience: ft_sys::timescale::scaled(Duration::from_millis(cluster.path_ms)),
             in_vain: 0,
+            stranger: None,
+            warned: None,
             world: None,
             early: Vec::new(),
             news,
@@ -368,6 +378,28 @@ impl Between {
     /// What went through between the agents, and what was refused, for the log.
     pub fn log(&self) {
         tracing::info!(counters = ?self.peers.counters(), "what the agents of the job have told each other");
+    }
+
+    /// What came to this agent and was not heard, and who was the last who does not belong to the job.
+    pub fn refused(&self) -> (Refused, Option<IpAddr>) {
+        (self.peers.counters().refused, self.stranger)
+    }
+
+    /// Somebody who does not belong to the job speaks with this agent.
+    fn met_stranger(&mut self, from: SocketAddr, why: Refusal) {
+        self.stranger = Some(from.ip());
+        let now = Instant::now();
+        if self.warned.is_some_and(|warned| now.duration_since(warned) < WARNED) {
+            return;
+        }
+        self.warned = Some(now);
+        let (node, (refused, _)) = (self.nodes.me.0, self.refused());
+        let what = if why == Refusal::Replayed {
+            "something came to the agent a second time: not heard"
+        } else {
+            "somebody speaks with the agent and does not know the job's secret: not heard"
+        };
+        tracing::warn!(node, %from, forged = refused.forged, replayed = refused.replayed, "{what}");
     }
 
     /// ftd-core says this.
@@ -466,6 +498,10 @@ impl Between {
             }
             News::Peer(ft_peer::News::Lost { node, reason }) => tracing::debug!(%node, reason, "not connected"),
             News::Peer(ft_peer::News::Trouble(sentence)) => return vec![Arrived::Trouble(sentence)],
+            News::Peer(ft_peer::News::Stranger { from, why }) => {
+                self.met_stranger(from, why);
+                return vec![Arrived::Stranger];
+            }
             News::Written(written) => return self.written(*written),
             News::Read { world, from, said } => return self.hear(world, from, said),
             News::Look => {

@@ -214,7 +214,7 @@ impl Rooms {
     /// Copies of checkpoints may have come: whoever keeps duplicates of arenas is to have those of new ones, and who waited for its state
     /// is told.
     pub fn copies_have_come(&mut self) {
-        self.tell_of_copies();
+        self.tell_of_numbers();
         self.checkpoints.spread(&self.shepherds);
         for (epoch, rank) in self.checkpoints.take_fetched() {
             if let Some(number) = self.worlds.of_epoch(epoch).map(|world| world.number)
@@ -225,11 +225,14 @@ impl Rooms {
         }
     }
 
-    /// The node's `ftd` counts what is copied.
-    fn tell_of_copies(&mut self) {
-        let Some((copied, ways)) = self.checkpoints.copied().zip(self.ways.as_ref()) else { return };
-        if copied != self.told && ways.tell(copied.since(self.told)) {
-            self.told = copied;
+    /// The node's `ftd` counts what is copied, and what is refused.
+    pub fn tell_of_numbers(&mut self) {
+        let Some(ways) = self.ways.as_ref() else { return };
+        let (refused, stranger) = self.between.as_ref().map(Between::refused).unwrap_or_default();
+        let copied = self.checkpoints.copied().unwrap_or_default();
+        let numbers = Copied { forged: refused.forged, replayed: refused.replayed, stranger, ..copied };
+        if numbers != self.told && ways.tell(numbers.since(self.told)) {
+            self.told = numbers;
         }
     }
 

@@ -17,7 +17,7 @@ use std::os::unix::net::UnixListener as Listener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 
 /// A member of etcd that does not answer for so long is left for the next one, or sooner if the configuration says so: a recovery waits
@@ -27,6 +27,8 @@ const ATTEMPT: Duration = Duration::from_secs(1);
 const COMING: usize = 64;
 /// So many connections a job may have: that of its agent, and those of agents that have just died.
 const OF_A_JOB: usize = 4;
+/// So often at most has the log that somebody else speaks with a job's agent.
+const SELDOM: Duration = Duration::from_secs(60);
 /// After a dial that could not be taken, for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -141,6 +143,24 @@ async fn accept(listener: Listener, agents: Arc<Agents>) {
     }
 }
 
+/// When the log was told last that somebody speaks with a job's agent who does not belong to the job.
+#[derive(Debug, Default)]
+struct Strange(Mutex<Option<Instant>>);
+
+impl Strange {
+    /// An agent has said what it refused.
+    fn note(&self, node: &str, job: &str, Copied { forged, replayed, stranger, .. }: &Copied) {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if forged + replayed == 0 || told.is_some_and(|told| told.elapsed() < SELDOM) {
+            return;
+        }
+        *told = Some(Instant::now());
+        let from = stranger.map_or_else(|| "?".to_string(), |address| address.to_string());
+        let what = "somebody speaks with a job's agent here and does not know the job's secret, or repeats what was said: not heard";
+        tracing::warn!(node, job, from, forged, replayed, "{what}");
+    }
+}
+
 impl Agents {
     fn new(etcd: Etcd, state: Arc<State>) -> Agents {
         Agents { etcd, state, coming: Places(Arc::default()), jobs: Places(Arc::default()) }
@@ -166,10 +186,13 @@ impl Agents {
         drop(place);
         let rights =
             Rights { own: keys_of(&config, &job), seen: Some(format!("{}/nodes/", config.prefix())), leases: false };
-        let waits = AtomicU64::new(0);
+        let (waits, strange) = (AtomicU64::new(0), Strange::default());
         let note = |note| match note {
             Note::Asked => metrics::store_asked(),
-            Note::Copied(copied) => metrics::copied(&copied, waits.swap(copied.waiting, Ordering::Relaxed)),
+            Note::Copied(copied) => {
+                metrics::copied(&copied, waits.swap(copied.waiting, Ordering::Relaxed));
+                strange.note(config.node(), &job, &copied);
+            }
             Note::Refused(why) => {
                 metrics::store_refused(Unserved::Key);
                 tracing::warn!(uid, pid = peer.pid, job, why, "what is asked in a job's name is not the job's");

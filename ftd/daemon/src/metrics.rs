@@ -36,6 +36,7 @@ const STORE_REFUSED: &str = "ftd_store_refused_total";
 const COPIES: &str = "ftd_copies_total";
 const COPIED: &str = "ftd_copied_bytes_total";
 const COPIES_WAIT: &str = "ftd_copies_waiting_bytes";
+const FOREIGN: &str = "ftd_agent_refused_total";
 const RELOADS: &str = "ftd_reloads_total";
 const ETCD_UP: &str = "ftd_etcd_up";
 const ETCD_REQUESTS: &str = "ftd_etcd_requests_total";
@@ -218,7 +219,7 @@ pub fn begin() -> Result<PrometheusHandle, MetricsError> {
     Ok(handle)
 }
 
-/// What is about copies of jobs' checkpoints.
+/// What jobs' agents say: of copies of checkpoints, and of what was refused.
 fn describe_copies() {
     describe_counter!(
         COPIES,
@@ -234,6 +235,13 @@ fn describe_copies() {
         "Bytes of checkpoints of jobs here that are on their way to other nodes, or wait for it."
     );
     gauge!(COPIES_WAIT).set(0.0);
+    describe_counter!(
+        FOREIGN,
+        "What came to jobs' agents here without the job's secret, or a second time, and was not heard, by reason."
+    );
+    for reason in ["forged", "replayed"] {
+        counter!(FOREIGN, "reason" => reason).increment(0);
+    }
 }
 
 /// What is about etcd and the node's place in it.
@@ -316,11 +324,13 @@ pub fn store_refused(why: Unserved) {
     counter!(STORE_REFUSED, "reason" => why.label()).increment(1);
 }
 
-/// A job's agent has said what was copied; before, so many bytes of its waited.
+/// A job's agent has said what was copied and refused; before, so many bytes of its waited.
 pub fn copied(copied: &Copied, waited: u64) {
     counter!(COPIES, "result" => "kept").increment(copied.copies);
     counter!(COPIES, "result" => "refused").increment(copied.failures);
     counter!(COPIED).increment(copied.bytes);
+    counter!(FOREIGN, "reason" => "forged").increment(copied.forged);
+    counter!(FOREIGN, "reason" => "replayed").increment(copied.replayed);
     gauge!(COPIES_WAIT).increment(copied.waiting as f64 - waited as f64);
 }
 

@@ -8,9 +8,15 @@ use ftd_core::NodeId;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Of those who do not belong to the job is told so often at most.
+const SELDOM: Duration = Duration::from_secs(1);
 
 /// Who an endpoint is.
 #[derive(Debug, Clone)]
@@ -48,6 +54,20 @@ struct Inner {
     socket: UdpSocket,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     counters: Shared,
+    strangers: Strangers,
+}
+
+/// Somebody who does not belong to the job speaks with this agent: who was the last, until that is said.
+#[derive(Debug, Default)]
+struct Strangers {
+    last: Mutex<Option<(SocketAddr, Refusal)>>,
+    news: Notify,
+}
+
+impl Strangers {
+    fn last(&self) -> MutexGuard<'_, Option<(SocketAddr, Refusal)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Beats {
@@ -64,6 +84,7 @@ impl Beats {
             socket,
             peers: Mutex::default(),
             counters: Shared::default(),
+            strangers: Strangers::default(),
         })))
     }
 
@@ -94,6 +115,15 @@ impl Beats {
         &self.0.counters
     }
 
+    /// Counts it. What nobody does who belongs to the job is told of, but not each time.
+    pub(crate) fn refuse(&self, from: SocketAddr, why: Refusal) {
+        self.0.counters.refuse(why);
+        if matches!(why, Refusal::Forged | Refusal::Replayed) {
+            *self.0.strangers.last() = Some((from, why));
+            self.0.strangers.news.notify_one();
+        }
+    }
+
     /// Says this, at once or not at all.
     pub fn send(&self, to: NodeId, said: Said) {
         self.0.send(to, said);
@@ -114,20 +144,31 @@ impl Beats {
         let socket = watched(self.0.socket.try_clone()?)?;
         // One byte more, to tell what is too long.
         let mut bytes = [0; BYTES + 1];
+        let mut next = Instant::now();
         loop {
-            let length = tokio::select! {
-                received = socket.async_io(Interest::READABLE, |socket| socket.recv(&mut bytes)) => match received {
-                    Ok(length) => length,
+            let owed = self.0.strangers.last().is_some();
+            let (length, address) = tokio::select! {
+                received = socket.async_io(Interest::READABLE, |socket| socket.recv_from(&mut bytes)) => match received {
+                    Ok(received) => received,
                     // The network's answer to something that was sent: nobody listened there.
                     Err(error) if is_of_one(error.kind()) => continue,
                     Err(error) => return Err(error),
                 },
+                () = tokio::time::sleep_until(next), if owed => {
+                    next = Instant::now() + SELDOM;
+                    let last = self.0.strangers.last().take();
+                    if let Some((from, why)) = last && !inlet.tell(News::Stranger { from, why }).await {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                () = self.0.strangers.news.notified(), if !owed => continue,
                 () = inlet.closed() => return Ok(()),
             };
             let (from, said) = match self.0.hear(&bytes[..length]) {
                 Ok(heard) => heard,
                 Err(refusal) => {
-                    self.0.counters.refuse(refusal);
+                    self.refuse(address, refusal);
                     continue;
                 }
             };

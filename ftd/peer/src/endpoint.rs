@@ -218,7 +218,7 @@ impl Endpoint {
 
     /// Counts it, and tells people of what they can do something about.
     pub fn refuse(&self, from: SocketAddr, why: Refusal) {
-        self.counters.refuse(why);
+        self.beats.refuse(from, why);
         let Identity { job, me, .. } = &self.identity;
         let sentence = match why {
             Refusal::Version(theirs) => format!(

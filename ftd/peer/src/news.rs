@@ -1,7 +1,9 @@
 //! What an endpoint tells its agent.
 
+use crate::beat::Refusal;
 use crate::parcel::{Noted, Piece, Way};
 use ftd_core::{NodeId, PeerMessage};
+use std::net::SocketAddr;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 /// Where what is heard goes.
@@ -84,4 +86,11 @@ pub enum News {
     },
     /// Something that people must hear of, said once.
     Trouble(String),
+    /// Something came that nobody sends who belongs to the job, and more perhaps since this was said last: the counters know.
+    Stranger {
+        /// From where.
+        from: SocketAddr,
+        /// What it was.
+        why: Refusal,
+    },
 }

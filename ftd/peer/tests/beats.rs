@@ -44,9 +44,22 @@ impl Node {
     }
 
     async fn next(&mut self) -> (NodeId, PeerMessage) {
-        match tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("nothing was heard").unwrap() {
-            News::Said { from, message, .. } => (from, message),
-            news => panic!("{news:?}"),
+        loop {
+            match tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("nothing was heard").unwrap() {
+                News::Said { from, message, .. } => return (from, message),
+                News::Stranger { .. } => {}
+                news => panic!("{news:?}"),
+            }
+        }
+    }
+
+    /// Who it was that does not belong to the job.
+    async fn meets_a_stranger(&mut self) -> SocketAddr {
+        loop {
+            let news = tokio::time::timeout(PATIENCE, self.heard.recv()).await.expect("nothing was heard").unwrap();
+            if let News::Stranger { from, .. } = news {
+                return from;
+            }
         }
     }
 
@@ -62,8 +75,12 @@ impl Node {
 
     /// Nothing else was said.
     async fn has_heard_no_more(&mut self) {
-        while !self.heard.is_empty() {
-            assert_eq!(self.next().await.1, alone(heartbeat(0)));
+        while let Ok(news) = self.heard.try_recv() {
+            match news {
+                News::Said { message, .. } => assert_eq!(message, alone(heartbeat(0))),
+                News::Stranger { .. } => {}
+                news => panic!("{news:?}"),
+            }
         }
     }
 
@@ -202,6 +219,23 @@ async fn who_is_not_of_the_job_is_not_heard_and_counted_by_reason() {
     assert_eq!((refused.forged, refused.foreign, refused.version, refused.malformed), (2, 1, 1, 4));
     assert_eq!((three.beats.counters().refused.misdirected, one.beats.counters().refused.misdirected), (1, 1));
     two.has_heard_no_more().await;
+}
+
+#[tokio::test]
+async fn of_who_is_not_of_the_job_is_told_and_not_each_time() {
+    let (_one, mut two, tap, bytes) = tapped().await;
+    let mut changed = bytes;
+    changed[70] ^= 1;
+    let before = two.beats.counters().refused;
+    for _ in 0..20 {
+        tap.send_to(&changed, two.address()).unwrap();
+    }
+    assert_eq!(two.meets_a_stranger().await.port(), tap.local_addr().unwrap().port());
+    two.refuses(before.all() + 20).await;
+    // Once more, a while later, for those that came after that.
+    two.meets_a_stranger().await;
+    let more = std::iter::from_fn(|| two.heard.try_recv().ok()).count();
+    assert!(more < 10, "each is told of");
 }
 
 #[tokio::test]

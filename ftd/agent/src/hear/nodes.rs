@@ -68,6 +68,7 @@ pub fn begin(rooms: &mut Rooms, number: WorldNumber) {
 fn deliver(rooms: &mut Rooms, arrived: Arrived) {
     let arrived = match arrived {
         Arrived::User(from, word) => return askers::hear(rooms, from, word),
+        Arrived::Stranger => return rooms.tell_of_numbers(),
         arrived => arrived,
     };
     let Rooms { job, shepherds, worlds, pmi, pmix, .. } = rooms;
@@ -106,7 +107,7 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
                 job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
             });
         }
-        Arrived::User(..) => {}
+        Arrived::User(..) | Arrived::Stranger => {}
         Arrived::Trouble(sentence) => job.notice_once(sentence),
     }
 }

@@ -150,7 +150,7 @@ mod tests {
         }
         assert_eq!(
             progress.copied(),
-            Copied { copies: 4, bytes: 8 << 20, failures: 0, waiting: 3 << 20 },
+            Copied { copies: 4, bytes: 8 << 20, waiting: 3 << 20, ..Copied::default() },
             "of version 3 a quarter is there"
         );
         let said = progress.said("a", 2, begun);

@@ -7,6 +7,7 @@ use ft_wire::{FRAME_HEADER, FrameError, Role};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -77,11 +78,11 @@ pub enum ToFtd {
         /// As it was begun.
         number: u64,
     },
-    /// For the daemon's numbers: what the job has copied from this node. It is not answered.
+    /// For the daemon's numbers: what the job has copied from this node, and what its agent has refused. It is not answered.
     Copied(Copied),
 }
 
-/// What an agent has had copied from its node to others since it said so last.
+/// What an agent has had copied from its node to others, and what it has refused, since it said so last.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copied {
     /// Copies that other nodes have taken.
@@ -92,6 +93,15 @@ pub struct Copied {
     pub failures: u64,
     /// Bytes that are on their way now, or wait for it.
     pub waiting: u64,
+    /// What came in the name of the job's agents and was not made with the job's secret.
+    #[serde(default)]
+    pub forged: u64,
+    /// What came a second time.
+    #[serde(default)]
+    pub replayed: u64,
+    /// Who sent the last of these, as far as the network knows.
+    #[serde(default)]
+    pub stranger: Option<IpAddr>,
 }
 
 impl Copied {
@@ -102,6 +112,9 @@ impl Copied {
             bytes: self.bytes.saturating_sub(before.bytes),
             failures: self.failures.saturating_sub(before.failures),
             waiting: self.waiting,
+            forged: self.forged.saturating_sub(before.forged),
+            replayed: self.replayed.saturating_sub(before.replayed),
+            stranger: self.stranger,
         }
     }
 }

@@ -58,7 +58,8 @@ fn trouble() -> Trouble {
 }
 
 fn copied() -> Copied {
-    Copied { copies: 1, bytes: 2, failures: 3, waiting: 4 }
+    let stranger = Some(std::net::IpAddr::from([198, 18, 0, 1]));
+    Copied { copies: 1, bytes: 2, failures: 3, waiting: 4, forged: 5, replayed: 6, stranger }
 }
 
 fn asked() -> Vec<Sample> {
