@@ -13,9 +13,10 @@ static CONNECT: Native = Native::new(c"connect");
 /// Where the server listens on this node's loopback; 0 in processes that have not joined.
 static SERVER: AtomicU16 = AtomicU16::new(0);
 
-/// While the library is loaded.
+/// While the library is loaded. What is served from its start (`--ft-mpi=openmpi`, an MPI that is linked in) has the server's address by now.
 pub(crate) fn prepare() {
     CONNECT.look();
+    know_server();
 }
 
 /// The agent has said where the server is: `<namespace>.<rank>;tcp4://127.0.0.1:<port>`, in a variable for each version of

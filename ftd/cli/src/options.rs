@@ -169,6 +169,8 @@ pub struct Options {
     pub mpi: &'static str,
     /// `--ft-mpi`, or the variable that was read in its place.
     pub mpi_option: &'static str,
+    /// What it was that asked for failures: the option, or the variable.
+    pub injections_option: &'static str,
     /// `--ft-output=once`.
     pub output_once: bool,
     /// `--tag-output` or `-l`.
@@ -1103,6 +1105,7 @@ fn check(
         recover_aborts,
         mpi,
         mpi_option: blamed.name("mpi"),
+        injections_option: blamed.name("inject"),
         output_once: !output_all,
         label,
         output_name: arguments.output_name,

@@ -246,7 +246,7 @@ impl Front {
             Ok(layout) => layout,
             Err(error) => return self.refuse(error.status(), &error.to_string()),
         };
-        if let Some(error) = options::meets_nobody(&self.options.injections, "--ft-inject", ranks) {
+        if let Some(error) = options::meets_nobody(&self.options.injections, self.options.injections_option, ranks) {
             return self.refuse(WRONG, &error.to_string());
         }
         let now = Instant::now();

@@ -151,7 +151,7 @@ impl Strange {
     /// An agent has said what it refused.
     fn note(&self, node: &str, job: &str, Copied { forged, replayed, stranger, .. }: &Copied) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if forged + replayed == 0 || told.is_some_and(|told| told.elapsed() < SELDOM) {
+        if (*forged, *replayed) == (0, 0) || told.is_some_and(|told| told.elapsed() < SELDOM) {
             return;
         }
         *told = Some(Instant::now());

@@ -232,7 +232,8 @@ async fn of_who_is_not_of_the_job_is_told_and_not_each_time() {
     }
     assert_eq!(two.meets_a_stranger().await.port(), tap.local_addr().unwrap().port());
     two.refuses(before.all() + 20).await;
-    // Once more, a while later, for those that came after that.
+    // Once more, a while later, for what came after that.
+    tap.send_to(&changed, two.address()).unwrap();
     two.meets_a_stranger().await;
     let more = std::iter::from_fn(|| two.heard.try_recv().ok()).count();
     assert!(more < 10, "each is told of");

@@ -532,6 +532,7 @@ async fn who_does_not_know_the_secret_is_neither_heard_nor_answered_and_both_cou
     stranger.counts(|counters| counters.refused.forged >= 3).await;
     assert_eq!((one.peers.counters().received, stranger.peers.counters().received), (0, 0));
     // It is said once; that there are strangers is told from time to time.
+    assert!(matches!(one.news().await, News::Stranger { .. }));
     let others = std::iter::from_fn(|| one.news.try_recv().ok()).filter(|news| !matches!(news, News::Stranger { .. }));
     assert_eq!(others.count(), 0);
 }

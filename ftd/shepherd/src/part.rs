@@ -34,8 +34,9 @@ impl Part {
     }
 }
 
-/// Who started the part may be of another program, and lives on.
+/// Who started the part may be of another program, and lives on. (The program's name may be read where its file may not: a step may have another
+/// group than its part.)
 fn is_same_program(one: &Held, other: &Held) -> bool {
-    let program = |of: &Held| std::fs::read_link(format!("/proc/{}/exe", of.identity.pid)).ok();
-    program(one).is_some_and(|program_of| program(other) == Some(program_of))
+    let name = |of: &Held| ft_sys::proc::stat(&ft_sys::proc::of(of.identity.pid)).ok().flatten().map(|stat| stat.comm);
+    name(one).is_some_and(|name_of_one| name(other) == Some(name_of_one))
 }

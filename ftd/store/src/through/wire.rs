@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Of all that is said here. A daemon may be newer than an agent whose job it finds, or older than one that was started again: any change of
-/// these messages increases it, and leaves those of the version before as they are.
+/// these messages increases it, and leaves those of the version before as they are; but for a field that may be missing, which a neighbour passes over.
 pub const VERSION: u32 = 3;
 /// The oldest that this release speaks, too: neighbours work together, so that daemons are upgraded while jobs run. (From 4 on `VERSION - 1`: 3 is the
 /// first with names.)
