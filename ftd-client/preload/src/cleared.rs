@@ -5,13 +5,13 @@
 //! This runs in children of `fork` and `vfork`: nothing is allocated, and no lock is taken. `execl` and its relatives, whose
 //! arguments are as many as the caller likes, are not among these functions, and are left to the agent.
 
-use crate::{page, probe};
+use crate::native::Native;
+use crate::page;
 use ft_wire::Flavour;
 use ft_wire::forlorn::{CLEARED, FORLORN, users};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 type Strings = *const *const c_char;
 
@@ -35,32 +35,6 @@ impl Guards {
     fn is_setting(&self, guard: &CString) -> bool {
         let at = self.forlorn.iter().position(|one| std::ptr::eq(one, guard));
         at.is_some_and(|at| FORLORN[at].0 == Flavour::Mpich)
-    }
-}
-
-/// Where a function lies that this library stands in front of.
-pub(crate) struct Native {
-    name: &'static CStr,
-    at: AtomicUsize,
-}
-
-impl Native {
-    pub(crate) const fn new(name: &'static CStr) -> Native {
-        Native { name, at: AtomicUsize::new(0) }
-    }
-
-    pub(crate) fn look(&self) -> usize {
-        let found = probe::dlsym(libc::RTLD_NEXT, self.name) as usize;
-        self.at.store(found, Ordering::Release);
-        found
-    }
-
-    /// 0 where there is none. Libraries that are initialized before this one may start programs, too.
-    pub(crate) fn get(&self) -> usize {
-        match self.at.load(Ordering::Acquire) {
-            0 => self.look(),
-            known => known,
-        }
     }
 }
 

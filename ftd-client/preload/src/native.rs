@@ -4,6 +4,33 @@ use crate::objects::loaded;
 use crate::probe::dlsym;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where a function lies that this library stands in front of.
+pub(crate) struct Native {
+    name: &'static CStr,
+    at: AtomicUsize,
+}
+
+impl Native {
+    pub(crate) const fn new(name: &'static CStr) -> Native {
+        Native { name, at: AtomicUsize::new(0) }
+    }
+
+    pub(crate) fn look(&self) -> usize {
+        let found = dlsym(libc::RTLD_NEXT, self.name) as usize;
+        self.at.store(found, Ordering::Release);
+        found
+    }
+
+    /// 0 where there is none. Libraries that are initialized before this one may call it, too.
+    pub(crate) fn get(&self) -> usize {
+        match self.at.load(Ordering::Acquire) {
+            0 => self.look(),
+            known => known,
+        }
+    }
+}
 
 /// Address of the native function `name`, if any loaded object defines it.
 ///

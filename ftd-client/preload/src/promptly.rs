@@ -4,13 +4,13 @@
 //! the first is acknowledged (Nagle's algorithm), and a kernel whose process has nothing to say acknowledges after 40 ms: under
 //! every launcher, `MPI_Finalize` of Open MPI takes that much longer than it has to.
 
-use crate::cleared::Native;
+use crate::native::Native;
 use std::ffi::c_int;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 static CONNECT: Native = Native::new(c"connect");
-/// Where the server listens on this node's loopback; 0 in processes that have not joined.
+/// Where the server listens on this node's loopback; 0 while that is not known.
 static SERVER: AtomicU16 = AtomicU16::new(0);
 
 /// While the library is loaded. What is served from its start (`--ft-mpi=openmpi`, an MPI that is linked in) has the server's address by now.
