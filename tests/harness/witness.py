@@ -22,8 +22,9 @@ BUFFER = 65536
 NO_TRACE = "the kernel does not trace what it runs"
 SIGKILL = 9
 CLONE_THREAD = 0x10000
-# The kernel wakes who is killed before it tells of the signal, and another processor may have them by then: some microseconds.
-WOKEN = 0.001
+# The kernel wakes who is killed, thread by thread, before it tells of the signal, and another processor may have them by then: some
+# microseconds, and more where the host of a virtual machine takes the processor away in between.
+WOKEN = 0.005
 _EVENT = re.compile(
     rb"^.{16}-(\d+) +\[\d+\] \S+ +(\d+\.\d+): (?:"
     rb"sched_switch: prev_comm=(.*?) prev_pid=(\d+) prev_prio=\d+ prev_state=\S+ ==> next_comm=(.*?) next_pid=(\d+) next_prio"
@@ -91,8 +92,17 @@ class Process:
     def until(self):
         """When its program ran last."""
         end = math.inf if self.killed is None else self.killed
-        own = (word for word in self._recent if word[0] < end and not (word[2] and word[0] > end - WOKEN))
-        last, threads = self._after(sorted(own))
+        own = sorted(word for word in self._recent if word[0] < end)
+        last, threads = self._after(word for word in own if word[0] <= end - WOKEN)
+        for at, thread, on in own:
+            if at <= end - WOKEN:
+                continue
+            # Who is woken then to die may have to make room for another thread that is: that it was taken from a processor is no more its
+            # program's doing than that it was put on one.
+            if on:
+                threads.setdefault(thread, False)
+            elif threads.get(thread, True):
+                last, threads[thread] = at, False
         return end if any(threads.values()) else last
 
     def __repr__(self):

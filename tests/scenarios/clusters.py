@@ -233,7 +233,8 @@ def witness(context, mpi):
 @scenario("witness-sees", cluster=True)
 def witness_sees(context):
     """It sees a process that runs a moment too long, and one that only runs on without ever being put on a processor again; not the
-    end of one that was killed in time. Two nodes' processes that play one rank of one world at a time are seen, too."""
+    end of one that was killed in time, or that was stopped in time and then killed, with all its threads. Two nodes' processes that play one
+    rank of one world at a time are seen, too."""
     with Cluster(context, 2) as cluster:
         program = watched(context, "/usr/bin/python3")
         node, other = cluster.nodes
@@ -244,14 +245,18 @@ def witness_sees(context):
 
         idle = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.01)"
         busy = "print('here', flush=True)\nwhile True: pass"
-        for text, ends in (("import time; print('here', flush=True); time.sleep(600)", "killed"), (busy, "killed"), (busy, "late"),
-                           (idle, "late")):
+        many = ("import threading, time\nfor _ in range(300): threading.Thread(target=lambda: time.sleep(600), daemon=True).start()\n"
+                "print('here', flush=True)\ntime.sleep(600)")
+        waits = "import time; print('here', flush=True); time.sleep(600)"
+        for text, ends in ((waits, "killed"), (busy, "killed"), (busy, "late"), (idle, "late"), *[(many, "stopped")] * 8):
             with Witness(program.name) as seen:
                 old = play(1, text)
                 said(old)
                 number = old.pid
                 if ends == "killed":
                     old.kill()
+                if ends == "stopped":
+                    proc.freeze(number)
                 new = play(2, "print('here', flush=True)")
                 said(new)
                 if ends == "late":
@@ -259,7 +264,10 @@ def witness_sees(context):
                         # On a busy machine it may not have run since.
                         runs, before = (lambda: proc.switches(old.pid)), proc.switches(old.pid)
                         eventually(lambda: runs() > before + 1, "it to run", 20)
+                if ends != "killed":
                     old.kill()
+                    # Who entered the node for it has stopped with it.
+                    old.process.send_signal(signal.SIGCONT)
                 old.process.wait()
                 new.process.wait()
             told = fails(seen.no_two_play_one_rank)
