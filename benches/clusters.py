@@ -330,6 +330,65 @@ def bench_pause(bench, options):
     in_name_spaces(bench, measure)
 
 
+# --- from a checkpoint until it is safe in a partner's memory ------------------------------------------------------------
+
+
+def safe(context, mpi, size, megabytes, repetitions):
+    """Milliseconds until each version is safe: from the first rank's ft_checkpoint, and from the last one's return from it, to the word of the last partner."""
+    logs = context.work / "logs"
+    logs.mkdir()
+    logs.chmod(0o777)
+    with Nodes(context, size, members=1) as nodes:
+        program = nodes.cluster.program(mpi, "checkpoint.c")
+        hosts = ",".join(f"{node.name}:{PAUSED}" for node in nodes.nodes)
+        env = {**ONE_CARD, "FT_LOG": "error,ft_agent::partners=info", "FT_LOG_DIR": logs}
+        job = context.ftrun(mpi, size * PAUSED, program, str(megabytes), str(repetitions), str(REST * megabytes), "together", on=nodes.nodes[0],
+                            env=env, options=["--hosts", hosts])
+        job.expect(0, patience=300)
+    there = {}
+    for at, rank, version in re.findall(STAMP + r"kept, .*? rank=(\d+) version=(\d+) ", "".join(log.read_text() for log in logs.iterdir()), re.M):
+        there.setdefault(int(version), {})[int(rank)] = moment(at)
+    taken = {}
+    for version, begun, over in re.findall(r"^checkpoint (\d+) from ([\d.]+) to ([\d.]+)$", job.output.text, re.M):
+        taken.setdefault(int(version), []).append((float(begun), float(over)))
+    whole, behind = [], []
+    for version, times in taken.items():
+        # The last one may be over before it is.
+        if len(there.get(version, {})) == len(times) == size * PAUSED:
+            whole.append((max(there[version].values()) - min(begun for begun, _ in times)) * 1e3)
+            behind.append((max(there[version].values()) - max(over for _, over in times)) * 1e3)
+    check(len(whole) >= repetitions - 1, f"of {repetitions} versions {len(whole)} are safe")
+    return whole, behind
+
+
+def raw_write(program, megabytes):
+    """Milliseconds of libfabric's own RMA writes of as many arenas as there are ranks, from one process to another."""
+    done = subprocess.run([program, "tcp;ofi_rxm", "127.0.0.1", str(megabytes), str(RANKS), "3"], check=True, stdout=subprocess.PIPE, text=True)
+    return list(map(float, done.stdout.split()))
+
+
+def bench_safe(bench, options):
+    """The time until checkpoints are safe in a job, against libfabric's own writes of the same bytes, before and after it."""
+    def measure(another):
+        size = RANKS // PAUSED
+        # This name space is the bench's own.
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+        for mpi in bench.mpis:
+            for megabytes in (64, 256):
+                with Quiet():
+                    context = another()
+                    program = context.work / "rma"
+                    subprocess.run([os.environ.get("CC", "gcc"), "-O2", HERE / "rma.c", "-o", program, "-lfabric"], check=True)
+                    raw = raw_write(program, megabytes)
+                    whole, behind = map(statistics.median, safe(context, mpi, size, megabytes, max(bench.repetitions, 9)))
+                    raw = statistics.median(raw + raw_write(program, megabytes))
+                say(f"{size:5} {mpi.name:9} {megabytes:4} {raw:12.1f} {whole:12.1f} {raw / whole:6.2f} {behind:20.1f} {raw / behind:6.2f}")
+
+    say(f"\n## Until a checkpoint is safe, {RANKS} ranks on {RANKS // PAUSED} nodes, ms, medians (goal: 0.8 of libfabric's own writes)")
+    say("nodes MPI         MB    libfabric    from begin  ratio  from the last return  ratio")
+    in_name_spaces(bench, measure)
+
+
 # --- from the loss of a node to all ranks computing --------------------------------------------------------------------
 
 # T, ftrun's default.

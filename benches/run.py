@@ -473,7 +473,8 @@ TWO = {"recovery": two_recovery, "checkpoint": two_checkpoint, "startup": two_st
 
 
 # Over nodes. What returns False has missed a limit.
-OVER_NODES = {"epochs": clusters.bench_epochs, "losses": clusters.bench_losses, "pause": clusters.bench_pause, "agents": clusters.bench_agents, "slurm": slurm.bench_slurm}
+OVER_NODES = {"epochs": clusters.bench_epochs, "losses": clusters.bench_losses, "pause": clusters.bench_pause, "safe": clusters.bench_safe,
+              "agents": clusters.bench_agents, "slurm": slurm.bench_slurm}
 
 
 def arguments():
