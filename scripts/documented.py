@@ -89,7 +89,7 @@ NUMBERS = [
     (GUIDE, "`show` names those that do not answer within # (`silent`)", [f"{AGENT}/elsewhere.rs PATIENCE"]),
     (GUIDE, "a node that does not answer within # is named", ["ftd/daemon/src/elsewhere.rs PATIENCE"]),
     (GUIDE, "`ft-pmix` not within #;", [f"{AGENT}/pmix.rs PATIENCE"]),
-    (GUIDE, "not verified** within # after a failure", [f"{POLICY} inventory_timeout"]),
+    (GUIDE, "what is not verified within # is left out", [f"{POLICY} inventory_timeout"]),
     (GUIDE, "dies six times within # and", [f"{CLI}/deaths.rs WITHIN"]),
     (GUIDE, "does not answer cannot be killed within #, or # when it waits in the kernel", [HELPER, f"{SYS}/pulse.rs DEVICE"]),
     (GUIDE, "do not answer within # of their start", [OVERDUE]),

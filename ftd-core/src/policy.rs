@@ -102,7 +102,7 @@ pub struct Policy {
     pub stop_timeout: Micros,
     /// The old world's output has this long to be read before the new world is started all the same.
     pub drain_timeout: Micros,
-    /// The checksums of the frozen checkpoints have this long to be verified.
+    /// The checksums of the frozen checkpoints have this long to be verified before the choice is made without those that are not.
     pub inventory_timeout: Micros,
     /// What is told of how a process died waits this long for its exit. (An end by a process's own will that is held waits for it
     /// without a clock.)

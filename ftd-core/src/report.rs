@@ -2,7 +2,7 @@
 
 use crate::failure::FailureSet;
 use crate::ids::{EpochId, Micros, NodeId, Process, Rank, SlotId, Version, WorldId};
-use crate::inventory::Choice;
+use crate::inventory::{Choice, Inventory};
 use crate::placement::Placement;
 
 /// When each step of a recovery was reached, on this agent's clock.
@@ -162,6 +162,15 @@ pub enum Notice {
         missing: u32,
         /// For how long.
         patience: Micros,
+    },
+    /// Copies on this node were not verified in time.
+    NotVerified {
+        /// These.
+        unread: Inventory,
+        /// So long was waited.
+        timeout: Micros,
+        /// What is restored without them. Nothing: that is not known yet; they are waited for if it would be the beginning.
+        restored: Option<Choice>,
     },
     /// The old world's output was not read in time; the new one is started all the same.
     DrainTimedOut(WorldId),

@@ -42,8 +42,12 @@ pub struct NodeWord {
     pub ready: bool,
     /// The frozen checkpoints are verified, and each node for whose ranks there are copies here knows of them.
     pub offered: bool,
+    /// Some are still being verified, or others do not know of them yet: what was told of is not all.
+    pub reading: bool,
     /// Of which versions the ranks have copies, once all have been told of, until it is known what is restored.
     pub holdings: Option<Holdings>,
+    /// These were counted while somebody was reading.
+    pub early: bool,
     /// It is known what is restored, and every copy is on the node of its rank.
     pub chosen: bool,
     /// The ranks are out of `MPI_Init`.
@@ -91,6 +95,8 @@ impl NodeWord {
     fn and(&mut self, child: &NodeWord) {
         self.ready &= child.ready;
         self.offered &= child.offered;
+        self.reading |= child.reading;
+        self.early |= child.early;
         self.holdings = match (self.holdings.take(), &child.holdings) {
             (Some(own), Some(theirs)) => Some(own.and(theirs)),
             _ => None,
@@ -142,6 +148,8 @@ pub struct Decree {
     pub release: bool,
     /// Who has not been offered a copy by now will not be.
     pub offered: bool,
+    /// But for what somebody is still verifying.
+    pub reading: bool,
     /// What is restored.
     pub restoration: Option<Restoration>,
     /// Everybody knows what is restored, and has it: what is older is needed no more.
@@ -184,11 +192,14 @@ impl Decree {
                 *known = (*known).max(*newest);
             }
         }
+        // As long as somebody reads, nobody loses all his state: there may be some. What else is complete is newer, or nothing is.
+        let of_all = |found: &Restoration| !word.early || found.choice.values().all(Option::is_some);
         let restoration = before.restoration.clone();
         Decree {
             release: before.release | word.ready,
             offered: before.offered | word.offered,
-            restoration: restoration.or_else(|| word.holdings.as_ref().map(Holdings::choose)),
+            reading: word.offered && word.reading,
+            restoration: restoration.or_else(|| word.holdings.as_ref().map(Holdings::choose).filter(of_all)),
             chosen: before.chosen | word.chosen,
             initialized: before.initialized | word.initialized,
             restored: before.restored | word.restored,

@@ -62,6 +62,7 @@ impl Node {
                     Effect::StopWorld(world) => said.push(format!("stop {world}")),
                     Effect::Drain(world) => said.push(format!("drain {world}")),
                     Effect::TakeInventory { epoch, world } => said.push(format!("inventory {epoch} {world}")),
+                    Effect::ListVerified { epoch } => said.push(format!("list verified {epoch}")),
                     Effect::Restore { stamp: None, .. } => said.push("restore nothing".into()),
                     Effect::Restore { stamp: Some(stamp), .. } => said.push(format!("restore {}", stamp.version)),
                     Effect::Retire { complete, .. } => said.push(format!("retire below {complete}")),
@@ -1367,4 +1368,58 @@ fn mpis_that_do_not_understand_each_other_end_the_job() {
     let said = node.tell(Event::WorldEmptied(WorldId(1)));
     let each = "rank 0 on node 0 uses Open MPI, rank 1 on node 0 uses MPICH or a relative of it";
     assert!(said[0].ends_with(each), "{said:?}");
+}
+
+/// Two ranks, each with versions 10 and 20, all but these verified in time.
+fn slow(unread: &[(u32, u64)]) -> (Node, Vec<String>) {
+    let mut node = running();
+    fails(&mut node);
+    let waited = Policy::default().inventory_timeout.0;
+    assert!(!node.wait(waited - MS).iter().any(|line| line.starts_with("list")), "it has its time");
+    assert_eq!(node.wait(MS), ["list verified epoch 2"]);
+    let of = |(rank, version): &(u32, u64)| (Rank(*rank), Stamp { version: Version(*version), epoch: EpochId(1) });
+    let all = [(0, 10), (0, 20), (1, 10), (1, 20)];
+    let inventory = Inventory::own(all.iter().filter(|copy| !unread.contains(copy)).map(of));
+    let unread = Inventory::own(unread.iter().map(of));
+    let said = node.tell(Event::InventorySoFar { epoch: EpochId(2), inventory, unread });
+    (node, said)
+}
+
+/// The world's first rank dies, and the world is emptied.
+fn fails(node: &mut Node) {
+    node.tell(Event::Dying(process(1, 1)));
+    node.wait(MS);
+    node.tell(killed(1, 0));
+    node.tell(killed(1, 1));
+    node.tell(Event::WorldEmptied(WorldId(1)));
+    node.tell(Event::Drained(WorldId(1)));
+}
+
+#[test]
+fn what_is_not_verified_in_time_is_left_out_when_something_else_is_complete() {
+    let (mut node, said) = slow(&[(1, 20)]);
+    assert!(said.iter().any(|line| line == "restore version 10"), "{said:?}");
+    let notices: Vec<_> = said.iter().filter(|line| line.starts_with("NotVerified")).collect();
+    assert!(notices.len() == 2 && notices[1].contains("restored: Some"), "{said:?}");
+    // It comes too late: what is restored was chosen.
+    let late = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: both_hold(20, 1) });
+    assert_eq!(late, [""; 0]);
+}
+
+#[test]
+fn what_is_not_verified_in_time_is_waited_for_when_all_state_would_be_lost() {
+    let (mut node, said) = slow(&[(1, 10), (1, 20)]);
+    assert!(said.len() == 1 && said[0].starts_with("NotVerified"), "{said:?}");
+    assert_eq!(node.wait(10 * Policy::default().inventory_timeout.0), [""; 0], "it reads, and nobody ends the job");
+    let said = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: both_hold(20, 1) });
+    assert!(said.iter().any(|line| line == "restore version 20"), "{said:?}");
+    assert!(!said.iter().any(|line| line.starts_with("NotVerified")), "{said:?}");
+}
+
+#[test]
+fn when_nothing_is_left_to_be_verified_it_is_the_beginning() {
+    let (mut node, _) = slow(&[(1, 10), (1, 20)]);
+    let of = |version| (Rank(0), Stamp { version: Version(version), epoch: EpochId(1) });
+    let said = node.tell(Event::InventoryTaken { epoch: EpochId(2), inventory: Inventory::own([of(10), of(20)]) });
+    assert!(said.iter().any(|line| line == "restore nothing"), "{said:?}");
 }

@@ -127,6 +127,46 @@ def copy_fetched(context):
             nodes.empty(nodes.nodes[node])
 
 
+LATE = [{"left": "another"}, *([{"left": "none"}] if registry.soak else [])]
+
+
+@scenario("hosts-verified-late", cluster=True, timeout=120, each=LATE)
+def verified_late(context, left):
+    """A node does not get to the end with the checksums of what it holds: this is no job's end. Where another node holds a copy as well all go
+    on with that, and one sentence says what was left out; where none does, and all would begin from the beginning, it is waited for."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        # There is but one version.
+        env = {**ONE_CARD, "PLACES_EVERY": "5"}
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=env)
+        alone.expect(0)
+        gates = ["app.compute:3", *kept(5), "agent.verifies:2"]
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0], gates=gates, env=env, hurry=10)
+        job.on = nodes.nodes[1]
+        rank = job.at_gate("app.compute", 3)
+        wait_kept(job)
+        if left == "another":
+            os.kill(rank, signal.SIGKILL)
+        else:
+            nodes.nodes[1].crash()
+        # Where rank 2's copy is compared with its checksum first.
+        eventually(lambda: job.gate_path("agent.verifies", 2).exists(), "a node that verifies it", 30)
+        late = r"cop(y|ies) of checkpoints on node[012] w(as|ere) not verified within 12.0 s \(version 5 of ranks? .*2.*\): "
+        said = lambda what: re.search(late + what, job.err)
+        eventually(lambda: said("ftd goes on without"), "what is said of it", 40)
+        if left == "none":
+            time.sleep(1)
+            check(job.running() and len(job.output.starts) == 1, f"it is not waited for: {job.output.starts}: {job.err}")
+            job.go("agent.verifies", 2)
+        job.expect(0, alone.output)
+        # (Each node says it that says something so late.)
+        check(set(job.restored) == {5} and job.output.starts == [None, 5], f"{job.restored}, {job.output.starts}: {job.err}")
+        check(bool(said("version 5 is restored without")) == (left == "another"), job.err)
+        for node in nodes.nodes if left == "another" else (nodes.nodes[0], nodes.nodes[2]):
+            nodes.empty(node)
+
+
 @scenario("hosts-ship-ready", cluster=True, timeout=90)
 def ship_ready(context):
     """A spare node that keeps nobody's copies has an ft-ship as soon as a version is safe: ranks that go on there do not wait for its start."""

@@ -12,6 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Copies {
     /// This node has looked at what it holds.
     pub(super) listed: bool,
+    /// It had to be asked for what it had verified by then.
+    pub(super) late: bool,
+    /// Nothing is left to be verified.
+    pub(super) read: bool,
     /// Its own ranks' copies on it.
     pub(super) here: Held,
     /// Who holds what for ranks of this node.
@@ -30,6 +34,11 @@ impl Copies {
     /// An epoch begins.
     pub(super) fn of(record: &EpochRecord) -> Self {
         Copies { not_fetched: record.not_fetched(), ..Copies::default() }
+    }
+
+    /// What this node has told of is not all that there may be.
+    pub(super) fn is_reading(&self) -> bool {
+        self.late && !(self.read && self.offers.is_empty())
     }
 
     /// What others hold for ranks of this node, and can send.

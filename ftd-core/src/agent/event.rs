@@ -178,6 +178,15 @@ pub enum Event {
         /// What is whole and verified.
         inventory: Inventory,
     },
+    /// Answer to [`Effect::ListVerified`]. `InventoryTaken` follows when everything has been read.
+    InventorySoFar {
+        /// The epoch named there.
+        epoch: EpochId,
+        /// What is whole and verified by now.
+        inventory: Inventory,
+        /// What is still to be read.
+        unread: Inventory,
+    },
     /// The process asks whether it is time for a checkpoint. Answered by [`Effect::AnswerDue`].
     DueAsked {
         /// Which.
@@ -353,6 +362,12 @@ pub enum Effect {
         epoch: EpochId,
         /// The world that ended.
         world: WorldId,
+    },
+    /// Verifying takes long: say what is verified by now, and go on with the rest. Answered by `InventorySoFar`, unless everything has
+    /// been read meanwhile and `InventoryTaken` is on its way.
+    ListVerified {
+        /// The epoch that begins.
+        epoch: EpochId,
     },
     /// What `ft_restore` gives the ranks of this group in this epoch. Every version newer than it is to be dropped:
     /// it will be computed anew. Ranks that ask before this wait.

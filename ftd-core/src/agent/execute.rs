@@ -52,6 +52,7 @@ impl Agent {
         self.speak();
         self.guard_holdings();
         self.speak();
+        self.guard_verifying();
         self.guard_choice();
         self.guard_copies();
         self.speak();
@@ -166,17 +167,17 @@ impl Agent {
         }
     }
 
-    /// The version to restore, as soon as every node's inventory is in.
-    fn guard_choice(&mut self) {
+    /// A node that needs long for its checksums says what it has verified by then.
+    fn guard_verifying(&mut self) {
         let timeout = self.config.policy.inventory_timeout;
         if self.run.inventory_asked.is_some_and(|since| self.due(since, timeout)) {
             self.run.inventory_asked = None;
-            let reason = format!(
-                "the job cannot continue, because the checkpoints on {} were not verified within {timeout}",
-                self.me
-            );
-            self.conclude(Outcome::failed(1, reason), false);
+            self.emit(Effect::ListVerified { epoch: self.epoch() });
         }
+    }
+
+    /// The version to restore, as soon as every node's inventory is in.
+    fn guard_choice(&mut self) {
         if self.run.choice.is_some() {
             return;
         }
@@ -194,6 +195,7 @@ impl Agent {
         };
         self.run.late_progress = choice.iter().any(newer);
         self.memory.restored = Some(choice.clone());
+        self.notice_unread(Some(choice.clone()));
         self.run.choice = Some(choice);
     }
 

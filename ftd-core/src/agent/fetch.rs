@@ -48,11 +48,13 @@ impl Agent {
     /// All copies there are have been told of: of which versions the ranks of this node have some.
     pub(super) fn guard_holdings(&mut self) {
         let copies = &self.run.copies;
-        if !copies.listed || self.run.holdings.is_some() {
+        let reading = self.tree.decree().reading;
+        if !copies.listed || self.run.holdings.is_some() && (reading || !self.run.early) {
             return;
         }
         // Before the first world there is nothing to be told of.
         if self.tree.decree().offered || self.world() == FIRST {
+            self.run.early = reading;
             self.run.holdings = Some(self.holdings(&copies.elsewhere()));
             self.changed = true;
         }
@@ -82,7 +84,8 @@ impl Agent {
 
     /// Everybody to whom this node has something to offer knows that.
     pub(super) fn has_offered(&self) -> bool {
-        self.run.copies.listed && self.run.copies.offers.is_empty()
+        // (What is found late is offered, too, and changes nothing of this.)
+        self.run.copies.listed && (self.run.copies.offers.is_empty() || self.tree.own().offered)
     }
 
     /// Every copy for this node's ranks is here.

@@ -3,7 +3,7 @@
 use super::{Agent, Event, Stage};
 use crate::blame::Phase;
 use crate::failure::{Cause, OwnEnd, Subject};
-use crate::ids::{Revision, SlotId, WorldId};
+use crate::ids::{NodeId, Revision, SlotId, WorldId};
 use crate::record::EpochRecord;
 use std::sync::Arc;
 
@@ -43,6 +43,7 @@ impl Agent {
             }
             Event::Committed { .. }
             | Event::InventoryTaken { .. }
+            | Event::InventorySoFar { .. }
             | Event::DueAsked { .. }
             | Event::Fetched { .. }
             | Event::NotFetched { .. }
@@ -53,12 +54,7 @@ impl Agent {
             Event::CasDone { revision } => self.take_written(revision),
             Event::Watched { revision, record } => self.take_watched(revision, record),
             Event::CasLost { revision, record } => self.take_lost(revision, record),
-            Event::CasUnfit { nodes } => {
-                self.answered();
-                self.store.written();
-                self.run.unfit.found(nodes, self.now);
-                self.fence.not_written(self.now);
-            }
+            Event::CasUnfit { nodes } => self.take_unfit(nodes),
             Event::StoreUnavailable => self.take_unavailable(),
             Event::Message { from, message } => self.take_message(from, message),
             Event::Timer => {}
@@ -67,6 +63,13 @@ impl Agent {
             Event::Remembered { signal, ago } => self.take_remembered(signal, ago),
             Event::Repeated { signal } => self.take_repeated(signal),
         }
+    }
+
+    fn take_unfit(&mut self, nodes: Vec<NodeId>) {
+        self.answered();
+        self.store.written();
+        self.run.unfit.found(nodes, self.now);
+        self.fence.not_written(self.now);
     }
 
     fn take_lost(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
@@ -79,6 +82,7 @@ impl Agent {
         match event {
             Event::Committed { process, version, level } => self.take_committed(process, version, level),
             Event::InventoryTaken { epoch, inventory } => self.take_inventory(epoch, &inventory),
+            Event::InventorySoFar { epoch, inventory, unread } => self.take_so_far(epoch, &inventory, unread),
             Event::DueAsked { process, cost } => self.take_due_asked(process, cost),
             Event::Fetched { epoch, rank } => self.take_fetched(epoch, rank),
             Event::NotFetched { epoch, rank, from } => self.take_not_fetched(epoch, rank, from),

@@ -8,7 +8,7 @@ use super::unfit::Unfit;
 use crate::blame::Phase;
 use crate::holdings::Holdings;
 use crate::ids::{GroupId, Micros, Process, Version};
-use crate::inventory::{Choice, Ledger, Level};
+use crate::inventory::{Choice, Inventory, Ledger, Level};
 use crate::joined::Family;
 use crate::record::EpochRecord;
 use std::collections::BTreeMap;
@@ -55,7 +55,11 @@ pub(super) struct Run {
     pub(super) drained: bool,
     /// Of which versions this node's ranks have copies, once all have been told of.
     pub(super) holdings: Option<Holdings>,
+    /// They were counted while a node was still reading, and will be once more.
+    pub(super) early: bool,
     pub(super) inventory_asked: Option<Micros>,
+    /// What this node had not verified in time, and has not yet.
+    pub(super) unread: Inventory,
     /// What is restored.
     pub(super) choice: Option<Choice>,
     pub(super) copies: Copies,

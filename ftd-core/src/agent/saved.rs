@@ -2,14 +2,34 @@
 
 use super::{Agent, Stage};
 use crate::ids::{EpochId, Process, Version};
-use crate::inventory::{Inventory, Level};
+use crate::inventory::{Choice, Inventory, Level};
 use crate::report::{Notice, Report};
 
 impl Agent {
     pub(super) fn take_inventory(&mut self, epoch: EpochId, inventory: &Inventory) {
-        if epoch == self.epoch() && !self.run.copies.listed {
+        // What is restored is chosen once: what is found later is too late for it.
+        if epoch == self.epoch() && !self.run.copies.read && self.run.choice.is_none() {
             self.run.inventory_asked = None;
+            self.run.unread = Inventory::default();
+            self.run.copies.read = true;
             self.list_copies(inventory);
+        }
+    }
+
+    /// Not everything was read in time: the others are told what there is for certain, and that more may come.
+    pub(super) fn take_so_far(&mut self, epoch: EpochId, inventory: &Inventory, unread: Inventory) {
+        if epoch == self.epoch() && !self.run.copies.listed {
+            self.run.copies.late = true;
+            self.list_copies(inventory);
+            self.run.unread = unread;
+            self.notice_unread(None);
+        }
+    }
+
+    pub(super) fn notice_unread(&mut self, restored: Option<Choice>) {
+        let (unread, timeout) = (self.run.unread.clone(), self.config.policy.inventory_timeout);
+        if !unread.holdings.is_empty() {
+            self.report(Report::Notice(Notice::NotVerified { unread, timeout, restored }));
         }
     }
 
@@ -20,8 +40,7 @@ impl Agent {
             return;
         }
         // Of what was there before, only what is restored counts.
-        let restored =
-            |choice: &crate::inventory::Choice| choice.get(&self.config.groups.of(process.rank)).copied().flatten();
+        let restored = |choice: &Choice| choice.get(&self.config.groups.of(process.rank)).copied().flatten();
         let restored = self.run.choice.as_ref().and_then(restored).map(|stamp| stamp.version);
         if restored.is_some_and(|restored| version < restored)
             || (self.run.stage == Stage::Parked && restored.is_none())

@@ -23,7 +23,9 @@ impl Agent {
         NodeWord {
             ready: executing && self.fence.confirmed(),
             offered: self.has_offered(),
+            reading: self.run.copies.is_reading(),
             holdings: self.run.holdings.clone().filter(|_| executing && self.run.choice.is_none()),
+            early: self.run.early,
             chosen: self.has_copies(),
             initialized: computing && self.initialized(),
             restored: computing && self.restored(),

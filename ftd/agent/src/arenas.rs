@@ -10,7 +10,8 @@ use ftd_core::inventory::{Holding, to_verify};
 use ftd_core::{EpochId, Groups, Inventory, Level, Stamp, size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Versions that each arena has room for.
@@ -60,6 +61,8 @@ pub struct Arenas {
     held: BTreeMap<Rank, Held>,
     /// Set from an epoch's end to the next one's restore: nothing is committed or reused in between.
     frozen: bool,
+    /// What is being read for an epoch, until it is known what that restores.
+    reading: Option<(Epoch, Arc<Reading>)>,
     verified: BTreeMap<(Rank, Commit), u32>,
 }
 
@@ -67,7 +70,15 @@ impl Arenas {
     /// No arenas yet.
     pub fn new(world_size: u32, news: Outlet<News>) -> Self {
         let commits = Commits::new(news.of(News::Hashed));
-        Arenas { world_size, news, commits, held: BTreeMap::new(), frozen: false, verified: BTreeMap::new() }
+        Arenas {
+            world_size,
+            news,
+            commits,
+            held: BTreeMap::new(),
+            frozen: false,
+            reading: None,
+            verified: BTreeMap::new(),
+        }
     }
 
     /// Takes over an arena from the shepherd at `connection`, if this agent has none of that rank.
@@ -201,7 +212,7 @@ impl Arenas {
     /// How long the copy of `rank`'s last checkpoint took, if it took one since it was asked last.
     pub fn fresh_cost(&mut self, rank: Rank) -> Option<Duration> {
         let held = self.held.get_mut(&rank)?;
-        let commits = held.arena.commits().load(std::sync::atomic::Ordering::Acquire);
+        let commits = held.arena.commits().load(Ordering::Acquire);
         (std::mem::replace(&mut held.costed, commits) != commits).then(|| held.arena.last_copy())
     }
 
@@ -259,9 +270,30 @@ impl Arenas {
         let arenas: BTreeMap<Rank, Arc<AgentArena>> =
             self.held.iter().map(|(rank, h)| (*rank, h.arena.clone())).collect();
         let (world_size, news) = (self.world_size, self.news.clone());
+        let reading = Arc::new(Reading::default());
+        self.read_no_more();
+        self.reading = Some((epoch, reading.clone()));
         tokio::task::spawn_blocking(move || {
-            news.send(News::Verified(epoch, verify(&arenas, world_size, alone)));
+            news.send(News::Verified(epoch, verify(&arenas, world_size, alone, &reading)));
         });
+    }
+
+    /// Whether what is read for this epoch can still be restored.
+    pub fn reads(&self, epoch: Epoch) -> bool {
+        self.reading.as_ref().is_some_and(|(of, _)| *of == epoch)
+    }
+
+    /// What has been verified for this epoch by now, and what is still to be read.
+    pub fn so_far(&self, epoch: Epoch) -> Option<(Verified, Inventory)> {
+        let (_, reading) = self.reading.as_ref().filter(|(of, _)| *of == epoch)?;
+        let so_far = reading.so_far();
+        let verified = Verified { copies: so_far.verified.clone(), damaged: Vec::new() };
+        Some((verified, Inventory { holdings: so_far.unread.clone() }))
+    }
+
+    /// What is not verified by now is not restored.
+    fn read_no_more(&mut self) {
+        self.reading.take().iter().for_each(|(_, reading)| reading.over.store(true, Ordering::Relaxed));
     }
 
     /// Notes where the verified copies are.
@@ -307,6 +339,7 @@ impl Arenas {
     /// The new epoch restores `commit`: what is newer, or damaged, is never to be restored, and may be overwritten.
     pub fn begin_epoch(&mut self, commit: Option<Commit>) {
         self.frozen = false;
+        self.read_no_more();
         for (rank, held) in &self.held {
             for info in held.arena.scan_released() {
                 let of_place = (info.version, info.epoch);
@@ -371,8 +404,36 @@ pub fn check(arena: &AgentArena, place: u32) -> Result<(), String> {
     arena.verify(place).map(drop).map_err(|error| error.to_string())
 }
 
+/// How far the reading is, for who cannot wait until it is over.
+#[derive(Debug, Default)]
+struct Reading {
+    so_far: Mutex<SoFar>,
+    /// Nobody wants to know any more.
+    over: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct SoFar {
+    verified: Vec<(Rank, Commit, u32)>,
+    unread: BTreeSet<Holding>,
+}
+
+impl Reading {
+    fn so_far(&self) -> MutexGuard<'_, SoFar> {
+        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This was read; `place`: where it lies, if it is what its checksum says.
+    fn note(&self, holding: &Holding, place: Option<u32>) {
+        let mut so_far = self.so_far();
+        so_far.unread.remove(holding);
+        let Stamp { version, epoch } = holding.stamp;
+        so_far.verified.extend(place.map(|place| (holding.owner.0, (version.0, epoch.0), place)));
+    }
+}
+
 /// Reads what ftd-core wants to know of, and tells where that lies.
-fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool) -> Verified {
+fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool, reading: &Reading) -> Verified {
     let (mut verified, groups) = (Verified::default(), Groups::one());
     let mut places: BTreeMap<Holding, u32> = BTreeMap::new();
     for (rank, arena) in arenas {
@@ -384,15 +445,18 @@ fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool
             }
         }
     }
+    reading.so_far().unread = places.keys().copied().collect();
     let (mut held, mut read) = (Inventory { holdings: places.keys().copied().collect() }, Inventory::default());
     loop {
         let work = to_verify(&held, &read, &groups, world_size, alone);
         if work.is_empty() {
             break;
         }
-        let work: Vec<(Holding, u32)> = work.into_iter().map(|holding| (holding, places[&holding])).collect();
+        let mut work: Vec<(Holding, u32)> = work.into_iter().map(|holding| (holding, places[&holding])).collect();
+        // The newest first: should time run out, these are worth most.
+        work.sort_by_key(|(holding, _)| std::cmp::Reverse(holding.stamp));
         read.holdings.extend(work.iter().map(|(holding, _)| *holding));
-        for (holding, sentence) in check_all(arenas, &work) {
+        for (holding, sentence) in check_all(arenas, &work, reading) {
             held.holdings.remove(&holding);
             verified.damaged.push(format!("version {}, {sentence}", holding.stamp.version.0));
         }
@@ -410,14 +474,24 @@ fn holding(rank: Rank, (version, epoch): Commit) -> Holding {
 }
 
 /// Those that are not as they should be, and what is wrong.
-fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Holding, u32)]) -> Vec<(Holding, String)> {
+fn check_all(
+    arenas: &BTreeMap<Rank, Arc<AgentArena>>,
+    work: &[(Holding, u32)],
+    reading: &Reading,
+) -> Vec<(Holding, String)> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(work.len());
-    let next = std::sync::atomic::AtomicUsize::new(0);
+    let next = AtomicUsize::new(0);
     let check = || {
         let mut bad = Vec::new();
-        while let Some((holding, place)) = work.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+        while let Some((holding, place)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if reading.over.load(Ordering::Relaxed) {
+                break;
+            }
             let rank = holding.owner.0;
-            if let Some(Err(error)) = arenas.get(&rank).map(|arena| check_one(arena, *place)) {
+            ft_sys::gate::reach("agent.verifies", Some(rank));
+            let checked = arenas.get(&rank).map(|arena| check_one(arena, *place));
+            reading.note(holding, matches!(checked, Some(Ok(()))).then_some(*place));
+            if let Some(Err(error)) = checked {
                 bad.push((*holding, format!("rank {rank}: {error}")));
             }
         }

@@ -281,9 +281,29 @@ impl Checkpoints {
     }
 
     fn verified(&mut self, job: &mut Job, epoch: Epoch, verified: Verified) {
+        if !self.arenas.reads(epoch) {
+            return tracing::info!(epoch, "checkpoints were verified too late to be restored");
+        }
         for sentence in &verified.damaged {
             job.notice(format!("a checkpoint is damaged and not used: {sentence}"));
         }
+        let inventory = self.note(verified);
+        self.inventory = Some(Event::InventoryTaken { epoch: EpochId(epoch), inventory });
+        self.tell_inventory(job);
+    }
+
+    /// What is not verified by now is to be left out, for the time being.
+    pub fn list_verified(&mut self, job: &mut Job, epoch: Epoch) {
+        // If it is there, all is verified.
+        let so_far = self.arenas.so_far(epoch).filter(|_| self.inventory.is_none());
+        let Some((verified, unread)) = so_far else { return };
+        let (epoch, inventory) = (EpochId(epoch), self.note(verified));
+        self.inventory = Some(Event::InventorySoFar { epoch, inventory, unread });
+        self.tell_inventory(job);
+    }
+
+    /// Notes where the verified copies are, and what ftd-core is to know of them.
+    fn note(&mut self, verified: Verified) -> Inventory {
         self.arenas.note(&verified);
         let here = self.partners.as_ref().map(Partners::ranks_here);
         let level = |rank: Rank| match &here {
@@ -295,9 +315,7 @@ impl Checkpoints {
             stamp: stamp(version, epoch),
             level: level(rank),
         };
-        let inventory = Inventory { holdings: verified.copies.into_iter().map(holding).collect() };
-        self.inventory = Some(Event::InventoryTaken { epoch: EpochId(epoch), inventory });
-        self.tell_inventory(job);
+        Inventory { holdings: verified.copies.into_iter().map(holding).collect() }
     }
 
     /// What was read is told of when it cannot change any more.

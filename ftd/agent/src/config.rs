@@ -25,6 +25,7 @@ pub fn job_config(spec: &JobSpec) -> Result<JobConfig, ModeError> {
         grace: Micros::from_millis(spec.grace_ms),
         progress_after: hurried(ordinary.progress_after),
         stop_timeout: hurried(ordinary.stop_timeout),
+        inventory_timeout: hurried(ordinary.inventory_timeout),
         report_patience: hurried(ordinary.report_patience),
         init_patience: hurried(ordinary.init_patience),
         ..terms

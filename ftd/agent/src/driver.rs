@@ -368,6 +368,7 @@ impl Driver {
             Effect::TakeInventory { epoch, world } => {
                 act::freeze(rooms, epoch.0, world.0, self.core.record());
             }
+            Effect::ListVerified { epoch } => rooms.checkpoints.list_verified(&mut rooms.job, epoch.0),
             Effect::Restore { epoch, stamp, away, .. } => {
                 let record = (epoch.0, self.core.record());
                 act::restore(rooms, record, stamp.map(|s| (s.version.0, s.epoch.0)), away);

@@ -3,7 +3,7 @@
 use crate::costs::Words;
 use crate::restart_files::RestartFiles;
 use ftd_core::report::Move;
-use ftd_core::{EpochId, Micros, NodeId, Notice, Rank, Recovery, Report, Subject};
+use ftd_core::{Choice, EpochId, Inventory, Micros, NodeId, Notice, Rank, Recovery, Report, Subject};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -99,12 +99,37 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
                 "{missing} {} no slot: waiting up to {patience} for a node (--ft-wait)",
                 if *missing == 1 { "rank has" } else { "ranks have" }
             )),
+            Notice::NotVerified { unread, timeout, restored } => {
+                Text::Notice(not_verified(&here.node(), unread, *timeout, restored.as_ref()))
+            }
             Notice::DrainTimedOut(world) => {
                 tracing::warn!(world = world.0, "the old output was not read in time");
                 Text::Silent
             }
         },
     }
+}
+
+/// What a node could not say in time of its checkpoints, and what comes of that.
+fn not_verified(node: &str, unread: &Inventory, timeout: Micros, restored: Option<&Choice>) -> String {
+    let copies = unread.holdings.len();
+    let versions: BTreeSet<u64> = unread.holdings.iter().map(|holding| holding.stamp.version.0).collect();
+    let ranks: BTreeSet<Rank> = unread.holdings.iter().map(|holding| holding.owner).collect();
+    let list = |numbers: &BTreeSet<u64>| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let what = format!(
+        "{copies} {} of checkpoints on {node} {} not verified within {timeout} (version{} {} of {})",
+        if copies == 1 { "copy" } else { "copies" },
+        if copies == 1 { "was" } else { "were" },
+        if versions.len() == 1 { "" } else { "s" },
+        list(&versions),
+        named(&Vec::from_iter(ranks)),
+    );
+    let them = if copies == 1 { "it" } else { "them" };
+    let Some(choice) = restored else {
+        return format!("{what}: ftd goes on without {them}, unless nothing could be restored then");
+    };
+    let found: BTreeSet<u64> = choice.values().flatten().map(|stamp| stamp.version.0).collect();
+    format!("{what}: version {} is restored without {them}", list(&found))
 }
 
 /// The block. `failed`, `restored` (or `restarted`) and `took` begin its lines, so that scripts can find them.

@@ -348,9 +348,12 @@ impl World {
                 self.machines[node].frozen = epoch;
                 self.machines[node].fetches.clear();
                 self.check_frozen(node, world);
-                let delay = self.rng.range(50, 5000);
+                let (slow, up_to) = self.setup.verifying;
+                let slow = slow > 0 && self.rng.chance(slow);
+                let delay = self.rng.range(50, if slow { up_to } else { 5000 });
                 self.push(delay, Act::Inventory { node, incarnation, epoch });
             }
+            Effect::ListVerified { epoch } => self.list_verified(node, epoch),
             Effect::Restore { epoch, group, stamp, away: _ } => self.restore(node, epoch, group, stamp),
             Effect::Fetch { epoch, rank, stamp, from } => {
                 self.fetch(node, Fetching { epoch, rank, stamp, from: from.0 as usize });

@@ -84,6 +84,8 @@ pub struct Checks {
     /// Epochs that lost a node since a world ran.
     pub lost_in_vain: u64,
     inventories: BTreeMap<EpochId, BTreeMap<usize, Inventory>>,
+    /// What those said first who had not verified everything in time, and whether they have said everything since.
+    so_far: BTreeMap<EpochId, BTreeMap<usize, (Inventory, bool)>>,
     choices: BTreeMap<(EpochId, GroupId), Option<Stamp>>,
     /// Who has offered what to whom, and who could not send it.
     offers: BTreeMap<(EpochId, usize, usize), Copies>,
@@ -112,6 +114,7 @@ impl Checks {
             reports: Vec::new(),
             lost_in_vain: 0,
             inventories: BTreeMap::new(),
+            so_far: BTreeMap::new(),
             choices: BTreeMap::new(),
             offers: BTreeMap::new(),
             in_vain: BTreeSet::new(),
@@ -142,9 +145,10 @@ impl Checks {
         self.world
     }
 
-    /// What each node said that it holds.
-    pub fn inventories(&self, epoch: EpochId) -> Option<&BTreeMap<usize, Inventory>> {
-        self.inventories.get(&epoch)
+    /// What each node said first that it holds: all that others certainly know of.
+    pub fn inventories(&self, epoch: EpochId) -> BTreeMap<usize, &Inventory> {
+        let first = self.so_far.get(&epoch).into_iter().flatten().map(|(node, (first, _))| (*node, first));
+        self.inventories.get(&epoch).into_iter().flatten().map(|(node, all)| (*node, all)).chain(first).collect()
     }
 
     /// Every version that an epoch restored.
@@ -175,7 +179,15 @@ impl Checks {
             self.holds(group, holding.owner, holding.stamp, node, now);
         }
         self.inventories.entry(epoch).or_default().insert(node, inventory.clone());
+        if let Some((_, all)) = self.so_far.get_mut(&epoch).and_then(|of| of.get_mut(&node)) {
+            *all = true;
+        }
         self.changes += 1;
+    }
+
+    /// This was not all.
+    pub fn so_far(&mut self, node: usize, epoch: EpochId, inventory: &Inventory) {
+        self.so_far.entry(epoch).or_default().insert(node, (inventory.clone(), false));
     }
 }
 
@@ -341,7 +353,7 @@ impl World {
     /// A copy is gone for good only when every member that had it was asked for it.
     fn gives_up_early(&self, before: Option<&EpochRecord>, record: &EpochRecord) -> Option<Violation> {
         let before = before?;
-        let inventories = self.checks.inventories.get(&before.epoch);
+        let inventories = self.checks.inventories(before.epoch);
         record.failures.failures().iter().find_map(|failure| {
             let (Subject::Process(process), Cause::NotFetched(stamp)) = (failure.subject, failure.cause) else {
                 return None;
@@ -350,7 +362,7 @@ impl World {
             let holds = |inventory: &Inventory| {
                 inventory.holdings.iter().any(|holding| (holding.owner, holding.stamp) == (process.rank, stamp))
             };
-            let mut asked = inventories.into_iter().flatten().filter(|(node, inventory)| {
+            let mut asked = inventories.iter().filter(|(node, inventory)| {
                 let node = NodeId(**node as u32);
                 Some(node) != home && before.is_member(node) && holds(inventory)
             });
@@ -398,6 +410,9 @@ impl World {
     /// Invariant 4: what is restored is complete, the newest that is, the same everywhere, and nothing that was safe is
     /// left behind.
     pub fn check_restore(&mut self, node: usize, epoch: EpochId, group: GroupId, stamp: Option<Stamp>) {
+        if self.checks.so_far.contains_key(&epoch) {
+            return self.check_early(node, epoch, group, stamp);
+        }
         let newest = self.newest(node, epoch, group);
         let shown = |stamp: Option<Stamp>| {
             stamp.map_or("nothing".into(), |stamp| format!("{} of {}", stamp.version, stamp.epoch))
@@ -422,6 +437,38 @@ impl World {
                 owed.version
             );
             return self.violated(Violation::Lost(sentence));
+        }
+        let keep = |old: Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| old <= stamp);
+        self.checks.left(group, keep);
+    }
+
+    /// The same where somebody had not verified everything in time: nothing that all could know of is left behind, and nobody begins
+    /// from the beginning while somebody reads, or when something was found.
+    fn check_early(&mut self, node: usize, epoch: EpochId, group: GroupId, stamp: Option<Stamp>) {
+        let all = self.fetchable(node, epoch);
+        let of = |inventories: &[Inventory]| {
+            choose(inventories, &self.checks.groups, self.setup.ranks).get(&group).copied().flatten()
+        };
+        let mut sure = all.clone();
+        let mut these = all.clone();
+        let holders = self.checks.inventories.get(&epoch).into_iter().flatten().map(|(holder, _)| *holder);
+        let so_far = &self.checks.so_far[&epoch];
+        for (inventory, holder) in sure.iter_mut().zip(holders) {
+            if let Some((first, _)) = so_far.get(&holder) {
+                inventory.holdings.retain(|holding| first.holdings.contains(holding));
+            }
+        }
+        these.iter_mut().for_each(|inventory| inventory.holdings.retain(|holding| Some(holding.stamp) == stamp));
+        let (sure, newest, whole) = (of(&sure), of(&all), of(&these) == stamp);
+        let reads = so_far.values().any(|(_, all)| !all);
+        let chosen = *self.checks.choices.entry((epoch, group)).or_insert(stamp);
+        let well = stamp >= sure && stamp <= newest && whole && (stamp.is_some() || newest.is_none() && !reads);
+        if !well || chosen != stamp {
+            let sentence = format!(
+                "n{node} restores {stamp:?} of {group} in {epoch}; known to all is {sure:?}, the newest {newest:?}, still read: {reads}, \
+                 another node: {chosen:?}"
+            );
+            return self.violated(Violation::Bytes(sentence));
         }
         let keep = |old: Stamp| old.epoch >= epoch || stamp.is_some_and(|stamp| old <= stamp);
         self.checks.left(group, keep);

@@ -181,7 +181,7 @@ impl World {
             let listed = |inventory: &Inventory| {
                 inventory.holdings.iter().any(|holding| (holding.owner, holding.stamp) == (rank, stamp))
             };
-            !gone.contains(&(rank, stamp)) && inventories.and_then(|all| all.get(&node)).is_some_and(listed)
+            !gone.contains(&(rank, stamp)) && inventories.get(&node).is_some_and(|all| listed(all))
         };
         if let Some(sentence) = self.gives_up_safer(node, group, kept, knows) {
             return self.violated(Violation::Lost(sentence));

@@ -110,6 +110,11 @@ pub static ALL: &[Profile] = &[
     Profile { name: "two", about: "clusters of two nodes", draw: two },
     Profile { name: "three", about: "clusters of three nodes", draw: three },
     Profile { name: "levels", about: "nodes die; what their partners held is restored", draw: levels },
+    Profile {
+        name: "verifying",
+        about: "nodes and ranks die, and some nodes need longer to verify what they hold than is waited for",
+        draw: verifying,
+    },
     Profile { name: "aborts", about: "survivors abort because a node died while the store elects", draw: aborts },
     Profile { name: "cancel", about: "the job is cancelled while the store is out of reach", draw: cancel },
     Profile {
@@ -762,6 +767,20 @@ fn levels(rng: &mut Rng, setup: &mut Setup) {
         plan(setup, before, net(Barrier::Island(Set::one(away)), rng.range(50, 240) * MS));
     }
     setup.promises = Promises { ends_well: true, ..Promises::default() };
+}
+
+fn verifying(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.groups = if setup.ranks >= 4 { rng.range(1, 2) as u32 } else { 1 };
+    setup.shipping = rng.range(20, 200) * MS;
+    setup.policy.inventory_timeout = Micros(rng.range(5, 200) * MS);
+    setup.verifying = (rng.range(200, 800), rng.range(100, 1500) * MS);
+    let mut at = rng.range(500, 2500) * MS;
+    for _ in 0..rng.range(1, 3) {
+        let dies = if rng.chance(500) { kill_rank(rng, setup) } else { Fault::KillNodes(Set::one(node(rng, setup))) };
+        plan(setup, at, dies);
+        at = next(rng, at);
+    }
 }
 
 fn aborts(rng: &mut Rng, setup: &mut Setup) {

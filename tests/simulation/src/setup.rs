@@ -109,6 +109,8 @@ pub struct Setup {
     pub copying: u64,
     /// So many of a thousand processes have memory that takes up to so long to tear down: for so long nobody can tell how they ended.
     pub reaping: (u64, u64),
+    /// So many of a thousand nodes need up to so long to verify what they hold when an epoch begins.
+    pub verifying: (u64, u64),
     /// A copy takes up to so long to a partner.
     pub shipping: u64,
     /// So many nodes keep copies for another one.
@@ -156,6 +158,7 @@ impl Default for Setup {
             deadline: 500 * MS,
             copying: 4 * MS,
             reaping: (50, 200 * MS),
+            verifying: (0, 0),
             shipping: 20 * MS,
             partners: 1,
             fetching: SECOND,

@@ -29,6 +29,8 @@ pub fn word_out(word: &NodeWord) -> v1::NodeWord {
         answered: word.answered,
         causes: causes_out(&word.causes),
         joiners: joiners_out(&word.joiners),
+        reading: word.reading,
+        early: word.early,
     }
 }
 
@@ -52,6 +54,8 @@ pub fn word_in(word: v1::NodeWord) -> Result<NodeWord, CodecError> {
         answered: word.answered,
         causes: causes_in(word.causes)?,
         joiners: joiners_in(word.joiners),
+        reading: word.reading,
+        early: word.early,
     })
 }
 
@@ -79,6 +83,7 @@ pub fn decree_out(decree: &Decree) -> v1::Decree {
         answered: decree.answered,
         causes: causes_out(&decree.causes),
         joiners: joiners_out(&decree.joiners),
+        reading: decree.reading,
     }
 }
 
@@ -102,6 +107,7 @@ pub fn decree_in(decree: v1::Decree) -> Result<Decree, CodecError> {
         answered: decree.answered,
         causes: causes_in(decree.causes)?,
         joiners: joiners_in(decree.joiners),
+        reading: decree.reading,
     })
 }
 

@@ -176,9 +176,10 @@ fn joiners() -> impl Strategy<Value = word::Joiners> {
 fn word() -> impl Strategy<Value = NodeWord> {
     let versions = btree_set(any::<u64>().prop_map(Version), 0..4);
     let committed = option::of(btree_map((any::<u32>().prop_map(GroupId), level()), versions, 0..4));
-    let facts = (any::<[bool; 6]>(), joined(), left(), any::<[u64; 5]>(), option::of((process(), any::<i32>())));
+    let facts = (any::<[bool; 8]>(), joined(), left(), any::<[u64; 5]>(), option::of((process(), any::<i32>())));
     (facts, holdings(), committed, causes(), joiners()).prop_map(|(facts, holdings, committed, causes, joiners)| {
-        let ([ready, offered, chosen, initialized, restored, finished], joined, left, numbers, dead) = facts;
+        let ([ready, offered, chosen, initialized, restored, finished, reading, early], joined, left, numbers, dead) =
+            facts;
         let [questions, taken, cost, wanted, surveyed] = numbers;
         let due = Asked { questions, taken, cost: Micros(cost) };
         let (dead, answered) = dead.unzip();
@@ -200,6 +201,8 @@ fn word() -> impl Strategy<Value = NodeWord> {
             answered,
             causes,
             joiners,
+            reading,
+            early,
         }
     })
 }
@@ -212,10 +215,11 @@ fn restoration() -> impl Strategy<Value = Restoration> {
 
 fn decree() -> impl Strategy<Value = Decree> {
     let complete = btree_map((any::<u32>().prop_map(GroupId), level()), any::<u64>().prop_map(Version), 0..4);
-    let facts = (any::<[bool; 6]>(), joined(), left(), any::<[u64; 2]>(), option::of((process(), any::<i32>())));
+    let facts = (any::<[bool; 7]>(), joined(), left(), any::<[u64; 2]>(), option::of((process(), any::<i32>())));
     (facts, option::of(restoration()), complete, causes(), joiners(), granted()).prop_map(
         |(facts, restoration, complete, causes, joiners, due)| {
-            let ([release, offered, chosen, initialized, restored, finished], joined, left, numbers, dead) = facts;
+            let ([release, offered, chosen, initialized, restored, finished, reading], joined, left, numbers, dead) =
+                facts;
             let [survey, surveyed] = numbers;
             let (dead, answered) = dead.unzip();
             Decree {
@@ -236,6 +240,7 @@ fn decree() -> impl Strategy<Value = Decree> {
                 answered,
                 causes,
                 joiners,
+                reading,
             }
         },
     )
