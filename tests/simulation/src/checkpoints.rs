@@ -103,7 +103,9 @@ impl World {
     }
 
     pub fn take_inventory(&mut self, node: usize, epoch: EpochId) {
-        if self.machines[node].frozen != epoch {
+        // What is verified after it is known what is restored is too late.
+        let machine = &self.machines[node];
+        if machine.frozen != epoch || machine.restore.keys().any(|(of, _)| *of == epoch) {
             return;
         }
         let half = self.setup.breach == Some(Breach::HalfCopies);
@@ -114,7 +116,8 @@ impl World {
 
     /// It takes long: some of it is verified.
     pub fn list_verified(&mut self, node: usize, epoch: EpochId) {
-        if self.machines[node].frozen != epoch {
+        // Or everything is, and has just been said.
+        if self.machines[node].frozen != epoch || self.checks.has_listed(node, epoch) {
             return;
         }
         let half = self.setup.breach == Some(Breach::HalfCopies);

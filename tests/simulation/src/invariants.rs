@@ -185,6 +185,11 @@ impl Checks {
         self.changes += 1;
     }
 
+    /// Whether this node has said what it holds.
+    pub fn has_listed(&self, node: usize, epoch: EpochId) -> bool {
+        self.inventories.get(&epoch).is_some_and(|of| of.contains_key(&node))
+    }
+
     /// This was not all.
     pub fn so_far(&mut self, node: usize, epoch: EpochId, inventory: &Inventory) {
         self.so_far.entry(epoch).or_default().insert(node, (inventory.clone(), false));
