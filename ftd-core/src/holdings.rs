@@ -13,6 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Copies: of each version those whose data it is.
 pub type Copies = BTreeMap<Stamp, RankSet>;
 
+/// How many copies that are.
+pub fn count(copies: &Copies) -> u64 {
+    copies.values().map(|ranks| u64::from(ranks.len())).sum()
+}
+
 /// The versions of which every rank has a copy, of those of a group that are placed on some nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {

@@ -97,6 +97,8 @@ pub enum PeerMessage {
     OfferNoted {
         /// The epoch.
         epoch: EpochId,
+        /// How many copies it was about ([`count`](crate::holdings::count)): offers of an epoch only grow. A node of an older release does not say it.
+        copies: Option<u64>,
     },
     /// Before the first record: slots that are up.
     Slots {

@@ -9,7 +9,7 @@ use super::copies::{Offer, Wanted};
 use super::{Agent, Effect};
 use crate::breach::Breach;
 use crate::failure::{Cause, Subject};
-use crate::holdings::{Copies, Holdings};
+use crate::holdings::{Copies, Holdings, count};
 use crate::ids::{EpochId, Micros, NodeId, Process, Rank, WorldId};
 use crate::inventory::{Choice, Groups, Inventory, Level, Stamp};
 use crate::message::PeerMessage;
@@ -96,14 +96,25 @@ impl Agent {
     pub(super) fn take_offer(&mut self, from: NodeId, epoch: EpochId, copies: Copies) {
         if self.knows_epoch(from, epoch) {
             // It has not heard that this was noted: perhaps the straight way back is cut.
-            let again = self.run.copies.offered.insert(from, copies).is_some();
-            self.send_by(from, again, PeerMessage::OfferNoted { epoch });
+            let again = self.run.copies.offered.get(&from).is_some_and(|noted| count(noted) >= count(&copies));
+            let noted = count(&copies);
+            // One of before, which knows of less, may come late.
+            if !again {
+                self.run.copies.offered.insert(from, copies);
+            }
+            self.send_by(from, again, PeerMessage::OfferNoted { epoch, copies: Some(noted) });
         }
     }
 
-    pub(super) fn take_offer_noted(&mut self, from: NodeId, epoch: EpochId) {
-        if epoch == self.epoch() {
-            self.changed |= self.run.copies.offers.remove(&from).is_some();
+    pub(super) fn take_offer_noted(&mut self, from: NodeId, epoch: EpochId, copies: Option<u64>) {
+        if epoch != self.epoch() {
+            return;
+        }
+        // What was noted may be an offer of before the last checksums.
+        let is_all = |offer: &Offer| copies.is_none_or(|noted| noted >= count(&offer.copies));
+        if self.run.copies.offers.get(&from).is_some_and(is_all) {
+            self.run.copies.offers.remove(&from);
+            self.changed = true;
         }
     }
 

@@ -55,7 +55,7 @@ impl Agent {
                 self.tree.acknowledged(from, epoch, direction, number)
             }
             PeerMessage::Offer { epoch, copies } => self.take_offer(from, epoch, copies),
-            PeerMessage::OfferNoted { epoch } => self.take_offer_noted(from, epoch),
+            PeerMessage::OfferNoted { epoch, copies } => self.take_offer_noted(from, epoch, copies),
             PeerMessage::Slots { nodes, slots } => self.take_slots(from, &nodes, &slots),
             PeerMessage::SlotsNoted { nodes } => self.take_slots_noted(from, nodes),
             PeerMessage::Join { epoch, slots } => self.take_join(from, epoch, slots),

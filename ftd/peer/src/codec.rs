@@ -186,7 +186,9 @@ fn message_out(message: &PeerMessage, relays: bool) -> Result<v1::PeerMessage, C
         PeerMessage::Offer { epoch, copies } => {
             Says::Offer(v1::Offer { epoch: epoch.0, copies: held::copies_out(copies) })
         }
-        PeerMessage::OfferNoted { epoch } => Says::OfferNoted(v1::OfferNoted { epoch: epoch.0 }),
+        PeerMessage::OfferNoted { epoch, copies } => {
+            Says::OfferNoted(v1::OfferNoted { epoch: epoch.0, copies: *copies })
+        }
         PeerMessage::Slots { nodes, slots } => Says::Slots(parts::gathered_out(nodes, slots)),
         PeerMessage::SlotsNoted { nodes } => Says::SlotsNoted(v1::SlotsNoted { nodes: *nodes }),
         PeerMessage::Join { epoch, slots } => {
@@ -236,7 +238,7 @@ fn message_in(message: v1::PeerMessage, relays: bool) -> Result<PeerMessage, Cod
         Says::Offer(v1::Offer { epoch, copies }) => {
             PeerMessage::Offer { epoch: EpochId(epoch), copies: held::copies_in(copies)? }
         }
-        Says::OfferNoted(v1::OfferNoted { epoch }) => PeerMessage::OfferNoted { epoch: EpochId(epoch) },
+        Says::OfferNoted(v1::OfferNoted { epoch, copies }) => PeerMessage::OfferNoted { epoch: EpochId(epoch), copies },
         Says::Slots(gathered) => {
             let (nodes, slots) = parts::gathered_in(&gathered)?;
             PeerMessage::Slots { nodes, slots }

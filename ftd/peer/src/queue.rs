@@ -200,7 +200,7 @@ mod tests {
     use ftd_core::EpochId;
 
     fn offer_noted(epoch: u64) -> PeerMessage {
-        PeerMessage::OfferNoted { epoch: EpochId(epoch) }
+        PeerMessage::OfferNoted { epoch: EpochId(epoch), copies: None }
     }
 
     fn push(queue: &mut Queue, message: &PeerMessage, body: u8) -> Gone {

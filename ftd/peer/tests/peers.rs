@@ -143,7 +143,7 @@ fn kinds() -> Vec<PeerMessage> {
         ask(1),
         received(Direction::Up),
         received(Direction::Down),
-        PeerMessage::OfferNoted { epoch: EpochId(1) },
+        PeerMessage::OfferNoted { epoch: EpochId(1), copies: None },
         PeerMessage::SlotsNoted { nodes: 4 },
         big(1, 100),
         relay(ask(1)),
@@ -472,7 +472,7 @@ async fn who_is_not_there_yet_hears_the_newest_of_each_kind_later() {
     one.peers.know(NodeId(2), address);
     for epoch in 1..1000 {
         one.say(2, &ask(epoch));
-        one.say(2, &PeerMessage::OfferNoted { epoch: EpochId(epoch) });
+        one.say(2, &PeerMessage::OfferNoted { epoch: EpochId(epoch), copies: None });
     }
     one.counts(|counters| counters.failed >= 3).await;
     let failed = one.peers.counters().failed;
@@ -480,7 +480,7 @@ async fn who_is_not_there_yet_hears_the_newest_of_each_kind_later() {
     let mut two = Node::of(2);
     one.peers.know(NodeId(2), two.peers.address());
     assert_eq!(two.hears().await.1, ask(999));
-    assert_eq!(two.hears().await.1, PeerMessage::OfferNoted { epoch: EpochId(999) });
+    assert_eq!(two.hears().await.1, PeerMessage::OfferNoted { epoch: EpochId(999), copies: None });
     assert!(failed < 100, "{failed} tries without a pause");
 }
 

@@ -304,7 +304,7 @@ fn straight() -> impl Strategy<Value = PeerMessage> {
             number
         }),
         (epoch(), btree_map(stamp(), ranks(), 0..4)).prop_map(|(epoch, copies)| PeerMessage::Offer { epoch, copies }),
-        epoch().prop_map(|epoch| PeerMessage::OfferNoted { epoch }),
+        (epoch(), option::of(any::<u64>())).prop_map(|(epoch, copies)| PeerMessage::OfferNoted { epoch, copies }),
         (members(), slots()).prop_map(|(nodes, slots)| PeerMessage::Slots { nodes, slots }),
         any::<u32>().prop_map(|nodes| PeerMessage::SlotsNoted { nodes }),
         (epoch(), slot_ids()).prop_map(|(epoch, slots)| PeerMessage::Join { epoch, slots }),
