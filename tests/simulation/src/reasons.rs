@@ -243,7 +243,7 @@ impl World {
             }
         }
         let (ranks, slots) = (u64::from(setup.ranks), self.slots_there(before, silent));
-        let claimed = match number(reason, "because it has ", " slots") {
+        let claimed = match number(reason, "because it has ", " slot") {
             Some(slots) => Some(slots),
             None => number(reason, "because ", " of its").and_then(|missing| ranks.checked_sub(missing)),
         };
