@@ -185,8 +185,6 @@ def ship_ready(context):
             nodes.empty(node)
 
 
-# With half a megabyte a second for a node a version of two ranks takes eight seconds.
-SLOW = {**ONE_CARD, "PLACES_KB": "2048", "PLACES_STEPS": "4"}
 RATES = [{"whose": whose} for whose in ("user", "site")]
 
 
@@ -229,32 +227,97 @@ def copy_rate(context, whose):
             nodes.empty(nodes.nodes[node])
 
 
-INTERRUPTED = [{"who": who} for who in ("node", "own-ship", "partners-ship")]
+# Whose copies are interrupted: those of node1 on their way to node2. Those of node0 go to node1, and are not waited for.
+OF_OWN = (2, 3)
+
+
+def under_way(context, nodes, version, *options, kb=1024, steps=4, gates=(), **more):
+    """A job that has sent a part of that version of rank 2 from node1 to node2, and no more than a part; and how it ends undisturbed. With half a
+    megabyte a second for a node, a version of its two ranks takes four seconds."""
+    mpi, env = context.mpi("mpich5"), {**ONE_CARD, "PLACES_KB": str(kb), "PLACES_STEPS": str(steps), "PLACES_STEP": "5"}
+    program = nodes.cluster.program(mpi, "places.c")
+    alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=env)
+    alone.expect(0)
+    options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K", *options]
+    job = context.ftrun(mpi, 4, program, options=options, on=nodes.nodes[0], gates=[f"agent.moves:2:{version}:mark", *gates], env=env, **more)
+    eventually(lambda: job.gate_path("agent.moves", 2).exists(), "the copy on its way", 60)
+    if version > 1:
+        wait_kept(job, OF_OWN)
+    return job, alone
+
+
+def ends_whole(job, alone, nodes, *lost, restored=1):
+    """The job ends as it would have undisturbed, with a version whose copies are whole; on the nodes that are left nothing of it is."""
+    job.expect(0, alone.output, patience=120)
+    check(job.restored[-1:] == [restored] and COPIES in job.err, f"restored {job.restored}: {job.err}")
+    for node in nodes.nodes:
+        if node not in lost:
+            nodes.empty(node)
+
+
+INTERRUPTED = [{"who": who} for who in ("node", "own-ship", "partners-ship", "partners-agent-and-node")]
 
 
 @scenario("hosts-copy-interrupted", cluster=True, timeout=180, each=INTERRUPTED)
 def copy_interrupted(context, who):
-    """A copy is on its way when its node dies: the version before it, which is whole at the partner, is restored. Where it is only an ft-ship
-    that dies, at either end, the copy is sent again, and is restored when its node dies after that."""
-    mpi = context.mpi("mpich5")
+    """A copy is on its way when its node dies: the version before it, which is whole at the partner, is restored, also where the partner's
+    agent dies at the same time. Where it is only an ft-ship that dies, at either end, the copy is sent again, and is restored when its node dies
+    after that."""
     with Nodes(context, 3) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
-        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=SLOW)
-        alone.expect(0)
-        gates = [*kept(1), "agent.ships:2:2:mark"] if who == "node" else ["agent.ships:2:1:mark", *kept(1)]
-        options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K"]
-        job = context.ftrun(mpi, 4, program, options=options, on=nodes.nodes[0], gates=gates, env=SLOW)
-        eventually(lambda: job.gate_path("agent.ships", 2).exists(), "the copy on its way", 60)
+        _, own, partner = nodes.nodes
+        job, alone = under_way(context, nodes, 2 if who.endswith("node") else 1, gates=kept(1, OF_OWN))
         if who != "node":
-            ship = nodes.nodes[1 if who == "own-ship" else 2].named("ft-ship")
-            check(len(ship) == 1, f"{len(ship)} ft-ship")
-            job.kill(ship[0])
-        wait_kept(job)
-        nodes.nodes[1].crash()
-        job.expect(0, alone.output, patience=120)
-        check(job.restored == [1] and COPIES in job.err, f"restored {job.restored}: {job.err}")
-        for node in (nodes.nodes[0], nodes.nodes[2]):
-            nodes.empty(node)
+            (victim,) = (own if who == "own-ship" else partner).named("ft-ship" if who.endswith("ship") else "ft-agent")
+            job.kill(victim)
+        wait_kept(job, OF_OWN)
+        own.crash()
+        ends_whole(job, alone, nodes, own)
+
+
+@scenario("hosts-copy-partner-lost", cluster=True, timeout=180, each=[{"how": "agent-dies"}, {"how": "cut-off"}])
+def partner_lost(context, how):
+    """A copy is on its way when the partner's agent dies, and the node stays in the job, or when nothing of what the partner sends to the node
+    arrives any more, and the partner is left out: what the ranks go on from is copied again, to that node or to another one, and is restored when
+    its node dies after that."""
+    with Nodes(context, 3) as nodes:
+        first, own, partner = nodes.nodes
+        # In the first world nobody comes as far as that: the fourth version has no place before the first one is somewhere else.
+        job, alone = under_way(context, nodes, 1, "--ft-oversubscribe", steps=5, gates=[*kept(2, OF_OWN), "app.compute:3"])
+        if how == "agent-dies":
+            job.kill(partner.named("ft-agent")[0])
+        else:
+            nodes.cluster.cut_link(partner, own, "mpi", both=False)
+        job.on = own
+        job.at_gate("app.compute", 3, patience=60)
+        (found,) = job.restored
+        check(found and COPIES not in job.err, f"restored {job.restored}: {job.err}")
+        silent = "node node2 was silent for the heartbeat time-out" in job.err
+        check(silent == (how == "cut-off") and "node node1 was silent" not in job.err, job.err)
+        wait_kept(job, OF_OWN)
+        own.crash()
+        ends_whole(job, alone, nodes, own, restored=found)
+
+
+@scenario("hosts-copy-cut-off", cluster=True, timeout=180, each=[{"how": "heals"}, {"how": "stays"}])
+def copy_cut_off(context, how):
+    """The way from a node to its partner is cut while a copy is on it. Where it is healed the sender has had an error within a bounded time, sends the
+    copy again, and it is restored when its node dies after that. Where it stays cut the node is left out, and the version before it is restored, which is
+    whole at the partner."""
+    heals = how == "heals"
+    with Nodes(context, 3) as nodes:
+        _, own, partner = nodes.nodes
+        # What moves nothing for five seconds has failed: here for one, which costs no node.
+        options, hurry = (["--ft-heartbeat", "100ms,5s"], 5) if heals else ([], 1)
+        job, alone = under_way(context, nodes, 1 if heals else 2, *options, gates=[*kept(1, OF_OWN), "agent.not-kept:2:1:mark"], hurry=hurry)
+        nodes.cluster.cut_link(own, partner, "mpi", both=heals)
+        if heals:
+            eventually(lambda: job.gate_path("agent.not-kept", 2).exists(), "an end of the copy that is cut off", 30)
+            check(not job.gate_path("agent.kept", 2).exists(), "what was cut off is kept")
+            nodes.cluster.heal_link(own, partner, "mpi")
+            wait_kept(job, OF_OWN)
+            check("was silent" not in job.err and not job.recoveries, f"the cut has cost more than time: {job.err}")
+            own.crash()
+        ends_whole(job, alone, nodes, own)
 
 
 def of_arenas(node):

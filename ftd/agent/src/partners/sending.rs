@@ -166,7 +166,8 @@ impl Partners {
         let now = self.queues.get_mut(&rank).and_then(|queue| queue.now.as_mut());
         if let Some(now) = now.filter(|now| matches!(now.way, Way::Moving(known) if known == id)) {
             now.moved = bytes;
-            let commit = commit(now.copy);
+            let (version, commit) = (now.copy.version, commit(now.copy));
+            ft_sys::gate::reach_with("agent.moves", Some(rank), version);
             self.progress.moved(commit, rank, bytes);
         }
     }
@@ -174,6 +175,7 @@ impl Partners {
     fn goes_wrong(&mut self, job: &mut Job, rank: Rank, reason: String, again: bool) {
         let Some(now) = self.queues.get_mut(&rank).and_then(|queue| queue.now.as_mut()) else { return };
         tracing::warn!(rank, version = now.copy.version, to = now.to.0, reason, "a copy is not kept");
+        ft_sys::gate::reach("agent.not-kept", Some(rank));
         now.failures += 1;
         if again && now.failures < MOST_FAILURES {
             return self.offer(job, rank);

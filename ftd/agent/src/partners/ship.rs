@@ -4,6 +4,7 @@ use crate::outlet::Outlet;
 use crate::ship_host::{self, HostId, ShipHost};
 use ft_arena::AgentArena;
 use ft_sys::pulse::Beat;
+use ft_sys::timescale::scaled;
 use ft_wire::Rank;
 use ft_wire::launcher::JobSpec;
 use ft_wire::ship::{Arena, Direction, Move, Target, ToShip, Window};
@@ -226,7 +227,7 @@ impl Ship {
             bytes: part.bytes.max(1),
             node: far.node.0,
             target: far.target,
-            patience_ms: u64::try_from(PATIENCE.as_millis()).unwrap_or(u64::MAX),
+            patience_ms: u64::try_from(scaled(PATIENCE).as_millis()).unwrap_or(u64::MAX),
         });
         Ok(id)
     }
