@@ -1,5 +1,6 @@
 """What jobs over several nodes meet that is not as it should be: clocks that jump, daemons of other versions, packet filters."""
 
+import pwd
 import re
 import subprocess
 import time
@@ -9,9 +10,12 @@ from harness.peer import VERSION
 from harness.registry import scenario
 from harness.releases import other_release
 
+from .ctl import ASKS as ASKS_FOR_AGENT, LAUNCHER
 from .hosts import ONE_CARD, Nodes, ended
-from .nodes import key_of
+from .node_daemon import preamble
+from .nodes import SOCKET, key_of
 from .processes import eventually
+from .through import AGENT, ASKS as ASKS_FOR_KEY, STORE_VERSION
 
 HOUR, DECADE = 3600, 10 * 365 * 86400
 
@@ -234,4 +238,90 @@ def replayed(context):
             replay.process.stdin.close()
             replay.process.wait()
         for node in others:
+            nodes.empty(node)
+
+
+# What the first heartbeat that comes to a card has of its job: its name, as everybody on the network can see it.
+LISTENS = """
+import socket
+card = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x800))
+card.bind(("mpi", 0))
+while True:
+    packet = card.recv(2048)
+    length = (packet[0] & 15) * 4 + 8
+    if packet[9] == 17 and packet[length:length + 4] == b"ftdb":
+        print(packet[length + 8:length + 16].hex())
+        break
+"""
+# Speaks as the agent of the second node with that of the first one, and knows all but the secret: over each port that it may be, what is
+# said of each word is its length, until the agent ends it; then heartbeats, which nobody answers.
+PRETENDS = """
+import os, socket, struct, sys
+address, job, version = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3])
+own = "%08X" % int.from_bytes(socket.inet_aton(address), "little")
+lines = [line.split() for line in open("/proc/net/tcp").readlines()[1:]]
+listens = [int(at[1].partition(":")[2], 16) for at in lines if at[3] == "0A" and at[1].startswith(own) and not at[1].endswith(":2600")]
+hello = b"ftdpeer\\n" + struct.pack("<I", version) + job + struct.pack("<IIQHxx", 1, 0, 77, 4711) + os.urandom(16)
+def says(port, *words):
+    dialled = socket.create_connection((address, port), 5)
+    heard = []
+    try:
+        for word, length in words:
+            dialled.sendall(word)
+            heard.append(len(dialled.recv(length, socket.MSG_WAITALL)) if length else 0)
+        heard.append(len(dialled.recv(1)))
+    except ConnectionResetError:
+        heard.append(0)
+    return heard
+for port in listens:
+    print(port, says(port, (hello, 56 + 32), (os.urandom(32), 0)), says(port, (hello[:12] + bytes(8) + hello[20:], 0)), says(port, (b"GET / HTTP/1.1\\r\\n\\r\\n", 0)), flush=True)
+    say = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    beat = b"ftdb" + struct.pack("<HBB", version, 0, 0) + job + struct.pack("<II", 1, 0)
+    for _ in range(int(sys.argv[4])):
+        say.sendto(beat + os.urandom(104 - len(beat)), (address, port))
+"""
+
+
+@scenario("hosts-other-user", cluster=True, timeout=90)
+def another_user(context):
+    """Another user of a job's nodes, an ordinary one, finds no way to the job: ftd's control socket leads him to no agent, its socket for the store
+    gives him no key, the agent's own socket is in a directory that he may not enter, and where agents speak with each other he is not heard,
+    though he knows all but the job's secret. What came in the job's name is counted, and the job goes on as if nothing were."""
+    with Nodes(context, 2) as nodes:
+        go, stranger, (one, _) = context.work / "go", pwd.getpwnam("nobody"), nodes.nodes
+        job = nodes.sh("node0:1,node1:1", 2, f"echo ready; until [ -e {go} ]; do sleep 0.05; done; echo went", ft="reinit")
+        eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
+        daemon = nodes.daemons[0]
+        (name,) = [line.split()[1] for line in daemon.status(stranger)[1].splitlines() if line.startswith("jobs ")]
+        counted = lambda name, reason: daemon.number(f'ftd_{name}_refused_total{{reason="{reason}"}}')
+
+        def says(program, *words, user=stranger):
+            status, out, err = one.run("/usr/bin/python3", "-c", program, *words, user=user)
+            check(status == 0, f"{out}{err}")
+            return out
+
+        for node in ("node0", "node1"):
+            said = says(ASKS_FOR_AGENT, preamble(role=LAUNCHER).hex(), name, node)
+            check(said.startswith("REFUSED no job"), f"the way to the agent on {node}: {said}")
+        key = (f"{SOCKET}.store", name, f"/ftd/jobs/{name}/epoch", preamble(role=AGENT).hex(), STORE_VERSION)
+        said = says(ASKS_FOR_KEY, *key)
+        check(f"user {stranger.pw_uid} has no job" in said and "Found" not in said and counted("store", "job") == 1, f"the job's key: {said}")
+        check("Found" in says(ASKS_FOR_KEY, *key, user=nodes.cluster.user), "its own user is not answered, either")
+        (agent,) = one.named("ft-agent")
+        (place,) = [word for word in one.run("/bin/ls", "/dev/shm")[1].split() if word.startswith("ftd-") and not word.endswith(".lock")]
+        dial = f"import socket; socket.socket(socket.AF_UNIX).connect('/dev/shm/{place}/agent.sock')"
+        status, _, err = one.run("/usr/bin/python3", "-c", dial, user=stranger)
+        check(status == 1 and "PermissionError" in err, f"the agent's socket: {err}")
+        heartbeat = one.run("/usr/bin/python3", "-c", LISTENS)[1].strip()
+        check(counted("agent", "forged") == 0, "somebody was there before")
+        said = says(PRETENDS, one.address("mpi"), heartbeat, VERSION, 0)
+        check(re.fullmatch(r"\d+ \[88, 0, 0\] \[0, 0\] \[0, 0\]\n", said), f"what the agent says to him: {said}")
+        eventually(lambda: counted("agent", "forged") == 1, "who does not know the secret to be counted", 20)
+        says(PRETENDS, one.address("mpi"), heartbeat, VERSION, 50)
+        eventually(lambda: counted("agent", "forged") >= 20, "heartbeats that nobody of the job has sent to be counted", 20)
+        check(one.named("ft-agent") == [agent] and job.running() and not job.recoveries, f"the job has noticed: {job.err}")
+        go.touch()
+        ended(job, 0, f"somebody at {one.address('mpi')} speaks with the agent of ")
+        check(job.output.text == "ready\n" * 2 + "went\n" * 2 and job.err.count("\n") == 1, f"{job.output.text}{job.err}")
+        for node in nodes.nodes:
             nodes.empty(node)
