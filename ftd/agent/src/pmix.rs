@@ -459,7 +459,10 @@ impl Pmix {
             // Whoever needs one will hear it from its own.
             return self.warm.take().into_iter().for_each(|warm| drop(warm.host.kill()));
         };
-        match worlds.get(number).and_then(World::first).filter(|_| number == 1) {
+        // One that has served its world does not give up for what it is: another one would have to, as well.
+        let served = self.worlds.get(&number).is_some_and(|served| served.env.is_some());
+        match worlds.get(number).and_then(World::first).filter(|_| number == 1 || served) {
+            Some(process) if served => cannot_be_served(job, process, reason.to_string()),
             Some(process) => {
                 cannot_be_served(job, process, format!("there is no PMIx server for it (ft-pmix): {reason}"));
             }

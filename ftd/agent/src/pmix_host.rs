@@ -7,8 +7,8 @@ use crate::outlet::Outlet;
 use ft_sys::build_check::BuildError;
 use ft_sys::process::condition;
 use ft_sys::pulse::{Pulse, Treatment};
-use ft_wire::World;
 use ft_wire::pmix::{ToAgent, ToPmix};
+use ft_wire::{FrameError, World};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -178,7 +178,8 @@ impl PmixHost {
     }
 }
 
-async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
+/// What is too long for it the next one would not be told, either.
+async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>, too_long: impl Fn(FrameError)) {
     while let Some(message) = outgoing.recv().await {
         let bytes = match &message {
             ToPmix::FenceDone { data, .. } | ToPmix::ModexDone { data, .. } => data.len(),
@@ -189,8 +190,12 @@ async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
         };
         if bytes < aside::MANY {
             link.send(&message);
-        } else if let Ok(frame) = tokio::task::spawn_blocking(move || ft_wire::encode(&message, 0)).await {
-            link.send_encoded(frame, Vec::new());
+        } else {
+            match tokio::task::spawn_blocking(move || ft_wire::encode(&message, 0)).await {
+                Ok(Err(error)) => too_long(error),
+                Ok(frame) => link.send_encoded(frame, Vec::new()),
+                Err(_) => {}
+            }
         }
     }
 }
@@ -198,7 +203,11 @@ async fn forward(link: Link, mut outgoing: UnboundedReceiver<ToPmix>) {
 async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmix>, news: Outlet<News>) {
     let mut incoming = match Incoming::open(stream).await {
         Ok((_, link, incoming)) => {
-            tokio::spawn(forward(link, outgoing));
+            let (too_long, host) = (news.clone(), id);
+            tokio::spawn(forward(link, outgoing, move |error| {
+                let reason = format!("what its MPI is to be told through PMIx cannot be passed on: {error}");
+                too_long.send(News::Said { host, message: ToAgent::Failed { reason } });
+            }));
             incoming
         }
         Err(error) => {

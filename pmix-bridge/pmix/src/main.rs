@@ -355,14 +355,22 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<To
     while let Some(message) = queue.recv().await {
         let frame = match ft_wire::encode(&message, 0) {
             Ok(frame) => frame,
-            Err(error) => {
-                // The world cannot go on without this message, and the agent sees the link's end.
-                complain(&error);
-                ft_pmix::leave(1)
-            }
+            Err(error) => match too_long(&error) {
+                Ok(frame) => frame,
+                Err(error) => {
+                    complain(&error);
+                    ft_pmix::leave(1)
+                }
+            },
         };
         if writer.write_all(&frame).await.is_err() {
             return;
         }
     }
+}
+
+/// The world cannot go on without that message, and the next world would not, either: this one does not just end, it says why.
+fn too_long(error: &FrameError) -> Result<Vec<u8>, FrameError> {
+    let reason = format!("what its MPI wants to tell through PMIx cannot be passed on: {error}");
+    ft_wire::encode(&ToAgent::Failed { reason }, 0)
 }
