@@ -2,7 +2,8 @@
 
 Nothing is sampled. A process that has been sent SIGKILL does not come back to its program: what the kernel does on its behalf after
 that does not count as running. Events that the kernel had to drop fail the test, and so does a process whose rank nobody knows, but for
-one that was killed before its first instruction: it has played nothing. What a rank forks is the rank's own, and plays with it."""
+one that was killed before its first instruction: it has played nothing. What a rank forks is the rank's own, and plays with it, whatever
+programs are between them."""
 
 import contextlib
 import itertools
@@ -25,13 +26,19 @@ CLONE_THREAD = 0x10000
 # The kernel wakes who is killed, thread by thread, before it tells of the signal, and another processor may have them by then: some
 # microseconds, and more where the host of a virtual machine takes the processor away in between.
 WOKEN = 0.005
+# Who is killed before its first instruction has been on a processor as the program while the kernel laid out its memory: well below a
+# millisecond, and some where the host takes the processor away in between.
+UNBORN = 0.05
 _EVENT = re.compile(
     rb"^.{16}-(\d+) +\[\d+\] \S+ +(\d+\.\d+): (?:"
     rb"sched_switch: prev_comm=(.*?) prev_pid=(\d+) prev_prio=\d+ prev_state=\S+ ==> next_comm=(.*?) next_pid=(\d+) next_prio"
     rb"|task_newtask: pid=(\d+) comm=(.*?) clone_flags=([0-9a-f]+) oom"
     rb"|signal_generate: sig=9 errno=.*? pid=(\d+) grp="
-    rb"|task_rename: pid=(\d+) oldcomm=.*? newcomm=(.*?) oom)", re.M
+    rb"|task_rename: pid=(\d+) oldcomm=(.*?) newcomm=(.*?) oom)", re.M
 )
+
+# The trace's clock.
+INSTANT = 1e-6
 
 # Of the stack of a process that begins so many words are looked at, so many by one probe (the kernel takes 128 values, two of each).
 WORDS, WORDS_A_PROBE = 253, 63
@@ -45,22 +52,22 @@ class Process:
     # What the processors tell comes in turns: an older word may come behind so many newer ones.
     RECENT = 64
 
-    def __init__(self, pid, begun=-math.inf, before=None, parent=None):
-        """Since when it has that pid, who had it before, and by which pid it was forked if that was the program already."""
+    def __init__(self, pid, begun=-math.inf, before=None):
+        """Since when it has that pid, and who had it before."""
         self.pid = pid
         self.begun = begun
         self.before = before
-        self.parent = parent
         self.role = None
         # The oldest of those that it comes from and that play as it does.
         self.family = self
         self.first = math.inf
         self.killed = None
         # The latest words: when which of its threads was put on a processor, or taken from one. And what was said before: when the last
-        # word came, and whether a thread is on a processor by its own last one.
+        # word came, since when a thread is on a processor by its own last one, and for how long all have been.
         self._recent = []
         self._last = 0.0
         self._threads = {}
+        self._spent = 0.0
 
     def ran(self, thread, at, on):
         """A thread was put on a processor, or taken from one. What it does when it has been killed is the kernel's."""
@@ -69,12 +76,12 @@ class Process:
             self._recent.append((at, thread, on))
             if len(self._recent) > 2 * self.RECENT:
                 self._recent.sort()
-                self._last, self._threads = self._after(self._recent[: self.RECENT])
+                self._last, self._threads, self._spent = self._after(self._recent[: self.RECENT])
                 del self._recent[: self.RECENT]
 
-    def since(self, at, parent):
+    def since(self, at):
         """Who has its pid from then on. Some of that one's words may have come already."""
-        after = Process(self.pid, at, self, parent)
+        after = Process(self.pid, at, self)
         for word in [word for word in self._recent if word[0] >= at]:
             self._recent.remove(word)
             after.ran(word[1], word[0], word[2])
@@ -83,26 +90,35 @@ class Process:
         return after
 
     def _after(self, words):
-        last, threads = self._last, dict(self._threads)
+        last, threads, spent = self._last, dict(self._threads), self._spent
         for at, thread, on in words:
-            last, threads[thread] = max(last, at), on
-        return last, threads
+            since = threads.get(thread)
+            spent += at - since if since else 0.0
+            last, threads[thread] = max(last, at), at if on else None
+        return last, threads, spent
+
+    @property
+    def spent(self):
+        """For how long it was on a processor before it was killed."""
+        end = math.inf if self.killed is None else self.killed
+        _, threads, spent = self._after(sorted(word for word in self._recent if word[0] < end))
+        return spent + sum(end - since for since in threads.values() if since)
 
     @property
     def until(self):
         """When its program ran last."""
         end = math.inf if self.killed is None else self.killed
         own = sorted(word for word in self._recent if word[0] < end)
-        last, threads = self._after(word for word in own if word[0] <= end - WOKEN)
+        last, threads, _ = self._after(word for word in own if word[0] <= end - WOKEN)
         for at, thread, on in own:
             if at <= end - WOKEN:
                 continue
             # Who is woken then to die may have to make room for another thread that is: that it was taken from a processor is no more its
             # program's doing than that it was put on one.
             if on:
-                threads.setdefault(thread, False)
+                threads.setdefault(thread, None)
             elif threads.get(thread, True):
-                last, threads[thread] = at, False
+                last, threads[thread] = at, None
         return end if any(threads.values()) else last
 
     def __repr__(self):
@@ -206,6 +222,9 @@ class Witness:
         self.processes = {}
         self._births = {}
         self._threads = {}
+        # When, and by which thread, processes were made, and of whom threads are, whatever they run.
+        self._made_by = {}
+        self._thread_of = {}
         # When those were killed that had not become the program yet.
         self._killed = {}
         # Names that threads have given to themselves, and those threads.
@@ -224,7 +243,7 @@ class Witness:
             self.births.begin()
             self._listen((
                 ("sched/sched_switch", self._switches()),
-                ("task/task_rename", f'oldcomm ~ "{self.beginning}*"'),
+                ("task/task_rename", f'oldcomm ~ "{self.beginning}*" || newcomm ~ "{self.beginning}*"'),
                 # All, for who has a pid that another one had is another one.
                 ("task/task_newtask", "0"),
                 ("signal/signal_generate", f"sig == {SIGKILL}"),
@@ -307,7 +326,7 @@ class Witness:
         finally:
             os.close(pipe)
 
-    def _take(self, by, at, before, old, after, new, made, maker, flags, killed, renamed, name):
+    def _take(self, by, at, before, old, after, new, made, maker, flags, killed, renamed, was, name):
         at = float(at)
         if old is not None:
             if before.startswith(self._name) or int(old) in self._renamed:
@@ -315,29 +334,33 @@ class Witness:
             if after.startswith(self._name) or int(new) in self._renamed:
                 self._ran(int(new), at, True)
         elif renamed is not None:
-            self._follow(int(renamed), name.decode(errors="replace"), at)
+            if name.startswith(self._name):
+                # It becomes the program: from here on what it does is that one's.
+                self._ran(int(renamed), at, True)
+            elif was.startswith(self._name):
+                self._follow(int(renamed), name.decode(errors="replace"), at)
         elif made is not None:
             own = maker.startswith(self._name) or int(by) in self._renamed
-            self._made(int(made), int(by) if own else None, int(flags, 16) & CLONE_THREAD, at)
+            self._made(int(made), int(by), own, int(flags, 16) & CLONE_THREAD, at)
         elif (process := self.processes.get(int(killed))) is None:
             self._killed.setdefault(int(killed), at)
         elif process.killed is None:
             process.killed = at
 
-    def _made(self, number, by, thread, at):
-        """A thread or a process begins; if it is the program's, by which of its threads. Whoever had that number is another one."""
+    def _made(self, number, by, own, thread, at):
+        """A thread or a process begins; by whom, and whether that one is the program's. Whoever had that number is another one."""
         for of in (self._threads, self._killed):
             of.pop(number, None)
         self._renamed.discard(number)
+        (self._thread_of if thread else self._made_by).setdefault(number, []).append((at, by))
         if thread:
-            if by is not None:
+            if own:
                 self._threads[number] = None
             return
-        parent = None if by is None else self._pid(by) or by
         if (old := self.processes.get(number)) is not None:
-            self.processes[number] = old.since(at, parent)
-        elif parent is not None:
-            self.processes[number] = Process(number, at, None, parent)
+            self.processes[number] = old.since(at)
+        elif own:
+            self.processes[number] = Process(number, at)
 
     def _follow(self, thread, name, at):
         """A thread has another name from now on. (One that becomes another program is nobody's.)"""
@@ -389,27 +412,47 @@ class Witness:
             until = math.inf
             while process is not None:
                 told = [known for at, known in self._births.get(process.pid, ()) if process.begun <= at < until]
-                if math.isfinite(process.first) and (told or process.parent is not None or process.killed is None):
-                    found.append(process)
                 known = {name: number for each in told for name, number in each.items()}
                 process.role = (known[b"FT_WORLD="], known[b"FT_RANK="]) if len(known) == 2 else None
+                lived = told or process.killed is None or process.spent > UNBORN or self._forked_by(process) is not None
+                if math.isfinite(process.first) and lived:
+                    found.append(process)
                 until, process = process.begun, process.before
-        for process in sorted(found, key=lambda process: process.begun):
-            self._belongs(process)
+        done = set()
+        for process in found:
+            self._belongs(process, done)
         strangers = [process for process in found if process.role is None]
         check(not strangers, f"nobody knows which ranks these are: {strangers}")
         return found
 
-    def _belongs(self, process):
-        """What a rank has forked plays as it does, and with it."""
+    def _belongs(self, process, done):
+        """What comes from a rank plays as it does, and with it."""
+        if process in done:
+            return
+        done.add(process)
         process.family = process
-        parent = self.processes.get(process.parent)
+        parent = self._forked_by(process)
         if parent is None:
             return
-        parent = self._at(parent, process.begun)
+        self._belongs(parent, done)
         process.role = process.role or parent.role
         if process.role == parent.role:
             process.family = parent.family
+
+    def _forked_by(self, process):
+        """The nearest that has run the program of those from which a process comes."""
+        pid, at = process.pid, process.begun if math.isfinite(process.begun) else process.first
+        while (made := _latest(self._made_by, pid, at)) is not None:
+            at, pid = made
+            # Whoever makes something is older than that.
+            while (of := _latest(self._thread_of, pid, at)) is not None and of[0] > (_latest(self._made_by, pid, at) or (-math.inf,))[0]:
+                pid = of[1]
+            maker = self.processes.get(pid)
+            maker = maker and self._at(maker, at)
+            if maker is not None and maker is not process and maker.first < at:
+                return maker
+            at -= INSTANT
+        return None
 
     @staticmethod
     def _one_by_one(processes):
@@ -442,6 +485,11 @@ class Witness:
             new = min((each for each in known if each.role[0] > process.role[0]), key=lambda each: each.first)
             late = process.until - max(new.first, until)
             check(late < 0, f"{process}, of a node that was left out, ran {late:.6f} s after {new} had begun")
+
+
+def _latest(made, number, at):
+    """What was said last of that number until then."""
+    return max((word for word in made.get(number, ()) if word[0] <= at), default=None)
 
 
 def _process_of(thread):

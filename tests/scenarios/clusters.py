@@ -276,6 +276,7 @@ def witness_sees(context):
             told = fails(lambda: seen.none_ran([number]))
             check(told == (ends == "late"), f"one of a node that was left out is {'seen' if told else 'not seen'} to run: {text}")
         sees_two_of_one_world(program, cluster.nodes, play, idle)
+        sees_a_stranger(program, play)
         takes_for_one(context, program, other, play)
 
 
@@ -304,8 +305,20 @@ def sees_two_of_one_world(program, nodes, play, idle):
         check(fails(claim), "two processes of one rank and one world are not seen")
 
 
+def sees_a_stranger(program, play):
+    """Of whom nobody knows how it began is not forgotten because it is killed, when it has run for a while."""
+    old = play(1, "import time\nprint('here', flush=True)\nwhile True: sum(range(10000)); time.sleep(0.0001)")
+    said(old)
+    with Witness(program.name) as seen:
+        begun = proc.processor_time(old.pid)
+        eventually(lambda: proc.processor_time(old.pid) > begun + 0.1, "it to run", 20)
+        old.kill()
+        old.process.wait()
+    check(fails(seen.no_two_play_one_rank), "one that nobody knows is not seen")
+
+
 def takes_for_one(context, program, other, play):
-    """What is none of that: who follows on one that was killed, a rank's own children, one that is killed before its first instruction, and a pid
+    """What is none of that: who follows on one that was killed, what comes from a rank through whatever programs, one that is killed before its first instruction, and a pid
     that comes again."""
     with Witness(program.name) as seen:
         old = play(1, "print('here', flush=True)\nwhile True: pass")
@@ -322,11 +335,13 @@ def takes_for_one(context, program, other, play):
     check(sorted(first) == [0, 1, 3] and sorted(second) == [3] and first[3].pid == second[3].pid, f"seen were {first} and {second}")
 
 
-# A rank with children: itself, another program, and one that only is forked.
+# A rank with children: itself, another program, one that only is forked, and itself again below others.
 FORKS = """
 import os, subprocess, sys
 for program in (sys.executable, "/bin/true"):
     subprocess.run([program, "-c", "pass"], check=True)
+below = '"$0" -c pass; true'
+subprocess.run(["/bin/sh", "-c", 'sh -c "$1" "$0"; true', sys.executable, below], check=True)
 if os.fork() == 0:
     os._exit(0)
 os.wait()
