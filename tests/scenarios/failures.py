@@ -29,10 +29,9 @@ STEPS = 40
 # For a node to be healed while the others compute.
 LONG = {"steps": 80, "pause": 30}
 # T: so long nothing is heard of a node that is given up. Six nodes with their ranks share the processors with other scenarios here, and
-# what its agents do to be heard comes late; it is not what these scenarios are about.
+# what its agents do to be heard comes late; it is not what most of these scenarios are about. One has what a user has who asks for nothing.
 TIME_OUT = 1.5
-# Of it a node's lease has three quarters.
-LEASE = 0.75 * TIME_OUT
+DEFAULT = 0.5
 
 # What the block says of a recovery's parts.
 TOOK = (r"took +[\d.]+ ms from the notice on: agreed [\d.]+, old ranks gone [\d.]+, released [\d.]+, past MPI_Init [\d.]+,"
@@ -49,19 +48,21 @@ FAILURES = {}
 class Failure:
     """How a failure comes about: a function over a `Trial`, and what that needs."""
 
-    def __init__(self, function, nodes, per_node, spares, members, gates, steps, pause, env):
+    def __init__(self, function, nodes, per_node, spares, members, gates, steps, pause, env, time_out):
         self.function = function
         self.nodes, self.per_node, self.spares, self.members = nodes, per_node, spares, members
         self.gates = [*gates, f"client.committed:{VICTIM}:{NTH}"]
         self.steps, self.pause = steps, pause
         self.env = env
+        self.time_out = time_out
 
 
-def failure(name, nodes=6, per_node=2, spares=0, members=1, gates=(), steps=STEPS, pause=10, env=ONE_CARD):
-    """Registers a failure. `spares`: so many of the nodes are. `members`: of etcd. `steps` of heat2d, with so many milliseconds of pause after each."""
+def failure(name, nodes=6, per_node=2, spares=0, members=1, gates=(), steps=STEPS, pause=10, env=ONE_CARD, time_out=TIME_OUT):
+    """Registers a failure. `spares`: so many of the nodes are. `members`: of etcd. `steps` of heat2d, with so many milliseconds of pause after each.
+    `time_out`: so long nothing is heard of a node that is given up."""
 
     def register(function):
-        FAILURES[name] = Failure(function, nodes, per_node, spares, members, gates, steps, pause, env)
+        FAILURES[name] = Failure(function, nodes, per_node, spares, members, gates, steps, pause, env, time_out)
         return function
 
     return register
@@ -88,12 +89,19 @@ class Trial:
         each = self.failure.per_node
         hosts = [f"{node.name}:{each}" for node in self.nodes.nodes[:-1]] + [f"{self.nodes.nodes[-1].name}:{each + ROOM}"]
         gates = [*self.failure.gates, *kept(PLACE, range(self.size))]
-        options = ["--hosts", ",".join(hosts), "--ft-heartbeat", f"100ms,{TIME_OUT * 1000:.0f}ms"]
+        options = ["--hosts", ",".join(hosts)]
+        if self.failure.time_out != DEFAULT:
+            options += ["--ft-heartbeat", f"100ms,{self.failure.time_out * 1000:.0f}ms"]
         if self.failure.spares:
             options += ["--ft-spares", self.failure.spares]
         command = [program, *self.arguments, "-p", self.failure.pause]
         self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=self.node(0), gates=gates,
                                       env={**self.failure.env, **SPIN})
+
+    @property
+    def lease(self):
+        """So long a node's lease holds: three quarters of the time-out."""
+        return 0.75 * self.failure.time_out
 
     @property
     def arguments(self):
@@ -192,6 +200,15 @@ class Trial:
         self.off(1)
         self.then(gate, *more)
 
+    def again_of_next_world(self, gate, rank):
+        """… at a gate at which that rank of the fourth node has stood in the first world already."""
+        self.job.on = self.node(3)
+        self.job.at_gate(gate, rank)
+        self.job.go(gate, rank)
+        self.stands()
+        self.job.close_gate(gate, rank)
+        self.again(gate, rank)
+
     def then(self, gate, rank="-"):
         """The fourth node crashes when somebody stands at that gate, who then goes on if they still can: an agent that stands there for
         longer is given up itself."""
@@ -261,7 +278,7 @@ def rank(it):
     it.ends()
 
 
-@failure("crash")
+@failure("crash", time_out=DEFAULT)
 def crash(it):
     """A node crashes."""
     it.stands()
@@ -394,10 +411,22 @@ def again_agreed(it):
     it.again("agent.agreed")
 
 
+@failure("again-emptying", gates=["shepherd.stop:6"])
+def again_emptying(it):
+    """… when it is about to kill its old ranks."""
+    it.again("shepherd.stop", 6)
+
+
 @failure("again-fetching", gates=[f"agent.fetches:{VICTIM}"])
 def again_fetching(it):
     """… when a copy is about to be brought to where its rank will be."""
     it.again("agent.fetches", VICTIM)
+
+
+@failure("again-parked", gates=["agent.parked"])
+def again_parked(it):
+    """… when somebody has the next world ready, and it is not released."""
+    it.again("agent.parked")
 
 
 @failure("again-released", gates=["agent.released:*:2"])
@@ -406,15 +435,16 @@ def again_released(it):
     it.again("agent.released")
 
 
+@failure("again-starting", gates=["mpi.before-init:6"])
+def again_starting(it):
+    """… when its rank of the next world is there, and has not come to MPI_Init."""
+    it.again_of_next_world("mpi.before-init", 6)
+
+
 @failure("again-init", gates=["mpi.in-init:6"])
 def again_init(it):
     """… when its rank is inside MPI_Init of the next world."""
-    it.job.on = it.node(3)
-    it.job.at_gate("mpi.in-init", 6)
-    it.job.go("mpi.in-init", 6)
-    it.stands()
-    it.job.close_gate("mpi.in-init", 6)
-    it.again("mpi.in-init", 6)
+    it.again_of_next_world("mpi.in-init", 6)
 
 
 @failure("again-restoring", gates=["client.restoring:6"])
@@ -495,7 +525,7 @@ def suspended(it):
     it.world(2)
     it.lasts(3, since)
     node.resume()
-    it.until = time.monotonic() + LEASE
+    it.until = time.monotonic() + it.lease
     it.gone(node)
     it.ends(PLACE, [1])
 
@@ -513,7 +543,7 @@ def suspended_spare(it):
     # In its world, too, it stands behind the fourth checkpoint that it takes.
     check(it.job.at_gate("client.committed", VICTIM, patience=60) in it.ranks_on(spare), f"rank {VICTIM} is not on {spare.name}")
     node.resume()
-    it.until = time.monotonic() + LEASE
+    it.until = time.monotonic() + it.lease
     it.gone(node)
     eventually(lambda: f"ftrun: node {node.name} has a part of the job again, as a spare node\n" in it.job.err, f"{node.name} as a spare node", 30)
     check(not it.ranks_on(node), f"{node.name} has ranks")

@@ -72,6 +72,9 @@ pub fn launch(
     let starts = starts(rooms, World::new(number, epoch, layout), processes);
     nodes::begin(rooms, number);
     if parked {
+        if number > 1 {
+            ft_sys::gate::reach("agent.parked", None);
+        }
         rooms.worlds.park(number, starts);
     } else {
         start(rooms, number, starts);
