@@ -286,8 +286,8 @@ impl Arenas {
     /// What has been verified for this epoch by now, and what is still to be read.
     pub fn so_far(&self, epoch: Epoch) -> Option<(Verified, Inventory)> {
         let (_, reading) = self.reading.as_ref().filter(|(of, _)| *of == epoch)?;
-        let so_far = reading.so_far();
-        let verified = Verified { copies: so_far.verified.clone(), damaged: Vec::new() };
+        let mut so_far = reading.so_far();
+        let verified = Verified { copies: so_far.verified.clone(), damaged: std::mem::take(&mut so_far.damaged) };
         Some((verified, Inventory { holdings: so_far.unread.clone() }))
     }
 
@@ -416,6 +416,8 @@ struct Reading {
 struct SoFar {
     verified: Vec<(Rank, Commit, u32)>,
     unread: BTreeSet<Holding>,
+    /// What nobody has been told of yet.
+    damaged: Vec<String>,
 }
 
 impl Reading {
@@ -423,12 +425,19 @@ impl Reading {
         self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This was read; `place`: where it lies, if it is what its checksum says.
-    fn note(&self, holding: &Holding, place: Option<u32>) {
+    /// This was read: where it lies, if it is what its checksum says, or else what is wrong.
+    fn note(&self, holding: &Holding, found: Result<u32, String>) {
         let mut so_far = self.so_far();
         so_far.unread.remove(holding);
         let Stamp { version, epoch } = holding.stamp;
-        so_far.verified.extend(place.map(|place| (holding.owner.0, (version.0, epoch.0), place)));
+        let (rank, commit) = (holding.owner.0, (version.0, epoch.0));
+        match found {
+            Ok(place) => so_far.verified.push((rank, commit, place)),
+            Err(wrong) => {
+                so_far.verified.retain(|(of, known, _)| (*of, *known) != (rank, commit));
+                so_far.damaged.push(format!("version {}, rank {rank}: {wrong}", version.0));
+            }
+        }
     }
 }
 
@@ -439,7 +448,7 @@ fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool
     for (rank, arena) in arenas {
         for info in arena.scan_released() {
             if let PlaceState::Corrupt { why } = &info.state {
-                verified.damaged.push(format!("rank {rank}, place {}: {why}", info.place));
+                reading.so_far().damaged.push(format!("rank {rank}, place {}: {why}", info.place));
             } else if info.is_whole() {
                 places.insert(holding(*rank, (info.version, info.epoch)), info.place);
             }
@@ -456,15 +465,15 @@ fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool
         // The newest first: should time run out, these are worth most.
         work.sort_by_key(|(holding, _)| std::cmp::Reverse(holding.stamp));
         read.holdings.extend(work.iter().map(|(holding, _)| *holding));
-        for (holding, sentence) in check_all(arenas, &work, reading) {
+        for holding in check_all(arenas, &work, reading) {
             held.holdings.remove(&holding);
-            verified.damaged.push(format!("version {}, {sentence}", holding.stamp.version.0));
         }
     }
     for holding in read.holdings.intersection(&held.holdings) {
         let Stamp { version, epoch } = holding.stamp;
         verified.copies.push((holding.owner.0, (version.0, epoch.0), places[holding]));
     }
+    verified.damaged = std::mem::take(&mut reading.so_far().damaged);
     verified
 }
 
@@ -473,12 +482,8 @@ fn holding(rank: Rank, (version, epoch): Commit) -> Holding {
     Holding { owner: ftd_core::Rank(rank), stamp, level: Level::Own }
 }
 
-/// Those that are not as they should be, and what is wrong.
-fn check_all(
-    arenas: &BTreeMap<Rank, Arc<AgentArena>>,
-    work: &[(Holding, u32)],
-    reading: &Reading,
-) -> Vec<(Holding, String)> {
+/// Those that are not as they should be.
+fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Holding, u32)], reading: &Reading) -> Vec<Holding> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(work.len());
     let next = AtomicUsize::new(0);
     let check = || {
@@ -489,11 +494,10 @@ fn check_all(
             }
             let rank = holding.owner.0;
             ft_sys::gate::reach("agent.verifies", Some(rank));
-            let checked = arenas.get(&rank).map(|arena| check_one(arena, *place));
-            reading.note(holding, matches!(checked, Some(Ok(()))).then_some(*place));
-            if let Some(Err(error)) = checked {
-                bad.push((*holding, format!("rank {rank}: {error}")));
-            }
+            let Some(arena) = arenas.get(&rank) else { continue };
+            let checked = check_one(arena, *place).map(|()| *place).map_err(|error| error.to_string());
+            bad.extend(checked.is_err().then_some(*holding));
+            reading.note(holding, checked);
         }
         bad
     };
@@ -504,7 +508,11 @@ fn check_all(
             match helper.join() {
                 Ok(more) => bad.extend(more),
                 // Nothing of it is known to be right.
-                Err(_) => bad.extend(work.iter().map(|(holding, _)| (*holding, "a checksum thread panicked".into()))),
+                Err(_) => {
+                    let panicked = |holding| reading.note(holding, Err("a checksum thread panicked".into()));
+                    work.iter().for_each(|(holding, _)| panicked(holding));
+                    bad.extend(work.iter().map(|(holding, _)| *holding));
+                }
             }
         }
         bad

@@ -284,9 +284,7 @@ impl Checkpoints {
         if !self.arenas.reads(epoch) {
             return tracing::info!(epoch, "checkpoints were verified too late to be restored");
         }
-        for sentence in &verified.damaged {
-            job.notice(format!("a checkpoint is damaged and not used: {sentence}"));
-        }
+        say_damaged(job, &verified);
         let inventory = self.note(verified);
         self.inventory = Some(Event::InventoryTaken { epoch: EpochId(epoch), inventory });
         self.tell_inventory(job);
@@ -297,6 +295,7 @@ impl Checkpoints {
         // If it is there, all is verified.
         let so_far = self.arenas.so_far(epoch).filter(|_| self.inventory.is_none());
         let Some((verified, unread)) = so_far else { return };
+        say_damaged(job, &verified);
         let (epoch, inventory) = (EpochId(epoch), self.note(verified));
         self.inventory = Some(Event::InventorySoFar { epoch, inventory, unread });
         self.tell_inventory(job);
@@ -427,6 +426,12 @@ impl Checkpoints {
             partners.go_on(job, &mut self.arenas);
             self.arenas.give_back(version, |rank| partners.is_through_with(rank));
         }
+    }
+}
+
+fn say_damaged(job: &mut Job, verified: &Verified) {
+    for sentence in &verified.damaged {
+        job.notice(format!("a checkpoint is damaged and not used: {sentence}"));
     }
 }
 
