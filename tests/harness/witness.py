@@ -446,7 +446,7 @@ class Witness:
             at, pid = made
             # Whoever makes something is older than that.
             while (of := _latest(self._thread_of, pid, at)) is not None and of[0] > (_latest(self._made_by, pid, at) or (-math.inf,))[0]:
-                pid = of[1]
+                at, pid = of
             maker = self.processes.get(pid)
             maker = maker and self._at(maker, at)
             if maker is not None and maker is not process and maker.first < at:

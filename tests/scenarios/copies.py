@@ -133,7 +133,7 @@ LATE = [{"left": "another"}, *([{"left": "none"}] if registry.soak else [])]
 @scenario("hosts-verified-late", cluster=True, timeout=120, each=LATE)
 def verified_late(context, left):
     """A node does not get to the end with the checksums of what it holds: this is no job's end. Where another node holds a copy as well all go
-    on with that, and one sentence says what was left out; where none does, and all would begin from the beginning, it is waited for."""
+    on with that, and what was left out is said; where none does, and all would begin from the beginning, it is waited for."""
     mpi = context.mpi("mpich5")
     with Nodes(context, 3) as nodes:
         program = nodes.cluster.program(mpi, "places.c")
@@ -231,14 +231,14 @@ def copy_rate(context, whose):
 OF_OWN = (2, 3)
 
 
-def under_way(context, nodes, version, *options, kb=1024, steps=4, gates=(), **more):
+def under_way(context, nodes, version, *options, time_out="1500ms", steps=4, gates=(), **more):
     """A job that has sent a part of that version of rank 2 from node1 to node2, and no more than a part; and how it ends undisturbed. With half a
     megabyte a second for a node, a version of its two ranks takes four seconds."""
-    mpi, env = context.mpi("mpich5"), {**ONE_CARD, "PLACES_KB": str(kb), "PLACES_STEPS": str(steps), "PLACES_STEP": "5"}
+    mpi, env = context.mpi("mpich5"), {**ONE_CARD, "PLACES_KB": "1024", "PLACES_STEPS": str(steps), "PLACES_STEP": "5"}
     program = nodes.cluster.program(mpi, "places.c")
     alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=env)
     alone.expect(0)
-    options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K", *options]
+    options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K", "--ft-heartbeat", f"100ms,{time_out}", *options]
     job = context.ftrun(mpi, 4, program, options=options, on=nodes.nodes[0], gates=[f"agent.moves:2:{version}:mark", *gates], env=env, **more)
     eventually(lambda: job.gate_path("agent.moves", 2).exists(), "the copy on its way", 60)
     if version > 1:
@@ -307,8 +307,8 @@ def copy_cut_off(context, how):
     with Nodes(context, 3) as nodes:
         _, own, partner = nodes.nodes
         # What moves nothing for five seconds has failed: here for one, which costs no node.
-        options, hurry = (["--ft-heartbeat", "100ms,5s"], 5) if heals else ([], 1)
-        job, alone = under_way(context, nodes, 1 if heals else 2, *options, gates=[*kept(1, OF_OWN), "agent.not-kept:2:1:mark"], hurry=hurry)
+        time_out, hurry = ("5s", 5) if heals else ("1500ms", 1)
+        job, alone = under_way(context, nodes, 1 if heals else 2, time_out=time_out, gates=[*kept(1, OF_OWN), "agent.not-kept:2:1:mark"], hurry=hurry)
         nodes.cluster.cut_link(own, partner, "mpi", both=heals)
         if heals:
             eventually(lambda: job.gate_path("agent.not-kept", 2).exists(), "an end of the copy that is cut off", 30)

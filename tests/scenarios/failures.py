@@ -278,7 +278,8 @@ def rank(it):
     it.ends()
 
 
-@failure("crash", time_out=DEFAULT)
+@failure("crash")
+@failure("crash-default", time_out=DEFAULT)
 def crash(it):
     """A node crashes."""
     it.stands()
