@@ -283,7 +283,7 @@ impl Arenas {
         self.reading.as_ref().is_some_and(|(of, _)| *of == epoch)
     }
 
-    /// What has been verified for this epoch by now, and what is still to be read.
+    /// What has been verified for this epoch by now, and what is still to be read. What is damaged is told here or at the end, once.
     pub fn so_far(&self, epoch: Epoch) -> Option<(Verified, Inventory)> {
         let (_, reading) = self.reading.as_ref().filter(|(of, _)| *of == epoch)?;
         let mut so_far = reading.so_far();
