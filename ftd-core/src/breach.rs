@@ -114,6 +114,8 @@ rules! {
     OthersAccused,
     /// Everybody writes its accusations itself.
     NothingCollected,
+    /// Of two that accuse each other both are given up.
+    BothOfTwo,
     /// An accusation is handed over once.
     HandedOnce,
     /// Nobody writes an accusation that it has handed over.

@@ -14,8 +14,8 @@
 //!   for ¾ T: a switch restarts, or it is this node's own link. It accuses nobody for P. Who has had none for ½ T gives everybody
 //!   4 T when it is back: links return one by one.
 //! - `fence/accusations.rs`: an accusation is made on a revision of the record and dies with it. It is handed to the lowest member
-//!   that its author does not accuse, which writes all that reach it within a heartbeat period; so a rack is one epoch, and of
-//!   two islands one wins. Its author writes it itself when nothing has come of it. One that was handed over, or whose write is
+//!   that its author does not accuse, which writes what reaches it within a heartbeat period; so a rack is one epoch, of two
+//!   islands one wins, and of two nodes between which alone a link is cut one is given up. Its author writes it itself when nothing has come of it. One that was handed over, or whose write is
 //!   under way, may still be written: until the revision moves its author acknowledges none of the accused. It moves it, when
 //!   they are heard again, by writing the record unchanged.
 //!
@@ -239,12 +239,20 @@ impl Fence {
         self.accusations.hand_over(&accused, now)
     }
 
-    /// Accusations were handed to this node.
-    pub fn collect(&mut self, accused: &BTreeSet<NodeId>, epoch: EpochId, revision: Revision, now: Micros) {
-        self.accusations.collect(accused, (epoch, revision) == (self.epoch, self.revision), now);
+    /// Accusations were handed to this node by their author.
+    pub fn collect(
+        &mut self,
+        author: NodeId,
+        accused: &BTreeSet<NodeId>,
+        epoch: EpochId,
+        revision: Revision,
+        now: Micros,
+    ) {
+        self.accusations.collect(author, accused, (epoch, revision) == (self.epoch, self.revision), now);
     }
 
-    /// The accusations that this node is to write now: all of them, once one has waited for a period.
+    /// The accused that this node is to write now, once one accusation has waited for a period: as many as leave nobody whom anybody who stays
+    /// accuses.
     pub fn to_write(&self, now: Micros) -> BTreeSet<NodeId> {
         self.accusations.to_write(now)
     }

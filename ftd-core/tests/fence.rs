@@ -318,7 +318,7 @@ impl World {
             Word::AskForRecord => self.send(at, id, Word::Record { record, revision }),
             Word::Record { record, revision } => self.adopt(at, record, revision),
             Word::Accuse { epoch, revision, accused } => {
-                self.nodes[at].fence.collect(&accused, epoch, revision, now);
+                self.nodes[at].fence.collect(id, &accused, epoch, revision, now);
             }
         }
     }

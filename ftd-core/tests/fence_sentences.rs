@@ -640,10 +640,33 @@ fn accusations_go_to_the_lowest_member_that_the_accuser_does_not_accuse() {
 #[test]
 fn who_collects_writes_all_that_come_within_a_heartbeat_period() {
     let mut node = Node::usual();
-    node.fence.collect(&[NodeId(1)].into(), FIRST, Revision(1), at(0));
-    node.fence.collect(&[NodeId(2)].into(), FIRST, Revision(1), at(99));
+    node.fence.collect(NodeId(3), &[NodeId(1)].into(), FIRST, Revision(1), at(0));
+    node.fence.collect(NodeId(3), &[NodeId(2)].into(), FIRST, Revision(1), at(99));
     assert!(node.fence.to_write(before(at(100))).is_empty());
     assert_eq!(node.fence.to_write(at(100)), [NodeId(1), NodeId(2)].into());
+}
+
+/// Who is written of those that are accused so: by whom, and whom.
+fn written(accusations: &[(u32, &[u32])]) -> Vec<u32> {
+    let mut node = Node::usual();
+    for (author, accused) in accusations {
+        let accused = accused.iter().map(|node| NodeId(*node)).collect();
+        node.fence.collect(NodeId(*author), &accused, FIRST, Revision(1), at(0));
+    }
+    node.fence.to_write(at(100)).into_iter().map(|node| node.0).collect()
+}
+
+#[test]
+fn of_two_that_accuse_each_other_one_is_given_up() {
+    assert_eq!(written(&[(1, &[2]), (2, &[1])]), [2]);
+    assert_eq!(
+        written(&[(1, &[2]), (2, &[1]), (3, &[1])]),
+        [1],
+        "it is that one whom another one does not hear, either"
+    );
+    assert_eq!(written(&[(1, &[2, 3]), (2, &[1]), (3, &[1])]), [1], "nobody is left whom somebody accuses who stays");
+    assert_eq!(written(&[(1, &[2, 3])]), [2, 3]);
+    assert_eq!(written(&[(1, &[3]), (2, &[4])]), [3, 4]);
 }
 
 #[test]
@@ -669,11 +692,11 @@ fn what_is_not_in_the_record_is_handed_over_again_once_in_t() {
 #[test]
 fn what_is_not_handed_over_again_for_three_t_counts_no_more() {
     let mut node = Node::usual();
-    node.fence.collect(&[NodeId(1)].into(), FIRST, Revision(1), at(0));
-    node.fence.collect(&[NodeId(1)].into(), FIRST, Revision(1), at(1000));
+    node.fence.collect(NodeId(3), &[NodeId(1)].into(), FIRST, Revision(1), at(0));
+    node.fence.collect(NodeId(3), &[NodeId(1)].into(), FIRST, Revision(1), at(1000));
     assert!(!node.fence.to_write(before(at(2500))).is_empty());
     assert!(node.fence.to_write(at(2500)).is_empty());
-    node.fence.collect(&[NodeId(1)].into(), FIRST, Revision(1), at(3000));
+    node.fence.collect(NodeId(3), &[NodeId(1)].into(), FIRST, Revision(1), at(3000));
     assert!(node.fence.to_write(before(at(3100))).is_empty());
     assert!(!node.fence.to_write(at(3100)).is_empty());
 }
@@ -681,9 +704,9 @@ fn what_is_not_handed_over_again_for_three_t_counts_no_more() {
 #[test]
 fn an_accusation_names_the_revision_on_which_it_was_made_and_dies_with_it() {
     let mut node = Node::usual();
-    node.fence.collect(&[NodeId(1)].into(), FIRST, Revision(2), at(0));
+    node.fence.collect(NodeId(3), &[NodeId(1)].into(), FIRST, Revision(2), at(0));
     assert!(node.fence.to_write(at(200)).is_empty(), "of another revision");
-    node.fence.collect(&[NodeId(1)].into(), FIRST, Revision(1), at(0));
+    node.fence.collect(NodeId(3), &[NodeId(1)].into(), FIRST, Revision(1), at(0));
     assert!(!node.fence.to_write(at(200)).is_empty());
     node.fence.adopt(&record(5, 3), Revision(2), at(200));
     assert!(node.fence.to_write(at(500)).is_empty());

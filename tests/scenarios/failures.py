@@ -397,6 +397,25 @@ def unobserved(it):
     check(it.nodes.cluster.arrives("mpi", whole) == whole, "the link was not cut all the time")
 
 
+# Two of four nodes that observe each other, neither of them the lowest one, to which both hand their accusations (ftd-core's ring).
+MUTUAL = (1, 2)
+
+
+@failure("cut-pair", nodes=4, per_node=1, env=STORES_CARD, **LONG)
+def cut_pair(it):
+    """The link between two nodes that observe each other is cut for good: one of them is given up, and the other one goes on."""
+    it.stands()
+    one, other = (it.node(number) for number in MUTUAL)
+    ranks = {node: it.ranks_on(node) for node in (one, other)}
+    it.nodes.cluster.cut_link(one, other, "mpi")
+    it.world(2)
+    # Which of them, that is for the lowest one to say.
+    lost = [number for number in MUTUAL if f"node node{number} was silent" in it.job.err]
+    it.left_out = [(it.node(number), ranks[it.node(number)]) for number in lost]
+    it.ends(PLACE, lost)
+    check(len(lost) == 1, f"given up were {lost}: {it.job.err}")
+
+
 # --- a second one in each phase of a recovery -----------------------------------------------------------------------
 
 

@@ -37,7 +37,7 @@ impl Agent {
                 self.adopt(revision, record);
             }
             PeerMessage::Accuse { epoch, revision, accused } => {
-                self.fence.collect(&accused, epoch, revision, self.now);
+                self.fence.collect(from, &accused, epoch, revision, self.now);
             }
             PeerMessage::Up { epoch, number, word } => {
                 if self.knows_epoch(from, epoch) && self.tree.take_up(from, epoch, number, *word) {

@@ -27,7 +27,7 @@ const fn collectors(observers: u32) -> usize {
     observers as usize + 1
 }
 
-/// When an accusation was handed to this node first, and last.
+/// When an accusation was handed to this node by its author first, and last.
 #[derive(Debug, Clone, Copy)]
 struct Collected {
     since: Micros,
@@ -63,8 +63,8 @@ pub(super) struct Accusations {
     /// To whom, and when something was handed to that one last.
     collector: Option<NodeId>,
     told: Micros,
-    /// Accusations that others handed to this node.
-    collected: BTreeMap<NodeId, Collected>,
+    /// Accusations that others handed to this node: of whom, and by whom.
+    collected: BTreeMap<(NodeId, NodeId), Collected>,
     /// Its own that it is to write itself, and since when.
     own: BTreeMap<NodeId, Micros>,
 }
@@ -175,28 +175,32 @@ impl Accusations {
         }
     }
 
-    /// Others hand these over. `current`: on the revision that is.
-    pub(super) fn collect(&mut self, accused: &BTreeSet<NodeId>, current: bool, now: Micros) {
+    /// Their author hands these over. `current`: on the revision that is.
+    pub(super) fn collect(&mut self, author: NodeId, accused: &BTreeSet<NodeId>, current: bool, now: Micros) {
         if current || self.breach == Breach::AccusationLives {
             let me = self.me;
-            accused.iter().filter(|node| **node != me).for_each(|node| self.take(*node, now));
+            accused.iter().filter(|node| **node != me).for_each(|node| self.take(*node, author, now));
         }
     }
 
-    fn take(&mut self, node: NodeId, now: Micros) {
+    fn take(&mut self, node: NodeId, author: NodeId, now: Micros) {
         let kept = KEPT.of(self.terms.timeout);
-        let before = self.collected.get(&node).filter(|each| each.counts(kept, now));
+        let before = self.collected.get(&(node, author)).filter(|each| each.counts(kept, now));
         let since = before.map_or(now, |each| each.since);
-        self.collected.insert(node, Collected { since, last: now });
+        self.collected.insert((node, author), Collected { since, last: now });
     }
 
     pub(super) fn to_write(&self, now: Micros) -> BTreeSet<NodeId> {
         let kept = KEPT.of(self.terms.timeout);
         let collected = || self.collected.iter().filter(|(_, each)| each.counts(kept, now));
-        let all = || collected().map(|(node, each)| (node, &each.since)).chain(&self.own);
+        let own = self.own.iter().map(|(node, since)| ((*node, self.me), *since));
+        let all: Vec<_> = collected().map(|(pair, each)| (*pair, each.since)).chain(own).collect();
         let waited = COLLECTED.of(self.terms.period);
-        let due = all().any(|(_, since)| now.since(*since) >= waited);
-        if due { all().map(|(node, _)| *node).collect() } else { BTreeSet::new() }
+        if !all.iter().any(|(_, since)| now.since(*since) >= waited) {
+            return BTreeSet::new();
+        }
+        let all = all.into_iter().map(|(pair, _)| pair);
+        if self.breach == Breach::BothOfTwo { all.map(|(node, _)| node).collect() } else { enough(all) }
     }
 
     /// Nobody is accused, by this node or by others of which it knows, since the revision moved.
@@ -216,7 +220,7 @@ impl Accusations {
     /// The store took nothing, because a node newly used has no lease: who is accused is still to be written, without that node.
     pub(super) fn not_written(&mut self, now: Micros) {
         let silent: Vec<NodeId> = self.bound.difference(&self.regretted).copied().collect();
-        silent.into_iter().for_each(|node| self.take(node, now));
+        silent.into_iter().for_each(|node| self.take(node, self.me, now));
     }
 
     /// Whether one that this node had accused is heard again, and is not accused any more. `waits`: what else it accuses is not going to
@@ -236,5 +240,21 @@ impl Accusations {
         let since = self.collected.values().map(|each| &each.since).chain(self.own.values());
         let kept = self.collected.values().map(|each| each.last.after(KEPT.of(self.terms.timeout)));
         handed.chain(again).chain(since.map(move |since| since.after(waited))).chain(kept)
+    }
+}
+
+/// Of whom and by whom: who is to be given up, so that nobody who stays accuses somebody who stays. Where two do not hear each other one
+/// of them is enough, and who is accused by most goes first: of a node whose links are cut one after the other that node alone.
+fn enough(accusations: impl Iterator<Item = (NodeId, NodeId)>) -> BTreeSet<NodeId> {
+    let mut authors: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+    for (node, author) in accusations {
+        authors.entry(node).or_default().insert(author);
+    }
+    let mut out = BTreeSet::new();
+    loop {
+        let stands = |node: &NodeId| authors[node].difference(&out).count();
+        let worst = authors.keys().filter(|node| !out.contains(*node) && stands(node) > 0);
+        let Some(worst) = worst.max_by_key(|node| (stands(node), **node)).copied() else { return out };
+        out.insert(worst);
     }
 }

@@ -259,6 +259,11 @@ pub static ALL: &[Profile] = &[
         draw: rules::comes_back,
     },
     Profile {
+        name: "pair",
+        about: "two nodes that observe each other do not hear each other any more, and one more cannot be spared",
+        draw: rules::pair,
+    },
+    Profile {
         name: "below",
         about: "a node dies above the one that gives it up, whose word to the lowest member is lost; a machine comes",
         draw: rules::below,

@@ -338,6 +338,26 @@ pub fn below(rng: &mut Rng, setup: &mut Setup) {
     setup.promises = Promises { ends_well: true, waits: true, ..Promises::default() };
 }
 
+/// Each of the two accuses the other one, and all other links are well: one of them is enough. The job waits for no machine.
+pub fn pair(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(4, 7);
+    cluster(rng, setup, nodes);
+    (setup.slots, setup.ranks, setup.groups) = (1, nodes as u32 - 1, 1);
+    setup.weather.drop = 0;
+    // So many that in any such cluster some observe each other.
+    setup.policy.observers = nodes.div_ceil(2) as usize;
+    setup.policy.node_timeout = Micros(0);
+    let pairs: Vec<(usize, usize)> = (0..nodes as usize)
+        .flat_map(|one| observers(setup, one).into_iter().map(move |other| (one, other)))
+        .filter(|(one, other)| one < other && observers(setup, *other).contains(one))
+        .collect();
+    let (at, (one, other)) = (sometime(rng), rng.pick(&pairs));
+    for (from, to) in [(one, other), (other, one)] {
+        plan(setup, at, net(Barrier::Cut { from: Set::one(from), to: Set::one(to) }, FOREVER));
+    }
+    setup.promises = Promises { ends_well: true, ..Promises::default() };
+}
+
 /// Whatever an epoch is made for, no rank of it is where nobody has been heard for long.
 pub fn given_up(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
