@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 use twox_hash::XxHash3_64;
 
-/// How much of a place is read at a time: small enough for the second-level cache.
-const CHUNK: usize = 512 << 10;
+/// How much of a place is read at a time: small enough for the second-level cache, beside what is read.
+const CHUNK: usize = 128 << 10;
 
 /// The arena as the agent sees it. All methods take `&self`; hashing may run on a thread of its own.
 #[derive(Debug)]

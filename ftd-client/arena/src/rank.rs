@@ -6,6 +6,7 @@ use crate::layout::{
     STATE_COPIED, STATE_WRITING, SUM_BYTES, SUM_US, identity, offsets, parse_table, record, table_check, whole_pages,
 };
 use crate::{ArenaError, Doom};
+use ft_sys::huge;
 use ft_sys::memory::{self, SharedMap};
 use std::collections::BTreeSet;
 use std::io;
@@ -109,8 +110,10 @@ impl Arena {
         let mut mapped = [const { None }; PLACES as usize];
         for place in 0..PLACES {
             let offset = self.extent.offset(place);
-            let result = SharedMap::map_large(&self.fd, offset, place_bytes as usize)
-                .and_then(|mapping| mapping.populate(&self.fd, offset).map(|()| mapping));
+            let result = SharedMap::map_large(&self.fd, offset, place_bytes as usize).and_then(|mapping| {
+                huge::take(&mapping, &self.fd, offset);
+                mapping.populate(&self.fd, offset).map(|()| mapping)
+            });
             match result {
                 Ok(mapping) => mapped[place as usize] = Some(mapping),
                 Err(source) => {

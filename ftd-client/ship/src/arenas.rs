@@ -1,6 +1,7 @@
 //! The agent's memory files. They are sparse and far larger than what is used of them, so only what is exposed or moved is mapped.
 
 use crate::native::Slice;
+use ft_sys::huge;
 use ft_sys::memory::SharedMap;
 use ft_wire::ship::Arena;
 use std::collections::HashMap;
@@ -14,6 +15,9 @@ const PAGE: u64 = 4096;
 
 /// So many mappings are kept of an arena for moves and windows to come, each: its places, and one more.
 const KEPT: usize = 4;
+
+/// So long a part is given huge pages before it is written to: what is longer would keep this process from answering.
+const HUGE: u64 = 256 << 20;
 
 /// A mapping, and which part of the file it is.
 type Mapping = (Range<u64>, Rc<SharedMap>);
@@ -81,6 +85,9 @@ impl Arenas {
     pub fn fresh(&mut self, arena: Arena, offset: u64, bytes: u64) -> Result<Slice, ArenaError> {
         let file = self.file(arena, offset, bytes)?;
         let (whole, map) = took(&mut file.finished, arena, &file.fd, pages(offset, bytes))?;
+        if bytes <= HUGE {
+            huge::take(&map, &file.fd, whole.start);
+        }
         slice(map, &whole, arena, offset, bytes)
     }
 

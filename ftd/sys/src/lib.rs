@@ -19,6 +19,7 @@ pub mod divide;
 pub mod filters;
 pub mod gate;
 pub mod helper;
+pub mod huge;
 pub mod identity;
 pub mod image;
 pub mod individual;

@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Mappings of this size and more are aligned to it, for huge pages.
-const HUGE_PAGE: usize = 2 << 20;
-const PAGE: usize = 4096;
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+pub(crate) const PAGE: usize = 4096;
 
 /// A memfd of `bytes` bytes, close-on-exec. Its memory is taken when it is touched.
 ///
