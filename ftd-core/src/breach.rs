@@ -65,6 +65,8 @@ rules! {
     // ---- what counts: time-outs
     /// An observer proposes a node's death after half of T.
     SilentSooner,
+    /// Who is alone for a moment waits anew for a node that takes the place of one that is silent again.
+    WaitBegunAnew,
     /// Of several silent nodes it proposes one after the other.
     SilentApart,
     /// Whoever is newly observed may be accused at once.

@@ -57,6 +57,7 @@ impl Agent {
         if revision < self.store.revision || revision == Revision(0) || (record.epoch < known && !ends) {
             return;
         }
+        let moved = revision > self.store.revision;
         self.store.knows(revision, self.now);
         self.store.has(record.epoch);
         if self.record.is_none() && !self.slots.announced {
@@ -68,6 +69,9 @@ impl Agent {
         self.fence.adopt(&record, revision, self.now);
         if record.epoch == known && !ends {
             // Written once more, to take back an accusation: invariant 1.
+            if moved {
+                self.run.short.take_if(|short| short.lapsed);
+            }
             debug_assert_eq!(self.record.as_ref(), Some(&record), "two records of {known}");
             return;
         }
@@ -212,16 +216,17 @@ impl Agent {
     /// An accusation that may still be written, of nodes that are heard again: the record is written once more as it is.
     fn guard_take_back(&mut self) {
         let Some(record) = self.record.clone().filter(|_| self.store.is_idle(self.now)) else { return };
-        if self.fence.takes_back(self.run.short.is_some(), self.now) && self.end.verdict.is_none() {
+        let waits = self.run.short.as_ref().is_some_and(|short| !short.lapsed);
+        if self.fence.takes_back(waits, self.now) && self.end.verdict.is_none() {
             self.write(EpochRecord::clone(&record));
         }
     }
 
     fn propose_next(&mut self, record: &EpochRecord) {
         let Some((failures, accuses)) = self.failure_set(record) else {
-            self.run.short = None;
-            return;
+            return self.lapse();
         };
+        self.resume(&failures);
         let unfit = self.unfit(record);
         let cluster = Cluster {
             new_slots: self

@@ -35,6 +35,27 @@ impl Agent {
         self.run.short.as_ref().filter(same).is_some_and(|short| self.now < self.awaits_until(short.since))
     }
 
+    /// Nobody is known to have failed: who is alone for a moment accuses nobody. What could not be placed is not forgotten for that, unless who was
+    /// silent is heard again, which moves the revision: it is waited for a node no longer than if all had been silent all the time.
+    pub(super) fn lapse(&mut self) {
+        if self.config.breach == Breach::WaitBegunAnew {
+            self.run.short = None;
+        } else if let Some(short) = &mut self.run.short {
+            short.lapsed = true;
+        }
+    }
+
+    /// Somebody is known to have failed: what lapsed goes on, if it is the same.
+    pub(super) fn resume(&mut self, failures: &FailureSet) {
+        let Some(short) = &mut self.run.short else { return };
+        let known = |failure: &Failure| short.failures.failures().iter().any(|other| other.subject == failure.subject);
+        if short.lapsed && !failures.failures().iter().any(known) {
+            self.run.short = None;
+        } else {
+            short.lapsed = false;
+        }
+    }
+
     /// Until when it is waited for a node, since then. Nobody can come in as long as the store is away.
     fn awaits_until(&self, since: Micros) -> Micros {
         since.max(self.store.back).after(self.config.policy.node_timeout)
@@ -42,7 +63,7 @@ impl Agent {
 
     /// When that is over, or a node may be tried again.
     pub(super) fn short_deadlines(&self) -> Vec<Micros> {
-        let Some(short) = &self.run.short else { return Vec::new() };
+        let Some(short) = self.run.short.as_ref().filter(|short| !short.lapsed) else { return Vec::new() };
         let tried = self.record.iter().flat_map(|record| self.run.unfit.deadlines(record.terms.timeout));
         tried.chain([self.awaits_until(short.since)]).collect()
     }
@@ -65,7 +86,8 @@ impl Agent {
             self.report(Report::Notice(Notice::WaitingForNode { missing, patience }));
         }
         let since = self.run.short.as_ref().map_or(self.now, |short| short.since);
-        self.run.short = Some(Short { since, failures: failures.clone(), offered: Offered::by(cluster) });
+        self.run.short =
+            Some(Short { since, lapsed: false, failures: failures.clone(), offered: Offered::by(cluster) });
         self.now < self.awaits_until(since)
     }
 

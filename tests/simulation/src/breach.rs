@@ -170,6 +170,7 @@ fn of_rule(rule: Rule) -> Row {
         // The record.
         Rule::OthersAccused => ("mixed", 1, &["invariant 5", "invariant 7"]),
         Rule::NothingCollected => ("at-once", 0, &["in time"]),
+        Rule::WaitBegunAnew => ("lossy", 0, &["the job hangs"]),
         Rule::BothOfTwo => ("pair", 2, &["cannot be placed"]),
         Rule::HandedOnce => ("below", 0, &["cannot be placed"]),
         Rule::NeverWrittenItself => ("last-one", 2, &["the job hangs"]),

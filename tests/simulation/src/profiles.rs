@@ -264,6 +264,11 @@ pub static ALL: &[Profile] = &[
         draw: rules::pair,
     },
     Profile {
+        name: "lossy",
+        about: "heartbeats are lost, so that nodes are alone for moments, and two nodes die, for which there is no place",
+        draw: rules::lossy,
+    },
+    Profile {
         name: "below",
         about: "a node dies above the one that gives it up, whose word to the lowest member is lost; a machine comes",
         draw: rules::below,

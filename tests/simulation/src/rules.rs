@@ -358,6 +358,21 @@ pub fn pair(rng: &mut Rng, setup: &mut Setup) {
     setup.promises = Promises { ends_well: true, ..Promises::default() };
 }
 
+/// A node is waited for no longer than the job says, however often who waits hears of nobody for a moment.
+pub fn lossy(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(3, 5);
+    cluster(rng, setup, nodes);
+    (setup.slots, setup.ranks, setup.groups) = (1, nodes as u32 - 1, 1);
+    setup.weather.drop = rng.range(60, 100);
+    setup.policy.observers = 1;
+    setup.policy.node_timeout = Micros(rng.range(5, 9) * SECOND);
+    let last = nodes as usize - 1;
+    for dead in [last, rng.range(1, last as u64 - 1) as usize] {
+        let at = sometime(rng);
+        plan(setup, at, Fault::KillNodes(Set::one(dead)));
+    }
+}
+
 /// Whatever an epoch is made for, no rank of it is where nobody has been heard for long.
 pub fn given_up(rng: &mut Rng, setup: &mut Setup) {
     usual(rng, setup);
