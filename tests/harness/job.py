@@ -100,7 +100,7 @@ class Context:
                     command = [mpi.cc, "-O2", "-g", "-Wall", "-I", str(include), "-I", str(found.parent), str(found)]
                     if "ft.h" not in found.read_text().replace("gate.h", ""):
                         library = []
-                    if "<pmix.h>" in found.read_text():
+                    if "pmix.h" in found.read_text():
                         command += [f"-I{headers}" for headers in pathlib.Path("/usr/lib").glob("*/pmix2/include")] + ["-ldl"]
                 run = subprocess.run(
                     [*command, "-o", temporary, *library, "-lm"], capture_output=True, text=True, env=self.env(mpi, {})

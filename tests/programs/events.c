@@ -2,9 +2,8 @@
  * leave it, what is for all comes to all, once, with what goes with it. Its process stands in each: one of another world is told apart.
  * The highest rank is at the place app.compute when it has raised them. */
 #include "gate.h"
-#include <dlfcn.h>
+#include "libpmix.h"
 #include <mpi.h>
-#include <pmix.h>
 #include <stdatomic.h>
 
 enum { KINDS = 5, PATIENCE_MS = 20000, LATE_MS = 300 };
@@ -12,16 +11,6 @@ enum { NODE, JOB, SESSION, ALL, ONE };
 static const pmix_data_range_t RANGES[KINDS] = {PMIX_RANGE_LOCAL, PMIX_RANGE_NAMESPACE, PMIX_RANGE_SESSION, PMIX_RANGE_GLOBAL, PMIX_RANGE_CUSTOM};
 
 static atomic_int came[KINDS], strange, raiser;
-static void *libpmix;
-
-static void *pmix(const char *name) {
-    void *found = libpmix ? dlsym(libpmix, name) : NULL;
-    if (!found) {
-        fprintf(stderr, "no %s\n", name);
-        exit(9);
-    }
-    return found;
-}
 
 static pmix_status_t code_of(int kind) {
     return PMIX_EXTERNAL_ERR_BASE - 1 - kind;
@@ -65,7 +54,6 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    libpmix = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
     pmix_status_t (*init)(pmix_proc_t *, pmix_info_t *, size_t) = pmix("PMIx_Init");
     pmix_status_t (*finalize)(const pmix_info_t *, size_t) = pmix("PMIx_Finalize");
     pmix_status_t (*attend)(pmix_status_t *, size_t, pmix_info_t *, size_t, pmix_notification_fn_t, pmix_hdlr_reg_cbfunc_t, void *) =

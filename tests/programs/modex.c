@@ -3,21 +3,9 @@
  *   direct   what is asked for when it is wanted, of the rank that has put it
  *   publish  published by the highest rank, and looked up by rank 0
  * Rank 0 prints `result right`, `result refused S`, with the status S that it or the highest rank had instead, or `result wrong`. */
-#include "gate.h"
-#include <dlfcn.h>
+#include "libpmix.h"
 #include <mpi.h>
-#include <pmix.h>
-
-static void *libpmix;
-
-static void *pmix(const char *name) {
-    void *found = libpmix ? dlsym(libpmix, name) : NULL;
-    if (!found) {
-        fprintf(stderr, "no %s\n", name);
-        exit(9);
-    }
-    return found;
-}
+#include <string.h>
 
 /* Of rank `of`, at a place. */
 static char byte(int of, size_t at) {
@@ -57,7 +45,6 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    libpmix = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
     pmix_status_t (*init)(pmix_proc_t *, pmix_info_t *, size_t) = pmix("PMIx_Init");
     pmix_status_t (*get)(const pmix_proc_t *, const char *, const pmix_info_t *, size_t, pmix_value_t **) = pmix("PMIx_Get");
     pmix_status_t (*publish)(const pmix_info_t *, size_t) = pmix("PMIx_Publish");
