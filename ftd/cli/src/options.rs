@@ -321,7 +321,7 @@ struct Arguments {
     on_abort: String,
 
     /// So long the ranks may run on after a signal that ends the job; in seconds or with a unit (500ms, 2m); 0 ends them at
-    /// once [default: 10]
+    /// once [default: 10s]
     #[arg(
         long = "ft-grace",
         value_name = "TIME",
