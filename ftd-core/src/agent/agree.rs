@@ -85,8 +85,8 @@ impl Agent {
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
         let restarted = self.run.stage == Stage::Restarted && self.config.breach != Breach::WatchBelieved;
-        let predecessors = if self.record.is_none() { !self.slots.announced } else { restarted };
         let waits = self.record.is_none() || self.run.stage == Stage::Joining;
+        let predecessors = if waits { !self.slots.announced } else { restarted };
         if waits && self.is_stranger(&record) {
             return self.adopt_as_stranger(record);
         }
