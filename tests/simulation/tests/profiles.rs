@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const SEEDS: u64 = 100;
 
 /// What these do ends a job.
-const ENDS: [&str; 9] =
-    ["cancel", "signals", "deleted-key", "ends", "rounds", "told", "crash-loop", "turns", "tombstone"];
+const ENDS: [&str; 10] =
+    ["cancel", "signals", "deleted-key", "ends", "rounds", "told", "crash-loop", "turns", "tombstone", "lossy"];
 
 /// Seeds that were broken once, beyond the first of their profiles.
-const ONCE_BROKEN: [(&str, u64); 17] = [
+const ONCE_BROKEN: [(&str, u64); 19] = [
+    ("mixed", 2780),
+    ("mixed", 9604),
     ("verifying", 183),
     ("verifying", 2881),
     ("three", 213),
