@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 /// So many mappings are kept of an arena for moves and windows to come, each: its places, and one more.
 const KEPT: usize = 4;
 
-/// So long a part is given huge pages before it is written to: what is longer would keep this process from answering.
+/// So much is given huge pages between two looks at the network, before it is written to: more would keep this process from answering.
 const HUGE: u64 = 256 << 20;
 
 /// A mapping, and which part of the file it is.
@@ -65,6 +65,8 @@ struct File {
 #[derive(Debug, Default)]
 pub struct Arenas {
     files: HashMap<Arena, File>,
+    /// So much has been given huge pages in this turn.
+    huge: u64,
 }
 
 impl Arenas {
@@ -78,16 +80,31 @@ impl Arenas {
         self.files.remove(&arena);
     }
 
+    /// Another look at the network has been had.
+    pub fn turn(&mut self) {
+        self.huge = 0;
+    }
+
     /// A part of it in a mapping that nobody else has.
     ///
     /// # Errors
     /// It is not there.
     pub fn fresh(&mut self, arena: Arena, offset: u64, bytes: u64) -> Result<Slice, ArenaError> {
+        let mut turn = self.huge;
         let file = self.file(arena, offset, bytes)?;
-        let (whole, map) = took(&mut file.finished, arena, &file.fd, pages(offset, bytes))?;
-        if bytes <= HUGE {
-            huge::take(&map, &file.fd, whole.start);
-        }
+        let wanted = pages(offset, bytes);
+        let (whole, map) = match kept(&mut file.finished, &wanted) {
+            Some(kept) => kept,
+            None => {
+                let made = made(arena, &file.fd, wanted)?;
+                if turn + bytes <= HUGE {
+                    huge::take(&made.1, &file.fd, made.0.start);
+                    turn += bytes;
+                }
+                made
+            }
+        };
+        self.huge = turn;
         slice(map, &whole, arena, offset, bytes)
     }
 
@@ -104,7 +121,11 @@ impl Arenas {
     /// It is not there.
     pub fn shared(&mut self, arena: Arena, offset: u64, bytes: u64) -> Result<Slice, ArenaError> {
         let file = self.file(arena, offset, bytes)?;
-        let (whole, map) = took(&mut file.shared, arena, &file.fd, pages(offset, bytes))?;
+        let wanted = pages(offset, bytes);
+        let (whole, map) = match kept(&mut file.shared, &wanted) {
+            Some(kept) => kept,
+            None => made(arena, &file.fd, wanted)?,
+        };
         keep(&mut file.shared, (whole.clone(), Rc::clone(&map)));
         slice(map, &whole, arena, offset, bytes)
     }
@@ -123,12 +144,14 @@ fn pages(offset: u64, bytes: u64) -> Range<u64> {
     offset - offset % PAGE..offset + bytes
 }
 
-/// One of these with the wanted part in it, which leaves them, or a new one.
-fn took(kept: &mut Vec<Mapping>, arena: Arena, fd: &OwnedFd, wanted: Range<u64>) -> Result<Mapping, ArenaError> {
+/// One of these with the wanted part in it, which leaves them.
+fn kept(mappings: &mut Vec<Mapping>, wanted: &Range<u64>) -> Option<Mapping> {
     let is_in = |(whole, _): &Mapping| whole.start <= wanted.start && wanted.end <= whole.end;
-    if let Some(at) = kept.iter().position(is_in) {
-        return Ok(kept.remove(at));
-    }
+    mappings.iter().position(is_in).map(|at| mappings.remove(at))
+}
+
+/// A new one.
+fn made(arena: Arena, fd: &OwnedFd, wanted: Range<u64>) -> Result<Mapping, ArenaError> {
     let failed = |error| ArenaError::Map { arena, error };
     let bytes = usize::try_from(wanted.end - wanted.start).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
     let map = Rc::new(SharedMap::map_large(fd, wanted.start, bytes).map_err(failed)?);

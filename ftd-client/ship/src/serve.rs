@@ -140,6 +140,7 @@ impl Ship {
                 busy = true;
             }
             busy |= self.work(&mut say)?;
+            self.arenas.turn();
             for message in say.drain(..) {
                 channel.send(&message, &[])?;
             }

@@ -70,7 +70,7 @@ impl Agent {
         if record.epoch == known && !ends {
             // Written once more, to take back an accusation: invariant 1.
             if moved {
-                self.run.short.take_if(|short| short.lapsed);
+                self.run.short = None;
             }
             debug_assert_eq!(self.record.as_ref(), Some(&record), "two records of {known}");
             return;
