@@ -348,7 +348,7 @@ def batch_two_nodes(context):
 
 # Says what it hears, and goes on; SIGTERM ends it with a status of its own.
 HEARS = """trap 'echo usr1 $SLURM_PROCID' USR1; trap 'echo term $SLURM_PROCID; exit 5' TERM
-echo ready $SLURM_PROCID; while :; do sleep 0.02; done"""
+echo ready $SLURM_PROCID; while :; do sleep 0.1; done"""
 ON_TWO = ["-N2", "--ntasks-per-node=1"]
 
 
@@ -588,10 +588,11 @@ def signal_warns(context, inside):
         reference = steps.reference(mpi, 4, program)
         # The signal may come a minute early.
         words = ["--time=10", "--signal=TERM@60", "-N2", "--ntasks-per-node=2"]
-        more = {"mpi": mpi, "env": {**ONE_CARD, "PLACES_HEARS": path}, "gates": ["app.compute:3"]}
+        more = {"mpi": mpi, "env": {**ONE_CARD, "PLACES_HEARS": path}, "gates": [f"client.committed:{rank}:5" for rank in range(4)]}
         job, batch = by_srun_or_script(steps, inside, program, words, more)
         job.on = steps.nodes[1]
-        victim = job.at_gate("app.compute", 3)
+        # The others stand there, too, and take no processor while they do.
+        victim = job.at_gate("client.committed", 3)
         number = number_of(steps)
         steps.slurm.update(f"jobid={number}", "endtime=now+100")
         eventually(lambda: heard(path), "the signal before the end", 60)
