@@ -1,13 +1,20 @@
 """The store of a cluster: members of a real etcd, each on a machine of its own in the store's network."""
 
 import json
+import os
 import subprocess
 import time
 
 from .job import check
+from .mpis import PREFIX
 
 NAMES = ("etcd0", "etcd1", "etcd2")
 CLIENTS, PEERS = 2379, 2380
+
+
+def newer():
+    """The binary of release 3.5; `etcd` itself is Debian's 3.4."""
+    return os.environ.get("FT_TEST_ETCD35", f"{PREFIX}/etcd35/bin/etcd")
 
 
 class Etcd:

@@ -209,6 +209,11 @@ def _interpreter(image):
     return image[offset : offset + size].rstrip(b"\0").decode()
 
 
+def traced():
+    """Whether the kernel traces what it runs. Some are built without."""
+    return TRACING.joinpath("events/sched/sched_switch").exists()
+
+
 class Witness:
     """`with Witness("places") as witness:` watches the processes of programs whose names begin so. Root only."""
 
@@ -234,7 +239,7 @@ class Witness:
         self._over = threading.Event()
 
     def __enter__(self):
-        if not TRACING.joinpath("events/sched/sched_switch").exists():
+        if not traced():
             raise Skipped(NO_TRACE)
         try:
             self.place.mkdir()
