@@ -1,6 +1,7 @@
 //! Who is let in, and what is said to who is not.
 
 use crate::cluster::{Cluster, LONG, Release, login, tls};
+use crate::suite;
 use etcd_client::{ConnectOptions, Permission};
 use ft_store::{Etcd, EtcdOptions, Expected, Scope, Store, StoreError, Swap, Watch, WatchEnd};
 use std::path::{Path, PathBuf};
@@ -40,20 +41,22 @@ async fn refusal(options: EtcdOptions) -> String {
     sentence
 }
 
+/// Certificates for a member, a node and a stranger, and what the member is told of them.
+fn certified(directory: &Path, address: &str) -> Vec<String> {
+    certificate(directory, "ca", None, "");
+    certificate(directory, "other", None, "");
+    certificate(directory, "etcd", Some("ca"), &format!("subjectAltName=IP:{address}"));
+    certificate(directory, "node", Some("ca"), "extendedKeyUsage=clientAuth");
+    certificate(directory, "stranger", Some("other"), "extendedKeyUsage=clientAuth");
+    let file = |name: &str| directory.join(name).display().to_string();
+    let files = [("--cert-file", "etcd.pem"), ("--key-file", "etcd.key"), ("--trusted-ca-file", "ca.pem")];
+    let mut args: Vec<String> = files.iter().map(|(option, name)| format!("{option}={}", file(name))).collect();
+    args.push("--client-cert-auth".into());
+    args
+}
+
 pub async fn certificates_are_checked_both_ways(release: Release) {
-    let prepare = |directory: &Path, address: &str| {
-        certificate(directory, "ca", None, "");
-        certificate(directory, "other", None, "");
-        certificate(directory, "etcd", Some("ca"), &format!("subjectAltName=IP:{address}"));
-        certificate(directory, "node", Some("ca"), "extendedKeyUsage=clientAuth");
-        certificate(directory, "stranger", Some("other"), "extendedKeyUsage=clientAuth");
-        let file = |name: &str| directory.join(name).display().to_string();
-        let files = [("--cert-file", "etcd.pem"), ("--key-file", "etcd.key"), ("--trusted-ca-file", "ca.pem")];
-        let mut args: Vec<String> = files.iter().map(|(option, name)| format!("{option}={}", file(name))).collect();
-        args.push("--client-cert-auth".into());
-        args
-    };
-    let cluster = Cluster::start_with(release, 1, "https", prepare).await;
+    let cluster = Cluster::start_with(release, 1, "https", certified).await;
     let path = |name: &str| -> PathBuf { cluster.path(name) };
     let pair = |name: &str| Some((path(&format!("{name}.pem")), path(&format!("{name}.key"))));
     let with = |ca: &str, name: Option<&str>| EtcdOptions {
@@ -121,4 +124,52 @@ pub async fn passwords_and_roles_are_checked(release: Release) {
     let mut admin = etcd_client::Client::connect([cluster.endpoint(0)], Some(connect)).await.unwrap();
     let found = admin.get(inside, None).await.unwrap();
     assert_eq!((found.kvs()[0].mod_revision() as u64, found.kvs()[0].version()), (second, 2));
+}
+
+/// `etcdctl` of who may do everything.
+struct Root<'a>(&'a Cluster, &'a [&'a str]);
+
+impl Root<'_> {
+    fn ctl(&self, words: &[&str]) {
+        let Root(cluster, access) = self;
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .current_dir(cluster.path(""))
+            .arg(format!("--endpoints={}", cluster.endpoint(0)));
+        let said = command
+            .args(["--command-timeout=30s", "--cacert=ca.pem", "--cert=node.pem", "--key=node.key"])
+            .args(*access)
+            .args(words)
+            .output();
+        let said = said.unwrap();
+        assert!(said.status.success(), "{words:?}: {}", String::from_utf8_lossy(&said.stderr));
+    }
+}
+
+impl suite::Forgets for Root<'_> {
+    async fn forget(&self, revision: u64) {
+        self.ctl(&["compact", &revision.to_string()]);
+    }
+}
+
+pub async fn one_member_holds_the_suite(release: Release) {
+    let cluster = Cluster::start_with(release, 1, "https", certified).await;
+    let path = |name: &str| cluster.path(name);
+    let node = || tls(path("ca.pem"), Some((path("node.pem"), path("node.key"))));
+    Etcd::new(&EtcdOptions { tls: node(), ..cluster.from(0) }).unwrap().check(LONG).await.unwrap();
+    let nobody = Root(&cluster, &[]);
+    for words in [
+        "user add root:top",
+        "user grant-role root root",
+        "role add ftd",
+        "user add ftd:right",
+        "user grant-role ftd ftd",
+    ] {
+        nobody.ctl(&words.split(' ').collect::<Vec<_>>());
+    }
+    nobody.ctl(&["role", "grant-permission", "ftd", "--prefix", "readwrite", ""]);
+    nobody.ctl(&["auth", "enable"]);
+    let store = Etcd::new(&EtcdOptions { tls: node(), login: login("ftd", "right"), ..cluster.from(0) }).unwrap();
+    suite::holds(&store, &Root(&cluster, &["--user=root:top"])).await;
 }

@@ -37,19 +37,11 @@ async fn the_embedded_store_holds_the_suite() {
     suite::holds(&store, &store).await;
 }
 
-async fn etcd_holds(release: Release, members: usize) {
-    let cluster = Cluster::ready(release, members).await;
+async fn three_members(release: Release) {
+    let cluster = Cluster::ready(release, 3).await;
     let store = cluster.store();
     suite::holds(&store, &Admin(&cluster)).await;
     assert!(store.get("one/epoch", LONG).await.unwrap().found.is_some());
-}
-
-async fn one_member(release: Release) {
-    etcd_holds(release, 1).await;
-}
-
-async fn three_members(release: Release) {
-    etcd_holds(release, 3).await;
 }
 
 /// With both releases at the same time: most of it is waiting.
@@ -76,7 +68,7 @@ macro_rules! of_both_releases {
 }
 
 of_both_releases! {
-    etcd_of_one_member_holds_the_suite: one_member;
+    etcd_of_one_member_with_certificates_and_a_password_holds_the_suite: access::one_member_holds_the_suite;
     etcd_of_three_members_holds_the_suite: three_members;
     leaders_die_while_many_write: faults::leaders_die_while_many_write;
     a_write_without_an_answer_is_unknown: faults::a_write_without_an_answer_is_unknown;
