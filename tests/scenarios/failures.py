@@ -362,6 +362,41 @@ def cut_store_two(it):
     it.ends()
 
 
+# Between two daemons a link may be silent for 15 s.
+BEYOND_SILENCE = 20
+
+
+def long_without_store(it, lose, find):
+    """The store's network is lost for longer than a link between two daemons may be silent, and comes back: nobody is lost."""
+    it.stands()
+    since = time.monotonic()
+    lose()
+    it.go()
+    it.lasts(BEYOND_SILENCE, since)
+    check(it.job.running(), "the job was over before the store could be reached again")
+    find()
+    it.ends(False)
+
+
+@failure("cut-store-long", steps=300, pause=80, env=MPIS_CARD)
+def cut_store_long(it):
+    """A node and the one that has its copies lose the store's network for longer than a link may be silent."""
+    nodes = [it.node(1), it.node(2)]
+    long_without_store(it, lambda: [node.cut("store") for node in nodes], lambda: [node.heal("store") for node in nodes])
+
+
+@failure("cut-store-out", steps=300, pause=80, env=MPIS_CARD)
+def cut_store_out(it):
+    """Nothing that a node sends in the store's network arrives, for as long."""
+    long_without_store(it, lambda: it.node(1).cut_way("store", "out"), lambda: it.node(1).heal_way("store"))
+
+
+@failure("switch-store", steps=300, pause=80, env=MPIS_CARD)
+def switch_store(it):
+    """All links of the store's network are down for as long."""
+    long_without_store(it, lambda: it.nodes.cluster.all_down("store"), lambda: [node.heal("store") for node in it.nodes.cluster.machines])
+
+
 @failure("cut-both", **LONG)
 def cut_both(it):
     """A node loses both networks."""

@@ -11,7 +11,7 @@ import subprocess
 import time
 
 from harness import etcd, proc, registry
-from harness.cluster import Cluster
+from harness.cluster import NETWORKS, Cluster
 from harness.job import check
 from harness.registry import scenario
 
@@ -619,7 +619,7 @@ WHO = [{"who": who} for who in ("ftrun", "launcher", "link", "far-link", "part",
 @scenario("hosts-deaths", cluster=True, each=WHO, timeout=90)
 def deaths(context, who):
     """Whoever dies of ftrun, the processes that serve its connections and a part takes the job along on its node, in bounded time and with a sentence where anybody is left to
-    say it; so does a network that is cut."""
+    say it; so does the cut of all networks."""
     with Nodes(context, 2) as nodes:
         # Daemons of the ranks, too.
         job = nodes.sh("node1", 2, "setsid sleep 600 & echo ready; sleep 601")
@@ -644,7 +644,8 @@ def deaths(context, who):
                 os.kill(first, signal.SIGKILL)
                 ended(job, 1, "node node1: the link to the part of the job there broke")
             case "network":
-                far.cut("store")
+                for network in NETWORKS:
+                    far.cut(network)
                 ended(job, 1, "node node1: the link to the part of the job there broke", patience=60)
         nodes.empty(far, 40 if who == "network" else 10)
         nodes.empty(nodes.nodes[0])

@@ -1,12 +1,13 @@
 //! What the users of this node ask of jobs on other nodes: which there are, and a way to the agent of one. The other nodes' daemons are told
 //! who asks, which here the kernel has said.
 
+use crate::dial::reach;
 use crate::frames::{self, Broken, Stream, within};
 use crate::link::{self, Pulse};
 use crate::node::Record;
 use crate::places::Places;
 use crate::state::Launched;
-use crate::{own_jobs, parts, peers};
+use crate::{own_jobs, parts};
 use ft_wire::part::{About, FromJobs, FromPeer, MAX_SAID, MOST_NAMED, Question, Running, Sought, ToPeer};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -98,7 +99,7 @@ async fn ask(
     let config = places.state().config();
     let (from, to, window) = (config.node().to_string(), node.name.clone(), link::window(1));
     let question = Question { protocol: ft_wire::version(), from, to, uid, user, window, about };
-    let (mut stream, address) = peers::reach(&node.addresses(), &node.name, &config).await?;
+    let (mut stream, address) = reach(&node.addresses(), &node.name, &config).await?;
     let answered = async {
         frames::send(&mut stream, &ToPeer::Ask(Box::new(question))).await?;
         frames::receive(&mut stream, MAX_SAID).await
@@ -125,7 +126,7 @@ pub async fn lead_to_agent(mut stream: UnixStream, places: &Places, sought: Soug
         }
         Ok(Agent::There(peer)) => {
             frames::send(&mut stream, &FromJobs::Here).await?;
-            link::carry(peer, stream, link::window(1), Pulse::Asks).await
+            link::carry(peer, stream, link::window(1), Pulse::Asks, &mut link::OnlyOne).await
         }
         Err(sentence) => frames::send(&mut stream, &FromJobs::Refused { status: 1, sentence }).await,
     }

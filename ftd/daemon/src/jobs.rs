@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::etcd::Asked;
 use crate::frames::{self, Broken, Stream, within};
 use crate::members::Parts;
-use crate::places::{Place, Places, Prepared, Refusal, address, prepare};
+use crate::places::{Place, Places, Prepared, Refusal, address, prepare, random};
 use crate::relay::relay;
 use crate::state::{Launched, State};
 use crate::{agents, elsewhere, link, parts, peers, steps};
@@ -16,7 +16,6 @@ use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
 use ft_wire::part::{FromJobs, Host, Image, MAX_IMAGE, MAX_LAUNCH, MOST_NODES, Request, Share, Start, ToJobs, ToPart};
 use ft_wire::{APART, is_neighbour, step, version};
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,6 +140,7 @@ impl Jobs {
             user,
             window: link::window(places.len()),
             share: Share { job: job.clone(), me: 0, slots: 0, bind: None },
+            link: 0,
         };
         let image = Arc::new(peers::Sent::new(image)?);
         let room = Arc::new(Semaphore::new(AT_A_TIME));
@@ -248,12 +248,6 @@ fn cluster(
         oversubscribe: request.oversubscribe,
         path_ms: u64::try_from(config.path_timeout().as_millis()).unwrap_or(u64::MAX),
     })
-}
-
-fn random<const N: usize>() -> Result<[u8; N], String> {
-    let mut bytes = [0; N];
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map(|()| bytes).map_err(|error| format!("/dev/urandom: {error}"))
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

@@ -1,15 +1,21 @@
 //! A part's link between two daemons: bytes both ways, of which never more are under way than the other end takes at once. So a reader
 //! that stands still leaves nothing in TCP's buffers, and what TCP cannot deliver in its time means that the network or the node is gone.
 //! TCP answers for a process that stands still: so one end asks the other one whether it is there.
+//!
+//! A connection that is lost, or in doubt, is no lost link where there may be [`Another`]: over that one what did not arrive is sent again.
 
-use crate::frames::{self, Broken, Stream};
+use crate::frames::{self, Broken, Stream, within};
 use crate::looks::Looks;
-use ft_wire::part::{Carried, MAX_SAID, PULSE, SILENT};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::unpassed::Unpassed;
+use ft_wire::part::{Carried, MAX_SAID, Mark, PULSE, SILENT};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
 
 /// Bytes that may be under way on all links of a job together, in each direction …
 const OF_JOB: usize = 16 << 20;
@@ -19,6 +25,12 @@ const OF_LINK: (usize, usize) = (16 << 10, 1 << 20);
 const PIECE: usize = 64 << 10;
 /// Who has said its last word waits so long for the other end to have taken it.
 const LINGER: Duration = Duration::from_secs(60);
+/// On another connection the two ends soon say how far they are.
+const SOON: Duration = Duration::from_secs(5);
+/// For another one there is at least so much time, also where a lost one was noticed late.
+const LEAST: Duration = Duration::from_secs(1);
+/// So many in a row may be lost before the two ends have agreed on anything.
+const MOST_IN_VAIN: u32 = 8;
 
 /// How many bytes may be under way on each of so many links of a job.
 pub fn window(links: usize) -> u32 {
@@ -35,13 +47,46 @@ pub enum Pulse {
     Answers,
 }
 
-/// What is to be said of it, before all that waits.
-#[derive(Default)]
-struct Owed {
+/// Where another connection between the same two ends comes from.
+pub trait Another {
+    /// Whether there may be one at all: else nothing is kept for it.
+    const MAY_BE: bool;
+
+    /// One on which the other end has answered, some time after there was doubt.
+    async fn next(&mut self, doubt: &Notify) -> Box<dyn Stream>;
+}
+
+/// There is none: with its connection the link is lost.
+pub struct OnlyOne;
+
+impl Another for OnlyOne {
+    const MAY_BE: bool = false;
+
+    async fn next(&mut self, _: &Notify) -> Box<dyn Stream> {
+        std::future::pending().await
+    }
+}
+
+/// What there is of a link besides its connection.
+struct Line {
+    window: usize,
+    /// So much more may be under way from here.
+    credit: Semaphore,
+    /// So much has come and not been passed on.
+    held: AtomicUsize,
+    /// So much has come in all.
+    came: AtomicU64,
+    /// What was sent from here, if it may have to be sent again.
+    sent: Option<Mutex<Unpassed>>,
+    pulse: Pulse,
+    /// What is to be said before all that waits.
     question: Notify,
+    /// See `question`.
     answer: Notify,
     /// Something has come since it was looked.
     heard: AtomicBool,
+    last: Mutex<Instant>,
+    doubt: Notify,
 }
 
 /// Carries between `peer`, another daemon that does the same, and `own`, whose words they are, until one of the two has ended. What came
@@ -49,35 +94,32 @@ struct Owed {
 ///
 /// # Errors
 /// [`Broken`]: the other daemon is gone, or does not keep to this.
-pub async fn carry(peer: impl Stream, own: impl Stream, window: u32, pulse: Pulse) -> Result<(), Broken> {
-    // A window that another end names is no reason to take more.
-    let window = (window as usize).clamp(OF_LINK.0, OF_LINK.1);
-    let (mut from_peer, mut to_peer) = tokio::io::split(peer);
+pub async fn carry<A: Another>(
+    peer: Box<dyn Stream>,
+    own: impl Stream,
+    window: u32,
+    pulse: Pulse,
+    another: &mut A,
+) -> Result<(), Broken> {
+    let line = Line::new::<A>(window, pulse);
     let (mut from_own, mut to_own) = tokio::io::split(own);
-    let (credit, held, owed) = (Semaphore::new(window), AtomicUsize::new(0), Owed::default());
     let (came, to_pass) = unbounded_channel();
-    let (words, said) = channel(1);
-    let passing = pass(&mut to_own, to_pass, &held, words.clone(), window);
-    tokio::pin!(passing);
-    let hearing = hear(&mut from_peer, came, (&held, &owed), &credit, window);
-    let saying = async { tokio::join!(read(&mut from_own, words, &credit, window), tell(&mut to_peer, said, &owed)).1 };
+    let (words, mut said) = channel(1);
+    let mut passing = pin!(pass(&mut to_own, to_pass, &line, words.clone()));
     let ended = {
-        tokio::pin!(hearing, saying);
+        let own_side = async {
+            read(&mut from_own, words, &line).await;
+            std::future::pending::<()>().await;
+        };
         tokio::select! {
-            heard = &mut hearing => heard,
-            told = &mut saying => {
-                // Nobody is left here who would hear more; but who closes with something unread takes back what was sent last.
-                if told.is_ok() {
-                    let _ = tokio::time::timeout(LINGER, &mut hearing).await;
-                }
-                return told;
-            }
-            // It ends with what it takes from `hearing`.
+            ended = connections(peer, &came, &mut said, &line, another) => ended,
+            () = own_side => Ok(()),
+            // It ends with what it takes from `came`.
             () = &mut passing => Ok(()),
-            () = silence(pulse, &owed) => Err(Broken::Silent(SILENT)),
         }
     };
-    drop((from_peer, to_peer));
+    // Nobody is told any more what is passed on.
+    drop((came, said));
     // One that reads no more while it writes is not waited for.
     let mut rest = tokio::io::sink();
     tokio::select! {
@@ -87,29 +129,160 @@ pub async fn carry(peer: impl Stream, own: impl Stream, window: u32, pulse: Puls
     ended
 }
 
-/// What comes from the other daemon, until that says that nothing more does.
-async fn hear(
-    from: &mut (impl AsyncRead + Unpin),
-    came: UnboundedSender<Vec<u8>>,
-    (held, owed): (&AtomicUsize, &Owed),
-    credit: &Semaphore,
-    window: usize,
+/// One connection after the other.
+async fn connections<A: Another>(
+    first: Box<dyn Stream>,
+    came: &UnboundedSender<Vec<u8>>,
+    said: &mut Receiver<Carried>,
+    line: &Line,
+    another: &mut A,
 ) -> Result<(), Broken> {
+    let (mut now, mut turn, mut in_vain) = (Some(first), 0u32, 0);
+    loop {
+        let ended = async {
+            match now.take() {
+                Some(peer) => connection(peer, came, said, line, turn > 0).await,
+                None => Err(Broken::Silent(SILENT)),
+            }
+        };
+        // The other end may have begun another one while the first seems to be well.
+        let next = tokio::select! {
+            biased;
+            next = another.next(&line.doubt) => Ok(next),
+            ended = ended => Err(ended),
+        };
+        let mut next = match next {
+            Ok(next) => next,
+            Err(Err(lost)) if A::MAY_BE && may_go_on(&lost, turn) => {
+                line.doubt.notify_one();
+                match timeout(line.left(), another.next(&line.doubt)).await {
+                    Ok(next) => next,
+                    Err(_) => return Err(lost),
+                }
+            }
+            Err(ended) => return ended,
+        };
+        turn = turn.saturating_add(1);
+        match line.agree(&mut next).await {
+            Ok(()) => (now, in_vain) = (Some(next), 0),
+            Err(error) if in_vain == MOST_IN_VAIN => return Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "another connection of a link was lost at once");
+                in_vain += 1;
+            }
+        }
+    }
+}
+
+/// Whether what became of a connection says nothing of the other end. The first one is closed by nobody else; later ones also by who
+/// carries between, and by an end that has taken another one.
+fn may_go_on(lost: &Broken, turn: u32) -> bool {
+    match lost {
+        Broken::Io(_) | Broken::Silent(_) | Broken::Idle(_) => true,
+        Broken::Closed => turn > 0,
+        Broken::Frame(_) | Broken::Role(_) | Broken::TooMuch => false,
+    }
+}
+
+/// What goes over one connection, until one of the two ends has nothing more to say, or it is lost.
+async fn connection(
+    peer: Box<dyn Stream>,
+    came: &UnboundedSender<Vec<u8>>,
+    said: &mut Receiver<Carried>,
+    line: &Line,
+    begun: bool,
+) -> Result<(), Broken> {
+    let (mut from_peer, mut to_peer) = tokio::io::split(peer);
+    let mut hearing = pin!(hear(&mut from_peer, came, line));
+    tokio::select! {
+        heard = &mut hearing => heard,
+        told = tell(&mut to_peer, said, line) => {
+            told?;
+            // Nobody is left here who would hear more; but who closes with something unread takes back what was sent last.
+            match timeout(LINGER, &mut hearing).await {
+                Ok(Err(lost)) if line.sent.is_some() && !matches!(lost, Broken::Closed) => Err(lost),
+                _ => Ok(()),
+            }
+        }
+        () = silence(line, begun) => Err(Broken::Silent(SILENT)),
+    }
+}
+
+impl Line {
+    fn new<A: Another>(window: u32, pulse: Pulse) -> Line {
+        // A window that another end names is no reason to take more.
+        let window = (window as usize).clamp(OF_LINK.0, OF_LINK.1);
+        Line {
+            window,
+            credit: Semaphore::new(window),
+            held: AtomicUsize::new(0),
+            came: AtomicU64::new(0),
+            sent: A::MAY_BE.then(Mutex::default),
+            pulse,
+            question: Notify::new(),
+            answer: Notify::new(),
+            heard: AtomicBool::new(false),
+            last: Mutex::new(Instant::now()),
+            doubt: Notify::new(),
+        }
+    }
+
+    fn sent(&self) -> Option<MutexGuard<'_, Unpassed>> {
+        self.sent.as_ref().map(|sent| sent.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn hears(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// How long another connection is waited for.
+    fn left(&self) -> Duration {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        SILENT.saturating_sub(last.elapsed()).max(LEAST)
+    }
+
+    /// The other end has passed on so much more.
+    fn passed_on(&self, bytes: u64) {
+        let most = self.window.saturating_sub(self.credit.available_permits());
+        self.credit.add_permits(usize::try_from(bytes).unwrap_or(most).min(most));
+    }
+
+    /// The two ends say how far they are: the rest is sent again.
+    async fn agree(&self, peer: &mut Box<dyn Stream>) -> Result<(), Broken> {
+        let came = self.came.load(Ordering::Relaxed);
+        let passed = self.sent().map_or(0, |sent| sent.taken());
+        frames::send(peer, &Mark { came, passed }).await?;
+        let theirs: Mark = within(SOON, frames::receive(peer, MAX_SAID)).await?;
+        let more = self.sent().map_or(Some(0), |mut sent| sent.go_back_to(theirs));
+        self.passed_on(more.ok_or(Broken::TooMuch)?);
+        self.hears();
+        tracing::info!("the link of a job's part goes on over another connection");
+        Ok(())
+    }
+}
+
+/// What comes from the other daemon, until that says that nothing more does.
+async fn hear(from: &mut (impl AsyncRead + Unpin), came: &UnboundedSender<Vec<u8>>, line: &Line) -> Result<(), Broken> {
     loop {
         let word = frames::receive(from, MAX_SAID).await?;
-        owed.heard.store(true, Ordering::Relaxed);
+        line.hears();
         match word {
-            Carried::Ask => owed.answer.notify_one(),
+            Carried::Ask => line.answer.notify_one(),
             Carried::Here => {}
             Carried::Bytes(bytes) => {
-                if held.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > window {
+                if line.held.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > line.window {
                     return Err(Broken::TooMuch);
                 }
+                line.came.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 // Who takes it lives as long as this.
                 let _ = came.send(bytes);
             }
             Carried::Taken(count) => {
-                credit.add_permits((count as usize).min(window.saturating_sub(credit.available_permits())));
+                if let Some(mut sent) = line.sent() {
+                    sent.passed_on(u64::from(count));
+                }
+                line.passed_on(u64::from(count));
             }
             Carried::End => return Ok(()),
         }
@@ -121,16 +294,15 @@ async fn hear(
 async fn pass(
     to: &mut (impl AsyncWrite + Unpin),
     mut came: UnboundedReceiver<Vec<u8>>,
-    held: &AtomicUsize,
+    line: &Line,
     words: Sender<Carried>,
-    window: usize,
 ) {
     let (mut listens, mut passed) = (true, 0);
     while let Some(bytes) = came.recv().await {
         listens = listens && to.write_all(&bytes).await.is_ok() && to.flush().await.is_ok();
-        held.fetch_sub(bytes.len(), Ordering::Relaxed);
+        line.held.fetch_sub(bytes.len(), Ordering::Relaxed);
         passed += bytes.len();
-        if passed >= window / 4 {
+        if passed >= line.window / 4 {
             // Nobody wants to know who is gone.
             let _ = words.send(Carried::Taken(std::mem::take(&mut passed) as u32)).await;
         }
@@ -138,10 +310,10 @@ async fn pass(
 }
 
 /// What is said here, as far as it may be under way.
-async fn read(from: &mut (impl AsyncRead + Unpin), words: Sender<Carried>, credit: &Semaphore, window: usize) {
-    let mut bytes = vec![0; PIECE.min(window / 4)];
+async fn read(from: &mut (impl AsyncRead + Unpin), words: Sender<Carried>, line: &Line) {
+    let mut bytes = vec![0; PIECE.min(line.window / 4)];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
-        let Ok(room) = credit.acquire_many(count as u32).await else { return };
+        let Ok(room) = line.credit.acquire_many(count as u32).await else { return };
         room.forget();
         if words.send(Carried::Bytes(bytes[..count].to_vec())).await.is_err() {
             return;
@@ -150,35 +322,53 @@ async fn read(from: &mut (impl AsyncRead + Unpin), words: Sender<Carried>, credi
     let _ = words.send(Carried::End).await;
 }
 
-/// Until one that is asked has not answered for too long. What starts the part there is not to be taken for that: the first word counts.
-async fn silence(pulse: Pulse, owed: &Owed) {
-    if pulse == Pulse::Answers {
+/// Until one that is asked has not answered for too long. What starts the part there is not to be taken for that: the first word counts,
+/// unless it was heard before.
+async fn silence(line: &Line, begun: bool) {
+    if line.pulse == Pulse::Answers {
         return std::future::pending().await;
     }
-    let mut looks = Looks::new(Instant::now());
+    // Who may do something about it wants to know sooner.
+    let often = if line.sent.is_some() { PULSE / 2 } else { PULSE };
+    let mut looks = Looks::new(Instant::now(), often, begun);
     loop {
-        tokio::time::sleep(PULSE).await;
-        if looks.look(Instant::now(), owed.heard.swap(false, Ordering::Relaxed)) {
+        tokio::time::sleep(often).await;
+        if looks.look(Instant::now(), line.heard.swap(false, Ordering::Relaxed)) {
             return;
         }
         if looks.begun() {
-            owed.question.notify_one();
+            line.question.notify_one();
+        }
+        if looks.in_vain() > 0 {
+            line.doubt.notify_one();
         }
     }
 }
 
-/// Sends all that is to be said to the other daemon.
-async fn tell(to: &mut (impl AsyncWrite + Unpin), mut said: Receiver<Carried>, owed: &Owed) -> Result<(), Broken> {
+/// Sends all that is to be said to the other daemon; at first what was sent before and did not arrive.
+async fn tell(to: &mut (impl AsyncWrite + Unpin), said: &mut Receiver<Carried>, line: &Line) -> Result<(), Broken> {
+    let again = line.sent().map(|mut sent| sent.again()).unwrap_or_default();
+    for word in again {
+        let last = word == Carried::End;
+        frames::send(to, &word).await?;
+        if last {
+            return Ok(());
+        }
+    }
     loop {
         let word = tokio::select! {
             biased;
-            () = owed.answer.notified() => Carried::Here,
-            () = owed.question.notified() => Carried::Ask,
+            () = line.answer.notified() => Carried::Here,
+            () = line.question.notified() => Carried::Ask,
             word = said.recv() => match word {
                 Some(word) => word,
                 None => break,
             },
         };
+        if let Some(mut sent) = line.sent() {
+            // Before it is: what becomes of it is not known before the other end says it.
+            sent.note(&word);
+        }
         frames::send(to, &word).await?;
         if word == Carried::End {
             break;
@@ -204,6 +394,10 @@ mod tests {
 
     fn run(test: impl Future<Output = ()>) {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+    }
+
+    async fn carry(peer: impl Stream + 'static, own: impl Stream, window: u32, pulse: Pulse) -> Result<(), Broken> {
+        super::carry(Box::new(peer), own, window, pulse, &mut OnlyOne).await
     }
 
     /// How much was written, and whether nothing of it waits for room.
@@ -299,6 +493,79 @@ mod tests {
             drop(far);
             assert_eq!(timeout(SOON, launcher.read(&mut heard)).await.unwrap().unwrap(), 0);
             assert!(matches!(near.await.unwrap(), Err(Broken::Closed)));
+        });
+    }
+
+    /// Connections that a test makes; the first one at once.
+    struct Made(UnboundedReceiver<DuplexStream>);
+
+    impl Another for Made {
+        const MAY_BE: bool = true;
+
+        async fn next(&mut self, _: &Notify) -> Box<dyn Stream> {
+            match self.0.recv().await {
+                Some(stream) => Box::new(stream),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Another connection between the two.
+    fn connect(ends: [&UnboundedSender<DuplexStream>; 2]) {
+        let (one, other) = duplex(4 << 10);
+        ends[0].send(one).unwrap();
+        ends[1].send(other).unwrap();
+    }
+
+    #[test]
+    fn what_was_under_way_on_lost_connections_arrives_once() {
+        run(async {
+            let ((near_to, near_made), (far_to, far_made)) = (unbounded_channel(), unbounded_channel());
+            let (first_near, first_far) = duplex(4 << 10);
+            let ((mut launcher, near_end), (mut part, far_end)) = (duplex(1 << 10), duplex(1 << 10));
+            let over = |first: DuplexStream, own: DuplexStream, made, pulse| {
+                tokio::spawn(async move { super::carry(Box::new(first), own, WINDOW, pulse, &mut Made(made)).await })
+            };
+            let near = over(first_near, near_end, near_made, Pulse::Asks);
+            let far = over(first_far, far_end, far_made, ANSWERS);
+            let said = |salt: u32| (0..700_000u32).map(move |n| (n * 7 + salt) as u8).collect::<Vec<u8>>();
+            let talk = |salt: u32| async move { said(salt) };
+            let (orders, words) = (talk(1).await, talk(2).await);
+            let there = tokio::spawn(async move {
+                let mut heard = Vec::new();
+                let (mut from, mut to) = tokio::io::split(&mut part);
+                let taken = async {
+                    heard.resize(700_000, 0);
+                    from.read_exact(&mut heard).await.unwrap();
+                };
+                let told = async { to.write_all(&words).await.unwrap() };
+                tokio::join!(taken, told);
+                heard
+            });
+            let here = async {
+                let mut heard = Vec::new();
+                let (mut from, mut to) = tokio::io::split(&mut launcher);
+                let taken = async {
+                    // Whatever is under way on the one before is lost with it.
+                    for turn in 0..70 {
+                        let mut piece = vec![0; 10_000];
+                        from.read_exact(&mut piece).await.unwrap();
+                        heard.extend(piece);
+                        if turn % 9 == 4 {
+                            connect([&near_to, &far_to]);
+                        }
+                    }
+                };
+                let told = async { to.write_all(&orders).await.unwrap() };
+                tokio::join!(taken, told);
+                heard
+            };
+            let heard = timeout(6 * SOON, here).await.unwrap();
+            assert!(heard == said(2));
+            assert!(timeout(SOON, there).await.unwrap().unwrap() == said(1), "the part has ended with its last word");
+            // Its end is heard on whichever connection.
+            assert_eq!(timeout(SOON, launcher.read(&mut [0])).await.unwrap().unwrap(), 0);
+            assert!(near.await.unwrap().is_ok() && far.await.unwrap().is_ok());
         });
     }
 }

@@ -40,7 +40,7 @@ pub async fn answer(mut stream: Box<dyn Stream>, question: Question, state: &Arc
     };
     let mut ended = within(SAID, frames::send(&mut stream, &word)).await;
     if let (Ok(()), Some((agent, _asker))) = (&ended, agent) {
-        ended = link::carry(stream, agent, window, Pulse::Answers).await;
+        ended = link::carry(stream, agent, window, Pulse::Answers, &mut link::OnlyOne).await;
     }
     tracing::debug!(from, ?ended, "a question from another node has been answered");
 }

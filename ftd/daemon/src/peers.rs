@@ -1,10 +1,12 @@
 //! The daemons of other nodes: who dials this one, and whom this one dials. Each connection is for one part of one job.
 
 use crate::config::{Config, Peers};
+use crate::dial::{reach, watch};
 use crate::errand::{self, Report, Reports, Whose};
 use crate::frames::{self, Broken, Stream, within};
 use crate::link::{self, Pulse};
 use crate::metrics::{self, Refusal};
+use crate::resume::{self, Dials, Waits};
 use crate::state::State;
 use crate::strangers::Strangers;
 use crate::tls::Tls;
@@ -12,17 +14,13 @@ use crate::told::Told;
 use crate::{own_jobs, parts};
 use ft_wire::part::{FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Question, Start, ToPeer};
 use ft_wire::{FrameError, Role};
-use rustix::net::sockopt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::rustls::pki_types::ServerName;
 
-/// A node that is there answers within this time.
-const DIAL: Duration = Duration::from_secs(5);
 /// Who dials has this long to show its certificate …
 const SHOW: Duration = Duration::from_secs(2);
 /// … and then this long to say what it wants.
@@ -31,9 +29,6 @@ const FIRST: Duration = Duration::from_secs(10);
 const PIECE: usize = 64 << 10;
 /// After a dial that could not be taken, for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A connection on which nothing comes is looked at after this time, then this often, and so often in vain.
-const LOOK: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 5);
-
 /// Other daemons cannot reach this one.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {address} cannot be listened on: {error}")]
@@ -136,6 +131,7 @@ async fn met(mut stream: Box<dyn Stream>, from: SocketAddr, state: &Arc<State>, 
             match wanted {
                 Wanted::Part(start, image) => serve(stream, *start, image, state).await,
                 Wanted::Answer(question) => own_jobs::answer(stream, *question, state).await,
+                Wanted::Resume(link) => carry_between(stream, link).await,
             }
         }
         Err(error) => {
@@ -153,6 +149,7 @@ async fn met(mut stream: Box<dyn Stream>, from: SocketAddr, state: &Arc<State>, 
 enum Wanted {
     Part(Box<Start>, Image),
     Answer(Box<Question>),
+    Resume(u64),
 }
 
 async fn first_words(stream: &mut Box<dyn Stream>) -> Result<Wanted, Broken> {
@@ -161,6 +158,7 @@ async fn first_words(stream: &mut Box<dyn Stream>) -> Result<Wanted, Broken> {
     let start = match frames::receive(stream, MAX_LAUNCH).await? {
         ToPeer::Start(start) => start,
         ToPeer::Ask(question) => return Ok(Wanted::Answer(question)),
+        ToPeer::Resume(link) => return Ok(Wanted::Resume(link)),
     };
     let image = frames::body(stream, MAX_IMAGE).await?;
     // A launcher that is no neighbour may mean something else by that, and is told so.
@@ -168,13 +166,30 @@ async fn first_words(stream: &mut Box<dyn Stream>) -> Result<Wanted, Broken> {
     Ok(Wanted::Part(start, if known { ft_wire::decode(&image)? } else { Image::default() }))
 }
 
+/// The process that holds a link's end here goes on with it over this connection.
+async fn carry_between(mut stream: Box<dyn Stream>, link: u64) {
+    match resume::end_of(link).await {
+        Ok(mut end) => drop(tokio::io::copy_bidirectional(&mut stream, &mut end).await),
+        Err(error) => tracing::debug!(%error, "a link is to go on that has no end here"),
+    }
+}
+
+/// Carries what the two ends say to each other.
+async fn carry(stream: Box<dyn Stream>, own: impl Stream, (link, window): (u64, u32)) -> Result<(), Broken> {
+    let waits = (link != 0).then(|| Waits::at(link)).and_then(Result::ok);
+    match waits {
+        Some(mut waits) => link::carry(stream, own, window, Pulse::Answers, &mut waits).await,
+        None => link::carry(stream, own, window, Pulse::Answers, &mut link::OnlyOne).await,
+    }
+}
+
 /// Starts the part; from then on the two ends speak with each other.
 async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<State>) {
-    let (job, from, window) = (start.share.job.clone(), start.from.clone(), start.window);
+    let (job, from, link) = (start.share.job.clone(), start.from.clone(), (start.link, start.window));
     let ended = match parts::start(start, &image, state, None).await {
         Ok(part) => {
             drop(image);
-            link::carry(stream, part, window, Pulse::Answers).await
+            carry(stream, part, link).await
         }
         Err(sentence) => {
             tracing::warn!(job, from, "a job was refused: {sentence}");
@@ -183,23 +198,10 @@ async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<
             let (mut said, own) = tokio::io::duplex(frame.len().max(1));
             let _ = said.write_all(&frame).await;
             drop(said);
-            link::carry(stream, own, window, Pulse::Answers).await
+            carry(stream, own, link).await
         }
     };
     tracing::debug!(job, from, ?ended, "the link of a job's part has ended");
-}
-
-/// A network that is cut is noticed, also while nothing is said.
-fn watch(stream: &TcpStream) -> io::Result<()> {
-    let (idle, often, times) = LOOK;
-    stream.set_nodelay(true)?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, idle)?;
-    sockopt::set_tcp_keepintvl(stream, often)?;
-    sockopt::set_tcp_keepcnt(stream, times)?;
-    let all = (idle + often * times).as_millis();
-    sockopt::set_tcp_user_timeout(stream, u32::try_from(all).unwrap_or(u32::MAX))?;
-    Ok(())
 }
 
 /// What goes to every node of a job alike; in memory once.
@@ -232,10 +234,9 @@ pub async fn ask(
     addresses: &[SocketAddr],
     start: Start,
     image: &Sent,
-    config: &Config,
+    config: &Arc<Config>,
 ) -> Result<Box<dyn Stream>, String> {
-    let node = start.to.clone();
-    let window = start.window;
+    let (node, link, window) = (start.to.clone(), start.link, start.window);
     let (mut stream, address) = reach(addresses, &node, config).await?;
     let told = within(FIRST, async {
         frames::send(&mut stream, &ToPeer::Start(Box::new(start))).await?;
@@ -243,84 +244,22 @@ pub async fn ask(
         Ok(stream.flush().await?)
     });
     told.await.map_err(|error| format!("node {node} ({address}): {error}"))?;
-    Ok(carried(stream, node, window))
-}
-
-/// A connection to the daemon of a node that is at one of these addresses, and which of them it is.
-///
-/// # Errors
-/// One sentence.
-pub async fn reach(
-    addresses: &[SocketAddr],
-    node: &str,
-    config: &Config,
-) -> Result<(Box<dyn Stream>, SocketAddr), String> {
-    let secure = match config.peers() {
-        None => {
-            return Err(format!(
-                "node {node} cannot be asked: this node's ftd has no certificates for that; set peers.ca-file, cert-file and \
-                 key-file in ftd.toml on all nodes (or, on a network for tests, peers.insecure = true)"
-            ));
-        }
-        Some(Peers::Known(files)) => Some(Tls::read(&files).map_err(|error| error.to_string())?),
-        Some(Peers::Believed) => None,
-    };
-    let mut failed = Vec::new();
-    for address in addresses {
-        match within(DIAL, dial(*address, node, secure.as_ref())).await {
-            Ok(stream) => return Ok((stream, *address)),
-            Err(error) => failed.push(format!("{address}: {}", hint(&error, secure.is_some()))),
-        }
-    }
-    if failed.is_empty() {
-        return Err(format!("node {node} does not say where its ftd is: set peers.store or peers.mpi in its ftd.toml"));
-    }
-    Err(format!("the ftd of node {node} cannot be reached ({})", failed.join("; ")))
+    let addresses = addresses.to_vec();
+    Ok(carried(stream, Dials { link, node, addresses, config: config.clone() }, window))
 }
 
 /// The link to a part as if that were here.
-fn carried(stream: Box<dyn Stream>, node: String, window: u32) -> Box<dyn Stream> {
+fn carried(stream: Box<dyn Stream>, mut dials: Dials, window: u32) -> Box<dyn Stream> {
     let (own, mut other) = tokio::io::duplex(PIECE);
     let why = Arc::new(OnceLock::new());
     let broken = why.clone();
     tokio::spawn(async move {
-        if let Err(error) = link::carry(stream, &mut other, window, Pulse::Asks).await {
-            tracing::info!(node, %error, "the link to the part of a job there broke");
+        let carried = link::carry(stream, &mut other, window, Pulse::Asks, &mut dials).await;
+        if let Err(error) = carried {
+            tracing::info!(dials.node, %error, "the link to the part of a job there broke");
             // Before the end is seen.
             let _ = broken.set(error.to_string());
         }
     });
     Box::new(Told { own, why })
-}
-
-async fn dial(address: SocketAddr, node: &str, secure: Option<&Tls>) -> Result<Box<dyn Stream>, Broken> {
-    let stream = TcpStream::connect(address).await.map_err(Broken::Io)?;
-    watch(&stream)?;
-    let mut stream: Box<dyn Stream> = match secure {
-        Some(tls) => {
-            let name = ServerName::try_from(node.to_string()).map_err(io::Error::other)?;
-            Box::new(tls.connector.connect(name, stream).await.map_err(Broken::Io)?)
-        }
-        None => Box::new(stream),
-    };
-    frames::greet(&mut stream).await?;
-    // Only now does one that refuses this node's certificate say so.
-    frames::greeted(&mut stream, Role::Daemon).await?;
-    Ok(stream)
-}
-
-/// What may be behind it.
-fn hint(error: &Broken, secure: bool) -> String {
-    let more = match error {
-        Broken::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            "; does ftd run there, with certificates (peers.ca-file)?"
-        }
-        Broken::Frame(FrameError::NotFtd) if !secure => "; its ftd speaks TLS, and this one does not (peers.insecure)",
-        Broken::Closed if secure => {
-            "; does its ftd speak TLS (peers.ca-file), and were both certificates signed by that CA?"
-        }
-        Broken::Closed => "; it wants TLS, perhaps (peers.ca-file)",
-        _ => "",
-    };
-    format!("{error}{more}")
 }

@@ -7,6 +7,7 @@ use crate::state::State;
 use crate::{parts, peers};
 use ft_store::{Etcd, Scope};
 use ft_wire::part::{FromPart, Host, MAX_SAID, Start};
+use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,12 +116,22 @@ impl Places {
     }
 }
 
+/// Bytes that nobody can guess.
+///
+/// # Errors
+/// One sentence.
+pub fn random<const N: usize>() -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map(|()| bytes).map_err(|error| format!("/dev/urandom: {error}"))
+}
+
 /// Has one part made ready.
 ///
 /// # Errors
 /// One sentence, and the status that it means.
 pub async fn prepare(
-    start: Start,
+    mut start: Start,
     image: Arc<peers::Sent>,
     record: Record,
     state: Arc<State>,
@@ -130,6 +141,7 @@ pub async fn prepare(
     let mut stream: Box<dyn Stream> = if node == config.node() {
         Box::new(parts::start(start, image.whole(), &state, None).await?)
     } else {
+        start.link = u64::from_ne_bytes(random()?);
         peers::ask(&record.addresses(), start, &image, &config).await?
     };
     match within(READY, frames::receive(&mut stream, MAX_SAID)).await {

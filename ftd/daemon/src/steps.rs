@@ -42,7 +42,7 @@ pub async fn begin(request: Request, image: &Image, who: Peer, places: &Places) 
     let user = parts::name_of(who.uid).await.map_err(refuse)?;
     let share = Share { job: job.clone(), me: layout.node, slots: layout.tasks, bind };
     let (from, to, uid) = (name.clone(), name.clone(), who.uid);
-    let start = Start { protocol, from, to, uid, user, window: link::window(1), share };
+    let start = Start { protocol, from, to, uid, user, window: link::window(1), share, link: 0 };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let node = Node {
         step: id,

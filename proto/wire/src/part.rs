@@ -202,6 +202,9 @@ pub enum ToPeer {
     Start(Box<Start>),
     /// A user asks on another node. Answered by [`FromPeer`].
     Ask(Box<Question>),
+    /// The link of this number, which has such a part, goes on over this connection, if its other end answers with [`Carried::Here`];
+    /// then both say their [`Mark`], and [`Carried`] follows.
+    Resume(u64),
 }
 
 /// What a user asks on another node.
@@ -264,6 +267,15 @@ pub enum Carried {
     Here,
 }
 
+/// How far one end of a link is, in bytes since its beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    /// What has come.
+    pub came: u64,
+    /// What of it was said to be passed on.
+    pub passed: u64,
+}
+
 /// Which part, and whose.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
@@ -281,6 +293,9 @@ pub struct Start {
     pub window: u32,
     /// The part of the job.
     pub share: Share,
+    /// A number of its own for the link, by which it goes on when its connection is lost; 0: it does not.
+    #[serde(default)]
+    pub link: u64,
 }
 
 /// A node's share of a job.

@@ -5,7 +5,7 @@ use super::{Sample, samples};
 use ft_wire::cluster::Hidden;
 use ft_wire::control::{Etcd, FromDaemon, NodeLease, Status, ToDaemon};
 use ft_wire::part::{self, About, Begin, Carried, FromJobs, FromPart, FromPeer, Host, Image, Order, Question};
-use ft_wire::part::{Running, Share, Sought, ToJobs, ToPart, ToPeer};
+use ft_wire::part::{Mark, Running, Share, Sought, ToJobs, ToPart, ToPeer};
 use ft_wire::step::{self, Answer, Challenge, Go, Hello, Layout, Member, Place, Stdin, StepId, Task, Welcome, What};
 
 fn text(text: &str) -> String {
@@ -107,7 +107,7 @@ fn share() -> Share {
 
 fn start() -> part::Start {
     let (from, to, user) = (text("a"), text("b"), text("u"));
-    part::Start { protocol: 7, from, to, uid: 1000, user, window: 9, share: share() }
+    part::Start { protocol: 7, from, to, uid: 1000, user, window: 9, share: share(), link: 11 }
 }
 
 fn question() -> Question {
@@ -124,6 +124,8 @@ fn of_daemons() -> Vec<Sample> {
         About::Agent { job: text("j"), memory: "/dev/shm".into() },
         ToPeer::Start(Box::new(start())),
         ToPeer::Ask(Box::new(question())),
+        ToPeer::Resume(11),
+        Mark { came: 5, passed: 3 },
         FromPeer::Jobs(vec![(text("j"), 1000)]),
         FromPeer::Here,
         FromPeer::Refused(text("no")),
