@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 
+from . import proc
 from .job import Skipped, check
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
@@ -178,6 +179,29 @@ class Births:
         self._events = []
 
 
+def sweep():
+    """Removes what the witnesses of tests have left that were killed: their traces, and what the kernel wrote down for them. It has the pids of
+    those tests in its names. One that somebody reads is not removed by the kernel, and then nothing of it is."""
+    instances = TRACING / "instances"
+    found = {}
+    for place in instances.iterdir():
+        if name := re.fullmatch(r"ftd-test-(\d+)|ftd_test_(\d+)_births", place.name):
+            found.setdefault(int(name[1] or name[2]), []).append(place)
+    events = (TRACING / "uprobe_events").read_text()
+    groups = {int(pid): [] for pid in re.findall(r"^p:ftd_test_(\d+)/", events, re.M)}
+    for pid, event in re.findall(r"^p:ftd_test_(\d+)/(\S+)", events, re.M):
+        groups[int(pid)].append(event)
+    for pid in sorted({*found, *groups}):
+        if proc.alive(pid):
+            continue
+        with contextlib.suppress(OSError):
+            # The trace first: who is not dead, in whatever name space, reads it.
+            for place in sorted(found.get(pid, ())):
+                place.rmdir()
+            for event in groups.get(pid, ()):
+                _define(f"-:ftd_test_{pid}/{event}")
+
+
 def _define(event):
     # In one write, and at no place of the file: the kernel takes nothing else.
     fd = os.open(TRACING / "uprobe_events", os.O_WRONLY | os.O_APPEND)
@@ -241,6 +265,7 @@ class Witness:
     def __enter__(self):
         if not traced():
             raise Skipped(NO_TRACE)
+        sweep()
         try:
             self.place.mkdir()
             self._set("trace_clock", "mono")

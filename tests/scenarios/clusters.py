@@ -4,15 +4,17 @@ import itertools
 import math
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
+import sys
 
 from harness import etcd, proc
 from harness.cluster import NETWORKS, Cluster
-from harness.job import Failed, check
+from harness.job import Failed, Skipped, check
 from harness.registry import scenario
-from harness.witness import Witness
+from harness.witness import NO_TRACE, TRACING, Witness
 
 from .processes import eventually
 
@@ -388,6 +390,55 @@ def witness_short_lives(context):
                 started = cluster.nodes[0].start(program, user=cluster.user, env=context.env(None, {"FT_WORLD": 7, "FT_RANK": rank}))
                 started.process.wait()
         check(sorted(seen.of(7)) == list(range(100)), f"known are {sorted(seen.of(7))}")
+
+
+@scenario("witness-sweeps", cluster=True)
+def witness_sweeps(context):
+    """What the witness of a test leaves that is killed the next one removes, and nothing of one that is there."""
+    program = watched(context, "/bin/true")
+    # Each watches until its input ends.
+    watchers = [subprocess.Popen([sys.executable, "-c", WATCHES, program.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                 cwd=pathlib.Path(__file__).parent.parent) for _ in range(2)]
+    try:
+        for watcher in watchers:
+            heard = watcher.stdout.readline()
+            if heard == "skipped\n":
+                raise Skipped(NO_TRACE)
+            check(heard == "here\n", f"a watcher says {heard!r}")
+        killed, there = watchers
+        check(left_of(killed.pid) == left_of(there.pid) and len(left_of(there.pid)) > 2, f"{left_of(killed.pid)}, {left_of(there.pid)}")
+        killed.kill()
+        killed.wait()
+        check(left_of(killed.pid) == left_of(there.pid), "it removes something itself when it is killed")
+        with Witness(program.name):
+            check(not left_of(killed.pid), f"there is still {left_of(killed.pid)}")
+            check(len(left_of(there.pid)) > 2, f"of one that is there is left {left_of(there.pid)}")
+    finally:
+        for watcher in watchers:
+            watcher.stdin.close()
+            watcher.wait()
+    check(not left_of(there.pid), f"it has not removed {left_of(there.pid)}")
+
+
+# Watches until its input ends.
+WATCHES = """
+import sys
+from harness.job import Skipped
+from harness.witness import NO_TRACE, TRACING, Witness
+try:
+    with Witness(sys.argv[1]):
+        print("here", flush=True)
+        sys.stdin.read()
+except Skipped:
+    print("skipped", flush=True)
+"""
+
+
+def left_of(pid):
+    """What the kernel has for the witness with this pid, by names without it."""
+    places = [place.name for place in (TRACING / "instances").iterdir()]
+    events = re.findall(r"^p:(\S+)", (TRACING / "uprobe_events").read_text(), re.M)
+    return sorted(name.replace(str(pid), "") for name in (*places, *events) if re.search(rf"\D{pid}(\D|$)", name))
 
 
 def fails(claim):
