@@ -57,21 +57,24 @@ FAILURES = {}
 class Failure:
     """How a failure comes about: a function over a `Trial`, and what that needs."""
 
-    def __init__(self, function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out):
+    def __init__(self, function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart):
         self.function = function
         self.nodes, self.per_node, self.spares, self.members, self.newer = nodes, per_node, spares, members, newer
         self.gates = [*gates, f"client.committed:{VICTIM}:{NTH}"]
         self.steps, self.pause = steps, pause
         self.env = env
         self.time_out = time_out
+        self.apart = apart
 
 
-def failure(name, nodes=6, per_node=2, spares=0, members=1, newer=False, gates=(), steps=STEPS, pause=10, env=ONE_CARD, time_out=TIME_OUT):
+def failure(name, nodes=6, per_node=2, spares=0, members=1, newer=False, gates=(), steps=STEPS, pause=10, env=ONE_CARD, time_out=TIME_OUT,
+            apart=False):
     """Registers a failure. `spares`: so many of the nodes are. `members`: of etcd, of release 3.5 if `newer`. `steps` of heat2d, with so many
-    milliseconds of pause after each. `time_out`: so long nothing is heard of a node that is given up."""
+    milliseconds of pause after each. `time_out`: so long nothing is heard of a node that is given up. `apart`: ftrun is on a node more, which
+    has no part of the job."""
 
     def register(function):
-        FAILURES[name] = Failure(function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out)
+        FAILURES[name] = Failure(function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart)
         return function
 
     return register
@@ -96,7 +99,8 @@ class Trial:
     def start(self, program):
         """Starts the job."""
         each = self.failure.per_node
-        hosts = [f"{node.name}:{each}" for node in self.nodes.nodes[:-1]] + [f"{self.nodes.nodes[-1].name}:{each + ROOM}"]
+        *most, last = self.nodes.nodes[: self.failure.nodes]
+        hosts = [f"{node.name}:{each}" for node in most] + [f"{last.name}:{each + ROOM}"]
         gates = [*self.failure.gates, *kept(PLACE, range(self.size))]
         options = ["--hosts", ",".join(hosts)]
         if self.failure.time_out != DEFAULT:
@@ -104,7 +108,8 @@ class Trial:
         if self.failure.spares:
             options += ["--ft-spares", self.failure.spares]
         command = [program, *self.arguments, "-p", self.failure.pause]
-        self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=self.node(0), gates=gates,
+        on = self.node(-1 if self.failure.apart else 0)
+        self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=on, gates=gates,
                                       env={**self.failure.env, **SPIN})
 
     @property
@@ -218,13 +223,13 @@ class Trial:
         self.job.close_gate(gate, rank)
         self.again(gate, rank)
 
-    def then(self, gate, rank="-"):
+    def then(self, gate, rank="-", go=None):
         """The fourth node crashes when somebody stands at that gate, who then goes on if they still can: an agent that stands there for
-        longer is given up itself."""
+        longer is given up itself. `go`: another gate that is open from then on."""
         eventually(self.job.gate_path(gate, rank).exists, f"somebody at {gate}", 30)
         node = self.node(3)
         self.dead.append(node)
-        node.crash(lambda: self.job.go(gate, rank))
+        node.crash(lambda: [self.job.go(*which) for which in ((gate, rank), go) if which])
         self.ends(PLACE, [1, 3], parts=BEGUN)
 
     # --- afterwards -----------------------------------------------------------------------------------------------
@@ -264,7 +269,7 @@ def hosts_failure(context, failure, mpi):
     of ftd sees that no two processes play one rank, and that nothing of a node runs that was left out."""
     failure, mpi = FAILURES[failure], context.mpi(mpi)
     store = functools.partial(etcd.Etcd, binary=etcd.newer()) if failure.newer else None
-    with Nodes(context, failure.nodes, members=failure.members, store=store) as nodes:
+    with Nodes(context, failure.nodes + failure.apart, members=failure.members, store=store) as nodes:
         trial = Trial(context, nodes, mpi, failure)
         heat2d = nodes.cluster.program(mpi, "heat2d.c")
         program = watched(context, heat2d)
@@ -492,6 +497,26 @@ def again_agreed(it):
     it.again("agent.agreed")
 
 
+@failure("again-proposed", gates=["agent.proposed"], apart=True)
+def again_proposed(it):
+    """… which has written the next epoch itself, and does not know that yet."""
+    it.stands()
+    it.off(1)
+    # One of the agents is the first to write.
+    there = lambda: [number for number in range(it.failure.nodes) if it.job.gate_path("agent.proposed", number).exists()]
+    eventually(there, "an agent that has written the next epoch", 30)
+    number, = there()
+    it.job.on = it.node(number)
+    pid = it.job.at_gate("agent.proposed", number)
+    check(pid == it.one(it.node(number), "ft-agent"), f"process {pid} is no agent of {it.node(number).name}")
+    # Who writes the next one passes.
+    for other in it.others(number):
+        it.job.go("agent.proposed", other.number)
+    it.off(number)
+    # The copies of the second node's ranks are on the third one, and it had those of the first one's.
+    it.ends(None if number in (0, 2) else PLACE, [1, number], parts=BEGUN)
+
+
 @failure("again-emptying", gates=["shepherd.stop:6"])
 def again_emptying(it):
     """… when it is about to kill its old ranks."""
@@ -549,6 +574,22 @@ def again_init(it):
 def again_restoring(it):
     """… when its rank has half of its state back."""
     it.again("client.restoring", 6)
+
+
+@failure("again-unsaid", gates=["agent.unsaid", "client.copied:6"])
+def again_unsaid(it):
+    """… when all ranks have their state back, and nobody has been told of the recovery."""
+    # No newer checkpoint is complete without this rank's.
+    it.job.on = it.node(3)
+    it.job.at_gate("client.copied", 6)
+    it.job.go("client.copied", 6)
+    it.stands()
+    it.job.close_gate("client.copied", 6)
+    it.off(1)
+    eventually(it.job.gate_path("agent.unsaid").exists, "an agent that is about to tell people", 60)
+    check("ftd: recovery, epoch" not in it.job.err, f"it was told: {it.job.err}")
+    it.then("agent.unsaid", go=("client.copied", 6))
+    check(it.job.err.count("ftd: recovery, epoch") == 2, f"not both recoveries are told: {it.job.err}")
 
 
 # --- ftd's own processes --------------------------------------------------------------------------------------------

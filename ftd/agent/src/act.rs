@@ -343,6 +343,9 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
     match report::text(report, rooms.restart_files, &here, &words) {
         report::Text::Block { epoch: EpochId(epoch), over, block } => {
             let toll = rooms.toll();
+            if over {
+                ft_sys::gate::reach("agent.unsaid", None);
+            }
             return rooms.job.recovered(epoch, over, &block, toll);
         }
         report::Text::Notice(notice) => rooms.job.notice(notice),

@@ -46,6 +46,7 @@ pub enum Epochs {
 /// The record in etcd.
 #[derive(Debug)]
 pub struct Shared {
+    me: NodeId,
     store: Through<Ways>,
     key: String,
     /// The keys that are there as long as the nodes' daemons hold their leases.
@@ -69,7 +70,7 @@ impl Epochs {
         let (hears, told_otherwise) = watch::channel(false);
         let follows = Follow::new(store.clone(), Scope::Key(key.clone()), READ_AGAIN, WITHIN);
         tokio::spawn(follow(follows.seldom_while(told_otherwise, SELDOM), news.clone()));
-        Epochs::Shared(Shared { store, key, leases, hears, news })
+        Epochs::Shared(Shared { me: NodeId(cluster.me), store, key, leases, hears, news })
     }
 
     /// Whether the node's observers answer it.
@@ -123,8 +124,12 @@ impl Epochs {
             Epochs::Shared(shared) => {
                 let (swap, asked) = shared.swap(expected, record, leases);
                 let (store, key, news) = (shared.store.clone(), shared.key.clone(), shared.news.clone());
+                let me = Some(shared.me.0);
                 tokio::spawn(async move {
                     let answer = answer(store.compare_and_swap(swap, WITHIN).await, &key, &asked);
+                    if !first && matches!(answer.event, Some(Event::CasDone { .. })) {
+                        ft_sys::gate::reach("agent.proposed", me);
+                    }
                     ft_sys::gate::reach(if first { "agent.recorded" } else { "agent.agreed" }, None);
                     news.send(answer)
                 });
