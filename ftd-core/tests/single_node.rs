@@ -805,6 +805,16 @@ fn a_program_that_cannot_be_started_ends_the_job_with_its_reason() {
 }
 
 #[test]
+fn what_ranks_cannot_tell_each_other_ends_the_job_with_its_own_sentence_and_only_in_its_world() {
+    let cannot = |world| Event::CannotGoOn { world: WorldId(world), reason: "rank 1: too long".into() };
+    let mut node = running();
+    assert!(node.tell(cannot(2)).is_empty(), "it is another world's");
+    assert!(node.tell(cannot(1)).iter().any(|said| said == "agree end 1"));
+    let said = node.tell(Event::WorldEmptied(WorldId(1)));
+    assert_eq!(said, ["end 1: rank 1: too long"]);
+}
+
+#[test]
 fn what_keeps_a_job_from_beginning_ends_it_and_only_before_it_has_begun() {
     let cannot = || Event::CannotBegin { reason: "no heartbeats".into(), status: 1 };
     let mut node = Node::new(Policy::default(), Mode::Reinit);

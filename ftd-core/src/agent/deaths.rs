@@ -32,6 +32,14 @@ impl Agent {
         }
     }
 
+    pub(super) fn take_cannot_go_on(&mut self, world: WorldId, reason: String) {
+        if self.run.locals.keys().any(|process| process.world == world) && !self.worlds.ended(world) {
+            self.telling.progress.iter_mut().for_each(|progress| progress.stuck = true);
+            self.end.refused |= self.end.verdict.is_none();
+            self.conclude(Outcome::failed(1, reason), false);
+        }
+    }
+
     pub(super) fn take_phase(&mut self, process: Process, phase: Phase) {
         if let Some(local) = self.run.locals.get_mut(&process) {
             local.phase = local.phase.max(phase);

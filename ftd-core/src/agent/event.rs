@@ -90,6 +90,13 @@ pub enum Event {
         /// The job's.
         status: i32,
     },
+    /// What the ranks of this world tell each other does not come, and would not in another world, either.
+    CannotGoOn {
+        /// Which.
+        world: WorldId,
+        /// What, and whose it is, one sentence.
+        reason: String,
+    },
     /// The process is about to enter `MPI_Init`, and will tell when it is past it.
     Initializing(Process),
     /// The process has called `MPI_Init`, which waits for all ranks of the world, and its MPI, of this family, speaks with its

@@ -20,6 +20,7 @@ impl Agent {
             Event::Started(process) => self.sign(process),
             Event::StartFailed { process, reason, status } => self.take_start_failed(process, reason, status),
             Event::CannotBegin { reason, status } => self.take_cannot_begin(reason, status),
+            Event::CannotGoOn { world, reason } => self.take_cannot_go_on(world, reason),
             Event::Initializing(process) => self.take_phase(process, Phase::Initializing),
             Event::Joined { process, family } => self.take_joined(process, family),
             Event::Initialized(process) => self.take_phase(process, Phase::Initialized),

@@ -5,6 +5,7 @@ use crate::fences::{Fences, Step};
 use crate::layout::Layout;
 use crate::leavers::Leavers;
 use crate::outlet::Outlet;
+use crate::too_long::Whose;
 use crate::wish::Wish;
 use ft_peer::beat::Refusal;
 use ft_peer::beats::Identity;
@@ -197,7 +198,8 @@ impl Given {
 pub struct Written {
     world: WorldNumber,
     to: Vec<NodeId>,
-    body: Result<Vec<u8>, FrameError>,
+    /// Or why there are none.
+    body: Result<Vec<u8>, String>,
     /// Somebody there can do nothing before it has come.
     awaited: bool,
     /// Who waited here for the same, and for what.
@@ -205,17 +207,31 @@ pub struct Written {
 }
 
 impl Written {
-    fn word(world: WorldNumber, to: NodeId, word: &Word) -> Written {
+    fn word(world: WorldNumber, to: NodeId, word: &Word, whose: Whose) -> Written {
         // Who waits for a copy has a patience of its own.
         let awaited = !matches!(word, Word::Left { .. } | Word::Copy(_) | Word::Store(_) | Word::User(_));
-        Written { world, to: vec![to], body: word.to_bytes(), awaited, fenced: None }
+        let body = word.to_bytes().map_err(|error| whose.tell_too_much(way_of(word), error));
+        Written { world, to: vec![to], body, awaited, fenced: None }
     }
 
     /// Everybody is in a fence: those below are told, and who waits here.
     fn complete(world: WorldNumber, to: Vec<NodeId>, fence: Fence, parts: Vec<Vec<u8>>, token: Option<u64>) -> Written {
         let fenced = token.map(|token| (token, Given::of(fence.protocol, &parts)));
-        let body = if to.is_empty() { Ok(Vec::new()) } else { Word::Down { fence, parts }.to_bytes() };
+        let body = if to.is_empty() {
+            Ok(Vec::new())
+        } else {
+            let word = Word::Down { fence, parts };
+            word.to_bytes().map_err(|error| Whose::All.tell_too_much(way_of(&word), error))
+        };
         Written { world, to, body, awaited: true, fenced }
+    }
+}
+
+/// How ranks tell each other what a word is about.
+fn way_of(word: &Word) -> &'static str {
+    match word {
+        Word::Up { fence, .. } | Word::Down { fence, .. } if fence.protocol == Protocol::Pmi => "PMI",
+        _ => "PMIx",
     }
 }
 
@@ -454,8 +470,8 @@ impl Between {
                     None => vec![Arrived::ModexData { world, token, found: None }],
                 }
             }
-            Wish::ModexData { to, token, status, data } => {
-                self.tell(world, to, Word::ModexData { token, status, data })
+            Wish::ModexData { to, token, rank, status, data } => {
+                self.tell_of(rank.map_or(Whose::All, Whose::Rank), world, to, Word::ModexData { token, status, data })
             }
             Wish::Name { asker, request } => {
                 let keeper = exchange.layout.keeper();
@@ -522,7 +538,7 @@ impl Between {
         self.in_vain = world;
         let me = self.nodes.me;
         let reason = format!(
-            "what its MPI has to tell from {me} to {node} has not come there for {} s, neither straight nor through other \
+            "what the ranks' MPI has to tell from {me} to {node} has not come there for {} s, neither straight nor through other \
              nodes, though both nodes are heard: something between the nodes keeps TCP back, and heartbeats (UDP) not (path-timeout in \
              ftd.toml)",
             self.patience.as_secs_f64()
@@ -585,7 +601,7 @@ impl Between {
         let to = self.world.as_ref().map(|(_, exchange)| exchange.neighbours(from)).unwrap_or_default();
         if let Some(to) = to.iter().find(|to| self.post.length(**to) >= MOST_WAITING) {
             let reason = format!(
-                "its ranks raise more events (PMIx_Notify_event) than {to} takes: {MOST_WAITING} words wait for it"
+                "the ranks raise more events (PMIx_Notify_event) than {to} takes: {MOST_WAITING} words wait for it"
             );
             return vec![Arrived::Stuck { world, reason }];
         }
@@ -614,6 +630,17 @@ impl Between {
     }
 
     fn tell(&mut self, world: WorldNumber, to: NodeId, word: Word) -> Vec<Arrived> {
+        let whose = match &word {
+            Word::Up { parts, .. } if parts.len() == 1 => Whose::Node(self.nodes.me),
+            Word::Name { request: NameRequest::Publish { proc, .. }, .. } => Whose::Rank(proc.rank),
+            Word::Event(event) => Whose::Rank(event.source.rank),
+            _ => Whose::All,
+        };
+        self.tell_of(whose, world, to, word)
+    }
+
+    /// `whose`: should it be too long.
+    fn tell_of(&mut self, whose: Whose, world: WorldNumber, to: NodeId, word: Word) -> Vec<Arrived> {
         let bytes = match &word {
             Word::Up { parts, .. } | Word::Down { parts, .. } => bytes_of(parts),
             Word::ModexData { data, .. } => data.len(),
@@ -627,7 +654,7 @@ impl Between {
             Word::Event(event) => event.infos.iter().map(|(_, value)| value.len()).sum(),
             Word::Modex { .. } | Word::Name { .. } | Word::Left { .. } | Word::Copy(_) | Word::User(_) => 0,
         };
-        self.write(bytes, move || Written::word(world, to, &word))
+        self.write(bytes, move || Written::word(world, to, &word, whose))
     }
 
     /// Says something about the store. Gives it back when it is certainly not said: to one that has left, or does not hear.
@@ -663,10 +690,7 @@ impl Between {
         let Written { world, to, body, awaited, fenced } = written;
         let body = match body {
             Ok(body) => Arc::new(body),
-            Err(error) => {
-                let reason = format!("what its MPI wants to tell the ranks on other nodes cannot be sent: {error}");
-                return vec![Arrived::Stuck { world, reason }];
-            }
+            Err(reason) => return vec![Arrived::Stuck { world, reason }],
         };
         for to in to.into_iter().filter(|to| !self.nodes.has_left(*to)).collect::<Vec<_>>() {
             let sendings = self.post.send(to, world, body.clone(), awaited).unwrap_or_default();

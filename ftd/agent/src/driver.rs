@@ -279,6 +279,7 @@ impl Driver {
                     lone.seek(job, worlds, world);
                 }
             }
+            Input::Pmix(pmix_host::News::TooLong { host, error }) => pmix.cannot_tell(job, worlds, host, &error),
             Input::Pmix(pmix_host::News::Closed { host, reason }) => pmix.left(job, worlds, host, &reason),
             Input::Pmix(pmix_host::News::Again(world)) => pmix.serve_again(job, worlds, world),
             Input::Pmi(said) => {

@@ -62,6 +62,7 @@ mod ship_host;
 mod slurm;
 mod timer;
 mod together;
+mod too_long;
 mod unheard;
 mod versions;
 mod view;

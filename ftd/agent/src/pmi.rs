@@ -4,13 +4,14 @@ use crate::job::Job;
 use crate::layout::Layout;
 use crate::outlet::Outlet;
 use crate::shepherds::Shepherds;
+use crate::too_long::Whose;
 use crate::unheard::{Ear, Ears};
 use crate::wish::Wish;
 use crate::worlds::Worlds;
 use ft_wire::between::{Asker, NameAnswer, NameRequest, Protocol, puts_to_bytes};
 use ft_wire::pmix::{ERR_DUPLICATE_KEY, ERR_NOT_FOUND, Proc, SUCCESS};
 use ft_wire::{FrameError, Rank, World as WorldNumber};
-use ftd_core::{Event, Family};
+use ftd_core::{Event, Family, WorldId};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -136,11 +137,11 @@ impl Pmi {
     ) {
         let Some(served) = self.worlds.get_mut(&number) else { return };
         let done = puts
-            .map_err(|error| error.to_string())
+            .map_err(|error| format!("what the ranks tell each other through PMI cannot be read: {error}"))
             .and_then(|puts| served.server.barrier_complete(puts).map_err(|error| error.to_string()));
         match done {
             Ok(actions) => served.carry_out(job, worlds, shepherds, number, actions),
-            Err(error) => stuck(job, worlds, number, &error),
+            Err(reason) => stuck(job, worlds, number, reason),
         }
     }
 }
@@ -171,12 +172,10 @@ fn to_name(NameAnswer { status, found }: NameAnswer) -> ft_pmi1::NameAnswer {
 }
 
 /// Ranks wait for what will not come.
-fn stuck(job: &mut Job, worlds: &Worlds, number: WorldNumber, error: &str) {
-    let process = worlds.running(number).and_then(|world| world.first());
-    process.into_iter().for_each(|process| {
-        let reason = format!("what its MPI tells the ranks on other nodes through PMI: {error}");
-        job.report(Event::StartFailed { process, reason, status: 1 });
-    });
+fn stuck(job: &mut Job, worlds: &Worlds, number: WorldNumber, reason: String) {
+    if worlds.running(number).is_some() {
+        job.report(Event::CannotGoOn { world: WorldId(number), reason });
+    }
 }
 
 impl Served {
@@ -224,7 +223,7 @@ impl Served {
                 if worlds.get(number).is_some_and(|world| !world.layout.is_alone()) {
                     match puts_to_bytes(&puts) {
                         Ok(data) => job.wish(number, everybody(job.spec.world_size, data)),
-                        Err(error) => stuck(job, worlds, number, &error.to_string()),
+                        Err(error) => stuck(job, worlds, number, Whose::All.tell_too_much("PMI", error)),
                     }
                     return Vec::new();
                 }

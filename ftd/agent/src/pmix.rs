@@ -6,6 +6,7 @@ use crate::library;
 use crate::outlet::Outlet;
 use crate::pmix_host::{self, HostError, HostId, PmixHost};
 use crate::shepherds::Shepherds;
+use crate::too_long::Whose;
 use crate::wish::Wish;
 use crate::world::World;
 use crate::worlds::Worlds;
@@ -359,9 +360,8 @@ impl Pmix {
         let Some(served) = self.worlds.get_mut(&number) else { return Follows::Nothing };
         match message {
             ToAgent::Ready { version } => tracing::debug!(version, "libpmix"),
-            ToAgent::Connected { rank } => {
-                worlds.is_served(job, shepherds, (number, rank), Family::OpenMpi);
-            }
+            ToAgent::TooLong { rank, error } => tell_too_much(job, worlds, number, rank, &error),
+            ToAgent::Connected { rank } => worlds.is_served(job, shepherds, (number, rank), Family::OpenMpi),
             ToAgent::Finalized { token, rank } => {
                 worlds.finalized_without_preload(job, number, rank);
                 served.answer([ToPmix::Done { token, status: SUCCESS }]);
@@ -378,9 +378,9 @@ impl Pmix {
                     job.report(Event::AbortRequested { process, code: status });
                 }
             }
-            ToAgent::ModexData { token, status, data } => {
+            ToAgent::ModexData { token, rank, status, data } => {
                 if let Some((to, token)) = served.asked.remove(&token) {
-                    job.wish(number, Wish::ModexData { to, token, status, data });
+                    job.wish(number, Wish::ModexData { to, token, rank, status, data });
                 }
             }
             request if worlds.get(number).is_some_and(|world| !world.layout.is_alone()) => {
@@ -459,10 +459,7 @@ impl Pmix {
             // Whoever needs one will hear it from its own.
             return self.warm.take().into_iter().for_each(|warm| drop(warm.host.kill()));
         };
-        // One that has served its world does not give up for what it is: another one would have to, as well.
-        let served = self.worlds.get(&number).is_some_and(|served| served.env.is_some());
-        match worlds.get(number).and_then(World::first).filter(|_| number == 1 || served) {
-            Some(process) if served => cannot_be_served(job, process, reason.to_string()),
+        match worlds.get(number).and_then(World::first).filter(|_| number == 1) {
             Some(process) => {
                 cannot_be_served(job, process, format!("there is no PMIx server for it (ft-pmix): {reason}"));
             }
@@ -471,6 +468,13 @@ impl Pmix {
                 job.report(Event::WorldServerLost(WorldId(number)));
             }
         }
+    }
+
+    /// What its ranks are to hear is longer than what an `ft-pmix` can be told, this one and any other.
+    pub fn cannot_tell(&self, job: &mut Job, worlds: &Worlds, host: HostId, error: &str) {
+        let Some(number) = self.world_of(host) else { return };
+        let reason = node_or_all(worlds, number).hear_too_much("PMIx", error);
+        job.report(Event::CannotGoOn { world: WorldId(number), reason });
     }
 
     /// An `ft-pmix` is gone.
@@ -550,6 +554,18 @@ impl Served {
             answers.into_iter().for_each(|answer| host.send(answer));
         }
     }
+}
+
+/// A rank, or all of a node, tell more than can be passed on.
+fn tell_too_much(job: &mut Job, worlds: &Worlds, number: WorldNumber, rank: Option<Rank>, error: &str) {
+    let whose = rank.map_or_else(|| node_or_all(worlds, number), Whose::Rank);
+    job.report(Event::CannotGoOn { world: WorldId(number), reason: whose.tell_too_much("PMIx", error) });
+}
+
+/// Whose it is what no single rank has said.
+fn node_or_all(worlds: &Worlds, number: WorldNumber) -> Whose {
+    let layout = worlds.get(number).map(|world| &world.layout).filter(|layout| !layout.is_alone());
+    layout.map_or(Whose::All, |layout| Whose::Node(layout.places()[layout.me()].node))
 }
 
 /// The node that keeps the published names does this, which may be this one.

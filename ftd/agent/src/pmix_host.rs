@@ -32,6 +32,13 @@ pub enum News {
         /// What.
         message: ToAgent,
     },
+    /// What its ranks are to be told is longer than what it can be told.
+    TooLong {
+        /// Which.
+        host: HostId,
+        /// How long it is.
+        error: String,
+    },
     /// It is gone.
     Closed {
         /// Which.
@@ -205,8 +212,7 @@ async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmi
         Ok((_, link, incoming)) => {
             let (too_long, host) = (news.clone(), id);
             tokio::spawn(forward(link, outgoing, move |error| {
-                let reason = format!("what its MPI is to be told through PMIx cannot be passed on: {error}");
-                too_long.send(News::Said { host, message: ToAgent::Failed { reason } });
+                too_long.send(News::TooLong { host, error: error.to_string() });
             }));
             incoming
         }

@@ -33,6 +33,8 @@ pub enum Wish {
         to: NodeId,
         /// As it was asked.
         token: u64,
+        /// Whose it is, if that is known.
+        rank: Option<Rank>,
         /// PMIx status.
         status: i32,
         /// The data.

@@ -206,7 +206,7 @@ async fn serve(mut server: Server, socket: StdUnixStream) -> Result<(), Failure>
                     // The process may not have committed its data yet: others must not wait for it.
                     tokio::spawn(async move {
                         let (status, data) = Server::modex_data(&proc).await;
-                        let _ = to_agent.send(ToAgent::ModexData { token, status: status.0, data });
+                        let _ = to_agent.send(ToAgent::ModexData { token, rank: Some(proc.rank), status: status.0, data });
                     });
                 }
                 Some(answer) => answered(&mut requests, answer),
@@ -355,7 +355,7 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<To
     while let Some(message) = queue.recv().await {
         let frame = match ft_wire::encode(&message, 0) {
             Ok(frame) => frame,
-            Err(error) => match too_long(&error) {
+            Err(error) => match too_long(&message, &error) {
                 Ok(frame) => frame,
                 Err(error) => {
                     complain(&error);
@@ -370,7 +370,13 @@ async fn write(mut writer: OwnedWriteHalf, mut queue: mpsc::UnboundedReceiver<To
 }
 
 /// The world cannot go on without that message, and the next world would not, either: this one does not just end, it says why.
-fn too_long(error: &FrameError) -> Result<Vec<u8>, FrameError> {
-    let reason = format!("what its MPI wants to tell through PMIx cannot be passed on: {error}");
-    ft_wire::encode(&ToAgent::Failed { reason }, 0)
+fn too_long(message: &ToAgent, error: &FrameError) -> Result<Vec<u8>, FrameError> {
+    let rank = match message {
+        ToAgent::Publish { proc, .. } => Some(proc.rank),
+        ToAgent::Raised(event) => Some(event.source.rank),
+        ToAgent::ModexData { rank, .. } => *rank,
+        ToAgent::Abort { rank, .. } => Some(*rank),
+        _ => None,
+    };
+    ft_wire::encode(&ToAgent::TooLong { rank, error: error.to_string() }, 0)
 }

@@ -169,6 +169,13 @@ pub enum ToAgent {
         /// One sentence.
         reason: String,
     },
+    /// The processes want to tell more at a time than a message may have, and nothing of it is passed on.
+    TooLong {
+        /// Whose it is, if it is one rank's.
+        rank: Option<Rank>,
+        /// How long it is.
+        error: String,
+    },
     /// All local members of a group of a world over several nodes are in; answered by [`ToPmix::GroupDone`].
     Group {
         /// Token for the answer.
@@ -232,6 +239,9 @@ pub enum ToAgent {
     ModexData {
         /// Token.
         token: u64,
+        /// Whose data it is, if it is said.
+        #[serde(default)]
+        rank: Option<Rank>,
         /// PMIx status.
         status: i32,
         /// The data.

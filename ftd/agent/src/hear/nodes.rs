@@ -10,7 +10,7 @@ use crate::wish::Wish;
 use ft_wire::World as WorldNumber;
 use ft_wire::between::Leaver;
 use ft_wire::pmix::ERR_NOT_FOUND;
-use ftd_core::Event;
+use ftd_core::{Event, WorldId};
 
 /// Something was heard of them.
 pub fn take(rooms: &mut Rooms, news: News) {
@@ -101,12 +101,7 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
                 ways.hear(from, word);
             }
         }
-        Arrived::Stuck { world, reason } => {
-            let process = worlds.running(world).and_then(|world| world.first());
-            process.into_iter().for_each(|process| {
-                job.report(Event::StartFailed { process, reason: reason.clone(), status: 1 });
-            });
-        }
+        Arrived::Stuck { world, reason } => job.report(Event::CannotGoOn { world: WorldId(world), reason }),
         Arrived::User(..) | Arrived::Stranger => {}
         Arrived::Trouble(sentence) => job.notice_once(sentence),
     }
