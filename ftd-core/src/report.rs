@@ -169,6 +169,8 @@ pub enum Notice {
         unread: Inventory,
         /// So long was waited.
         timeout: Micros,
+        /// It was said before.
+        again: bool,
         /// What is restored without them. Nothing: that is not known yet; they are waited for if it would be the beginning.
         restored: Option<Choice>,
     },

@@ -371,7 +371,7 @@ pub enum Effect {
         world: WorldId,
     },
     /// Verifying takes long: say what is verified by now, and go on with the rest. Answered by `InventorySoFar`, unless everything has
-    /// been read meanwhile and `InventoryTaken` is on its way.
+    /// been read meanwhile and `InventoryTaken` is on its way. Comes again while something is read.
     ListVerified {
         /// The epoch that begins.
         epoch: EpochId,

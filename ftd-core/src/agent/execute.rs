@@ -171,7 +171,8 @@ impl Agent {
     fn guard_verifying(&mut self) {
         let timeout = self.config.policy.inventory_timeout;
         if self.run.inventory_asked.is_some_and(|since| self.due(since, timeout)) {
-            self.run.inventory_asked = None;
+            // As long as something is read it is asked again, and said again.
+            (self.run.inventory_asked, self.run.inventory_looks) = (Some(self.now), self.run.inventory_looks + 1);
             self.emit(Effect::ListVerified { epoch: self.epoch() });
         }
     }
@@ -195,6 +196,7 @@ impl Agent {
         };
         self.run.late_progress = choice.iter().any(newer);
         self.memory.restored = Some(choice.clone());
+        self.run.inventory_asked = None;
         self.notice_unread(Some(choice.clone()));
         self.run.choice = Some(choice);
     }

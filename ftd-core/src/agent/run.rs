@@ -57,7 +57,10 @@ pub(super) struct Run {
     pub(super) holdings: Option<Holdings>,
     /// They were counted while a node was still reading, and will be once more.
     pub(super) early: bool,
+    /// Since when it is verified what this node has, or since when it was asked last how far that is.
     pub(super) inventory_asked: Option<Micros>,
+    /// How often it was.
+    pub(super) inventory_looks: u32,
     /// What this node had not verified in time, and has not yet.
     pub(super) unread: Inventory,
     /// What is restored.

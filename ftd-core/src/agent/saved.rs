@@ -1,7 +1,7 @@
 //! What is told of this node's checkpoints: committed, frozen, taken back.
 
 use super::{Agent, Stage};
-use crate::ids::{EpochId, Process, Version};
+use crate::ids::{EpochId, Micros, Process, Version};
 use crate::inventory::{Choice, Inventory, Level};
 use crate::report::{Notice, Report};
 
@@ -16,20 +16,25 @@ impl Agent {
         }
     }
 
-    /// Not everything was read in time: the others are told what there is for certain, and that more may come.
+    /// Not everything was read in time: the others are told what there is for certain, and that more may come. That is told once; how far
+    /// the reading is people hear again.
     pub(super) fn take_so_far(&mut self, epoch: EpochId, inventory: &Inventory, unread: Inventory) {
-        if epoch == self.epoch() && !self.run.copies.listed {
+        if epoch != self.epoch() || self.run.copies.read || self.run.choice.is_some() {
+            return;
+        }
+        if !self.run.copies.listed {
             self.run.copies.late = true;
             self.list_copies(inventory);
-            self.run.unread = unread;
-            self.notice_unread(None);
         }
+        self.run.unread = unread;
+        self.notice_unread(None);
     }
 
     pub(super) fn notice_unread(&mut self, restored: Option<Choice>) {
-        let (unread, timeout) = (self.run.unread.clone(), self.config.policy.inventory_timeout);
+        let (unread, looks) = (self.run.unread.clone(), self.run.inventory_looks);
+        let timeout = Micros(self.config.policy.inventory_timeout.0 * u64::from(looks));
         if !unread.holdings.is_empty() {
-            self.report(Report::Notice(Notice::NotVerified { unread, timeout, restored }));
+            self.report(Report::Notice(Notice::NotVerified { unread, timeout, again: looks > 1, restored }));
         }
     }
 

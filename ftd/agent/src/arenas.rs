@@ -10,9 +10,11 @@ use ftd_core::inventory::{Holding, to_verify};
 use ftd_core::{EpochId, Groups, Inventory, Level, Stamp, size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::task::JoinError;
 
 /// Versions that each arena has room for.
 const PLACES: u64 = ft_arena::PLACES as u64;
@@ -273,8 +275,11 @@ impl Arenas {
         let reading = Arc::new(Reading::default());
         self.read_no_more();
         self.reading = Some((epoch, reading.clone()));
-        tokio::task::spawn_blocking(move || {
-            news.send(News::Verified(epoch, verify(&arenas, world_size, alone, &reading)));
+        let read = reading.clone();
+        let work = tokio::task::spawn_blocking(move || verify(&arenas, (world_size, alone), &read, &check_one));
+        tokio::spawn(async move {
+            let verified = work.await.unwrap_or_else(|failed| reading.ended(&failed));
+            news.send(News::Verified(epoch, verified));
         });
     }
 
@@ -439,10 +444,31 @@ impl Reading {
             }
         }
     }
+
+    /// It came to no end of its own. Nobody waits for the rest, of which nothing is known to be right.
+    fn ended(&self, failed: &JoinError) -> Verified {
+        let unread = std::mem::take(&mut self.so_far().unread);
+        for holding in unread {
+            self.note(
+                &holding,
+                Err(format!("ftd could not compare it with its checksum, an internal error: {failed}")),
+            );
+        }
+        let mut so_far = self.so_far();
+        Verified { copies: so_far.verified.clone(), damaged: std::mem::take(&mut so_far.damaged) }
+    }
 }
 
+/// Compares what lies in a place with its checksum.
+type Check = dyn Fn(&AgentArena, u32) -> Result<(), ArenaError> + Sync;
+
 /// Reads what ftd-core wants to know of, and tells where that lies.
-fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool, reading: &Reading) -> Verified {
+fn verify(
+    arenas: &BTreeMap<Rank, Arc<AgentArena>>,
+    (world_size, alone): (u32, bool),
+    reading: &Reading,
+    check: &Check,
+) -> Verified {
     let (mut verified, groups) = (Verified::default(), Groups::one());
     let mut places: BTreeMap<Holding, u32> = BTreeMap::new();
     for (rank, arena) in arenas {
@@ -465,7 +491,7 @@ fn verify(arenas: &BTreeMap<Rank, Arc<AgentArena>>, world_size: u32, alone: bool
         // The newest first: should time run out, these are worth most.
         work.sort_by_key(|(holding, _)| std::cmp::Reverse(holding.stamp));
         read.holdings.extend(work.iter().map(|(holding, _)| *holding));
-        for holding in check_all(arenas, &work, reading) {
+        for holding in check_all(arenas, &work, reading, check) {
             held.holdings.remove(&holding);
         }
     }
@@ -483,10 +509,15 @@ fn holding(rank: Rank, (version, epoch): Commit) -> Holding {
 }
 
 /// Those that are not as they should be.
-fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Holding, u32)], reading: &Reading) -> Vec<Holding> {
+fn check_all(
+    arenas: &BTreeMap<Rank, Arc<AgentArena>>,
+    work: &[(Holding, u32)],
+    reading: &Reading,
+    check: &Check,
+) -> Vec<Holding> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(work.len());
     let next = AtomicUsize::new(0);
-    let check = || {
+    let some = || {
         let mut bad = Vec::new();
         while let Some((holding, place)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
             if reading.over.load(Ordering::Relaxed) {
@@ -495,28 +526,28 @@ fn check_all(arenas: &BTreeMap<Rank, Arc<AgentArena>>, work: &[(Holding, u32)], 
             let rank = holding.owner.0;
             ft_sys::gate::reach("agent.verifies", Some(rank));
             let Some(arena) = arenas.get(&rank) else { continue };
-            let checked = check_one(arena, *place).map(|()| *place).map_err(|error| error.to_string());
+            let checked = or_panicked(|| check(arena, *place)).map(|()| *place);
             bad.extend(checked.is_err().then_some(*holding));
             reading.note(holding, checked);
         }
         bad
     };
     std::thread::scope(|scope| {
-        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(check)).collect();
-        let mut bad = check();
+        let helpers: Vec<_> = (1..threads).map(|_| scope.spawn(some)).collect();
+        let mut bad = some();
         for helper in helpers {
-            match helper.join() {
-                Ok(more) => bad.extend(more),
-                // Nothing of it is known to be right.
-                Err(_) => {
-                    let panicked = |holding| reading.note(holding, Err("a checksum thread panicked".into()));
-                    work.iter().for_each(|(holding, _)| panicked(holding));
-                    bad.extend(work.iter().map(|(holding, _)| *holding));
-                }
-            }
+            bad.extend(helper.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
         bad
     })
+}
+
+/// What goes wrong with one copy says nothing of the others.
+fn or_panicked(check: impl FnOnce() -> Result<(), ArenaError>) -> Result<(), String> {
+    match catch_unwind(AssertUnwindSafe(check)) {
+        Ok(checked) => checked.map_err(|error| error.to_string()),
+        Err(_) => Err("the comparison with its checksum panicked, an internal error".into()),
+    }
 }
 
 /// A place whose checksum was still to be made gets it now, from the bytes that the rank committed.
@@ -535,8 +566,8 @@ fn check_one(arena: &AgentArena, place: u32) -> Result<(), ArenaError> {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn what_has_other_partners_now_takes_no_memory() {
+    /// Rank 0 has versions 3 and 4, as has rank 1, and rank 2 has 4 and 5.
+    fn filled() -> Arenas {
         let mut arenas = Arenas::new(3, Outlet::new(|_, _| true));
         let bytes = vec![7u8; 1 << 20];
         for (rank, versions) in [(0, [3, 4]), (1, [3, 4]), (2, [4, 5])] {
@@ -553,6 +584,50 @@ mod tests {
                 );
             }
         }
+        arenas
+    }
+
+    fn held(arenas: &Arenas) -> BTreeMap<Rank, Arc<AgentArena>> {
+        arenas.held.iter().map(|(rank, held)| (*rank, held.arena.clone())).collect()
+    }
+
+    #[tokio::test]
+    async fn a_comparison_that_panics_costs_its_copy_alone() {
+        let (held, reading) = (held(&filled()), Reading::default());
+        let panics = Arc::as_ptr(&held[&1]).addr();
+        let check = move |arena: &AgentArena, _: u32| {
+            assert_ne!(std::ptr::from_ref(arena).addr(), panics, "an error of ftd's own");
+            Ok(())
+        };
+        let verified = verify(&held, (3, false), &reading, &check);
+        let mut found: Vec<_> = verified.copies.iter().map(|(rank, (version, _), _)| (*rank, *version)).collect();
+        found.sort_unstable();
+        assert_eq!(found, [(0, 3), (0, 4), (2, 4), (2, 5)]);
+        let said = verified.damaged;
+        assert!(said.len() == 2 && said.iter().all(|said| said.contains("rank 1: the comparison")), "{said:?}");
+    }
+
+    #[tokio::test]
+    async fn a_reading_that_panics_comes_to_an_end_with_what_was_verified_before() {
+        let (held, reading) = (held(&filled()), Arc::new(Reading::default()));
+        let read = reading.clone();
+        let failed = tokio::task::spawn_blocking(move || {
+            let check = |_: &AgentArena, _: u32| Ok(());
+            verify(&held, (3, false), &read, &check);
+            let late = holding(2, (6, 1));
+            read.so_far().unread.insert(late);
+            panic!("an error of ftd's own");
+        });
+        let verified = reading.ended(&failed.await.unwrap_err());
+        assert_eq!(verified.copies.len(), 6);
+        let said = verified.damaged;
+        assert!(said.len() == 1 && said[0].starts_with("version 6, rank 2: ftd could not compare"), "{said:?}");
+        assert!(reading.so_far().unread.is_empty());
+    }
+
+    #[tokio::test]
+    async fn what_has_other_partners_now_takes_no_memory() {
+        let mut arenas = filled();
         let taken = |arenas: &Arenas, rank| arenas.held[&rank].arena.allocated().unwrap() >> 20;
         arenas.give_back(5, |rank| rank != 1);
         assert_eq!([0, 1, 2].map(|rank| taken(&arenas, rank)), [0, 2, 2], "what is here, or is needed, stays");

@@ -99,8 +99,8 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
                 "{missing} {} no slot: waiting up to {patience} for a node (--ft-wait)",
                 if *missing == 1 { "rank has" } else { "ranks have" }
             )),
-            Notice::NotVerified { unread, timeout, restored } => {
-                Text::Notice(not_verified(&here.node(), unread, *timeout, restored.as_ref()))
+            Notice::NotVerified { unread, timeout, again, restored } => {
+                Text::Notice(not_verified(&here.node(), unread, (*timeout, *again), restored.as_ref()))
             }
             Notice::DrainTimedOut(world) => {
                 tracing::warn!(world = world.0, "the old output was not read in time");
@@ -111,7 +111,7 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
 }
 
 /// What a node could not say in time of its checkpoints, and what comes of that.
-fn not_verified(node: &str, unread: &Inventory, timeout: Micros, restored: Option<&Choice>) -> String {
+fn not_verified(node: &str, unread: &Inventory, (timeout, again): (Micros, bool), restored: Option<&Choice>) -> String {
     let copies = unread.holdings.len();
     let versions: BTreeSet<u64> = unread.holdings.iter().map(|holding| holding.stamp.version.0).collect();
     let ranks: BTreeSet<Rank> = unread.holdings.iter().map(|holding| holding.owner).collect();
@@ -126,6 +126,9 @@ fn not_verified(node: &str, unread: &Inventory, timeout: Micros, restored: Optio
     );
     let them = if copies == 1 { "it" } else { "them" };
     let Some(choice) = restored else {
+        if again {
+            return format!("{what}: the job still waits for {them}");
+        }
         return format!("{what}: ftd goes on without {them}, unless nothing could be restored then");
     };
     let found: BTreeSet<u64> = choice.values().flatten().map(|stamp| stamp.version.0).collect();
