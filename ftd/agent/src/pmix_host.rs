@@ -234,3 +234,33 @@ async fn relay(id: HostId, stream: UnixStream, outgoing: UnboundedReceiver<ToPmi
     }
     news.send(News::Closed { host: id, reason: error.to_string() });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ft_wire::{PREAMBLE_LEN, Preamble, Role};
+    use std::io::{Read, Write};
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn of_what_is_too_long_for_it_the_agent_hears_and_what_follows_comes() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&Preamble::ours(Role::Pmix).to_bytes()).unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let (news, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let (queue, outgoing) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(relay(7, ours, outgoing, Outlet::new(move |said, _| news.send(said).is_ok())));
+        let data = vec![0; ft_wire::MAX_BODY];
+        queue.send(ToPmix::FenceDone { token: 1, status: 0, data }).unwrap();
+        queue.send(ToPmix::Done { token: 2, status: 0 }).unwrap();
+        match tokio::time::timeout(Duration::from_secs(60), heard.recv()).await.unwrap() {
+            Some(News::TooLong { host: 7, error }) => assert!(error.contains("longer than the limit"), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        let next = ft_wire::encode(&ToPmix::Done { token: 2, status: 0 }, 0).unwrap();
+        let mut came = vec![0; PREAMBLE_LEN + next.len()];
+        let (came, read) = tokio::task::spawn_blocking(move || (theirs.read_exact(&mut came), came)).await.unwrap();
+        came.unwrap();
+        assert_eq!(read[PREAMBLE_LEN..], next);
+    }
+}
