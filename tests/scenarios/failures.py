@@ -100,7 +100,9 @@ class Trial:
         """Starts the job."""
         each = self.failure.per_node
         *most, last = self.nodes.nodes[: self.failure.nodes]
-        hosts = [f"{node.name}:{each}" for node in most] + [f"{last.name}:{each + ROOM}"]
+        # Where the last one may be lost as well, the one before it has as much room.
+        roomy = {last.name, most[-1].name} if self.failure.apart else {last.name}
+        hosts = [f"{node.name}:{each + ROOM * (node.name in roomy)}" for node in (*most, last)]
         gates = [*self.failure.gates, *kept(PLACE, range(self.size))]
         options = ["--hosts", ",".join(hosts)]
         if self.failure.time_out != DEFAULT:
@@ -499,13 +501,15 @@ def again_agreed(it):
 
 @failure("again-proposed", gates=["agent.proposed"], apart=True)
 def again_proposed(it):
-    """… which has written the next epoch itself, and does not know that yet."""
+    """… which has written the next epoch itself, and whose answer has not been taken."""
     it.stands()
     it.off(1)
     # One of the agents is the first to write.
-    there = lambda: [number for number in range(it.failure.nodes) if it.job.gate_path("agent.proposed", number).exists()]
+    places = {it.job.gate_path("agent.proposed", number): number for number in range(it.failure.nodes)}
+    there = lambda: [place for place in places if place.exists()]
     eventually(there, "an agent that has written the next epoch", 30)
-    number, = there()
+    # Another one may have come since.
+    number = places[min(there(), key=lambda place: place.stat().st_mtime_ns)]
     it.job.on = it.node(number)
     pid = it.job.at_gate("agent.proposed", number)
     check(pid == it.one(it.node(number), "ft-agent"), f"process {pid} is no agent of {it.node(number).name}")
