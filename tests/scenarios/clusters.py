@@ -406,12 +406,13 @@ def witness_sweeps(context):
                 raise Skipped(NO_TRACE)
             check(heard == "here\n", f"a watcher says {heard!r}")
         killed, there = watchers
-        check(left_of(killed.pid) == left_of(there.pid) and len(left_of(there.pid)) > 2, f"{left_of(killed.pid)}, {left_of(there.pid)}")
+        for watcher in watchers:
+            check(len(left_of(watcher.pid)) > 2, f"the kernel has {left_of(watcher.pid)}")
         killed.kill()
         killed.wait()
-        check(left_of(killed.pid) == left_of(there.pid), "it removes something itself when it is killed")
+        # The witness of any other test that begins now may remove it as well.
         with Witness(program.name):
-            check(not left_of(killed.pid), f"there is still {left_of(killed.pid)}")
+            eventually(lambda: not left_of(killed.pid), "the end of what a killed one has left", 10)
             check(len(left_of(there.pid)) > 2, f"of one that is there is left {left_of(there.pid)}")
     finally:
         for watcher in watchers:
@@ -424,7 +425,7 @@ def witness_sweeps(context):
 WATCHES = """
 import sys
 from harness.job import Skipped
-from harness.witness import NO_TRACE, TRACING, Witness
+from harness.witness import NO_TRACE, Witness
 try:
     with Witness(sys.argv[1]):
         print("here", flush=True)
