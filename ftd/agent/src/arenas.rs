@@ -4,13 +4,14 @@
 use crate::commits::{Commits, Hashed};
 use crate::link::ConnectionId;
 use crate::outlet::Outlet;
+use crate::panicked::or_panicked;
 use ft_arena::{AgentArena, ArenaError, Description, Doom, PlaceInfo, PlaceState, Tally};
 use ft_wire::{Epoch, Rank, Version};
 use ftd_core::inventory::{Holding, to_verify};
 use ftd_core::{EpochId, Groups, Inventory, Level, Stamp, size};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -406,7 +407,7 @@ impl Arenas {
 /// # Errors
 /// One sentence.
 pub fn check(arena: &AgentArena, place: u32) -> Result<(), String> {
-    arena.verify(place).map(drop).map_err(|error| error.to_string())
+    or_panicked("the comparison with its checksum", || arena.verify(place).map(drop))
 }
 
 /// How far the reading is, for who cannot wait until it is over.
@@ -447,14 +448,15 @@ impl Reading {
 
     /// It came to no end of its own. Nobody waits for the rest, of which nothing is known to be right.
     fn ended(&self, failed: &JoinError) -> Verified {
-        let unread = std::mem::take(&mut self.so_far().unread);
-        for holding in unread {
-            self.note(
-                &holding,
-                Err(format!("ftd could not compare it with its checksum, an internal error: {failed}")),
-            );
-        }
         let mut so_far = self.so_far();
+        let unread = std::mem::take(&mut so_far.unread).len();
+        let unused = match unread {
+            // It may not even have come to know what there is.
+            0 => "what it had not compared is not used".into(),
+            1 => "1 copy is not used".into(),
+            _ => format!("{unread} copies are not used"),
+        };
+        so_far.damaged.push(format!("ftd could not compare all with their checksums: {failed}; {unused}"));
         Verified { copies: so_far.verified.clone(), damaged: std::mem::take(&mut so_far.damaged) }
     }
 }
@@ -526,7 +528,7 @@ fn check_all(
             let rank = holding.owner.0;
             ft_sys::gate::reach("agent.verifies", Some(rank));
             let Some(arena) = arenas.get(&rank) else { continue };
-            let checked = or_panicked(|| check(arena, *place)).map(|()| *place);
+            let checked = or_panicked("the comparison with its checksum", || check(arena, *place)).map(|()| *place);
             bad.extend(checked.is_err().then_some(*holding));
             reading.note(holding, checked);
         }
@@ -540,14 +542,6 @@ fn check_all(
         }
         bad
     })
-}
-
-/// What goes wrong with one copy says nothing of the others.
-fn or_panicked(check: impl FnOnce() -> Result<(), ArenaError>) -> Result<(), String> {
-    match catch_unwind(AssertUnwindSafe(check)) {
-        Ok(checked) => checked.map_err(|error| error.to_string()),
-        Err(_) => Err("the comparison with its checksum panicked, an internal error".into()),
-    }
 }
 
 /// A place whose checksum was still to be made gets it now, from the bytes that the rank committed.
@@ -621,8 +615,18 @@ mod tests {
         let verified = reading.ended(&failed.await.unwrap_err());
         assert_eq!(verified.copies.len(), 6);
         let said = verified.damaged;
-        assert!(said.len() == 1 && said[0].starts_with("version 6, rank 2: ftd could not compare"), "{said:?}");
+        assert!(said.len() == 1 && said[0].starts_with("ftd could not compare all"), "{said:?}");
+        assert!(said[0].ends_with("; 1 copy is not used"), "{said:?}");
         assert!(reading.so_far().unread.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_reading_that_panics_before_it_knows_what_there_is_says_so() {
+        let failed = tokio::task::spawn_blocking(|| panic!("an error of ftd's own")).await.unwrap_err();
+        let verified = Reading::default().ended(&failed);
+        assert!(verified.copies.is_empty());
+        let said = verified.damaged;
+        assert!(said.len() == 1 && said[0].starts_with("ftd could not compare all"), "{said:?}");
     }
 
     #[tokio::test]

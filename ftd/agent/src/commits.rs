@@ -4,7 +4,8 @@
 //! here run behind the ranks, so that no wake-up of theirs pushes aside a rank that is still in the call.
 
 use crate::outlet::Outlet;
-use ft_arena::{AgentArena, ArenaError, PlaceInfo, PlaceState};
+use crate::panicked::or_panicked;
+use ft_arena::{AgentArena, PlaceInfo, PlaceState};
 use ft_sys::behind::Behind;
 use ft_sys::death::{wait_any, wake};
 use ft_wire::Rank;
@@ -24,7 +25,7 @@ pub struct Hashed {
     /// Whose arena.
     pub rank: Rank,
     /// The commit and its checksum, or what is wrong with the place.
-    pub result: Result<(PlaceInfo, u64), ArenaError>,
+    pub result: Result<(PlaceInfo, u64), String>,
 }
 
 #[derive(Debug, Default)]
@@ -119,7 +120,7 @@ fn hash(rank: Rank, arena: Arc<AgentArena>, order: Arc<Order>, hashed: Outlet<Ha
         let _turn = order.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let next = order.next.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         if let Some(place) = next {
-            hashed.send(Hashed { rank, result: arena.hash(place) });
+            hashed.send(Hashed { rank, result: or_panicked("its checksum", || arena.hash(place)) });
         }
     });
 }

@@ -48,6 +48,7 @@ mod names;
 mod ordinary;
 mod orphan;
 mod outlet;
+mod panicked;
 mod partners;
 mod pmi;
 mod pmix;
