@@ -197,7 +197,7 @@ impl Agent {
         self.run.late_progress = choice.iter().any(newer);
         self.memory.restored = Some(choice.clone());
         self.run.inventory_asked = None;
-        self.notice_unread(Some(choice.clone()));
+        self.notice_left_out(choice.clone());
         self.run.choice = Some(choice);
     }
 

@@ -61,8 +61,8 @@ pub(super) struct Run {
     pub(super) inventory_asked: Option<Micros>,
     /// How often it was.
     pub(super) inventory_looks: u32,
-    /// What this node had not verified in time, and has not yet.
-    pub(super) unread: Inventory,
+    /// What this node had not verified in time, when the others were told what it has: the choice is made without it.
+    pub(super) left_out: Inventory,
     /// What is restored.
     pub(super) choice: Option<Choice>,
     pub(super) copies: Copies,

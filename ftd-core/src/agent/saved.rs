@@ -10,7 +10,7 @@ impl Agent {
         // What is restored is chosen once: what is found later is too late for it.
         if epoch == self.epoch() && !self.run.copies.read && self.run.choice.is_none() {
             self.run.inventory_asked = None;
-            self.run.unread = Inventory::default();
+            self.run.left_out = Inventory::default();
             self.run.copies.read = true;
             self.list_copies(inventory);
         }
@@ -25,13 +25,18 @@ impl Agent {
         if !self.run.copies.listed {
             self.run.copies.late = true;
             self.list_copies(inventory);
+            self.run.left_out = unread.clone();
         }
-        self.run.unread = unread;
-        self.notice_unread(None);
+        self.notice_unread(unread, None);
     }
 
-    pub(super) fn notice_unread(&mut self, restored: Option<Choice>) {
-        let (unread, looks) = (self.run.unread.clone(), self.run.inventory_looks);
+    /// What is restored is chosen without what the others were not told of, however much of that was verified since.
+    pub(super) fn notice_left_out(&mut self, restored: Choice) {
+        self.notice_unread(self.run.left_out.clone(), Some(restored));
+    }
+
+    fn notice_unread(&mut self, unread: Inventory, restored: Option<Choice>) {
+        let looks = if restored.is_some() { 1 } else { self.run.inventory_looks };
         let timeout = Micros(self.config.policy.inventory_timeout.0 * u64::from(looks));
         if !unread.holdings.is_empty() {
             self.report(Report::Notice(Notice::NotVerified { unread, timeout, again: looks > 1, restored }));

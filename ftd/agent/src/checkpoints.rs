@@ -47,6 +47,8 @@ pub struct Checkpoints {
     partners: Option<Partners>,
     /// What is told of when nobody can write to an arena any more.
     inventory: Option<Event>,
+    /// The newest epoch of which was told what was verified by then.
+    listed: Option<Epoch>,
     /// What the ranks of an epoch take back, once that is known.
     restore: Option<(Epoch, Option<Commit>)>,
     /// Ranks of that epoch whose copies are not here: they wait.
@@ -67,6 +69,7 @@ impl Checkpoints {
             arenas: Arenas::new(job.spec.world_size, news.of(News::Arenas)),
             partners: Partners::new(job, news.of(News::Partners)),
             inventory: None,
+            listed: None,
             restore: None,
             away: RankSet::new(),
             versions: Versions::default(),
@@ -296,14 +299,21 @@ impl Checkpoints {
         let so_far = self.arenas.so_far(epoch).filter(|_| self.inventory.is_none());
         let Some((verified, unread)) = so_far else { return };
         say_damaged(job, &verified);
-        let (epoch, inventory) = (EpochId(epoch), self.note(verified));
-        self.inventory = Some(Event::InventorySoFar { epoch, inventory, unread });
+        // The others are told once, and only of what they are told of anything may be restored.
+        let inventory =
+            if self.listed.replace(epoch) == Some(epoch) { self.inventory_of(verified) } else { self.note(verified) };
+        self.inventory = Some(Event::InventorySoFar { epoch: EpochId(epoch), inventory, unread });
         self.tell_inventory(job);
     }
 
     /// Notes where the verified copies are, and what ftd-core is to know of them.
     fn note(&mut self, verified: Verified) -> Inventory {
         self.arenas.note(&verified);
+        self.inventory_of(verified)
+    }
+
+    /// What ftd-core is to know of them.
+    fn inventory_of(&self, verified: Verified) -> Inventory {
         let here = self.partners.as_ref().map(Partners::ranks_here);
         let level = |rank: Rank| match &here {
             Some(here) if !here.contains(&rank) => Level::Partner,
