@@ -633,10 +633,15 @@ impl Between {
         let whose = match &word {
             Word::Up { parts, .. } if parts.len() == 1 => Whose::Node(self.nodes.me),
             Word::Name { request: NameRequest::Publish { proc, .. }, .. } => Whose::Rank(proc.rank),
-            Word::Event(event) => Whose::Rank(event.source.rank),
+            // It may name anything as its source.
+            Word::Event(event) if self.has(event.source.rank) => Whose::Rank(event.source.rank),
             _ => Whose::All,
         };
         self.tell_of(whose, world, to, word)
+    }
+
+    fn has(&self, rank: Rank) -> bool {
+        self.world.as_ref().is_some_and(|(_, exchange)| exchange.layout.node_of(rank).is_some())
     }
 
     /// `whose`: should it be too long.

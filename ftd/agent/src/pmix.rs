@@ -558,7 +558,9 @@ impl Served {
 
 /// A rank, or all of a node, tell more than can be passed on.
 fn tell_too_much(job: &mut Job, worlds: &Worlds, number: WorldNumber, rank: Option<Rank>, error: &str) {
-    let whose = rank.map_or_else(|| node_or_all(worlds, number), Whose::Rank);
+    // What a rank raises may name anything as its source.
+    let whose = rank.filter(|rank| *rank < job.spec.world_size);
+    let whose = whose.map_or_else(|| node_or_all(worlds, number), Whose::Rank);
     job.report(Event::CannotGoOn { world: WorldId(number), reason: whose.tell_too_much("PMIx", error) });
 }
 

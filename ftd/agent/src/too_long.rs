@@ -29,9 +29,9 @@ impl Whose {
     /// They are to hear too much.
     pub fn hear_too_much(self, way: &str, error: impl Display) -> String {
         let what = match self {
-            Whose::Rank(rank) => format!("rank {rank}: what it is told"),
             Whose::Node(node) => format!("{node}: what its ranks are told"),
-            Whose::All => "what the ranks are told".into(),
+            // Nothing is for one rank alone.
+            Whose::Rank(_) | Whose::All => "what the ranks are told".into(),
         };
         format!("{what} through {way} is too long: {error}")
     }
