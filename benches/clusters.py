@@ -29,7 +29,7 @@ def in_name_spaces(bench, what):
     """Calls `what(another)` in a process with name spaces of its own, as a scenario has them; ends the bench when it fails. Each cluster has
     a context of its own, from `another()`: a second one in the same directories would begin with what the first one's daemons kept."""
     if os.geteuid() != 0:
-        sys.exit("benches/run.py: only root can make nodes; run epochs, losses and agents as root")
+        sys.exit("benches/run.py: only root can make nodes; run epochs, losses, pause, safe and agents as root")
     user = pwd.getpwnam("ftdtest")
     # The installation is in there: of /tmp a node sees this directory alone.
     scratch = bench.scratch

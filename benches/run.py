@@ -2,7 +2,7 @@
 """Measures what ftd costs and gains; see benches/README.md. Standard library only.
 
     benches/run.py [--quick] [--row RANKS,PROTECTED_MB,RESIDENT_MB …] [recovery|checkpoint|startup|idle|output|nodes|copies …] [--mpi NAME …]
-    benches/run.py [--quick] [--nodes N …] [--ranks N] [--loss NAME …] [epochs|losses|pause|agents|slurm …] [--mpi NAME …]     as root
+    benches/run.py [--quick] [--nodes N …] [--ranks N] [--loss NAME …] [epochs|losses|pause|safe|agents|slurm …] [--mpi NAME …]     as root
     benches/run.py --against PREFIX …      this build against the one that is installed there
 
 Every number is a median of at least 20 (with --quick: of 3), and what is compared runs in the same session, in turns.
