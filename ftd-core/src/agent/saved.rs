@@ -22,24 +22,26 @@ impl Agent {
         if epoch != self.epoch() || self.run.copies.read || self.run.choice.is_some() {
             return;
         }
-        if !self.run.copies.listed {
+        let again = self.run.copies.listed;
+        if !again {
             self.run.copies.late = true;
             self.list_copies(inventory);
             self.run.left_out = unread.clone();
         }
-        self.notice_unread(unread, None);
+        self.notice_unread(unread, again, None);
     }
 
     /// What is restored is chosen without what the others were not told of, however much of that was verified since.
     pub(super) fn notice_left_out(&mut self, restored: Choice) {
-        self.notice_unread(self.run.left_out.clone(), Some(restored));
+        self.notice_unread(self.run.left_out.clone(), false, Some(restored));
     }
 
-    fn notice_unread(&mut self, unread: Inventory, restored: Option<Choice>) {
-        let looks = if restored.is_some() { 1 } else { self.run.inventory_looks };
+    /// `again`: of this reading people have heard.
+    fn notice_unread(&mut self, unread: Inventory, again: bool, restored: Option<Choice>) {
+        let looks = if again { self.run.inventory_looks } else { 1 };
         let timeout = Micros(self.config.policy.inventory_timeout.0 * u64::from(looks));
         if !unread.holdings.is_empty() {
-            self.report(Report::Notice(Notice::NotVerified { unread, timeout, again: looks > 1, restored }));
+            self.report(Report::Notice(Notice::NotVerified { unread, timeout, again, restored }));
         }
     }
 

@@ -115,7 +115,16 @@ impl World {
     }
 
     /// It takes long: some of it is verified.
-    pub fn list_verified(&mut self, node: usize, epoch: EpochId) {
+    pub fn list_verified(&mut self, (node, incarnation): (usize, u64), epoch: EpochId) {
+        if self.machines[node].frozen == epoch
+            && let Some((first, late)) = self.checks.reads_on((node, incarnation), epoch)
+        {
+            // Of what it had not verified then it has some now.
+            let (mut inventory, mut unread) = (first.clone(), late.clone());
+            unread.holdings.retain(|_| self.rng.chance(500));
+            inventory.holdings.extend(late.holdings.difference(&unread.holdings));
+            return self.local(node, Event::InventorySoFar { epoch, inventory, unread });
+        }
         // Or everything is, and has just been said.
         if self.machines[node].frozen != epoch || self.checks.has_listed(node, epoch) {
             return;
@@ -126,7 +135,7 @@ impl World {
         inventory.holdings.retain(|_| self.rng.chance(500));
         unread.holdings.retain(|holding| !inventory.holdings.contains(holding));
         self.checks.inventory(node, epoch, &inventory, self.now);
-        self.checks.so_far(node, epoch, &inventory);
+        self.checks.so_far((node, incarnation), epoch, (&inventory, &unread));
         self.local(node, Event::InventorySoFar { epoch, inventory, unread });
     }
 

@@ -12,8 +12,8 @@ use crate::world::{Act, Packet, World};
 use ftd_core::agent::Stage;
 use ftd_core::fence::Lease;
 use ftd_core::{
-    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Level, Members, Micros, NodeId, Patience,
-    PeerMessage, Predecessor, Process, Report, Revision, SlotId,
+    Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Level, Members, Micros, NodeId, Notice,
+    Patience, PeerMessage, Predecessor, Process, Report, Revision, SlotId,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -353,7 +353,7 @@ impl World {
                 let delay = self.rng.range(50, if slow { up_to } else { 5000 });
                 self.push(delay, Act::Inventory { node, incarnation, epoch });
             }
-            Effect::ListVerified { epoch } => self.list_verified(node, epoch),
+            Effect::ListVerified { epoch } => self.list_verified((node, incarnation), epoch),
             Effect::Restore { epoch, group, stamp, away: _ } => self.restore(node, epoch, group, stamp),
             Effect::Fetch { epoch, rank, stamp, from } => {
                 self.fetch(node, Fetching { epoch, rank, stamp, from: from.0 as usize });
@@ -379,6 +379,9 @@ impl World {
                 self.push(delay, Act::NewSlot { node, incarnation, named: Some(slot) });
             }
             Effect::Report(Report::RecoveryDone(done)) => self.checks.reports.push(*done),
+            Effect::Report(Report::Notice(Notice::NotVerified { unread, restored: Some(_), .. })) => {
+                self.check_left_out((node, incarnation), &unread);
+            }
             Effect::Report(_) => {}
             Effect::End { status, reason, left_out: _ } => {
                 self.check_end(node, status, reason.as_deref());

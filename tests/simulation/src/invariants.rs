@@ -86,6 +86,8 @@ pub struct Checks {
     inventories: BTreeMap<EpochId, BTreeMap<usize, Inventory>>,
     /// What those said first who had not verified everything in time, and whether they have said everything since.
     so_far: BTreeMap<EpochId, BTreeMap<usize, (Inventory, bool)>>,
+    /// What the agents that said so had not verified by then.
+    unread: BTreeMap<(EpochId, usize, u64), Inventory>,
     choices: BTreeMap<(EpochId, GroupId), Option<Stamp>>,
     /// Who has offered what to whom, and who could not send it.
     offers: BTreeMap<(EpochId, usize, usize), Copies>,
@@ -115,6 +117,7 @@ impl Checks {
             lost_in_vain: 0,
             inventories: BTreeMap::new(),
             so_far: BTreeMap::new(),
+            unread: BTreeMap::new(),
             choices: BTreeMap::new(),
             offers: BTreeMap::new(),
             in_vain: BTreeSet::new(),
@@ -191,8 +194,17 @@ impl Checks {
     }
 
     /// This was not all.
-    pub fn so_far(&mut self, node: usize, epoch: EpochId, inventory: &Inventory) {
+    pub fn so_far(&mut self, agent: (usize, u64), epoch: EpochId, (inventory, unread): (&Inventory, &Inventory)) {
+        let (node, incarnation) = agent;
         self.so_far.entry(epoch).or_default().insert(node, (inventory.clone(), false));
+        self.unread.insert((epoch, node, incarnation), unread.clone());
+    }
+
+    /// What this agent has said first, and what it had not verified by then, if it has not said everything since.
+    pub fn reads_on(&self, (node, incarnation): (usize, u64), epoch: EpochId) -> Option<(&Inventory, &Inventory)> {
+        let (first, all) = self.so_far.get(&epoch)?.get(&node)?;
+        let unread = self.unread.get(&(epoch, node, incarnation))?;
+        (!all).then_some((first, unread))
     }
 }
 
@@ -409,6 +421,16 @@ impl World {
         if !offered.is_some_and(|ranks| ranks.contains(rank)) {
             let sentence = format!("n{node} is to fetch the copy of {rank} from n{from}, which has not offered it");
             self.violated(Violation::Order(sentence));
+        }
+    }
+
+    /// What people are told that was left out is what the others were not told of in time.
+    pub fn check_left_out(&mut self, (node, incarnation): (usize, u64), told: &Inventory) {
+        let epoch = self.machines[node].frozen;
+        let left_out = self.checks.unread.get(&(epoch, node, incarnation));
+        if left_out != Some(told) {
+            let sentence = format!("n{node} names {told:?} as left out in {epoch}, and not {left_out:?}");
+            self.violated(Violation::Untrue(sentence));
         }
     }
 
