@@ -125,7 +125,6 @@ impl Jobs {
         if uid == 0 && !config.allows_root() {
             return Err("root may not start jobs here (jobs.root in ftd.toml)".to_string().into());
         }
-        let user = parts::name_of(uid).await?;
         let several = request.hosts.len() > 1;
         let job = format!("ftrun-{}-{}", config.node(), hexadecimal(&random::<8>()?));
         let mut places = Vec::new();
@@ -137,7 +136,7 @@ impl Jobs {
             from: config.node().to_string(),
             to: String::new(),
             uid,
-            user,
+            user: parts::name_of(uid).await?,
             window: link::window(places.len()),
             share: Share { job: job.clone(), me: 0, slots: 0, bind: None },
             link: 0,
