@@ -398,6 +398,12 @@ def cut_store_out(it):
     long_without_store(it, lambda: it.node(1).cut_way("store", "out"), lambda: it.node(1).heal_way("store"))
 
 
+@failure("cut-store-in", steps=300, pause=80, env=MPIS_CARD)
+def cut_store_in(it):
+    """Nothing arrives that is sent to a node in the store's network, for as long."""
+    long_without_store(it, lambda: it.node(1).cut_way("store", "in"), lambda: it.node(1).heal_way("store"))
+
+
 @failure("switch-store", steps=300, pause=80, env=MPIS_CARD)
 def switch_store(it):
     """All links of the store's network are down for as long."""

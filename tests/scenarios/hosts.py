@@ -536,20 +536,34 @@ def stands_still(context, who):
             nodes.empty(node)
 
 
-LINKS = [{"who": who} for who in ("near", "far", "far-survived", "user")]
+LINKS = [{"who": who} for who in ("near", "far", "far-survived", "far-goes-on", "user")]
 
 
 @scenario("hosts-link-stands-still", cluster=True, timeout=150, each=LINKS)
 def link_stands_still(context, who):
     """A process that serves a link and stands still for good is as good as dead, on either end: what ran behind it is ended while it stands still,
-    with a sentence where anybody is left to say it, and with --ft=reinit the job goes on without that node. A user who stops the job for longer
-    ends nothing."""
+    with a sentence where anybody is left to say it, and with --ft=reinit the job goes on without that node. One that goes on in time ends
+    nothing, and neither does a user who stops the job for longer."""
     with Nodes(context, 3) as nodes:
         survives = who == "far-survived"
         hosts, count = ("node0:1,node1:1,node2:1", 2) if survives else ("node0:1,node1:1", 2)
         job = nodes.sh(hosts, count, "echo ready; while :; do sleep 0.05; done", ft="reinit" if survives else "none")
         eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
-        if who == "user":
+        def goes_on():
+            still = time.monotonic() + 8
+            eventually(lambda: time.monotonic() > still or job.process.poll() is not None, "the job to go on", 20)
+            check(job.process.poll() is None, f"the job has ended: {job.err}")
+            job.interrupt(signal.SIGTERM)
+            ended(job, 143)
+
+        if who == "far-goes-on":
+            # Long enough for others to be dialled in its place, which it finds when it goes on.
+            frozen = served(nodes, 1)
+            proc.freeze(frozen)
+            time.sleep(8)
+            os.kill(frozen, signal.SIGCONT)
+            goes_on()
+        elif who == "user":
             job.interrupt(signal.SIGTSTP)
             eventually(lambda: proc.stat(job.process.pid)[0] == "T", "the stop", 20)
             # Longer than anybody may be silent.
@@ -557,11 +571,7 @@ def link_stands_still(context, who):
             check(nodes.of_job(nodes.nodes[1]).count("sh") == 1, "the user's stop has ended the job")
             job.interrupt(signal.SIGCONT)
             os.kill(job.process.pid, signal.SIGCONT)
-            still = time.monotonic() + 8
-            eventually(lambda: time.monotonic() > still or job.process.poll() is not None, "the job to go on", 20)
-            check(job.process.poll() is None, f"the job has ended: {job.err}")
-            job.interrupt(signal.SIGTERM)
-            ended(job, 143)
+            goes_on()
         else:
             frozen = served(nodes, 0 if who == "near" else 1)
             proc.freeze(frozen)

@@ -11,7 +11,7 @@ use crate::roll::Roll;
 use crate::scripts::Scripts;
 use crate::socket::{Socket, SocketError};
 use crate::state::State;
-use crate::{agents, control, metrics, parts, peers, service};
+use crate::{agents, control, metrics, parts, peers, resume, service};
 use ft_store::{Etcd, StoreError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -89,6 +89,7 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     let etcd = Asked::new(store.clone(), state.clone(), state.config().etcd_within());
     // No part begins before it can be noted.
     let node = node(&state, etcd.clone())?;
+    resume::sweep(&state.config());
     peers::listen(&state).await?;
     let _agents = agents::listen(&state)?;
     tokio::spawn(control::serve(listener, state.clone()));

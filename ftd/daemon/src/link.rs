@@ -29,8 +29,6 @@ const LINGER: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(5);
 /// For another one there is at least so much time, also where a lost one was noticed late.
 const LEAST: Duration = Duration::from_secs(1);
-/// So many in a row may be lost before the two ends have agreed on anything.
-const MOST_IN_VAIN: u32 = 8;
 
 /// How many bytes may be under way on each of so many links of a job.
 pub fn window(links: usize) -> u32 {
@@ -52,8 +50,36 @@ pub trait Another {
     /// Whether there may be one at all: else nothing is kept for it.
     const MAY_BE: bool;
 
-    /// One on which the other end has answered, some time after there was doubt.
-    async fn next(&mut self, doubt: &Notify) -> Box<dyn Stream>;
+    /// One on which both ends have spoken, some time after there was doubt; nothing, where the other end is known to be gone.
+    async fn next(&mut self, doubt: &Doubt) -> Option<Box<dyn Stream>>;
+}
+
+/// Whether the connection does what it should.
+#[derive(Default)]
+pub struct Doubt {
+    is_there: AtomicBool,
+    was_there: AtomicBool,
+    raised: Notify,
+}
+
+impl Doubt {
+    /// From now on there is doubt.
+    pub fn raise(&self) {
+        self.is_there.store(true, Ordering::Relaxed);
+        self.was_there.store(true, Ordering::Relaxed);
+        self.raised.notify_one();
+    }
+
+    /// Waits as long as there is none.
+    pub async fn raised(&self) {
+        while !self.is_there.load(Ordering::Relaxed) {
+            self.raised.notified().await;
+        }
+    }
+
+    fn withdraw(&self) {
+        self.is_there.store(false, Ordering::Relaxed);
+    }
 }
 
 /// There is none: with its connection the link is lost.
@@ -62,7 +88,7 @@ pub struct OnlyOne;
 impl Another for OnlyOne {
     const MAY_BE: bool = false;
 
-    async fn next(&mut self, _: &Notify) -> Box<dyn Stream> {
+    async fn next(&mut self, _: &Doubt) -> Option<Box<dyn Stream>> {
         std::future::pending().await
     }
 }
@@ -86,7 +112,7 @@ struct Line {
     /// Something has come since it was looked.
     heard: AtomicBool,
     last: Mutex<Instant>,
-    doubt: Notify,
+    doubt: Doubt,
 }
 
 /// Carries between `peer`, another daemon that does the same, and `own`, whose words they are, until one of the two has ended. What came
@@ -137,56 +163,51 @@ async fn connections<A: Another>(
     line: &Line,
     another: &mut A,
 ) -> Result<(), Broken> {
-    let (mut now, mut turn, mut in_vain) = (Some(first), 0u32, 0);
+    let (mut now, mut begun) = (Some(first), false);
+    // Until when another one may come in the place of what was lost.
+    let mut until = None;
     loop {
         let ended = async {
-            match now.take() {
-                Some(peer) => connection(peer, came, said, line, turn > 0).await,
+            match &mut now {
+                Some(peer) => connection(peer, came, said, line, begun).await,
                 None => Err(Broken::Silent(SILENT)),
             }
         };
-        // The other end may have begun another one while the first seems to be well.
         let next = tokio::select! {
             biased;
-            next = another.next(&line.doubt) => Ok(next),
-            ended = ended => Err(ended),
-        };
-        let mut next = match next {
-            Ok(next) => next,
-            Err(Err(lost)) if A::MAY_BE && may_go_on(&lost, turn) => {
-                line.doubt.notify_one();
-                match timeout(line.left(), another.next(&line.doubt)).await {
-                    Ok(next) => next,
-                    Err(_) => return Err(lost),
+            next = another.next(&line.doubt) => next,
+            ended = ended => match ended {
+                Err(lost) if A::MAY_BE && line.may_go_on(&lost, begun) => {
+                    line.doubt.raise();
+                    let until = *until.get_or_insert_with(|| Instant::now() + line.left(&lost));
+                    match timeout(until.saturating_duration_since(Instant::now()), another.next(&line.doubt)).await {
+                        Ok(next) => next,
+                        // Who has said its last word has been heard, or is not waited for.
+                        Err(_) if line.has_ended() => return Ok(()),
+                        Err(_) => return Err(lost),
+                    }
                 }
-            }
-            Err(ended) => return ended,
+                ended => return ended,
+            },
         };
-        turn = turn.saturating_add(1);
-        match line.agree(&mut next).await {
-            Ok(()) => (now, in_vain) = (Some(next), 0),
-            Err(error) if in_vain == MOST_IN_VAIN => return Err(error),
-            Err(error) => {
-                tracing::debug!(%error, "another connection of a link was lost at once");
-                in_vain += 1;
+        let Some(mut next) = next else { return Err(Broken::Closed) };
+        // The one before is closed when both ends know that it is needed no more: to close it says that its end is gone.
+        let agreed = line.agree(&mut next).await;
+        (begun, now) = (true, agreed.is_ok().then_some(next));
+        match agreed {
+            Ok(()) => until = None,
+            Err(lost) if until.is_some_and(|until| until <= Instant::now()) => return Err(lost),
+            Err(lost) => {
+                tracing::debug!(%lost, "another connection of a link was lost at once");
+                until.get_or_insert_with(|| Instant::now() + line.left(&lost));
             }
         }
     }
 }
 
-/// Whether what became of a connection says nothing of the other end. The first one is closed by nobody else; later ones also by who
-/// carries between, and by an end that has taken another one.
-fn may_go_on(lost: &Broken, turn: u32) -> bool {
-    match lost {
-        Broken::Io(_) | Broken::Silent(_) | Broken::Idle(_) => true,
-        Broken::Closed => turn > 0,
-        Broken::Frame(_) | Broken::Role(_) | Broken::TooMuch => false,
-    }
-}
-
 /// What goes over one connection, until one of the two ends has nothing more to say, or it is lost.
 async fn connection(
-    peer: Box<dyn Stream>,
+    peer: &mut Box<dyn Stream>,
     came: &UnboundedSender<Vec<u8>>,
     said: &mut Receiver<Carried>,
     line: &Line,
@@ -194,17 +215,28 @@ async fn connection(
 ) -> Result<(), Broken> {
     let (mut from_peer, mut to_peer) = tokio::io::split(peer);
     let mut hearing = pin!(hear(&mut from_peer, came, line));
-    tokio::select! {
-        heard = &mut hearing => heard,
-        told = tell(&mut to_peer, said, line) => {
-            told?;
-            // Nobody is left here who would hear more; but who closes with something unread takes back what was sent last.
-            match timeout(LINGER, &mut hearing).await {
-                Ok(Err(lost)) if line.sent.is_some() && !matches!(lost, Broken::Closed) => Err(lost),
-                _ => Ok(()),
-            }
+    let told = tokio::select! {
+        heard = &mut hearing => return heard,
+        told = tell(&mut to_peer, said, line) => told,
+        () = silence(line, begun) => return Err(Broken::Silent(SILENT)),
+    };
+    told?;
+    // Nobody is left here who would hear more; but who closes with something unread takes back what was sent last.
+    let silent = async { if line.sent.is_some() { silence(line, true).await } else { std::future::pending().await } };
+    let rest = async {
+        while let Some(word) = said.recv().await {
+            line.notes(&word);
         }
-        () = silence(line, begun) => Err(Broken::Silent(SILENT)),
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        heard = timeout(LINGER, &mut hearing) => match heard {
+            // On a later one the other end has not closed it, perhaps, but who carries between.
+            Ok(Err(lost)) if line.sent.is_some() && (begun || !matches!(lost, Broken::Closed)) => Err(lost),
+            _ => Ok(()),
+        },
+        () = silent => Err(Broken::Silent(SILENT)),
+        () = rest => Ok(()),
     }
 }
 
@@ -223,7 +255,7 @@ impl Line {
             answer: Notify::new(),
             heard: AtomicBool::new(false),
             last: Mutex::new(Instant::now()),
-            doubt: Notify::new(),
+            doubt: Doubt::default(),
         }
     }
 
@@ -233,13 +265,35 @@ impl Line {
 
     fn hears(&self) {
         self.heard.store(true, Ordering::Relaxed);
+        self.doubt.withdraw();
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
+    /// Whether what became of a connection says nothing of the other end. It closes the first one when it ends, and not before; unless another
+    /// one is under way.
+    fn may_go_on(&self, lost: &Broken, begun: bool) -> bool {
+        match lost {
+            Broken::Io(_) | Broken::Silent(_) | Broken::Idle(_) => true,
+            Broken::Closed => begun || self.doubt.was_there.load(Ordering::Relaxed),
+            Broken::Frame(_) | Broken::Role(_) | Broken::TooMuch => false,
+        }
+    }
+
     /// How long another connection is waited for.
-    fn left(&self) -> Duration {
+    fn left(&self, lost: &Broken) -> Duration {
         let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        SILENT.saturating_sub(last.elapsed()).max(LEAST)
+        let most = if matches!(lost, Broken::Closed) { SOON } else { SILENT };
+        SILENT.saturating_sub(last.elapsed()).clamp(LEAST, most)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.sent().is_some_and(|sent| sent.has_ended())
+    }
+
+    fn notes(&self, word: &Carried) {
+        if let Some(mut sent) = self.sent() {
+            sent.note(word);
+        }
     }
 
     /// The other end has passed on so much more.
@@ -333,6 +387,8 @@ async fn silence(line: &Line, begun: bool) {
     let mut looks = Looks::new(Instant::now(), often, begun);
     loop {
         tokio::time::sleep(often).await;
+        // Where this process stood still itself, what has come meanwhile is heard first.
+        tokio::task::yield_now().await;
         if looks.look(Instant::now(), line.heard.swap(false, Ordering::Relaxed)) {
             return;
         }
@@ -340,7 +396,7 @@ async fn silence(line: &Line, begun: bool) {
             line.question.notify_one();
         }
         if looks.in_vain() > 0 {
-            line.doubt.notify_one();
+            line.doubt.raise();
         }
     }
 }
@@ -365,10 +421,8 @@ async fn tell(to: &mut (impl AsyncWrite + Unpin), said: &mut Receiver<Carried>, 
                 None => break,
             },
         };
-        if let Some(mut sent) = line.sent() {
-            // Before it is: what becomes of it is not known before the other end says it.
-            sent.note(&word);
-        }
+        // Before it is sent: what becomes of it is not known before the other end says it.
+        line.notes(&word);
         frames::send(to, &word).await?;
         if word == Carried::End {
             break;
@@ -502,19 +556,20 @@ mod tests {
     impl Another for Made {
         const MAY_BE: bool = true;
 
-        async fn next(&mut self, _: &Notify) -> Box<dyn Stream> {
+        async fn next(&mut self, _: &Doubt) -> Option<Box<dyn Stream>> {
             match self.0.recv().await {
-                Some(stream) => Box::new(stream),
+                Some(stream) => Some(Box::new(stream)),
                 None => std::future::pending().await,
             }
         }
     }
 
-    /// Another connection between the two.
-    fn connect(ends: [&UnboundedSender<DuplexStream>; 2]) {
+    /// Another connection between the two, of which one of them knows a while before the other.
+    async fn connect([first, second]: [&UnboundedSender<DuplexStream>; 2]) {
         let (one, other) = duplex(4 << 10);
-        ends[0].send(one).unwrap();
-        ends[1].send(other).unwrap();
+        first.send(one).unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        second.send(other).unwrap();
     }
 
     #[test]
@@ -551,8 +606,10 @@ mod tests {
                         let mut piece = vec![0; 10_000];
                         from.read_exact(&mut piece).await.unwrap();
                         heard.extend(piece);
-                        if turn % 9 == 4 {
-                            connect([&near_to, &far_to]);
+                        match turn % 18 {
+                            4 => connect([&far_to, &near_to]).await,
+                            13 => connect([&near_to, &far_to]).await,
+                            _ => {}
                         }
                     }
                 };
@@ -565,7 +622,8 @@ mod tests {
             assert!(timeout(SOON, there).await.unwrap().unwrap() == said(1), "the part has ended with its last word");
             // Its end is heard on whichever connection.
             assert_eq!(timeout(SOON, launcher.read(&mut [0])).await.unwrap().unwrap(), 0);
-            assert!(near.await.unwrap().is_ok() && far.await.unwrap().is_ok());
+            let ended = (near.await.unwrap(), far.await.unwrap());
+            assert!(matches!(ended, (Ok(()), Ok(()))), "{ended:?}");
         });
     }
 }

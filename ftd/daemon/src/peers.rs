@@ -131,7 +131,7 @@ async fn met(mut stream: Box<dyn Stream>, from: SocketAddr, state: &Arc<State>, 
             match wanted {
                 Wanted::Part(start, image) => serve(stream, *start, image, state).await,
                 Wanted::Answer(question) => own_jobs::answer(stream, *question, state).await,
-                Wanted::Resume(link) => carry_between(stream, link).await,
+                Wanted::Resume(link) => resume::carry_between(stream, &state.config(), link).await,
             }
         }
         Err(error) => {
@@ -166,17 +166,16 @@ async fn first_words(stream: &mut Box<dyn Stream>) -> Result<Wanted, Broken> {
     Ok(Wanted::Part(start, if known { ft_wire::decode(&image)? } else { Image::default() }))
 }
 
-/// The process that holds a link's end here goes on with it over this connection.
-async fn carry_between(mut stream: Box<dyn Stream>, link: u64) {
-    match resume::end_of(link).await {
-        Ok(mut end) => drop(tokio::io::copy_bidirectional(&mut stream, &mut end).await),
-        Err(error) => tracing::debug!(%error, "a link is to go on that has no end here"),
-    }
-}
-
 /// Carries what the two ends say to each other.
-async fn carry(stream: Box<dyn Stream>, own: impl Stream, (link, window): (u64, u32)) -> Result<(), Broken> {
-    let waits = (link != 0).then(|| Waits::at(link)).and_then(Result::ok);
+async fn carry(
+    stream: Box<dyn Stream>,
+    own: impl Stream,
+    (link, window): (u64, u32),
+    state: &State,
+) -> Result<(), Broken> {
+    let waits = (link != 0).then(|| Waits::at(&state.config(), link)).and_then(|made| {
+        made.map_err(|error| tracing::warn!(%error, "should its connection be lost the link of a part is, too")).ok()
+    });
     match waits {
         Some(mut waits) => link::carry(stream, own, window, Pulse::Answers, &mut waits).await,
         None => link::carry(stream, own, window, Pulse::Answers, &mut link::OnlyOne).await,
@@ -189,7 +188,7 @@ async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<
     let ended = match parts::start(start, &image, state, None).await {
         Ok(part) => {
             drop(image);
-            carry(stream, part, link).await
+            carry(stream, part, link, state).await
         }
         Err(sentence) => {
             tracing::warn!(job, from, "a job was refused: {sentence}");
@@ -198,7 +197,7 @@ async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<
             let (mut said, own) = tokio::io::duplex(frame.len().max(1));
             let _ = said.write_all(&frame).await;
             drop(said);
-            carry(stream, own, link).await
+            carry(stream, own, link, state).await
         }
     };
     tracing::debug!(job, from, ?ended, "the link of a job's part has ended");

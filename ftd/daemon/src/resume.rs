@@ -4,23 +4,25 @@
 use crate::config::Config;
 use crate::dial::{dial, secure};
 use crate::frames::{self, Broken, Stream, within};
-use crate::link::Another;
+use crate::link::{Another, Doubt};
 use crate::tls::Tls;
 use ft_wire::part::{Carried, MAX_LAUNCH, ToPeer};
 use std::io;
 use std::net::SocketAddr;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr as Name;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-/// An end that runs answers within this time.
-const ANSWER: Duration = Duration::from_secs(3);
-/// Between two rounds in vain, and after a connection that could not be taken.
-const PAUSE: Duration = Duration::from_millis(250);
+/// An end that runs answers within this time …
+const ANSWER: Duration = Duration::from_secs(6);
+/// … and who has asked it says soon that it has heard that.
+const HEARD: Duration = Duration::from_secs(2);
+/// Between two rounds in vain, first and at most, and after a connection that could not be taken.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(2));
 
 /// The end that dials.
 pub struct Dials {
@@ -37,22 +39,38 @@ pub struct Dials {
 impl Another for Dials {
     const MAY_BE: bool = true;
 
-    async fn next(&mut self, doubt: &Notify) -> Box<dyn Stream> {
-        doubt.notified().await;
+    async fn next(&mut self, doubt: &Doubt) -> Option<Box<dyn Stream>> {
+        let (mut pause, most) = PAUSE;
         loop {
+            doubt.raised().await;
             match self.round().await {
-                Ok(stream) => return stream,
-                Err(why) => tracing::debug!(self.node, why, "no other connection for the link to a part there"),
+                Round::Answered(stream) => return Some(stream),
+                Round::Gone => return None,
+                Round::InVain(why) => {
+                    tracing::debug!(self.node, why, "no other connection for the link to a part there")
+                }
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(pause).await;
+            pause = most.min(2 * pause);
         }
     }
 }
 
+/// What came of dialling.
+enum Round {
+    Answered(Box<dyn Stream>),
+    /// There is no such end.
+    Gone,
+    InVain(String),
+}
+
 impl Dials {
     /// The first one on which the other end answers.
-    async fn round(&self) -> Result<Box<dyn Stream>, String> {
-        let secure = secure(&self.node, &self.config)?.map(Arc::new);
+    async fn round(&self) -> Round {
+        let secure = match secure(&self.node, &self.config) {
+            Ok(secure) => secure.map(Arc::new),
+            Err(why) => return Round::InVain(why),
+        };
         let mut all = JoinSet::new();
         for address in self.addresses.clone() {
             let (node, secure, link) = (self.node.clone(), secure.clone(), self.link);
@@ -61,75 +79,114 @@ impl Dials {
         let mut why = Vec::new();
         while let Some(ended) = all.join_next().await {
             match ended {
-                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Ok(Some(stream))) => return Round::Answered(stream),
+                Ok(Ok(None)) => return Round::Gone,
                 Ok(Err(error)) => why.push(error.to_string()),
                 Err(error) => why.push(error.to_string()),
             }
         }
-        Err(why.join("; "))
+        Round::InVain(why.join("; "))
     }
 }
 
-async fn ask(address: SocketAddr, node: &str, secure: Option<&Tls>, link: u64) -> Result<Box<dyn Stream>, Broken> {
+async fn ask(
+    address: SocketAddr,
+    node: &str,
+    secure: Option<&Tls>,
+    link: u64,
+) -> Result<Option<Box<dyn Stream>>, Broken> {
     let mut stream = dial(address, node, secure).await?;
     frames::send(&mut stream, &ToPeer::Resume(link)).await?;
     match frames::receive(&mut stream, MAX_LAUNCH).await? {
-        Carried::Here => Ok(stream),
+        Carried::Here => {
+            frames::send(&mut stream, &Carried::Here).await?;
+            Ok(Some(stream))
+        }
+        Carried::End => Ok(None),
         _ => Err(Broken::Closed),
     }
 }
 
 /// The end that was dialled.
-pub struct Waits(UnixListener);
+pub struct Waits {
+    listener: UnixListener,
+    path: PathBuf,
+}
 
 impl Waits {
     /// Where others of this node's daemon find the link of that number.
     ///
     /// # Errors
     /// What the system says.
-    pub fn at(link: u64) -> io::Result<Waits> {
-        let listener = std::os::unix::net::UnixListener::bind_addr(&name(link)?)?;
-        listener.set_nonblocking(true)?;
-        Ok(Waits(UnixListener::from_std(listener)?))
+    pub fn at(config: &Config, link: u64) -> io::Result<Waits> {
+        let path = path(config, link);
+        if let Some(directory) = path.parent() {
+            // Nobody else's processes are to stand in the way here.
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        }
+        Ok(Waits { listener: UnixListener::bind(&path)?, path })
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
 impl Another for Waits {
     const MAY_BE: bool = true;
 
-    async fn next(&mut self, _: &Notify) -> Box<dyn Stream> {
+    async fn next(&mut self, doubt: &Doubt) -> Option<Box<dyn Stream>> {
         loop {
-            match self.0.accept().await {
-                // The name is everybody's who can guess it.
-                Ok((stream, _)) if is_own(&stream) => {
-                    let mut stream: Box<dyn Stream> = Box::new(stream);
-                    if within(ANSWER, frames::send(&mut stream, &Carried::Here)).await.is_ok() {
-                        return stream;
-                    }
-                }
-                Ok(_) => {}
-                Err(_) => tokio::time::sleep(PAUSE).await,
+            let Ok((stream, _)) = self.listener.accept().await else {
+                tokio::time::sleep(PAUSE.0).await;
+                continue;
+            };
+            // What closes the connection that there is may be that the other end has another one.
+            doubt.raise();
+            let mut stream: Box<dyn Stream> = Box::new(stream);
+            let spoken = within(HEARD, async {
+                frames::send(&mut stream, &Carried::Here).await?;
+                frames::receive::<Carried>(&mut stream, MAX_LAUNCH).await
+            });
+            // Who has given up meanwhile hears nothing.
+            if matches!(spoken.await, Ok(Carried::Here)) {
+                return Some(stream);
             }
         }
     }
 }
 
-/// The process that holds the link's end on this node.
-///
-/// # Errors
-/// There is none.
-pub async fn end_of(link: u64) -> io::Result<UnixStream> {
-    // An abstract name is known at once, or not.
-    let stream = std::os::unix::net::UnixStream::connect_addr(&name(link)?)?;
-    stream.set_nonblocking(true)?;
-    let stream = UnixStream::from_std(stream)?;
-    if is_own(&stream) { Ok(stream) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+/// Goes between another node's daemon and the process that holds the link's end on this node, as long as the first one is there.
+pub async fn carry_between(mut stream: Box<dyn Stream>, config: &Config, link: u64) {
+    let Ok(end) = UnixStream::connect(path(config, link)).await else {
+        let _ = within(HEARD, frames::send(&mut stream, &Carried::End)).await;
+        return;
+    };
+    let ((mut from_peer, mut to_peer), (mut from_end, mut to_end)) = (tokio::io::split(stream), end.into_split());
+    let back = async {
+        let _ = tokio::io::copy(&mut from_end, &mut to_peer).await;
+        let _ = to_peer.shutdown().await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        _ = tokio::io::copy(&mut from_peer, &mut to_end) => {}
+        () = back => {}
+    }
 }
 
-fn is_own(stream: &UnixStream) -> bool {
-    stream.peer_cred().is_ok_and(|peer| peer.uid() == nix::unistd::geteuid().as_raw())
+/// Removes what links have left whose processes were killed.
+pub fn sweep(config: &Config) {
+    let Some(directory) = path(config, 0).parent().map(Path::to_path_buf) else { return };
+    for file in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let refused = std::os::unix::net::UnixStream::connect(file.path());
+        if refused.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            let _ = std::fs::remove_file(file.path());
+        }
+    }
 }
 
-fn name(link: u64) -> io::Result<Name> {
-    Name::from_abstract_name(format!("ftd-link-{link:016x}"))
+fn path(config: &Config, link: u64) -> PathBuf {
+    config.socket().with_file_name("links").join(format!("{link:016x}"))
 }

@@ -50,6 +50,11 @@ impl Unpassed {
         self.taken
     }
 
+    /// Nothing more comes from here.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// The other end is so far. Returns what it has passed on beyond what was known; nothing, where it cannot be that far, or where that
     /// is not here any more.
     pub fn go_back_to(&mut self, theirs: Mark) -> Option<u64> {
