@@ -29,6 +29,8 @@ const LINGER: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(5);
 /// For another one there is at least so much time, also where a lost one was noticed late.
 const LEAST: Duration = Duration::from_secs(1);
+/// After one on which the two ends have not come to agree.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// How many bytes may be under way on each of so many links of a job.
 pub fn window(links: usize) -> u32 {
@@ -59,6 +61,8 @@ pub trait Another {
 pub struct Doubt {
     is_there: AtomicBool,
     was_there: AtomicBool,
+    /// The connection is lost.
+    has_come_true: AtomicBool,
     raised: Notify,
 }
 
@@ -77,8 +81,19 @@ impl Doubt {
         }
     }
 
+    /// Whether the connection is lost: nothing comes on it any more.
+    pub fn has_come_true(&self) -> bool {
+        self.has_come_true.load(Ordering::Relaxed)
+    }
+
+    fn comes_true(&self) {
+        self.has_come_true.store(true, Ordering::Relaxed);
+        self.raise();
+    }
+
     fn withdraw(&self) {
         self.is_there.store(false, Ordering::Relaxed);
+        self.has_come_true.store(false, Ordering::Relaxed);
     }
 }
 
@@ -173,24 +188,24 @@ async fn connections<A: Another>(
                 None => Err(Broken::Silent(SILENT)),
             }
         };
-        let next = tokio::select! {
+        let mut coming = pin!(another.next(&line.doubt));
+        let (next, lost) = tokio::select! {
             biased;
-            next = another.next(&line.doubt) => next,
+            next = &mut coming => (next, Broken::Closed),
             ended = ended => match ended {
                 Err(lost) if A::MAY_BE && line.may_go_on(&lost, begun) => {
-                    line.doubt.raise();
+                    line.doubt.comes_true();
                     let until = *until.get_or_insert_with(|| Instant::now() + line.left(&lost));
-                    match timeout(until.saturating_duration_since(Instant::now()), another.next(&line.doubt)).await {
-                        Ok(next) => next,
-                        // Who has said its last word has been heard, or is not waited for.
-                        Err(_) if line.has_ended() => return Ok(()),
-                        Err(_) => return Err(lost),
-                    }
+                    let left = until.saturating_duration_since(Instant::now());
+                    (timeout(left, coming).await.unwrap_or_default(), lost)
                 }
                 ended => return ended,
             },
         };
-        let Some(mut next) = next else { return Err(Broken::Closed) };
+        let Some(mut next) = next else {
+            // Who has said its last word has been heard, or is not waited for.
+            return if line.has_ended() { Ok(()) } else { Err(lost) };
+        };
         // The one before is closed when both ends know that it is needed no more: to close it says that its end is gone.
         let agreed = line.agree(&mut next).await;
         (begun, now) = (true, agreed.is_ok().then_some(next));
@@ -200,6 +215,7 @@ async fn connections<A: Another>(
             Err(lost) => {
                 tracing::debug!(%lost, "another connection of a link was lost at once");
                 until.get_or_insert_with(|| Instant::now() + line.left(&lost));
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }
@@ -231,8 +247,8 @@ async fn connection(
     };
     tokio::select! {
         heard = timeout(LINGER, &mut hearing) => match heard {
-            // On a later one the other end has not closed it, perhaps, but who carries between.
-            Ok(Err(lost)) if line.sent.is_some() && (begun || !matches!(lost, Broken::Closed)) => Err(lost),
+            // It is not the other end that has closed it, perhaps.
+            Ok(Err(lost)) if line.sent.is_some() && line.may_go_on(&lost, begun) => Err(lost),
             _ => Ok(()),
         },
         () = silent => Err(Broken::Silent(SILENT)),
@@ -306,8 +322,11 @@ impl Line {
     async fn agree(&self, peer: &mut Box<dyn Stream>) -> Result<(), Broken> {
         let came = self.came.load(Ordering::Relaxed);
         let passed = self.sent().map_or(0, |sent| sent.taken());
-        frames::send(peer, &Mark { came, passed }).await?;
-        let theirs: Mark = within(SOON, frames::receive(peer, MAX_SAID)).await?;
+        let said = within(SOON, async {
+            frames::send(peer, &Mark { came, passed }).await?;
+            frames::receive(peer, MAX_SAID).await
+        });
+        let theirs: Mark = said.await?;
         let more = self.sent().map_or(Some(0), |mut sent| sent.go_back_to(theirs));
         self.passed_on(more.ok_or(Broken::TooMuch)?);
         self.hears();

@@ -45,7 +45,9 @@ impl Another for Dials {
             doubt.raised().await;
             match self.round().await {
                 Round::Answered(stream) => return Some(stream),
-                Round::Gone => return None,
+                // As long as the connection may be well this proves nothing.
+                Round::Gone if doubt.has_come_true() => return None,
+                Round::Gone => tracing::debug!(self.node, "no end of the link to a part is found there"),
                 Round::InVain(why) => {
                     tracing::debug!(self.node, why, "no other connection for the link to a part there")
                 }
@@ -100,7 +102,11 @@ async fn ask(
     match frames::receive(&mut stream, MAX_LAUNCH).await? {
         Carried::Here => {
             frames::send(&mut stream, &Carried::Here).await?;
-            Ok(Some(stream))
+            // That it answered once says nothing where this process stood still since.
+            match frames::receive(&mut stream, MAX_LAUNCH).await? {
+                Carried::Here => Ok(Some(stream)),
+                _ => Err(Broken::Closed),
+            }
         }
         Carried::End => Ok(None),
         _ => Err(Broken::Closed),
@@ -151,7 +157,9 @@ impl Another for Waits {
                 frames::receive::<Carried>(&mut stream, MAX_LAUNCH).await
             });
             // Who has given up meanwhile hears nothing.
-            if matches!(spoken.await, Ok(Carried::Here)) {
+            if matches!(spoken.await, Ok(Carried::Here))
+                && within(HEARD, frames::send(&mut stream, &Carried::Here)).await.is_ok()
+            {
                 return Some(stream);
             }
         }
@@ -160,9 +168,14 @@ impl Another for Waits {
 
 /// Goes between another node's daemon and the process that holds the link's end on this node, as long as the first one is there.
 pub async fn carry_between(mut stream: Box<dyn Stream>, config: &Config, link: u64) {
-    let Ok(end) = UnixStream::connect(path(config, link)).await else {
-        let _ = within(HEARD, frames::send(&mut stream, &Carried::End)).await;
-        return;
+    let end = match UnixStream::connect(path(config, link)).await {
+        Ok(end) => end,
+        Err(error) => {
+            if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) {
+                let _ = within(HEARD, frames::send(&mut stream, &Carried::End)).await;
+            }
+            return;
+        }
     };
     let ((mut from_peer, mut to_peer), (mut from_end, mut to_end)) = (tokio::io::split(stream), end.into_split());
     let back = async {
@@ -180,8 +193,9 @@ pub async fn carry_between(mut stream: Box<dyn Stream>, config: &Config, link: u
 pub fn sweep(config: &Config) {
     let Some(directory) = path(config, 0).parent().map(Path::to_path_buf) else { return };
     for file in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let refused = std::os::unix::net::UnixStream::connect(file.path());
-        if refused.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        // One of another type is refused by who listens, without hearing of it.
+        let asked = std::os::unix::net::UnixDatagram::unbound().and_then(|asks| asks.connect(file.path()));
+        if asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
             let _ = std::fs::remove_file(file.path());
         }
     }

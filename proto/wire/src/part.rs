@@ -202,8 +202,9 @@ pub enum ToPeer {
     Start(Box<Start>),
     /// A user asks on another node. Answered by [`FromPeer`].
     Ask(Box<Question>),
-    /// The link of this number, which has such a part, goes on over this connection, if its other end answers with [`Carried::Here`];
-    /// then both say their [`Mark`], and [`Carried`] follows.
+    /// The link of this number, which has such a part, goes on over this connection, if its other end answers with [`Carried::Here`],
+    /// this one says so, too, and the other one once more; then both say their [`Mark`], and [`Carried`] follows. [`Carried::End`]: there
+    /// is no such link.
     Resume(u64),
 }
 
