@@ -603,8 +603,7 @@ mod tests {
             let near = over(first_near, near_end, near_made, Pulse::Asks);
             let far = over(first_far, far_end, far_made, ANSWERS);
             let said = |salt: u32| (0..700_000u32).map(move |n| (n * 7 + salt) as u8).collect::<Vec<u8>>();
-            let talk = |salt: u32| async move { said(salt) };
-            let (orders, words) = (talk(1).await, talk(2).await);
+            let (orders, words) = (said(1), said(2));
             let there = tokio::spawn(async move {
                 let mut heard = Vec::new();
                 let (mut from, mut to) = tokio::io::split(&mut part);

@@ -29,6 +29,7 @@ const FIRST: Duration = Duration::from_secs(10);
 const PIECE: usize = 64 << 10;
 /// After a dial that could not be taken, for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+
 /// Other daemons cannot reach this one.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {address} cannot be listened on: {error}")]
@@ -174,7 +175,7 @@ async fn carry(
     state: &State,
 ) -> Result<(), Broken> {
     let waits = (link != 0).then(|| Waits::at(&state.config(), link)).and_then(|made| {
-        made.map_err(|error| tracing::warn!(%error, "should its connection be lost the link of a part is, too")).ok()
+        made.map_err(|error| tracing::warn!(%error, "no socket beside control.socket for a part's link: a lost connection ends it")).ok()
     });
     match waits {
         Some(mut waits) => link::carry(stream, own, window, Pulse::Answers, &mut waits).await,
