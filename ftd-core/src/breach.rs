@@ -136,6 +136,8 @@ rules! {
     UnfitForGood,
     /// An agent that wants the job to end ends.
     EndUnrecorded,
+    /// An end waits for the store as long as it takes.
+    EndWaitsForEver,
     /// A watch of a new agent may be ahead of what its predecessor knew.
     WatchBelieved,
     /// A new agent asks the store alone for the record.

@@ -66,7 +66,7 @@ pub mod slots;
 pub mod tree;
 pub mod word;
 
-pub use agent::{Agent, Effect, Event, JobConfig, Patience, Predecessor};
+pub use agent::{Agent, Effect, Event, JobConfig, Patience, Predecessor, Standing};
 pub use blame::{Ended, Exit, Limit, Sight};
 pub use count::{counted, size, times};
 pub use failure::{Cause, Collateral, Failure, FailureSet, OwnEnd, Subject};

@@ -118,6 +118,8 @@ pub struct Policy {
     pub store_retry: Micros,
     /// A recovery or a start gives up on an unreachable store after this long.
     pub store_timeout: Micros,
+    /// An end of the job that an unreachable store does not take waits this long for it; then the agents end without.
+    pub end_timeout: Micros,
     /// Period of the heartbeats between agents; short, because a period is what a lost datagram costs.
     pub heartbeat_period: Micros,
     /// A node that was silent this long may be proposed dead by its observers. It stops itself after three quarters.
@@ -170,6 +172,7 @@ impl Default for Policy {
             init_patience: Micros::from_secs(30),
             store_retry: Micros::from_millis(100),
             store_timeout: Micros::from_secs(600),
+            end_timeout: Micros::from_secs(20),
             heartbeat_period: Micros::from_millis(100),
             heartbeat_timeout: Micros::from_millis(500),
             patience: Micros::from_secs(30),

@@ -122,6 +122,13 @@ pub enum Notice {
     StoreUnavailable,
     /// The store answers again.
     StoreBack,
+    /// The store has not answered for so long that the job ends here without its end being written there.
+    EndUnrecorded {
+        /// For how long.
+        away: Micros,
+        /// All ranks of all nodes have ended well.
+        well: bool,
+    },
     /// The ranks of this node were stopped because observers are silent.
     Paused,
     /// The ranks of this node go on.

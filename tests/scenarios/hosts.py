@@ -801,6 +801,32 @@ def etcd_leaves(context, how):
             nodes.empty(node)
 
 
+@scenario("hosts-ends-without-etcd", cluster=True, timeout=120, each=[{"how": "gone"}, {"how": "silent"}, {"how": "back"}])
+def ends_without_etcd(context, how):
+    """All ranks end well while etcd is gone, or says nothing: the job waits for it for a while, says so, and ends with 0; when etcd is back in that time the
+    end is written, and nothing said. Nothing of the job is left, and the next one runs."""
+    with Nodes(context, 3) as nodes:
+        (machine,) = nodes.store.machines
+        go = context.work / "go"
+        job = nodes.sh(nodes.each_one(), 3, f"echo ready; until [ -e {go} ]; do sleep 0.05; done; hostname", ft="reinit")
+        eventually(lambda: job.output.text.count("ready\n") == 3, "the ranks", 20)
+        machine.cut("store") if how == "silent" else nodes.store.kill(machine)
+        go.touch()
+        eventually(lambda: "the store does not answer node0; asking again" in job.err, "a word on the store", 30)
+        check(job.running() and not any("sh" in nodes.of_job(node) for node in nodes.nodes), "it does not wait")
+        if how == "back":
+            nodes.store.start(machine)
+        said = "the job has ended well, and that is not written down there"
+        ended(job, 0, *([] if how == "back" else [said]), patience=60)
+        check(how != "back" or said not in job.err, job.err)
+        check(sorted(job.output.text.split()) == sorted(["ready"] * 3 + ["node0", "node1", "node2"]), job.output.text)
+        for node in nodes.nodes:
+            nodes.empty(node)
+        machine.heal("store") if how == "silent" else how == "back" or nodes.store.start(machine)
+        nodes.store.wait()
+        eventually(lambda: nodes.short(nodes.each_one(), 3, "true", options=["--ft=reinit"])[0] == 0, "the next job", 30)
+
+
 @scenario("hosts-certificates", cluster=True)
 def certificates(context):
     """Daemons speak with each other over TLS; a certificate of another CA, one for another name, and none at all are refused with a sentence at

@@ -8,7 +8,7 @@ use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::policy::Terms;
 use crate::record::{EpochRecord, Outcome};
-use crate::report::{Episode, Report};
+use crate::report::{Episode, Notice, Report};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -55,6 +55,10 @@ impl Agent {
         // The end of a job whose record was deleted may be written by one who does not know how far it was.
         let ends = record.outcome.is_some() && self.record.as_ref().is_some_and(|record| record.outcome.is_none());
         if revision < self.store.revision || revision == Revision(0) || (record.epoch < known && !ends) {
+            return;
+        }
+        // It has ended without the store, and there is no way back from that.
+        if self.end.unrecorded.is_some() && record.outcome.is_none() {
             return;
         }
         let moved = revision > self.store.revision;
@@ -188,16 +192,9 @@ impl Agent {
             return;
         }
         self.guard_clean_end();
-        let needed =
-            self.end.verdict.is_some() || self.batch.is_some() || self.record.is_none() || self.run.fenced.is_some();
-        let timeout = self.config.policy.store_timeout;
-        if needed && self.store.down.is_some_and(|since| self.due(since, timeout)) {
-            // Unless somebody else has gone on meanwhile, that is written when it answers again.
-            let reason = format!("the job cannot continue, because the store has not answered for {timeout}");
-            self.conclude(Outcome::failed(1, reason), false);
-            self.stop_worlds(None);
-        }
-        if !self.store.is_idle(self.now) {
+        self.guard_storeless();
+        self.guard_unrecorded();
+        if !self.store.is_idle(self.now) || self.run.stage == Stage::Ending {
             return;
         }
         let verdict = self.end.verdict.clone();
@@ -211,15 +208,23 @@ impl Agent {
             (None, Some(record)) => self.propose_next(&record),
         }
         self.guard_take_back();
+        if self.store.is_content(self.now) {
+            self.report(Report::Notice(Notice::StoreBack));
+        }
     }
 
     /// An accusation that may still be written, of nodes that are heard again: the record is written once more as it is.
     fn guard_take_back(&mut self) {
         let Some(record) = self.record.clone().filter(|_| self.store.is_idle(self.now)) else { return };
-        let waits = self.run.short.as_ref().is_some_and(|short| !short.lapsed);
-        if self.fence.takes_back(waits, self.now) && self.end.verdict.is_none() {
+        if self.takes_back() && self.end.verdict.is_none() {
             self.write(EpochRecord::clone(&record));
         }
+    }
+
+    /// Whether it has one to take back.
+    pub(super) fn takes_back(&self) -> bool {
+        let waits = self.run.short.as_ref().is_some_and(|short| !short.lapsed);
+        self.fence.takes_back(waits, self.now)
     }
 
     fn propose_next(&mut self, record: &EpochRecord) {

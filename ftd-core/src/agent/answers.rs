@@ -56,8 +56,9 @@ impl Agent {
     }
 
     pub(super) fn take_written(&mut self, revision: Revision) {
+        let written = self.store.written();
         self.answered();
-        if let Some((_, record)) = self.store.written() {
+        if let Some((_, record)) = written {
             self.adopt(revision, record);
         }
     }

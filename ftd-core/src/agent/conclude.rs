@@ -2,9 +2,12 @@
 
 use super::end::Verdict;
 use super::{Agent, Stage};
-use crate::ids::EpochId;
+use crate::ids::{EpochId, Micros, Share};
 use crate::plan::{self, Unrecoverable};
 use crate::record::{EpochRecord, Outcome};
+
+/// Of the time for which an end waits for the store.
+const ROOT_SAYS: Share = Share::quarters(1);
 
 impl Agent {
     /// The job is to end with this. `cancelled`: whatever others have agreed meanwhile.
@@ -15,7 +18,7 @@ impl Agent {
             return;
         }
         self.report_last_recovery(outcome.status == 0);
-        self.end.verdict = Some(Verdict { outcome, cancelled });
+        (self.end.verdict, self.end.waits) = (Some(Verdict { outcome, cancelled }), None);
         self.drop_batch();
         if cancelled {
             self.end.last_words = None;
@@ -32,12 +35,26 @@ impl Agent {
         EpochRecord { epoch: last.next(), ..record }
     }
 
-    /// All ranks of all nodes ended cleanly: the job is complete. The root says so for all.
+    /// All ranks of all nodes ended cleanly: the job is complete, whatever fails now. The root says so for all; who does not hear that from it
+    /// in time, or would write something else, does so, too.
     pub(super) fn guard_clean_end(&mut self) {
-        let done = self.tree.is_root() && self.tree.decree().finished;
-        if done && self.batch.is_none() && self.end.verdict.is_none() && self.end.leaving.is_none() {
+        if !self.tree.decree().finished || self.end.is_near() {
+            return;
+        }
+        let since = *self.run.finished.get_or_insert(self.now);
+        if self.tree.is_root() || self.due(since, self.root_patience()) || self.fails() {
             self.conclude(Outcome::clean(), false);
         }
+    }
+
+    /// So long the root may take to write that all is done.
+    pub(super) fn root_patience(&self) -> Micros {
+        ROOT_SAYS.of(self.config.policy.end_timeout)
+    }
+
+    /// When that is over.
+    pub(super) fn clean_end_deadline(&self) -> Option<Micros> {
+        self.run.finished.map(|since| since.after(self.root_patience()))
     }
 
     pub(super) fn conclude_now(&mut self, error: &Unrecoverable, record: &EpochRecord) {

@@ -42,6 +42,10 @@ pub(super) struct Leaving {
 #[derive(Debug, Clone, Default)]
 pub(super) struct End {
     pub verdict: Option<Verdict>,
+    /// Since when it waits for the store.
+    pub waits: Option<Micros>,
+    /// It has waited for too long: this agent ends with it all the same.
+    pub unrecorded: Option<Outcome>,
     /// That is so because a process cannot be started, or could not be a rank.
     pub refused: bool,
     /// The job was told to end, and the ranks have been told.
@@ -54,6 +58,7 @@ impl End {
     /// Somebody else's record came first: only the user's word stands.
     pub fn superseded(&mut self) {
         self.verdict.take_if(|verdict| !verdict.cancelled);
+        (self.waits, self.unrecorded) = (None, None);
     }
 
     /// Nothing more is to be agreed: this node's end of the job is, or the ranks have been told to end.

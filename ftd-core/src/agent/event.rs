@@ -461,7 +461,19 @@ pub enum Effect {
         status: i32,
         /// Why, when it is not a clean end.
         reason: Option<String>,
-        /// The node is not in the job any more, which may go on without it.
-        left_out: bool,
+        /// Whose end it is.
+        standing: Standing,
     },
+}
+
+/// Who has agreed on the end of a job that an agent tells of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// All: it stands in the record.
+    Agreed,
+    /// The node is not in the job any more, which may go on without it.
+    LeftOut,
+    /// Nobody: the store was away for too long. Others may go on, and what they say counts; unless it is a clean end, for then all
+    /// have said that they have ended well.
+    Unrecorded,
 }

@@ -7,7 +7,6 @@ use crate::failure::{Cause, Subject};
 use crate::holdings::{Copies, Restoration};
 use crate::ids::{GroupId, SlotId, WorldId};
 use crate::inventory::{Inventory, Ledger, Level, Stamp};
-use crate::plan::signal_status;
 use crate::record::{EpochRecord, Outcome};
 use crate::report::{Notice, Report};
 use std::collections::BTreeSet;
@@ -267,12 +266,8 @@ impl Agent {
         if !self.worlds.is_empty() || self.last_block_waits() {
             return;
         }
-        let recorded = self.record.as_ref().and_then(|record| record.outcome.clone());
-        let (epoch, left_out) = (self.epoch(), recorded.is_none());
-        let outcome = recorded.unwrap_or_else(|| {
-            Outcome::failed(signal_status(9).0, format!("{} was left out of the job in {epoch}", self.me))
-        });
+        let (Outcome { status, reason }, standing) = self.end_here();
         self.enter(Stage::Over);
-        self.emit(Effect::End { status: outcome.status, reason: outcome.reason, left_out });
+        self.emit(Effect::End { status, reason, standing });
     }
 }

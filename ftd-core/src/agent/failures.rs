@@ -184,6 +184,11 @@ impl Agent {
         Some((plan::relevant(record, &failures), accuses))
     }
 
+    /// Whether something is to be agreed on now.
+    pub(super) fn fails(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| self.failure_set(record).is_some())
+    }
+
     /// When more may be agreed, or not waited for any longer.
     pub(super) fn batch_deadlines(&self) -> Vec<Micros> {
         let (Some(batch), policy) = (&self.batch, &self.config.policy) else { return Vec::new() };

@@ -67,15 +67,15 @@ impl Agent {
     }
 
     fn take_unfit(&mut self, nodes: Vec<NodeId>) {
-        self.answered();
         self.store.written();
+        self.answered();
         self.run.unfit.found(nodes, self.now);
         self.fence.not_written(self.now);
     }
 
     fn take_lost(&mut self, revision: Revision, record: Option<Arc<EpochRecord>>) {
-        self.answered();
         let asked = self.store.written().map(|(asked, _)| asked);
+        self.answered();
         self.take_key(revision, record, asked);
     }
 

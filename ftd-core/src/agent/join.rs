@@ -5,11 +5,15 @@
 //! the first record its slots are gathered like those of the job's own nodes, of which one may be dead.
 
 use super::{Agent, Joiners, Stage};
+use crate::breach::Breach;
 use crate::ids::{EpochId, Micros, NodeId, SlotId};
 use crate::message::PeerMessage;
-use crate::record::EpochRecord;
+use crate::record::{EpochRecord, Outcome};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// So often who waits to be taken in asks whether those are there who could do that.
+const CALLS: Micros = Micros::from_secs(15);
 
 impl Agent {
     /// Whether this node was never in the job of this record.
@@ -44,8 +48,32 @@ impl Agent {
         self.slots.announced = true;
         self.joining.asked = Some(self.now);
         let epoch = self.epoch();
+        let calls = self.joining.called.is_none_or(|called| self.due(called, CALLS));
         for to in self.hosts() {
             self.send(to, PeerMessage::Join { epoch, slots: slots.clone() });
+            if calls {
+                // Everybody has a newer one to answer with, once there is one.
+                self.send(to, PeerMessage::AskForRecord { epoch: EpochId(0) });
+            }
+        }
+        if calls {
+            self.joining.called = Some(self.now);
+            let since = *self.joining.unanswered.get_or_insert(self.now);
+            self.guard_lonely(since);
+        }
+    }
+
+    /// A job that has ended without the store has nobody left who could say so to a node that waits to be taken in.
+    fn guard_lonely(&mut self, since: Micros) {
+        let policy = &self.config.policy;
+        // Before there is one nobody answers: those whom it is to begin with give up when they have waited for all, and then for the store.
+        let begins = if self.record.is_none() { policy.start_timeout.after(policy.end_timeout) } else { Micros(0) };
+        let patience = policy.store_timeout.after(begins);
+        if self.due(since, patience) && self.config.breach != Breach::EndWaitsForEver {
+            let reason =
+                format!("nobody of the job has answered {} for {patience}, which was to come into it", self.me);
+            self.end.unrecorded = Some(Outcome::failed(1, reason));
+            self.enter_ending();
         }
     }
 

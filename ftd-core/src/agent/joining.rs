@@ -8,6 +8,10 @@ use crate::word::Joiners;
 pub(super) struct Joining {
     /// When it asked last.
     pub(super) asked: Option<Micros>,
+    /// When it asked whether they are there.
+    pub(super) called: Option<Micros>,
+    /// When it asked first of those times that nobody has answered.
+    pub(super) unanswered: Option<Micros>,
     /// So many of the job's nodes have been asked before the first record.
     pub(super) hosts: u32,
     /// Nodes that have asked this one.

@@ -99,7 +99,10 @@ impl Agent {
         }
         let (grace, name) = (self.config.policy.grace, signal_name(leaving.signal));
         let killed = signal_status(leaving.signal).0;
-        if let Some(all) = self.tree.decree().left.filter(|_| self.tree.is_root()) {
+        // No recovery begins any more: a node that is lost ends the job at once, where that can be agreed.
+        let recovers = self.config.breach == Breach::CancelledRecovers;
+        let fails = !recovers && self.store.down.is_none() && self.fails();
+        if let Some(all) = self.tree.decree().left.filter(|_| self.tree.is_root() || fails) {
             let (status, reason) = if all.killed {
                 (killed, format!("the job was cancelled by {name}"))
             } else {
@@ -108,7 +111,7 @@ impl Agent {
             return self.conclude(Outcome::cancelled(status, reason), true);
         }
         // A record of another agent that had not heard of it yet.
-        let recovers = self.run.stage != Stage::Computing;
+        let recovers = fails || self.run.stage != Stage::Computing;
         if !recovers && self.now < leaving.until {
             return;
         }

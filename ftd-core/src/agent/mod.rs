@@ -88,6 +88,7 @@ mod standstill;
 mod state;
 mod step;
 mod store;
+mod storeless;
 mod tell;
 mod telling;
 mod unfit;
@@ -95,7 +96,7 @@ mod waits;
 mod worlds;
 
 pub use crate::word::Joiners;
-pub use event::{Effect, Event, JobConfig, Patience};
+pub use event::{Effect, Event, JobConfig, Patience, Standing};
 pub use silence::Leased;
 pub use stage::Stage;
 pub use state::{Agent, Predecessor};

@@ -66,6 +66,10 @@ pub(super) struct Run {
     /// What is restored.
     pub(super) choice: Option<Choice>,
     pub(super) copies: Copies,
+    /// Since when the store, which is away, is needed.
+    pub(super) needs: Option<Micros>,
+    /// Since when it is known that all ranks of all nodes have ended well.
+    pub(super) finished: Option<Micros>,
     /// It restored a newer version than the epoch before it.
     pub(super) late_progress: bool,
     /// What is older than the choice was given up.

@@ -60,7 +60,7 @@ impl Agent {
     /// Whether ranks compute to which something could be said.
     pub(super) fn computes(&self) -> bool {
         let starts = self.world() > WorldId(1) && !self.before_init().is_empty();
-        let recovers = self.batch.is_some() || starts || self.standstill.paused;
+        let recovers = self.batch.is_some() || starts || self.standstill.paused || self.run.fenced.is_some();
         self.run.stage == Stage::Computing && !recovers && self.end.verdict.is_none()
     }
 

@@ -84,7 +84,9 @@ impl Agent {
         let unread = self.standstill.unleased.is_some_and(|since| self.store.read_at <= since);
         let waits = self.config.breach == Breach::ContinuedByStore && unread;
         let runs = self.fence.lease().runs(self.now) && !waits;
-        let computing = self.run.stage == Stage::Computing && !self.worlds.stopping(self.world());
+        // Where all have ended well there is nobody to stop.
+        let finished = self.tree.decree().finished;
+        let computing = self.run.stage == Stage::Computing && !self.worlds.all_stopping() && !finished;
         if !self.standstill.paused && !runs && computing {
             self.standstill.paused = true;
             if self.config.breach != Breach::AgentPauses {

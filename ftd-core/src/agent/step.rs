@@ -109,7 +109,9 @@ impl Agent {
         at.extend(self.passing_deadlines());
         at.extend(self.store.deadline());
         at.extend(self.rumour_deadline());
-        at.extend(self.store.down.map(|since| since.after(policy.store_timeout)));
+        at.extend(self.storeless_deadline());
+        at.extend(self.clean_end_deadline());
+        at.extend(self.unrecorded_deadline());
         at.extend(self.last_block_deadline());
         at.extend(self.cause_deadline());
         at.extend(self.blind_deadlines());

@@ -39,8 +39,10 @@ pub(super) struct Store {
     known_at: Option<Micros>,
     /// When the newest linearizable read that was answered had been asked for.
     pub read_at: Micros,
-    /// Unreachable since.
+    /// It does not do what it is asked for, since then. One that answers reads and takes no write is as little use as none.
     pub down: Option<Micros>,
+    /// That is so because a write was not answered, and none has been since.
+    unwritten: bool,
     /// When it was reached again after that.
     pub back: Micros,
     retry_at: Micros,
@@ -114,11 +116,25 @@ impl Store {
 
     /// An answer came; whether the store had been unreachable.
     pub fn answered(&mut self, now: Micros) -> bool {
-        let news = self.down.take().is_some();
+        let news = !self.unwritten && self.down.take().is_some();
         if news {
             self.back = now;
         }
         news
+    }
+
+    /// A write was not answered, and none has been since.
+    pub fn is_unwritten(&self) -> bool {
+        self.unwritten
+    }
+
+    /// There is nothing to write any more: that a write was not answered does not matter. Whether the store is there again for who
+    /// asks so little.
+    pub fn is_content(&mut self, now: Micros) -> bool {
+        self.unwritten && self.is_idle(now) && {
+            self.unwritten = false;
+            self.answered(now)
+        }
     }
 
     /// The read was answered: when it had been asked for.
@@ -140,7 +156,10 @@ impl Store {
     /// The write was answered, one way or the other: what was to be written, and since when.
     pub fn written(&mut self) -> Option<(Micros, Arc<EpochRecord>)> {
         match std::mem::take(&mut self.asked) {
-            Asked::Write(at, record) => Some((at, record)),
+            Asked::Write(at, record) => {
+                self.unwritten = false;
+                Some((at, record))
+            }
             other => {
                 self.asked = other;
                 None
@@ -150,7 +169,7 @@ impl Store {
 
     /// No answer came. A write may have happened, or happen yet; it is asked again in a while. Whether this is news.
     pub fn unavailable(&mut self, now: Micros, retry: Micros) -> bool {
-        self.asked = Asked::Nothing;
+        self.unwritten |= matches!(std::mem::take(&mut self.asked), Asked::Write(..));
         self.wanted = true;
         self.retry_at = now.after(retry);
         let news = self.down.is_none();

@@ -26,7 +26,7 @@ use ft_sys::litter::End;
 use ft_wire::Slot;
 use ft_wire::cluster::ClusterNode;
 use ft_wire::launcher::{Before, JobSpec, ToAgent, ToLauncher};
-use ftd_core::agent::Stage;
+use ftd_core::agent::{Stage, Standing};
 use ftd_core::{
     Agent, Effect, EpochId, Event, Micros, NodeId, PeerMessage, Predecessor, Process, Rank, SlotId, WorldId, ring,
 };
@@ -62,8 +62,8 @@ impl Handed {
 struct Ended {
     status: i32,
     reason: Option<String>,
-    /// The node is not in the job any more.
-    left_out: bool,
+    /// Whose end it is.
+    standing: Standing,
 }
 
 /// The agent of one job on one node.
@@ -156,7 +156,7 @@ impl Driver {
             self.look_for_filter();
             self.settle().await;
         }
-        if let Some(Ended { status, reason, left_out }) = self.ended.take() {
+        if let Some(Ended { status, reason, standing }) = self.ended.take() {
             let end = match self.rooms.worlds.newest() {
                 Some(world) if status == 0 => End::Well(world),
                 Some(world) => End::Own(world),
@@ -165,7 +165,7 @@ impl Driver {
             act::summarize(&mut self.rooms, &self.core, status);
             act::clean_up(&mut self.rooms, end).await;
             self.rooms.between.iter().for_each(Between::log);
-            self.rooms.job.ended(status, reason, left_out);
+            self.rooms.job.ended(status, reason, standing);
             let closed = async { while !matches!(inputs.recv().await, None | Some(Input::LauncherClosed)) {} };
             let _ = tokio::time::timeout(Duration::from_secs(5), closed).await;
         }
@@ -393,9 +393,9 @@ impl Driver {
             Effect::NeedSlot => rooms.job.tell(&ToLauncher::NeedSlot),
             Effect::MakeSlot(slot) => rooms.job.tell(&ToLauncher::MakeSlot { slot: slot.0 }),
             Effect::Report(report) => act::tell(rooms, &self.core, self.time.now(), &report),
-            Effect::End { status, reason, left_out } => {
+            Effect::End { status, reason, standing } => {
                 let (status, reason) = rooms.worlds.unless_late(status, reason);
-                self.ended = Some(Ended { status, reason, left_out });
+                self.ended = Some(Ended { status, reason, standing });
             }
         }
     }

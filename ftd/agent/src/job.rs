@@ -13,7 +13,7 @@ use ft_wire::history::History;
 use ft_wire::launcher::{JobSpec, ToLauncher};
 use ft_wire::toll::Toll;
 use ft_wire::{Epoch, Rank, World};
-use ftd_core::{Event, Micros};
+use ftd_core::{Event, Micros, Standing};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -181,10 +181,12 @@ impl Job {
     }
 
     /// The job is over here.
-    pub fn ended(&self, status: i32, reason: Option<String>, left_out: bool) {
+    pub fn ended(&self, status: i32, reason: Option<String>, standing: Standing) {
         let reason = reason.map(|reason| self.said(&reason));
         self.events.ended(status, reason.as_deref().unwrap_or(""));
-        self.tell(&ToLauncher::End { status, reason, left_out });
+        // To a launcher that knows nothing of the latter it is the former.
+        let (left_out, unrecorded) = (standing != Standing::Agreed, standing == Standing::Unrecorded);
+        self.tell(&ToLauncher::End { status, reason, left_out, unrecorded });
     }
 
     /// The same, unless it was said before.

@@ -77,6 +77,7 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
             }
             Notice::StoreBack if *here == Here::Alone => Text::Notice("the store answers again".into()),
             Notice::StoreBack => Text::Notice(format!("the store answers {} again", here.node())),
+            Notice::EndUnrecorded { away, well } => Text::Notice(unrecorded(&here.node(), *away, *well)),
             Notice::Paused => {
                 Text::Notice(format!("the ranks of {} are stopped: its observers are silent", here.node()))
             }
@@ -108,6 +109,16 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
             }
         },
     }
+}
+
+/// The job ends on a node, and the store does not know it.
+fn unrecorded(node: &str, away: Micros, well: bool) -> String {
+    let end = if well {
+        "the job has ended well, and that is not written down there"
+    } else {
+        "the job ends on that node, and others learn of it only when they miss it"
+    };
+    format!("the store has not answered {node} for {away}: {end}")
 }
 
 /// What a node could not say in time of its checkpoints, and what comes of that.

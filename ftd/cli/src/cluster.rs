@@ -2,6 +2,7 @@
 //! puts together what they say. It decides nothing about the job: the agents do.
 
 use crate::cancel::Cancelled;
+use crate::ends::Ends;
 use crate::front::Front;
 use crate::hosts::{Hosts, HostsError};
 use crate::options::Options;
@@ -150,7 +151,7 @@ struct Above<'a> {
     /// A part has ended in the job's own way; since when nothing has come from any other, though it could have been taken.
     quiet: Option<Instant>,
     /// What the job's agents say of its end.
-    end: Option<(i32, Option<String>)>,
+    ends: Ends,
     /// What was the first to go wrong otherwise, so that the job did not go on.
     broken: Option<(i32, String)>,
     lost_output: bool,
@@ -226,7 +227,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
         asked: None,
         asks: job_time::now(),
         quiet: None,
-        end: None,
+        ends: Ends::default(),
         broken: None,
         lost_output: false,
         late: false,
@@ -337,7 +338,7 @@ impl Above<'_> {
                 self.nodes.iter().filter(|node| !node.over).map(|node| node.name.as_str()).collect();
             let sentence = format!("{} did not say in time that nothing is left of the job there", silent.join(", "));
             self.output.say(&format!("ftrun: {sentence}"));
-            self.late = true;
+            self.late = !self.ends.are_done();
             return true;
         }
         false
@@ -589,16 +590,18 @@ impl Above<'_> {
                 }
                 self.feed(None);
             }
-            FromPart::Ended { status, lost_output, reason, of_job } => {
+            FromPart::Ended { status, lost_output, reason, of_job, unrecorded } => {
                 let Some(name) = self.end_of(node) else { return };
                 self.lost_output |= lost_output;
-                if !of_job {
+                // Without the store nobody learns of it, and nobody survives it under --ft=none.
+                let breaks = unrecorded && status != 0 && self.options.mode == Mode::None;
+                if breaks || !of_job && !unrecorded {
                     return self.breaks(status, format!("node {name}: {}", reason.unwrap_or_default()));
                 }
-                self.quiet.get_or_insert_with(job_time::now);
-                let end = self.end.get_or_insert((0, None));
-                end.0 = if end.0 == 0 { status } else { end.0 };
-                end.1 = end.1.take().or(reason);
+                self.ends.said(status, reason, unrecorded);
+                if self.ends.are_agreed() {
+                    self.quiet.get_or_insert_with(job_time::now);
+                }
             }
             // What the daemon asks for; and another node has announced it before.
             FromPart::Refused { .. } | FromPart::Prepared { .. } | FromPart::Block { .. } | FromPart::Here => {}
@@ -624,10 +627,11 @@ impl Above<'_> {
 
     /// A node is lost, or what there was of the job on it. Where nobody survives that, the others end; else their agents know better.
     fn breaks(&mut self, status: i32, sentence: String) {
-        if !self.all_or_none() && self.nodes.iter().any(|node| !node.over) {
+        // All is done, and a node that does not know it changes nothing.
+        if self.ends.are_done() || !self.all_or_none() && self.nodes.iter().any(|node| !node.over) {
             return self.output.say(&format!("ftrun: {sentence}"));
         }
-        if self.broken.is_none() && self.end.is_none() && self.all_or_none() {
+        if self.broken.is_none() && !self.ends.are_agreed() && self.all_or_none() {
             self.tell(None, Order::Kill(sentence.clone()));
             self.until.get_or_insert(job_time::now() + LEAVE);
         }
@@ -637,9 +641,9 @@ impl Above<'_> {
     /// The exit status, and why.
     fn ends(&mut self) -> (i32, Option<String>) {
         let by_signal = self.cancelled.map(|cancelled| 128 + cancelled.signal);
-        match (self.end.take(), self.broken.take()) {
+        match (self.ends.take(), self.broken.take()) {
             // Nobody survives it, so it is what ended the job.
-            (end, Some((status, sentence))) if self.all_or_none() || end.is_none() => {
+            (end, Some((status, sentence))) if end.is_none() || self.all_or_none() && !self.ends.are_done() => {
                 // What a second signal has ended has a status of its own.
                 (by_signal.filter(|_| status == 1).unwrap_or(status), Some(sentence))
             }

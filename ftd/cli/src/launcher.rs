@@ -4,6 +4,7 @@
 
 use crate::cancel::Cancelled;
 use crate::deaths::Deaths;
+use crate::ends::Says;
 use crate::family::{self, End};
 use crate::front::Front;
 use crate::held::Held;
@@ -248,8 +249,8 @@ pub struct Launcher {
     cancelled: Option<Cancelled>,
     limit: TimeLimit,
     ending: Option<Ending>,
-    /// The agent has said that the job is over.
-    ended_by_agent: bool,
+    /// The agent has said that it is over.
+    said_by_agent: Option<Says>,
     /// After the job's end, output is written until then at the latest.
     output_until: Option<Instant>,
 }
@@ -346,7 +347,7 @@ impl Launcher {
             cancelled: None,
             limit,
             ending: None,
-            ended_by_agent: false,
+            said_by_agent: None,
             output_until: None,
         };
         match launcher.start_all() {
@@ -774,7 +775,9 @@ impl Launcher {
                 self.tolls.said_once(text);
             }
             ToLauncher::Happened(event) => self.tolls.happened(event),
-            ToLauncher::End { status, reason, left_out } => self.end(status, reason, left_out),
+            ToLauncher::End { status, reason, left_out, unrecorded } => {
+                self.end(status, reason, Says::read(left_out, unrecorded));
+            }
         }
     }
 
@@ -798,13 +801,13 @@ impl Launcher {
     }
 
     /// The job is over: everybody may go.
-    fn end(&mut self, status: i32, reason: Option<String>, left_out: bool) {
+    fn end(&mut self, status: i32, reason: Option<String>, says: Says) {
         if self.ending.is_none() {
             // What is over does not wait until the user lets it go on.
             job_time::go_on();
-            self.ended_by_agent = !left_out;
+            self.said_by_agent = Some(says);
             // The others are there, and have agreed on that: whom this node does not reach says nothing of who is gone.
-            self.part.iter_mut().filter(|_| left_out).for_each(|part| part.batch = None);
+            self.part.iter_mut().filter(|_| says == Says::LeftOut).for_each(|part| part.batch = None);
             self.ending = Some(Ending::new(status, reason, job_time::now() + LEAVE));
             if let Some(agent) = &mut self.agent {
                 agent.link = None;
@@ -1063,8 +1066,9 @@ impl Launcher {
         if let Some(part) = &mut self.part {
             // It is all said; whoever has gone is noticed by who writes.
             part.close();
-            let (of_job, lost_output) = (self.ended_by_agent, self.lost_output);
-            self.output.send(&FromPart::Ended { status, of_job, lost_output, reason });
+            let (says, lost_output) = (self.said_by_agent, self.lost_output);
+            let (of_job, unrecorded) = (says == Some(Says::Job), says == Some(Says::Unrecorded));
+            self.output.send(&FromPart::Ended { status, of_job, unrecorded, lost_output, reason });
         }
         // Who has asked for the end does not want to wait for a reader that stands still.
         self.output_until = self.cancelled.map(|_| now + ft_sys::timescale::scaled(LEAVE));

@@ -8,6 +8,7 @@ mod cluster;
 #[cfg(test)]
 mod completion;
 mod deaths;
+mod ends;
 mod family;
 mod file_system;
 mod front;

@@ -125,7 +125,10 @@ fn attempt() -> Result<i32, PartError> {
 /// # Errors
 /// Nobody hears it.
 pub fn fails(link: &mut Channel, reason: String) -> Result<(), ChannelError> {
-    link.send(&FromPart::Ended { status: 1, of_job: false, lost_output: false, reason: Some(reason) }, &[])
+    link.send(
+        &FromPart::Ended { status: 1, of_job: false, unrecorded: false, lost_output: false, reason: Some(reason) },
+        &[],
+    )
 }
 
 /// All that can be known before the others are asked.

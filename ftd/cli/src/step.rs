@@ -5,6 +5,7 @@
 mod members;
 mod srun;
 
+use crate::ends::Ends;
 use crate::options::{self, Options};
 use ft_sys::channel::Channel;
 use ft_sys::meeting::{self, Guest};
@@ -96,8 +97,10 @@ pub struct Front {
     asks: Instant,
     /// Something was lost, or nobody waits for it: srun may wait for it all the same.
     lost: bool,
-    /// What the job's agents say of its end, and since when.
-    end: Option<(i32, Option<String>, Instant)>,
+    /// What the job's agents say of its end.
+    ends: Ends,
+    /// When the last one did that has agreed on it with the others.
+    agreed: Option<Instant>,
     /// What went wrong otherwise. Without a status that is whatever srun's tasks had.
     broken: Option<(Option<i32>, String)>,
     lost_output: bool,
@@ -143,7 +146,8 @@ impl Front {
             announced: 0,
             asks: Instant::now(),
             lost: false,
-            end: None,
+            ends: Ends::default(),
+            agreed: None,
             broken: None,
             lost_output: false,
             refused: None,
@@ -178,7 +182,7 @@ impl Front {
         let first = [self.srun.signals(), self.listener.as_fd()];
         let all = first.into_iter().chain(guests).chain(waiting).chain(parts);
         let mut fds: Vec<PollFd<'_>> = all.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let ends = self.alone.is_some() || self.end.is_some() || self.refused.is_some() || self.ended.is_some();
+        let ends = self.alone.is_some() || self.agreed.is_some() || self.refused.is_some() || self.ended.is_some();
         let patience = if ends { Duration::from_millis(50) } else { ASK };
         match poll(&mut fds, ft_sys::patience::at_most(patience)) {
             Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
@@ -296,13 +300,11 @@ impl Front {
                 let _ = io::stderr().write_all(text.as_bytes());
                 self.tell_all(&Order::Announced(epoch));
             }
-            FromPart::Ended { status, of_job: true, lost_output, reason } => {
+            FromPart::Ended { status, of_job, unrecorded, lost_output, reason } if of_job || unrecorded => {
                 self.seats.get_mut(node).into_iter().for_each(|seat| seat.over = true);
                 self.lost_output |= lost_output;
-                let end = self.end.get_or_insert((0, None, Instant::now()));
-                end.0 = if end.0 == 0 { status } else { end.0 };
-                end.1 = end.1.take().or(reason);
-                end.2 = Instant::now();
+                self.ends.said(status, reason, unrecorded);
+                self.agreed = self.ends.are_agreed().then(Instant::now);
             }
             FromPart::Ended { status, lost_output, reason, .. } => {
                 self.lost_output |= lost_output;
@@ -337,7 +339,7 @@ impl Front {
         self.lost = true;
         let sentence = format!("node {}: {why}", seat.name);
         // Who has ended Slurm's step has ended this, too.
-        if self.srun.status().is_some() || self.srun.is_told() || self.end.is_some() {
+        if self.srun.status().is_some() || self.srun.is_told() || self.agreed.is_some() {
             return;
         }
         if self.seats.iter().any(|seat| !seat.over) {
@@ -375,7 +377,7 @@ impl Front {
             self.refuse(1, &sentence);
         }
         self.members.listen();
-        if let Some((_, _, since)) = self.end {
+        if let Some(since) = self.agreed {
             for seat in self.seats.iter_mut().filter(|seat| !seat.over) {
                 if now >= seat.heard + scaled(SILENT) || now >= since + scaled(END) {
                     seat.over = true;
@@ -400,7 +402,7 @@ impl Front {
             }
             let alone = *self.alone.get_or_insert(now);
             // Where nobody has said how it ended srun does, if it was Slurm's doing.
-            let says = matches!((&self.end, &self.broken), (None, Some((None, _))));
+            let says = self.ends.are_unknown() && matches!(self.broken, Some((None, _)));
             let waits = if says { scaled(LEAVE) } else { WAITS_FOR_LOST };
             let late = self.lost && now >= alone + waits && self.srun.stands_still() >= WAITS_FOR_LOST;
             return self.srun_is_over(late).then(|| self.status(1));
@@ -419,8 +421,8 @@ impl Front {
 
     /// The job's, with the sentence that says why. `of_srun` where nobody of the job's has said it.
     fn status(&mut self, of_srun: i32) -> i32 {
-        let (status, reason) = match (self.end.take(), self.broken.take()) {
-            (Some((status, reason, _)), _) => (status, reason),
+        let (status, reason) = match (self.ends.take(), self.broken.take()) {
+            (Some((status, reason)), _) => (status, reason),
             (None, Some((status, sentence))) => (status.unwrap_or(of_srun.max(1)), Some(sentence)),
             (None, None) => (of_srun, None),
         };

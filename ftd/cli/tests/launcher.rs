@@ -135,7 +135,7 @@ impl Agent {
 
     /// The job is over. As the real one does, it goes when ftrun closes the link.
     fn end(mut self, status: i32, reason: Option<&str>) {
-        self.say(&ToLauncher::End { status, reason: reason.map(str::to_string), left_out: false });
+        self.say(&ToLauncher::End { status, reason: reason.map(str::to_string), left_out: false, unrecorded: false });
         // Until the launcher closes the link; it may have asked before.
         while self.link.receive::<ToAgent>(Some(PATIENCE)).is_ok() {}
     }

@@ -88,15 +88,16 @@ async fn hear(mut from: impl AsyncRead + Unpin, node: u32, said: Sender<FromJobs
                 return said.send(FromJobs::Lost { node, why }).await.is_ok();
             }
         };
-        let end = match &word {
-            FromPart::Ended { of_job, .. } => Some(*of_job),
+        let lost = match &word {
+            // An agent that has ended without the store has nobody who could bring it back.
+            FromPart::Ended { of_job, unrecorded, .. } => Some(!of_job && !unrecorded),
             _ => None,
         };
         if said.send(FromJobs::Said { node, word }).await.is_err() {
             return false;
         }
-        if let Some(of_job) = end {
-            return !of_job;
+        if let Some(lost) = lost {
+            return lost;
         }
     }
 }

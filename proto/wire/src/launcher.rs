@@ -302,6 +302,10 @@ pub enum ToLauncher {
         reason: Option<String>,
         /// This node is not in the job any more, which may go on without it: that is no end of the others.
         left_out: bool,
+        /// The store was away for too long, and does not know of this end: what other nodes say counts, unless all ranks of the job have ended well
+        /// (the status is 0 then). `left_out` is set as well.
+        #[serde(default)]
+        unrecorded: bool,
     },
 }
 

@@ -470,6 +470,9 @@ pub enum FromPart {
         status: i32,
         /// So say the job's agents, and not this part alone.
         of_job: bool,
+        /// So says this node's agent, and the store, which was away for too long, does not know of it: what other nodes say counts.
+        #[serde(default)]
+        unrecorded: bool,
         /// Output was lost, and that has been said.
         lost_output: bool,
         /// Why, when it is not a clean end.

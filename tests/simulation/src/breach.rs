@@ -181,6 +181,7 @@ fn of_rule(rule: Rule) -> Row {
         Rule::LeasesOfAll => ("lapsed", 0, &["in time"]),
         Rule::UnfitForGood => ("lapses", 0, &["cannot be placed"]),
         Rule::EndUnrecorded => ("cancel", 0, &["every end is a record"]),
+        Rule::EndWaitsForEver => ("unwritten", 0, &["invariant 6"]),
         Rule::WatchBelieved => ("watches", 1, &["invariant 2"]),
         Rule::StoreAloneAsked => ("successor", 8, &["invariant 7"]),
         // The tree.

@@ -13,7 +13,7 @@ use ftd_core::agent::Stage;
 use ftd_core::fence::Lease;
 use ftd_core::{
     Agent, Effect, EpochId, EpochRecord, Event, GroupId, Groups, JobConfig, Level, Members, Micros, NodeId, Notice,
-    Patience, PeerMessage, Predecessor, Process, Report, Revision, SlotId,
+    Outcome, Patience, PeerMessage, Predecessor, Process, Report, Revision, SlotId, Standing,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -383,14 +383,16 @@ impl World {
                 self.check_left_out((node, incarnation), &unread);
             }
             Effect::Report(_) => {}
-            Effect::End { status, reason, left_out: _ } => {
-                self.check_end(node, status, reason.as_deref());
-                self.machines[node].ended = Some((status, reason));
+            Effect::End { status, reason, standing } => {
+                let end = Outcome { status, reason };
+                self.check_end(node, &end, standing);
+                self.machines[node].ended = Some((end, standing));
                 if self.setup.breach == Some(Breach::KeyRemoved) {
                     self.store.delete();
                 }
                 let goes_on = self.store.value().is_some_and(|record| record.outcome.is_none());
-                if self.is_out(node) && goes_on && self.setup.returns && self.machines.len() < MOST_MACHINES {
+                if standing == Standing::LeftOut && goes_on && self.setup.returns && self.machines.len() < MOST_MACHINES
+                {
                     let (delay, place) = (self.rng.range(1000, 200_000), self.machines[node].place);
                     self.push(delay, Act::Return { place });
                 }

@@ -218,11 +218,12 @@ pub fn harmed(setup: &Setup, now: u64, began: u64, members: u32) -> Set {
 }
 
 impl World {
-    /// Whether an epoch may leave a node out by now: it is dead, or something has happened to it.
+    /// Whether an epoch may leave a node out by now: it is dead, has ended beside the record, or something has happened to it.
     pub fn may_be_out(&self, node: usize) -> bool {
         let machine = &self.machines[node];
         let began = self.checks.levels.first().min(self.now);
-        !machine.alive || harmed(&self.setup, self.now, began, self.checks.members).has(machine.place)
+        let ended = machine.ended.is_some();
+        !machine.alive || ended || harmed(&self.setup, self.now, began, self.checks.members).has(machine.place)
     }
 }
 

@@ -12,7 +12,7 @@ use ftd_core::holdings::Copies;
 use ftd_core::inventory::choose;
 use ftd_core::{
     Cause, Choice, EpochId, EpochRecord, GroupId, Groups, Holding, Inventory, Level, NodeId, Outcome, PeerMessage,
-    Process, Rank, Recovery, SlotId, SlotState, Stamp, Subject, WorldId,
+    Process, Rank, Recovery, SlotId, SlotState, Stamp, Standing, Subject, WorldId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -98,6 +98,8 @@ pub struct Checks {
     pub members: u32,
     /// Counts what changes of who holds what: what is looked up for one node is so for all, until then.
     pub changes: u64,
+    /// The first end beside the record, of an agent without the store.
+    unrecorded: Option<Outcome>,
     /// What the inventories came to at so many changes.
     newest: Option<(u64, EpochId, Choice)>,
 }
@@ -125,6 +127,7 @@ impl Checks {
             groups,
             members: setup.nodes,
             changes: 0,
+            unrecorded: None,
             newest: None,
         }
     }
@@ -532,7 +535,8 @@ impl World {
     // ---- the end
 
     /// A job's end is a record: no agent of it ends beside that.
-    pub fn check_end(&mut self, node: usize, status: i32, reason: Option<&str>) {
+    pub fn check_end(&mut self, node: usize, said: &Outcome, standing: Standing) {
+        let (status, reason) = (said.status, said.reason.as_deref());
         if self.ranks.lives_on(&self.machines[node]) {
             self.violated(Violation::Order(format!("n{node} ends the job while processes of it are there")));
         }
@@ -544,13 +548,54 @@ impl World {
             return;
         }
         let recorded = self.recorded_end();
-        let said = Outcome { status, reason: reason.map(str::to_string) };
-        if recorded.as_ref() != Some(&said) {
+        if recorded.as_ref() != Some(said) {
+            let Some(wrong) = self.untold_end(node, said, standing) else {
+                let first = (standing == Standing::Unrecorded).then(|| said.clone());
+                self.checks.unrecorded = self.checks.unrecorded.take().or(first);
+                return;
+            };
+            let recorded = recorded.is_some();
             let reason = reason.unwrap_or("a clean end");
-            let there = if recorded.is_some() { "another end" } else { "none" };
-            let sentence = format!("n{node} ends with {status} ({reason}); the record says {there}");
+            let there = if recorded { "another end" } else { "none" };
+            let sentence = format!("n{node} ends with {status} ({reason}); the record says {there}, and {wrong}");
             self.violated(Violation::Unrecorded(sentence));
         }
+    }
+
+    /// Why this end may not be one beside the record.
+    fn untold_end(&self, node: usize, said: &Outcome, standing: Standing) -> Option<String> {
+        if said.reason.as_ref().is_some_and(|reason| reason.starts_with("nobody of the job has answered")) {
+            return self.untrue_loneliness();
+        }
+        // Who has waited for the root first asks the store itself after a quarter of that.
+        if let Some(wrong) = self.untrue_absence(node, self.setup.policy.end_timeout.0 * 3 / 4) {
+            return Some(wrong);
+        }
+        let reason = match (standing, &said.reason) {
+            (Standing::Unrecorded, Some(reason)) => reason,
+            // What all ranks have said is so whoever else knows it.
+            (Standing::Unrecorded, None) if said.status == 0 => return self.unfinished(node),
+            _ => return Some(format!("it is said to be {standing:?}")),
+        };
+        // It was true some time ago.
+        if reason.contains("was cancelled by") {
+            return self.cancelled.is_none().then(|| "nobody had cancelled it".to_string());
+        }
+        // And of an epoch that others may have ended since.
+        let known = self.machines[node].agent.as_ref().and_then(|agent| agent.record());
+        if known.is_none_or(|record| record.epoch < self.checks.newest_epoch) {
+            return None;
+        }
+        self.untrue(node, self.store.value().map(std::sync::Arc::as_ref), said.status, reason)
+    }
+
+    /// A rank of the world that this node knows of has not ended well.
+    fn unfinished(&self, node: usize) -> Option<String> {
+        let known = self.machines[node].agent.as_ref().and_then(|agent| agent.record());
+        let world = known.map_or(self.checks.world, |record| record.world);
+        let mut ranks = (0..self.setup.ranks).map(|rank| Process::primary(world, Rank(rank)));
+        let missing = ranks.find(|process| !self.ranks.finished.contains(process));
+        missing.map(|process| format!("{process} did not end well"))
     }
 
     /// How the job ended, if it may.
@@ -566,13 +611,16 @@ impl World {
     }
 
     fn judge(&self) -> Result<(i32, String), Violation> {
+        if self.is_done() {
+            return Ok((0, String::new()));
+        }
         let Some(outcome) = self.recorded_end() else {
             let members = self.store.value().map(|record| record.members().map(|node| node.0 as usize).collect());
             let members: Vec<usize> = members.unwrap_or_else(|| (0..self.machines.len()).collect());
             if members.iter().all(|node| !self.machines[*node].alive) {
                 return Ok((1, "every node is dead".to_string()));
             }
-            return Err(Violation::Unrecorded("all agents are through, and the record knows of no end".to_string()));
+            return self.unrecorded_end();
         };
         let reason = outcome.reason.clone().unwrap_or_default();
         if outcome.status == 0 && outcome.reason.is_none() {
@@ -584,6 +632,23 @@ impl World {
             return Err(Violation::Untrue(format!("the job ended with {}: {reason}", outcome.status)));
         }
         Ok((outcome.status, reason))
+    }
+
+    /// Somebody says that all ranks have ended well, whom the store did not hear. Who does not know it may have gone on, and that changes nothing.
+    fn is_done(&self) -> bool {
+        let mut ends = self.machines.iter().filter_map(|machine| machine.ended.as_ref());
+        ends.any(|(end, standing)| *standing == Standing::Unrecorded && *end == Outcome::clean())
+    }
+
+    /// How the job ended that no record says anything of, says whoever was there.
+    fn unrecorded_end(&self) -> Result<(i32, String), Violation> {
+        match &self.checks.unrecorded {
+            Some(_) if self.setup.promises.ends_well => {
+                Err(Violation::Untrue("the job ended beside the record".to_string()))
+            }
+            Some(end) => Ok((end.status, end.reason.clone().unwrap_or_default())),
+            None => Err(Violation::Unrecorded("all agents are through, and the record knows of no end".to_string())),
+        }
     }
 
     /// Where the agents of a job that hangs are.

@@ -10,7 +10,7 @@ use crate::breach::Breach;
 use crate::fetches::Fetching;
 use crate::setup::{Obedience, SECOND};
 use crate::world::{Act, Packet, World};
-use ftd_core::{Agent, EpochId, Event, Exit, GroupId, Process, Rank, SlotId, Stamp, WorldId};
+use ftd_core::{Agent, EpochId, Event, Exit, GroupId, Outcome, Process, Rank, SlotId, Stamp, Standing, WorldId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the agent tells its shepherds.
@@ -86,7 +86,7 @@ pub struct Machine {
     pub fetches: Vec<Fetching>,
     /// What `ft_restore` gives.
     pub restore: BTreeMap<(EpochId, GroupId), Option<Stamp>>,
-    pub ended: Option<(i32, Option<String>)>,
+    pub ended: Option<(Outcome, Standing)>,
 }
 
 impl Machine {

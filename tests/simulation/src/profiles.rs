@@ -192,6 +192,7 @@ pub static ALL: &[Profile] = &[
         about: "what ends a job: the program dies again and again, --ft=none, no slot, no store, nodes that never get together",
         draw: ends,
     },
+    Profile { name: "unwritten", about: "the store is away for long when the job ends, or for ever", draw: unwritten },
     Profile { name: "start", about: "deaths and cuts before the first world computes", draw: start },
     Profile { name: "copies", about: "ranks and agents die while they copy their state", draw: copies },
     Profile {
@@ -1118,6 +1119,33 @@ fn ends(rng: &mut Rng, setup: &mut Setup) {
                 plan(setup, dies, Fault::KillNodes(Set::one(place)));
             }
         }
+    }
+}
+
+/// The store is away when the job ends, and for long.
+fn unwritten(rng: &mut Rng, setup: &mut Setup) {
+    usual(rng, setup);
+    setup.policy.store_timeout = Micros(rng.range(1000, 6000) * MS);
+    setup.policy.end_timeout = Micros(rng.range(500, 6000) * MS);
+    let away = if rng.chance(700) { Set::All } else { some_nodes(rng, setup, 2) };
+    let at = rng.range(100, 2500) * MS;
+    let span = if rng.chance(700) { FOREVER } else { rng.range(1000, 12_000) * MS };
+    let trouble = match rng.range(0, 5) {
+        0 => Trouble::NoAnswers(away),
+        1 => Trouble::LosesWrites { before: 1000, late: 0, by: 0 },
+        _ => Trouble::NoRequests(away),
+    };
+    plan(setup, at, Fault::Store { trouble, span });
+    for _ in 0..rng.range(0, 2).saturating_sub(rng.range(0, 1)) {
+        let fault = match rng.range(0, 5) {
+            0 => Fault::Cancel { signal: 15 },
+            4 => Fault::Join,
+            3 => anything(rng, setup),
+            1 => Fault::KillNodes(Set::one(node(rng, setup))),
+            2 => Fault::ExitRank { rank: rng.range(0, u64::from(setup.ranks) - 1) as u32, code: 3 },
+            _ => small_death(rng, setup),
+        };
+        plan(setup, at + rng.range(0, 3000) * MS, fault);
     }
 }
 

@@ -16,6 +16,9 @@ use std::collections::BTreeSet;
 /// A node that has been well for so long, and a store that answers, and the job knows of it.
 const KNOWN: u64 = 3 * SECOND;
 
+/// What was asked of the store while it was away is given up, and asked again, within this time.
+const UNANSWERED: u64 = SECOND;
+
 /// Who is to be killed is dead so soon.
 const KILLED: u64 = 10 * MS;
 
@@ -201,7 +204,9 @@ impl World {
         let named: BTreeSet<&str> = ranks.trim_start_matches(['s', ' ']).split(", ").collect();
         let told = |proc: &&Proc| named.contains(proc.name.rank.0.to_string().as_str());
         // How one ended is told when its memory is gone, and an agent that stands still hears it later.
-        let gone = |proc: &&Proc| proc.died_at.is_some_and(|died| died + held_up + SECOND < self.now);
+        // By then it was decided; the store may have been away since.
+        let decided = self.now.min(at + grace + held_up);
+        let gone = |proc: &&Proc| proc.died_at.is_some_and(|died| died + held_up + SECOND < decided);
         let gone = of_world.find(|proc| told(proc) && gone(proc))?;
         Some(format!("{} had ended", gone.name))
     }
@@ -221,14 +226,37 @@ impl World {
     }
 
     fn untrue_store(&self, by: usize) -> Option<String> {
-        let (place, patience) = (self.machines[by].place, self.setup.policy.store_timeout.0);
-        let away = |planned: &&Planned| match planned.fault {
-            Fault::Store { trouble, span } => {
-                keeps_from_store(trouble, place) && span >= patience && planned.at + patience <= self.now
-            }
+        self.untrue_absence(by, self.setup.policy.store_timeout.0)
+    }
+
+    /// Nobody of the job is said to have been there for long.
+    pub fn untrue_loneliness(&self) -> Option<String> {
+        let record = self.store.value()?;
+        let there = |node: &NodeId| self.machines.get(node.0 as usize).is_some_and(|it| it.alive && it.ended.is_none());
+        let cut = happened(&self.setup, self.now).any(|planned| matches!(planned.fault, Fault::Net { .. }));
+        let there = record.members().find(there).filter(|_| !cut);
+        there.map(|node| format!("{node} was there"))
+    }
+
+    /// The store is said to have been away from this node for so long.
+    pub fn untrue_absence(&self, by: usize, patience: u64) -> Option<String> {
+        let place = self.machines[by].place;
+        let keeps = |planned: &&Planned| match planned.fault {
+            Fault::Store { trouble, .. } => keeps_from_store(trouble, place),
             _ => false,
         };
-        let away = happened(&self.setup, self.now).any(|planned| away(&planned));
+        let faults = happened(&self.setup, self.now).filter(keeps);
+        let mut spans: Vec<(u64, u64)> =
+            faults.map(|planned| (planned.at, planned.at + planned.fault.span())).collect();
+        spans.sort_unstable();
+        // Between two of them nothing may have been answered.
+        let mut whole: Option<(u64, u64)> = None;
+        let away = spans.into_iter().any(|(from, to)| {
+            let goes_on = whole.filter(|(_, until)| from <= until + UNANSWERED);
+            let (from, to) = goes_on.map_or((from, to), |(since, until)| (since, until.max(to)));
+            whole = Some((from, to));
+            from + patience <= self.now.min(to + UNANSWERED)
+        });
         (!away).then(|| format!("it was never away from n{by} for so long"))
     }
 

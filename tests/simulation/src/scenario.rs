@@ -187,6 +187,7 @@ impl Scenario {
             ["deadline", t] => setup.deadline = span(t)?,
             ["progress-after", t] => setup.policy.progress_after = Micros(span(t)?),
             ["store-timeout", t] => setup.policy.store_timeout = Micros(span(t)?),
+            ["end-timeout", t] => setup.policy.end_timeout = Micros(span(t)?),
             ["renewable"] => setup.renewable = true,
             ["oversubscribe"] => setup.policy.oversubscribe = true,
             ["recover-aborts"] => setup.policy.recover_aborts = true,
@@ -293,7 +294,7 @@ fn store(words: &[&str]) -> Result<Fault, String> {
         ["store", "slow", high, t] => (Trouble::Slow(span(high)? / 2, span(high)?), span(t)?),
         ["election", t] => (Trouble::Election, span(t)?),
         ["writes", "late", by, t] => (Trouble::LosesWrites { before: 0, late: 1000, by: span(by)? }, span(t)?),
-        ["writes", "lost", t] => (Trouble::LosesWrites { before: 1000, late: 0, by: 0 }, span(t)?),
+        ["writes", "lost", rest @ ..] => (Trouble::LosesWrites { before: 1000, late: 0, by: 0 }, perhaps(rest)?),
         _ => return Err("no such command".to_string()),
     };
     Ok(Fault::Store { trouble, span })

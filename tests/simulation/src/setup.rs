@@ -206,6 +206,9 @@ impl Setup {
         let policy = &self.policy;
         let spans = [policy.slot_timeout, policy.exit_timeout, policy.grace, policy.fence_kill, policy.node_timeout];
         let waits = spans.into_iter().map(|span| span.0).max().unwrap_or(0);
-        self.patience + waits.max(self.reaping.1) + 10 * SECOND
+        // A store that never comes back is given up after all that; where that takes minutes no profile has one.
+        let store = Some(policy.store_timeout.0).filter(|timeout| *timeout <= 10 * SECOND);
+        let store = store.map_or(0, |timeout| timeout + policy.end_timeout.0);
+        self.patience + waits.max(self.reaping.1) + store + 10 * SECOND
     }
 }

@@ -13,6 +13,7 @@ use crate::queue::Queue;
 use crate::rng::Rng;
 use crate::setup::{SECOND, Setup};
 use crate::store::Store;
+use ftd_core::agent::Stage;
 use ftd_core::{EpochId, EpochRecord, Event, Exit, JobConfig, NodeId, PeerMessage, Rank, SlotId, Stamp, WorldId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -491,10 +492,12 @@ impl World {
         self.verdict()
     }
 
-    /// Every agent has ended, but for those that are out of the job and have no process left.
+    /// Every agent has ended, but for those that were left out of the job and have no process left.
     pub fn over(&self) -> bool {
+        let joins = |machine: &Machine| machine.agent.as_ref().is_some_and(|agent| agent.stage() == Stage::Joining);
         self.machines.iter().enumerate().all(|(node, machine)| {
-            !machine.alive || machine.ended.is_some() || (self.is_out(node) && !self.ranks.lives_on(machine))
+            let out = self.is_out(node) && !self.ranks.lives_on(machine) && !joins(machine);
+            !machine.alive || machine.ended.is_some() || out
         })
     }
 }

@@ -176,7 +176,7 @@ fn to_launcher() -> Vec<Sample> {
         ToLauncher::Notice("n".into()),
         ToLauncher::NoticeOnce("n".into()),
         ToLauncher::Happened(event()),
-        ToLauncher::End { status: 1, reason: Some("r".into()), left_out: false },
+        ToLauncher::End { status: 1, reason: Some("r".into()), left_out: true, unrecorded: true },
     ]
 }
 

@@ -183,7 +183,7 @@ fn from_parts() -> Vec<Sample> {
         FromPart::Notice(text("n")),
         FromPart::Block { epoch, text: text("b") },
         FromPart::Room { world, bytes: 4096 },
-        FromPart::Ended { status: 1, of_job: true, lost_output: false, reason: Some(text("r")) },
+        FromPart::Ended { status: 1, of_job: false, unrecorded: true, lost_output: false, reason: Some(text("r")) },
         FromPart::Here,
     ]
 }
