@@ -1,7 +1,8 @@
 /* What libfabric itself takes to write memory files into those of another process: the measure for ft-ship.
  *
- *     rma PROVIDER ADDRESS MEGABYTES ARENAS ROUNDS
+ *     rma PROVIDER ADDRESS MEGABYTES ARENAS ROUNDS [NETWORK ADDRESS]
  *
+ * NETWORK: the name space of the process that is written to, a file of /proc, and its address there.
  * Each arena goes in one call. One line for each round: milliseconds from the first call until all bytes are where they should be.
  * The process that is written to only lets libfabric work. Both sides' memory is warm. */
 #define _GNU_SOURCE
@@ -10,7 +11,9 @@
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
+#include <fcntl.h>
 #include <rdma/fi_rma.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,8 +131,8 @@ static void write_all(struct side *side, fi_addr_t peer, struct told *told, size
 }
 
 int main(int argc, char **argv) {
-    if (argc != 6) {
-        fprintf(stderr, "usage: rma PROVIDER ADDRESS MEGABYTES ARENAS ROUNDS\n");
+    if (argc != 6 && argc != 8) {
+        fprintf(stderr, "usage: rma PROVIDER ADDRESS MEGABYTES ARENAS ROUNDS [NETWORK ADDRESS]\n");
         return 2;
     }
     size_t bytes = strtoull(argv[3], NULL, 10) << 20;
@@ -143,7 +146,11 @@ int main(int argc, char **argv) {
     pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        open_side(&side, argv[1], argv[2], bytes, arenas, 0);
+        if (argc == 8 && setns(open(argv[6], O_RDONLY | O_CLOEXEC), CLONE_NEWNET) != 0) {
+            perror(argv[6]);
+            exit(1);
+        }
+        open_side(&side, argv[1], argv[argc == 8 ? 7 : 2], bytes, arenas, 0);
         be_written_to(&side, arenas, ends[1]);
     }
     close(ends[1]);
