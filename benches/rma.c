@@ -6,12 +6,12 @@
  * Each arena goes in one call. One line for each round: milliseconds from the first call until all bytes are where they should be.
  * The process that is written to only lets libfabric work. Both sides' memory is warm. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
 #include <rdma/fi_endpoint.h>
 #include <rdma/fi_errno.h>
-#include <fcntl.h>
 #include <rdma/fi_rma.h>
 #include <sched.h>
 #include <signal.h>

@@ -100,8 +100,8 @@ impl Agent {
         let (grace, name) = (self.config.policy.grace, signal_name(leaving.signal));
         let killed = signal_status(leaving.signal).0;
         // No recovery begins any more: a node that is lost ends the job at once, where that can be agreed.
-        let recovers = self.config.breach == Breach::CancelledRecovers;
-        let fails = !recovers && self.store.down.is_none() && self.fails();
+        let broken = self.config.breach == Breach::CancelledRecovers;
+        let fails = !broken && self.store.down.is_none() && self.fails();
         if let Some(all) = self.tree.decree().left.filter(|_| self.tree.is_root() || fails) {
             let (status, reason) = if all.killed {
                 (killed, format!("the job was cancelled by {name}"))

@@ -12,7 +12,7 @@
 //! | `Draining` | `Drained` (bounded) | `Launch` |
 //! | `Parked` | every node emptied and acknowledged by its observers | `Release` |
 //! | `Computing` | a failure, an own end, or the clean end of all ranks | `Cas` of the next epoch |
-//! | `Joining` | a record that has this node as a member | |
+//! | `Joining` | a record that has this node as a member, as long as somebody of the job answers | |
 //! | `Ending` | `WorldEmptied` of every world | `End` |
 //! | `Over` | nothing | |
 //!
@@ -43,7 +43,7 @@
 //! conditions: **`failures` decides what has failed**, `agree` what is proposed, `waits` what is waited for before that,
 //! `execute` brings an epoch about, `fetch` its copies, `gather` the first one; `holds` looks at ends by a process's own will,
 //! `silence` at leases and silent nodes, `incomplete` at worlds that never begin, `asked` at due checkpoints, `join` at new
-//! nodes, `signals` at those that came for the ranks, `leave` and `conclude` at the job's end; `tell` and `last_block` say what peers
+//! nodes, `signals` at those that came for the ranks, `leave` and `conclude` at the job's end, `storeless` at what waits for a store that is away; `tell` and `last_block` say what peers
 //! and people are told, and `rests` whether any of this is asked.
 
 mod agree;

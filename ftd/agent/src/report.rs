@@ -116,7 +116,7 @@ fn unrecorded(node: &str, away: Micros, well: bool) -> String {
     let end = if well {
         "the job has ended well, and that is not written down there"
     } else {
-        "the job ends on that node, and others learn of it only when they miss it"
+        "the job ends on that node, and others learn of it only when they miss it; a signal ends it on all"
     };
     format!("the store has not answered {node} for {away}: {end}")
 }

@@ -641,9 +641,10 @@ impl Above<'_> {
     /// The exit status, and why.
     fn ends(&mut self) -> (i32, Option<String>) {
         let by_signal = self.cancelled.map(|cancelled| 128 + cancelled.signal);
+        let done = self.ends.are_done();
         match (self.ends.take(), self.broken.take()) {
             // Nobody survives it, so it is what ended the job.
-            (end, Some((status, sentence))) if end.is_none() || self.all_or_none() && !self.ends.are_done() => {
+            (end, Some((status, sentence))) if end.is_none() || self.all_or_none() && !done => {
                 // What a second signal has ended has a status of its own.
                 (by_signal.filter(|_| status == 1).unwrap_or(status), Some(sentence))
             }

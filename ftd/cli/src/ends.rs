@@ -31,14 +31,16 @@ pub struct Ends {
     agreed: Option<End>,
     /// Of agents that ended without the store, which was away.
     unrecorded: Option<End>,
-    /// One of these says that all ranks of the job have ended well. Then that is how it has ended, whatever others do who do not know it.
-    done: bool,
+    /// One of these says that all ranks of the job have ended, and well. Then that is how it has ended, whatever others do who do not know it.
+    done: Option<End>,
 }
 
 impl Ends {
     /// An agent has ended with this.
     pub fn said(&mut self, status: i32, reason: Option<String>, unrecorded: bool) {
-        self.done |= unrecorded && status == 0;
+        if unrecorded && status == 0 {
+            self.done.get_or_insert_with(|| (0, reason.clone()));
+        }
         let end = if unrecorded { &mut self.unrecorded } else { &mut self.agreed };
         let end = end.get_or_insert((0, None));
         end.0 = if end.0 == 0 { status } else { end.0 };
@@ -47,12 +49,12 @@ impl Ends {
 
     /// The job is over for all: agents have agreed on its end, or all is done.
     pub fn are_agreed(&self) -> bool {
-        self.agreed.is_some() || self.done
+        self.agreed.is_some() || self.done.is_some()
     }
 
-    /// All ranks of the job have ended well, and there may be nodes that do not know it.
+    /// All ranks of the job have ended, and well, and there may be nodes that do not know it.
     pub fn are_done(&self) -> bool {
-        self.done
+        self.done.is_some()
     }
 
     /// Nobody has said anything.
@@ -62,11 +64,8 @@ impl Ends {
 
     /// How it has ended: what agents have agreed on is worth more than what one has come to alone.
     pub fn take(&mut self) -> Option<End> {
-        if self.done {
-            return Some((0, None));
-        }
-        let unrecorded = self.unrecorded.take();
-        self.agreed.take().or(unrecorded)
+        let Ends { agreed, unrecorded, done } = std::mem::take(self);
+        done.or(agreed).or(unrecorded)
     }
 }
 
@@ -99,6 +98,11 @@ mod tests {
         assert_eq!(of(&[(0, "", true), (0, "", true)]), Some((0, None)));
         assert_eq!(of(&[(0, "", true), (1, "no slot", false)]), Some((0, None)));
         assert_eq!(of(&[(1, "no store", true), (0, "", true)]), Some((0, None)));
+        let told = (0, Some("cancelled, and its ranks ended by themselves".to_string()));
+        assert_eq!(
+            of(&[(0, "cancelled, and its ranks ended by themselves", true), (143, "cancelled", true)]),
+            Some(told)
+        );
     }
 
     #[test]

@@ -89,7 +89,7 @@ async fn hear(mut from: impl AsyncRead + Unpin, node: u32, said: Sender<FromJobs
             }
         };
         let lost = match &word {
-            // An agent that has ended without the store has nobody who could bring it back.
+            // A node comes back through the store, which is away.
             FromPart::Ended { of_job, unrecorded, .. } => Some(!of_job && !unrecorded),
             _ => None,
         };

@@ -1139,10 +1139,10 @@ fn unwritten(rng: &mut Rng, setup: &mut Setup) {
     for _ in 0..rng.range(0, 2).saturating_sub(rng.range(0, 1)) {
         let fault = match rng.range(0, 5) {
             0 => Fault::Cancel { signal: 15 },
-            4 => Fault::Join,
-            3 => anything(rng, setup),
             1 => Fault::KillNodes(Set::one(node(rng, setup))),
             2 => Fault::ExitRank { rank: rng.range(0, u64::from(setup.ranks) - 1) as u32, code: 3 },
+            3 => anything(rng, setup),
+            4 => Fault::Join,
             _ => small_death(rng, setup),
         };
         plan(setup, at + rng.range(0, 3000) * MS, fault);
