@@ -3,7 +3,7 @@
 
 use crate::fence::Beat;
 use crate::holdings::Copies;
-use crate::ids::{EpochId, NodeId, Revision, SlotId};
+use crate::ids::{EpochId, Micros, NodeId, Revision, SlotId};
 use crate::members::Members;
 use crate::record::EpochRecord;
 use crate::slots::Slots;
@@ -99,6 +99,13 @@ pub enum PeerMessage {
         epoch: EpochId,
         /// How many copies it was about ([`count`](crate::holdings::count)): offers of an epoch only grow. A node of an older release does not say it.
         copies: Option<u64>,
+    },
+    /// A node of this epoch needs the store and does not reach it, the sender or another one.
+    StoreMissed {
+        /// The epoch.
+        epoch: EpochId,
+        /// So long ago that was so for the last time. Grows with each node that passes it on.
+        ago: Micros,
     },
     /// Before the first record: slots that are up.
     Slots {

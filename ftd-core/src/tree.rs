@@ -148,6 +148,11 @@ impl<W: Word, D: Clone + PartialEq + Default> Tree<W, D> {
         self.parent.is_none() && self.member
     }
 
+    /// The nodes that this one talks to in the tree.
+    pub fn neighbours(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.parent.into_iter().chain(self.children.keys().copied())
+    }
+
     /// What this node itself says from now on.
     pub fn say(&mut self, own: W) {
         if self.own != own || self.up.0 == 0 {

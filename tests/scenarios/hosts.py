@@ -827,6 +827,29 @@ def ends_without_etcd(context, how):
         eventually(lambda: nodes.short(nodes.each_one(), 3, "true", options=["--ft=reinit"])[0] == 0, "the next job", 30)
 
 
+def fails_without_etcd(context, how):
+    """A rank exits with an error, or a node dies, and etcd never comes back: all nodes of the job end after ten minutes, and not one after the other as
+    they miss each other, with what the first one says."""
+    with Nodes(context, 10) as nodes:
+        (machine,) = nodes.store.machines
+        job = nodes.sh(nodes.each_one(), 10, f"echo ready; [ $FT_RANK = 4 ] || sleep 3000; until [ -e {context.work}/go ]; do sleep 0.05; done; exit 3", ft="reinit")
+        eventually(lambda: job.output.text.count("ready\n") == 10, "the ranks", 60)
+        machine.cut("store")
+        if how == "exits":
+            (context.work / "go").touch()
+        else:
+            nodes.nodes[4].power_off()
+        eventually(lambda: "the store does not answer" in job.err, "a word on the store", 60)
+        ended(job, 3 if how == "exits" else 1, *([] if how == "exits" else ["the store has not answered for 600.0 s"]), patience=720)
+        for node in nodes.nodes:
+            how == "node" and node is nodes.nodes[4] or nodes.empty(node)
+
+
+# Eleven minutes each.
+if registry.soak:
+    scenario("hosts-fails-without-etcd", cluster=True, timeout=1200, each=[{"how": "exits"}, {"how": "node"}])(fails_without_etcd)
+
+
 @scenario("hosts-certificates", cluster=True)
 def certificates(context):
     """Daemons speak with each other over TLS; a certificate of another CA, one for another name, and none at all are refused with a sentence at

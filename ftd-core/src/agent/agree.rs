@@ -1,5 +1,6 @@
 //! Reading and proposing records.
 
+use super::missed::Missed;
 use super::{Agent, Effect, Run, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
@@ -74,7 +75,7 @@ impl Agent {
         if record.epoch == known && !ends {
             // Written once more, to take back an accusation: invariant 1.
             if moved {
-                self.run.short = None;
+                (self.run.short, self.run.missed) = (None, Missed::default());
             }
             debug_assert_eq!(self.record.as_ref(), Some(&record), "two records of {known}");
             return;

@@ -64,8 +64,14 @@ impl Agent {
     }
 
     pub(super) fn take_unavailable(&mut self) {
-        if self.store.unavailable(self.now, self.config.policy.store_retry) {
-            self.report(Report::Notice(Notice::StoreUnavailable));
+        // Who needs it says so, and asks again soon. With all who hear of that, people would hear it from each node, and a store that comes back from all at once.
+        let hears = self.hears_missed() && !self.needs_itself();
+        let retry = if hears { self.missed_looks() } else { self.config.policy.store_retry };
+        if self.store.unavailable(self.now, retry) {
+            self.store.quiet = hears;
+            if !hears {
+                self.report(Report::Notice(Notice::StoreUnavailable));
+            }
         }
     }
 }

@@ -57,6 +57,7 @@ impl Agent {
             }
             PeerMessage::Offer { epoch, copies } => self.take_offer(from, epoch, copies),
             PeerMessage::OfferNoted { epoch, copies } => self.take_offer_noted(from, epoch, copies),
+            PeerMessage::StoreMissed { epoch, ago } => self.hear_missed(from, epoch, ago),
             PeerMessage::Slots { nodes, slots } => self.take_slots(from, &nodes, &slots),
             PeerMessage::SlotsNoted { nodes } => self.take_slots_noted(from, nodes),
             PeerMessage::Join { epoch, slots } => self.take_join(from, epoch, slots),

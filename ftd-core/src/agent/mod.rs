@@ -24,7 +24,7 @@
 //!
 //! | field | file | knows |
 //! | --- | --- | --- |
-//! | `record`, `run` | `run`; in it `stage`, `copies`, `questions`, `short`, `unfit` | the epoch: its stage, its processes, its checkpoints |
+//! | `record`, `run` | `run`; in it `stage`, `copies`, `missed`, `questions`, `short`, `unfit` | the epoch: its stage, its processes, its checkpoints |
 //! | `memory` | `memory` | what outlives it |
 //! | `slots`, `worlds` | `local_slots`, `worlds` | this node's slots, and who is there |
 //! | `batch` | `batch` | failures that are known and not agreed |
@@ -73,6 +73,7 @@ mod leave;
 mod listen;
 mod local_slots;
 mod memory;
+mod missed;
 mod outbox;
 mod passing;
 mod questions;

@@ -1,6 +1,7 @@
 //! What an agent knows of its epoch, and forgets with it.
 
 use super::copies::Copies;
+use super::missed::Missed;
 use super::questions::Questions;
 use super::short::Short;
 use super::stage::Stage;
@@ -68,6 +69,8 @@ pub(super) struct Run {
     pub(super) copies: Copies,
     /// Since when the store, which is away, is needed.
     pub(super) needs: Option<Micros>,
+    /// What was heard of others who need it, and do not reach it.
+    pub(super) missed: Missed,
     /// Since when it is known that all ranks of all nodes have ended well.
     pub(super) finished: Option<Micros>,
     /// It restored a newer version than the epoch before it.

@@ -108,6 +108,11 @@ impl Agent {
         self.standstill.blind_since(self.store.read_at)
     }
 
+    /// Whether this node has neither had a lease nor read the record for as long as its ranks may stand still.
+    pub(super) fn is_blind(&self) -> bool {
+        self.blind_since().is_some_and(|since| self.due(since, self.config.policy.fence_kill))
+    }
+
     /// A node that has no lease looks at the record now and then: it may have been left out. One that cannot for long enough
     /// kills its ranks, and the world begins anew when it is heard again.
     fn guard_blind(&mut self) {
@@ -117,7 +122,7 @@ impl Agent {
                 self.store.want();
             }
             let kills = self.config.breach != Breach::BlindStays && !self.worlds.all_stopping();
-            if self.due(since, limit) && self.run.fenced.is_none() && kills {
+            if self.is_blind() && self.run.fenced.is_none() && kills {
                 self.run.fenced = Some(self.now);
                 self.stop_worlds(None);
             }

@@ -28,7 +28,8 @@ impl Agent {
                         | PeerMessage::Acknowledge { .. }
                         | PeerMessage::Heard { .. }
                         | PeerMessage::Received { .. }
-                        | PeerMessage::Accuse { .. },
+                        | PeerMessage::Accuse { .. }
+                        | PeerMessage::StoreMissed { .. },
                     ..
                 }
         );
@@ -110,6 +111,7 @@ impl Agent {
         at.extend(self.store.deadline());
         at.extend(self.rumour_deadline());
         at.extend(self.storeless_deadline());
+        at.extend(self.missed_deadlines());
         at.extend(self.clean_end_deadline());
         at.extend(self.unrecorded_deadline());
         at.extend(self.last_block_deadline());

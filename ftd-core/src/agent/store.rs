@@ -43,6 +43,8 @@ pub(super) struct Store {
     pub down: Option<Micros>,
     /// That is so because a write was not answered, and none has been since.
     unwritten: bool,
+    /// This node has told nobody that it is away.
+    pub quiet: bool,
     /// When it was reached again after that.
     pub back: Micros,
     retry_at: Micros,
@@ -120,7 +122,7 @@ impl Store {
         if news {
             self.back = now;
         }
-        news
+        news && !std::mem::take(&mut self.quiet)
     }
 
     /// A write was not answered, and none has been since.

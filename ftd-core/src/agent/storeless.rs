@@ -5,21 +5,32 @@
 use super::end::Verdict;
 use super::{Agent, Standing};
 use crate::breach::Breach;
-use crate::ids::Micros;
+use crate::ids::{EpochId, Micros, NodeId, Share};
+use crate::message::PeerMessage;
 use crate::plan::signal_status;
+use crate::policy::Terms;
 use crate::record::Outcome;
 use crate::report::{Notice, Report};
 
+/// For so many time-outs it counts that somebody has missed the store, and for no longer than this part of the time for which the store is waited for. Each node that
+/// passes word of it on adds a period of the heartbeats, and up to a time-out for which the word lay there.
+const MISSED_FOR: u64 = 20;
+const MISSED_AT_MOST: Share = Share::quarters(1);
+/// Of that time: so often who has only heard of it looks whether the store is away from here, too.
+const LOOKS: Share = Share::quarters(1);
+
 impl Agent {
-    /// Gives up when the store has been needed, and away, for too long.
+    /// Gives up when the store has been needed, by this node or by another one, and away, for too long.
     pub(super) fn guard_storeless(&mut self) {
+        self.break_silence();
+        self.tell_missed();
         let Some(down) = self.store.down.filter(|_| self.needs_store()) else {
             self.run.needs = None;
             return;
         };
         let since = *self.run.needs.get_or_insert(self.now);
-        let timeout = self.config.policy.store_timeout;
-        if self.due(since.max(down), timeout) {
+        if self.due(since.max(down), self.storeless_patience()) {
+            let timeout = self.config.policy.store_timeout;
             // Unless somebody else has gone on meanwhile, that is written when it answers again.
             let reason = format!("the job cannot continue, because the store has not answered for {timeout}");
             self.conclude(Outcome::failed(1, reason), false);
@@ -29,21 +40,105 @@ impl Agent {
         }
     }
 
-    /// Whether something is to be agreed now: an end, a failure, that there was none.
+    /// So long that is waited for. Who needs the store knows why the job ends, and is to say so first.
+    fn storeless_patience(&self) -> Micros {
+        let timeout = self.config.policy.store_timeout;
+        if self.needs_itself() { timeout } else { timeout.after(self.root_patience()) }
+    }
+
+    /// Whether something is to be agreed now, here or elsewhere.
     fn needs_store(&self) -> bool {
-        // Who was told to end has a time of its own for it.
-        if self.end.leaving.is_some() && self.end.verdict.is_none() {
+        self.needs_itself() || (self.hears_missed() && !self.leaves_without_verdict())
+    }
+
+    /// Who was told to end has a time of its own for it.
+    fn leaves_without_verdict(&self) -> bool {
+        self.end.leaving.is_some() && self.end.verdict.is_none()
+    }
+
+    /// Whether this node has something to agree: an end, a failure, that there was none; or has no lease until it has read the record.
+    pub(super) fn needs_itself(&self) -> bool {
+        if self.leaves_without_verdict() {
             return false;
         }
         let waits = self.end.verdict.is_some() || self.batch.is_some() || self.run.fenced.is_some();
         let fails = waits || self.record.is_none() || self.fails() || self.takes_back();
-        fails || self.store.is_unwritten()
+        fails || self.store.is_unwritten() || self.is_blind()
+    }
+
+    /// Somebody else has something to agree, and does not reach the store.
+    pub(super) fn hears_missed(&self) -> bool {
+        self.run.missed.ago(self.missed_life(), self.now).is_some()
+    }
+
+    fn job_terms(&self) -> Terms {
+        self.record.as_ref().map_or(Terms::NONE, |record| record.terms)
+    }
+
+    fn missed_life(&self) -> Micros {
+        Micros(self.job_terms().timeout.0.saturating_mul(MISSED_FOR))
+            .min(MISSED_AT_MOST.of(self.config.policy.store_timeout))
+    }
+
+    /// A node says that this was so, and so long ago.
+    pub(super) fn hear_missed(&mut self, from: NodeId, epoch: EpochId, ago: Micros) {
+        if !self.knows_epoch(from, epoch) {
+            return;
+        }
+        self.run.missed.hears(Micros(self.now.0.saturating_sub(ago.0)));
+        // Who does not need it does not know whether it is away.
+        let look = self.due(self.store.read_at, self.missed_looks()) && self.store.is_idle(self.now);
+        if look && self.store.down.is_none() {
+            self.store.want();
+        }
+    }
+
+    /// So long who has only heard of it waits between two looks at the store.
+    pub(super) fn missed_looks(&self) -> Micros {
+        LOOKS.of(self.missed_life())
+    }
+
+    /// Who had only heard that the store is missed has said nothing of it, and does so when it needs the store itself.
+    fn break_silence(&mut self) {
+        if self.store.quiet && self.store.down.is_some() && self.end.verdict.is_none() && self.needs_itself() {
+            self.store.quiet = false;
+            self.report(Report::Notice(Notice::StoreUnavailable));
+        }
+    }
+
+    /// Tells the neighbours, in the ring and in the tree, that this node misses the store, or that it has heard of who does. Who can read it passes nothing on,
+    /// and does not end for others' sake.
+    fn tell_missed(&mut self) {
+        let Some(ago) = self.misses() else { return };
+        let Terms { period, timeout, .. } = self.job_terms();
+        if self.run.missed.told.is_some_and(|told| !self.due(told, timeout)) {
+            return;
+        }
+        self.run.missed.told = Some(self.now);
+        let mut neighbours = self.fence.neighbours();
+        neighbours.extend(self.tree.neighbours());
+        let (epoch, ago) = (self.epoch(), ago.after(period));
+        for to in neighbours {
+            self.send(to, PeerMessage::StoreMissed { epoch, ago });
+        }
+    }
+
+    /// How long ago somebody missed the store, where this node does not reach it, either.
+    fn misses(&self) -> Option<Micros> {
+        self.record.as_ref().and(self.store.down)?;
+        if self.needs_itself() { Some(Micros(0)) } else { self.run.missed.ago(self.missed_life(), self.now) }
+    }
+
+    /// When the neighbours are told again, and when what was heard is over.
+    pub(super) fn missed_deadlines(&self) -> impl Iterator<Item = Micros> + use<> {
+        let told = self.misses().and(self.run.missed.told).map(|told| told.after(self.job_terms().timeout));
+        told.into_iter().chain(self.run.missed.expires(self.missed_life()))
     }
 
     /// When that is so.
     pub(super) fn storeless_deadline(&self) -> Option<Micros> {
         let (needs, down) = (self.run.needs?, self.store.down?);
-        Some(needs.max(down).after(self.config.policy.store_timeout))
+        Some(needs.max(down).after(self.storeless_patience()))
     }
 
     /// Ends without a record when the store has been away for too long.
@@ -54,9 +149,9 @@ impl Agent {
         let Some(down) = self.store.down.filter(|_| over && self.config.breach != Breach::EndWaitsForEver) else {
             return;
         };
-        // That all is done is said once, as one says all else that concerns all.
+        // That all is done is said once, as one says all else that concerns all; the rest by those who have said that the store is away.
         let well = outcome == Outcome::clean();
-        if !well || self.tells_people() {
+        if self.tells_people() || (!well && !self.store.quiet) {
             self.report(Report::Notice(Notice::EndUnrecorded { away: self.now.since(down), well }));
         }
         self.end.unrecorded = Some(outcome);

@@ -11,7 +11,7 @@ use ft_proto::v1;
 use ft_store::codec as record;
 use ftd_core::fence::Beat;
 use ftd_core::tree::Direction;
-use ftd_core::{EpochId, NodeId, PeerMessage, Revision, SlotId};
+use ftd_core::{EpochId, Micros, NodeId, PeerMessage, Revision, SlotId};
 use prost::Message;
 use std::sync::Arc;
 use v1::peer_message::Says;
@@ -190,6 +190,7 @@ fn message_out(message: &PeerMessage, relays: bool) -> Result<v1::PeerMessage, C
             Says::OfferNoted(v1::OfferNoted { epoch: epoch.0, copies: *copies })
         }
         PeerMessage::Slots { nodes, slots } => Says::Slots(parts::gathered_out(nodes, slots)),
+        PeerMessage::StoreMissed { epoch, ago } => Says::StoreMissed(v1::StoreMissed { epoch: epoch.0, ago: ago.0 }),
         PeerMessage::SlotsNoted { nodes } => Says::SlotsNoted(v1::SlotsNoted { nodes: *nodes }),
         PeerMessage::Join { epoch, slots } => {
             Says::Join(v1::Join { epoch: epoch.0, slots: slots.iter().map(|slot| slot.0).collect() })
@@ -242,6 +243,9 @@ fn message_in(message: v1::PeerMessage, relays: bool) -> Result<PeerMessage, Cod
         Says::Slots(gathered) => {
             let (nodes, slots) = parts::gathered_in(&gathered)?;
             PeerMessage::Slots { nodes, slots }
+        }
+        Says::StoreMissed(v1::StoreMissed { epoch, ago }) => {
+            PeerMessage::StoreMissed { epoch: EpochId(epoch), ago: Micros(ago) }
         }
         Says::SlotsNoted(v1::SlotsNoted { nodes }) => PeerMessage::SlotsNoted { nodes },
         Says::Join(v1::Join { epoch, slots }) => {

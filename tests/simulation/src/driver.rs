@@ -132,6 +132,7 @@ fn kind(message: &PeerMessage) -> Kind {
         | PeerMessage::AskForRecord { .. }
         | PeerMessage::Received { .. }
         | PeerMessage::SlotsNoted { .. }
+        | PeerMessage::StoreMissed { .. }
         | PeerMessage::OfferNoted { .. } => Kind::Small,
         _ => Kind::Large,
     }
@@ -381,6 +382,12 @@ impl World {
             Effect::Report(Report::RecoveryDone(done)) => self.checks.reports.push(*done),
             Effect::Report(Report::Notice(Notice::NotVerified { unread, restored: Some(_), .. })) => {
                 self.check_left_out((node, incarnation), &unread);
+            }
+            Effect::Report(Report::Notice(Notice::StoreUnavailable)) => {
+                self.checks.storeless.insert(node);
+            }
+            Effect::Report(Report::Notice(Notice::StoreBack)) => {
+                self.checks.storeless.remove(&node);
             }
             Effect::Report(_) => {}
             Effect::End { status, reason, standing } => {

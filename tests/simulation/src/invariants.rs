@@ -81,6 +81,8 @@ pub struct Checks {
     pub put_down: BTreeSet<Process>,
     launched: BTreeSet<Process>,
     pub reports: Vec<Recovery>,
+    /// Nodes that have said that the store is away from them, and not that it is back.
+    pub storeless: BTreeSet<usize>,
     /// Epochs that lost a node since a world ran.
     pub lost_in_vain: u64,
     inventories: BTreeMap<EpochId, BTreeMap<usize, Inventory>>,
@@ -116,6 +118,7 @@ impl Checks {
             put_down: BTreeSet::new(),
             launched: BTreeSet::new(),
             reports: Vec::new(),
+            storeless: BTreeSet::new(),
             lost_in_vain: 0,
             inventories: BTreeMap::new(),
             so_far: BTreeMap::new(),

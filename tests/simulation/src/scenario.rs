@@ -30,6 +30,7 @@
 //! | `expect died TEXT`, `expect out N`, `expect nobody out` | the last failure set, as people read it; who is in |
 //! | `expect paused N`, `expect not paused N` | the fence |
 //! | `expect restored V`, `expect restored nothing`, `expect blame TEXT` | recoveries' reports |
+//! | `expect away N`, `expect not away N` | whether that node has said that it does not reach the store |
 //! | `expect status S`, `expect reason TEXT` | the end |
 
 use crate::faults::{FOREVER, Fault, Planned};
@@ -219,6 +220,8 @@ impl Scenario {
             ["died", rest @ ..] => contains(record.failures.to_string(), rest),
             ["paused", n] => same(world.machines[number::<usize>(n)?].still(now).to_string(), "true"),
             ["not", "paused", n] => same(world.machines[number::<usize>(n)?].still(now).to_string(), "false"),
+            ["away", n] => same(world.checks.storeless.contains(&number(n)?).to_string(), "true"),
+            ["not", "away", n] => same(world.checks.storeless.contains(&number(n)?).to_string(), "false"),
             ["nobody", "out"] => same(record.nodes.runs().iter().all(|run| run.member).to_string(), "true"),
             ["out", n] => same((!record.is_member(NodeId(number(n)?))).to_string(), "true"),
             ["restored", what] => {

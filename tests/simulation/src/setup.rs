@@ -200,15 +200,20 @@ impl Setup {
         if self.together.has(place) { usize::MAX } else { place % self.racks as usize }
     }
 
+    /// Whether what waits for the store, or for those who are to take a node in, gives up within the time of a run.
+    pub fn is_store_given_up(&self) -> bool {
+        self.policy.store_timeout.0 <= 10 * SECOND
+    }
+
     /// After so long without a sign of progress, and without a fault, the job hangs: the longest that the policy lets
     /// anything wait for a cluster that is well.
     pub fn hangs_after(&self) -> u64 {
         let policy = &self.policy;
         let spans = [policy.slot_timeout, policy.exit_timeout, policy.grace, policy.fence_kill, policy.node_timeout];
         let waits = spans.into_iter().map(|span| span.0).max().unwrap_or(0);
-        // A store that never comes back is given up after all that; where that takes minutes no profile has one.
-        let store = Some(policy.store_timeout.0).filter(|timeout| *timeout <= 10 * SECOND);
-        let store = store.map_or(0, |timeout| timeout + policy.end_timeout.0);
+        // A store that never comes back is given up after all that; where that takes minutes no profile has one. Who waits to be taken in asks twice whether anybody is there.
+        let store = policy.store_timeout.0 + policy.end_timeout.0.max(2 * 15 * SECOND);
+        let store = if self.is_store_given_up() { store } else { 0 };
         self.patience + waits.max(self.reaping.1) + store + 10 * SECOND
     }
 }

@@ -492,9 +492,12 @@ impl World {
         self.verdict()
     }
 
-    /// Every agent has ended, but for those that were left out of the job and have no process left.
+    /// Every agent has ended, but for those that were left out of the job and have no process left. Who waits in vain to be taken in ends, too, but
+    /// mostly after minutes.
     pub fn over(&self) -> bool {
-        let joins = |machine: &Machine| machine.agent.as_ref().is_some_and(|agent| agent.stage() == Stage::Joining);
+        let waits = self.setup.is_store_given_up();
+        let joining = |machine: &Machine| machine.agent.as_ref().is_some_and(|agent| agent.stage() == Stage::Joining);
+        let joins = |machine: &Machine| waits && joining(machine);
         self.machines.iter().enumerate().all(|(node, machine)| {
             let out = self.is_out(node) && !self.ranks.lives_on(machine) && !joins(machine);
             !machine.alive || machine.ended.is_some() || out

@@ -307,6 +307,7 @@ fn straight() -> impl Strategy<Value = PeerMessage> {
         (epoch(), option::of(any::<u64>())).prop_map(|(epoch, copies)| PeerMessage::OfferNoted { epoch, copies }),
         (members(), slots()).prop_map(|(nodes, slots)| PeerMessage::Slots { nodes, slots }),
         any::<u32>().prop_map(|nodes| PeerMessage::SlotsNoted { nodes }),
+        (epoch(), any::<u64>()).prop_map(|(epoch, ago)| PeerMessage::StoreMissed { epoch, ago: Micros(ago) }),
         (epoch(), slot_ids()).prop_map(|(epoch, slots)| PeerMessage::Join { epoch, slots }),
     ];
     prop_oneof![1 => beats, 5 => others]
