@@ -17,7 +17,8 @@ from harness.job import check
 from harness.registry import scenario
 
 from .binding import numbers
-from .hosts import ONE_CARD, Nodes, authority, certify
+from .certificates import authority, certify
+from .hosts import ONE_CARD, Nodes
 from .node_daemon import preamble
 from .processes import eventually
 

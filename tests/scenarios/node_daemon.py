@@ -17,6 +17,7 @@ from harness.job import check
 from harness.peer import VERSION
 from harness.registry import scenario
 
+from .certificates import authority, certify
 from .processes import eventually
 
 
@@ -138,6 +139,33 @@ def check_config(context):
         lines_of = run.stderr.splitlines()
         check(run.returncode == 0 and run.stdout == f"{named}: no mistakes\n" and len(lines_of) == len(said), f"{run}")
         check(all(line.startswith(words) for line, words in zip(sorted(lines_of), sorted(said))), f"{run}")
+    # Certificates that other nodes would refuse, and addresses that are of no use without.
+    pki = daemon.place / "pki"
+    authority(pki, "site")
+    authority(pki, "other")
+    certify(pki, "site", "one")
+    certify(pki, "site", "late", days=-1)
+    certify(pki, "site", "serves", usage="serverAuth")
+    name = lambda of: f'[node]\nname = "{of}"\n[etcd]\nuser = "ftd"\npassword-file = "{password}"\n[peers]\n'
+    files = lambda of, ca="site": f'ca-file = "{pki}/{ca}.pem"\ncert-file = "{pki}/{of}.pem"\nkey-file = "{pki}/{of}.key"\n'
+    refused = "line 8: peers.cert-file: other nodes refuse this node's certificate: "
+    for more, said in [
+        (name("one") + files("one"), []),
+        (name("two") + files("one"), [refused]),
+        (name("one") + files("one", "other"), [refused]),
+        (name("late") + files("late"), [refused]),
+        (name("serves") + files("serves"), [refused]),
+        (name("one") + 'mpi = "198.18.0.1:9728"\n', ["line 7: peers.mpi: jobs over several nodes are not set up: nothing listens there"]),
+        (name("one") + 'store = "198.18.0.1:9728"\n' + files("one"), ["line 7: peers.store: jobs over several nodes are not set up: this node"]),
+    ]:
+        named.write_text(more)
+        run = daemon.run("check-config", named)
+        found = run.stderr.splitlines()
+        check(run.returncode == 0 and len(found) == len(said), f"{more}: {run}")
+        check(all(line.startswith(f"ftd: warning: {named}: {words}") for line, words in zip(found, said)), f"{more}: {run}")
+    named.write_text(name("one") + 'mpi = "0.0.0.0:9728"\n')
+    run = daemon.run("check-config", named)
+    check(run.returncode == 1 and "line 7: peers.mpi: other nodes are told this address" in run.stderr, f"{run}")
     gone = daemon.run("check-config", daemon.place / "gone.toml")
     check(gone.returncode == 1 and "gone.toml cannot be read: No such file" in gone.stderr, f"{gone}")
     # The daemon says the same, and ends so that systemd does not try again.

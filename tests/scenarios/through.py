@@ -10,7 +10,8 @@ from harness import etcd, names
 from harness.job import check
 from harness.registry import scenario
 
-from .hosts import Nodes, authority, ended, openssl
+from .certificates import authority, openssl
+from .hosts import Nodes, ended
 from .node_daemon import preamble
 from .nodes import SOCKET
 from .processes import eventually

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig, crypto, version};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -64,12 +66,7 @@ impl Tls {
         let pair = |error: tokio_rustls::rustls::Error| TlsError::Pair(error.to_string());
         let provider = Arc::new(crypto::ring::default_provider());
         let versions = [&version::TLS13];
-        let mut roots = RootCertStore::empty();
-        for authority in certificates("peers.ca-file", &files.ca)? {
-            let what = |error: tokio_rustls::rustls::Error| file("peers.ca-file", &files.ca, error.to_string());
-            roots.add(authority).map_err(what)?;
-        }
-        let roots = Arc::new(roots);
+        let roots = authorities(files)?;
         let own = certificates("peers.cert-file", &files.certificate)?;
         let key = || {
             PrivateKeyDer::from_pem_file(&files.key)
@@ -84,6 +81,37 @@ impl Tls {
         let client = client.with_root_certificates(roots).with_client_auth_cert(own, key()?).map_err(pair)?;
         Ok(Tls { acceptor: Arc::new(server).into(), connector: Arc::new(client).into() })
     }
+}
+
+/// Why nodes with the same authorities would refuse this node's certificate at this moment: where it is dialled, by its name, and where it dials.
+///
+/// # Errors
+/// [`TlsError`]: the files cannot be read.
+pub fn refused_by_others(files: &Certificates, node: &str) -> Result<Vec<String>, TlsError> {
+    let pair = |what: String| TlsError::Pair(what);
+    let provider = Arc::new(crypto::ring::default_provider());
+    let (roots, own) = (authorities(files)?, certificates("peers.cert-file", &files.certificate)?);
+    let Some((own, between)) = own.split_first() else { return Ok(Vec::new()) };
+    let name = ServerName::try_from(node.to_string()).map_err(|error| pair(format!("{node}: {error}")))?;
+    let dialled = WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+    let dialled = dialled.map_err(|error| pair(error.to_string()))?;
+    let dials = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
+    let dials = dials.map_err(|error| pair(error.to_string()))?;
+    let now = UnixTime::now();
+    let dialled = dialled.verify_server_cert(own, between, &name, &[], now).err();
+    let dials = dials.verify_client_cert(own, between, now).err();
+    let mut why: Vec<String> = dialled.into_iter().chain(dials).map(|error| error.to_string()).collect();
+    why.dedup();
+    Ok(why)
+}
+
+fn authorities(files: &Certificates) -> Result<Arc<RootCertStore>, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates("peers.ca-file", &files.ca)? {
+        let what = |error: tokio_rustls::rustls::Error| file("peers.ca-file", &files.ca, error.to_string());
+        roots.add(authority).map_err(what)?;
+    }
+    Ok(Arc::new(roots))
 }
 
 fn file(key: &'static str, path: &Path, what: String) -> TlsError {

@@ -7,7 +7,7 @@ mod value;
 pub use keys::KEYS;
 pub use read::Mistake;
 
-use crate::tls::{Certificates, Tls};
+use crate::tls::{self, Certificates, Tls};
 use ft_store::{Etcd, EtcdOptions, Login};
 use keys::PERIODS;
 use read::{Values, read};
@@ -113,6 +113,7 @@ impl Config {
         let (values, mut mistakes) = read(text);
         let config = Config { file: file.into(), values, host, texts: (text.into(), None) };
         mistakes.extend(config.disagreements(&mistakes));
+        mistakes.extend(config.addresses_of_nobody());
         mistakes.sort_by_key(|mistake| mistake.line);
         (config, mistakes)
     }
@@ -177,6 +178,20 @@ impl Config {
         found
     }
 
+    /// Addresses that are told to other nodes and say nothing to them.
+    fn addresses_of_nobody(&self) -> Vec<Mistake> {
+        let of_nobody = |address: Option<SocketAddr>| address.is_some_and(|address| address.ip().is_unspecified());
+        let addresses = [("peers.mpi", self.peer_mpi()), ("peers.store", self.peer_store())];
+        let wrong = addresses.into_iter().filter(|(_, address)| of_nobody(*address));
+        let what = "other nodes are told this address and cannot reach it: the node's own in that network is meant";
+        let mistake = |(key, _): (&str, _)| Mistake {
+            line: self.values.get(key).map_or(0, |(_, line)| *line),
+            key: key.into(),
+            what: what.into(),
+        };
+        wrong.map(mistake).collect()
+    }
+
     /// What is wrong with the files that are named.
     fn of_files(&self) -> Vec<Mistake> {
         let mistake = |key: &str, what| Mistake {
@@ -216,6 +231,27 @@ impl Config {
         if self.peers() == Some(Peers::Believed) {
             let what = "whoever reaches this node's port for other daemons starts processes here as any user";
             found.push(format!("{}: {what}", at("peers.insecure")));
+        }
+        found.extend(self.warnings_of_peers().into_iter().map(|(key, what)| format!("{}: {what}", at(key))));
+        found
+    }
+
+    /// Why this node could take no job over several nodes, although something is set up for that.
+    fn warnings_of_peers(&self) -> Vec<(&'static str, String)> {
+        let mut found = Vec::new();
+        let key = if self.peer_mpi().is_some() { "peers.mpi" } else { "peers.store" };
+        if self.peer_mpi().or(self.peer_store()).is_some() && self.peers().is_none() {
+            let what = "jobs over several nodes are not set up: nothing listens there without certificates (peers.ca-file, cert-file and key-file)";
+            found.push((key, what.to_string()));
+        } else if self.peer_store().is_some() && self.peer_mpi().is_none() {
+            let what = "jobs over several nodes are not set up: this node does not say where it is in MPI's network (peers.mpi)";
+            found.push((key, what.to_string()));
+        }
+        if let Some(Peers::Known(files)) = self.peers() {
+            // What cannot be read is a mistake of its own.
+            for why in tls::refused_by_others(&files, self.node()).unwrap_or_default() {
+                found.push(("peers.cert-file", format!("other nodes refuse this node's certificate: {why}")));
+            }
         }
         found
     }
