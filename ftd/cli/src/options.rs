@@ -529,7 +529,7 @@ struct Arguments {
     #[arg(long)]
     oversubscribe: bool,
 
-    /// Accepted for mpirun's sake: root may always start jobs
+    /// Accepted for mpirun's sake: on its own machine root may always start jobs, and over several nodes where ftd.toml says so (jobs.root)
     #[arg(long)]
     allow_run_as_root: bool,
 
