@@ -37,6 +37,8 @@ pub struct Cluster {
     pub causes: BTreeMap<Process, Cause>,
     /// When the failures were noticed.
     pub at: Micros,
+    /// So long that was before now.
+    pub noticed_ago: Micros,
     /// What the ranks of the epoch that ends had taken back.
     pub restored: BTreeMap<GroupId, Version>,
 }
@@ -175,6 +177,7 @@ pub fn first_record(
         nodes: Members::of(nodes.iter().copied()),
         joined: BTreeSet::new(),
         failures: FailureSet::new(),
+        agreed_after: Micros(0),
         strategy: Strategy::Fresh,
         streaks: Vec::new(),
         history: Vec::new(),
@@ -198,6 +201,7 @@ pub fn only_record(mode: Mode, terms: Terms, world_size: u32, nodes: Members, ou
         nodes,
         joined: BTreeSet::new(),
         failures: FailureSet::new(),
+        agreed_after: Micros(0),
         strategy: Strategy::Fresh,
         streaks: Vec::new(),
         history: Vec::new(),
@@ -265,6 +269,7 @@ pub fn plan(
     add_new(&mut next, cluster);
     place(&mut next, record, &failures, &cluster.unfit, policy)?;
     next.failures = failures;
+    next.agreed_after = cluster.noticed_ago;
     next.check()?;
     debug_assert!(next.epoch > record.epoch && next.world > record.world, "epochs and worlds only grow");
     Ok(next)

@@ -205,6 +205,8 @@ pub enum Report {
         world: WorldId,
         /// What ended the old one.
         failures: FailureSet,
+        /// So long that had been known by then, to whoever proposed the new one.
+        known_for: Micros,
         /// When.
         at: Micros,
     },

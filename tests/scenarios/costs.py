@@ -9,12 +9,13 @@ import socket
 import subprocess
 import time
 
+from harness import proc
 from harness.job import check
 from harness.registry import scenario
 
 from .copies import kept, wait_kept
 from .ctl import Ctl, complete, heat
-from .hosts import ONE_CARD, Nodes
+from .hosts import ONE_CARD, Nodes, ended
 from .output import printed, until
 from .processes import eventually
 from .slurm_steps import Steps
@@ -355,3 +356,28 @@ def unprotected(context, how):
         check(job.err.count("nothing protects") == 1 and "ftd: recovery, epoch 2" in job.err, job.err)
     else:
         check(job.err == (sentence if how == "nothing" else ""), job.err)
+
+
+@scenario("hosts-block-of-another", cluster=True, timeout=90)
+def block_of_another(context):
+    """A rank of another node than the one that writes the block dies while etcd is away: the block counts from that node's notice on, and not from when all
+    agree; and the job is said to recover wherever it is asked."""
+    with Nodes(context, 3) as nodes:
+        (machine,) = nodes.store.machines
+        go = context.work / "go"
+        job = nodes.sh(nodes.each_one(), 3, f"echo ready; until [ -e {go} ]; do sleep 0.05; done", ft="reinit")
+        eventually(lambda: job.output.text.count("ready\n") == 3, "the ranks", 20)
+        machine.cut("store")
+        (victim,) = [pid for pid in nodes.nodes[2].pids() if proc.alive(pid) and proc.name(pid) == "sh" and proc.uid(pid) == nodes.cluster.user.pw_uid]
+        job.kill(victim)
+        eventually(lambda: "the store does not answer node2" in job.err, "a word on the store", 30)
+        known = time.monotonic()
+        ctl = Ctl(context, nodes.nodes[0], nodes.cluster.user)
+        eventually(lambda: ctl.json("show")["state"] == "recovering", "a job that recovers", 20)
+        stood = time.monotonic() - known
+        machine.heal("store")
+        eventually(lambda: "agreed " in job.err, "the block", 60)
+        go.touch()
+        ended(job, 0)
+        (agreed,) = re.findall(r"agreed ([\d.]+)", job.err)
+        check(float(agreed) >= stood * 1e3, f"{stood}: {job.err}")

@@ -4,7 +4,7 @@ use super::missed::Missed;
 use super::{Agent, Effect, Run, Stage};
 use crate::breach::Breach;
 use crate::failure::{Cause, Failure, FailureSet, Subject};
-use crate::ids::{EpochId, GroupId, NodeId, Process, Rank, Revision, Version};
+use crate::ids::{EpochId, GroupId, Micros, NodeId, Process, Rank, Revision, Version};
 use crate::inventory::Level;
 use crate::plan::{self, Cluster, Unrecoverable};
 use crate::policy::Terms;
@@ -167,11 +167,12 @@ impl Agent {
         (self.end.last_words, self.end.refused) = (None, false);
         if old.is_some() {
             self.signals_begin_anew();
-            self.telling.begin(self.now);
+            self.telling.begin(Micros(self.now.0.saturating_sub(record.agreed_after.0)));
             self.report(Report::RecoveryAgreed {
                 epoch: record.epoch,
                 world: record.world,
                 failures: failures.clone(),
+                known_for: record.agreed_after,
                 at: self.now,
             });
         }
@@ -249,6 +250,7 @@ impl Agent {
             vain: !self.tree.decree().release,
             causes: self.memory.causes.clone(),
             at: self.noticed(),
+            noticed_ago: self.now.since(self.noticed()),
             restored: self.taken_back(),
         };
         let cluster = self.as_progress(cluster, record, &failures);

@@ -152,7 +152,9 @@ impl Agent {
     /// Whether a recovery is on its way here: something has failed, and not all ranks are known to compute again. Ranks that give no
     /// sign of that, and have nothing to take back, compute since they were released; what came of it is told a while later.
     pub fn recovers(&self) -> bool {
-        self.telling.progress.is_some() && !(self.run.stage == Stage::Computing && self.gives_no_sign())
+        // Something is to be agreed elsewhere, and cannot be.
+        let waits = self.hears_missed() && !self.tree.decree().finished;
+        waits || self.telling.progress.is_some() && !(self.run.stage == Stage::Computing && self.gives_no_sign())
     }
 
     /// The version that each group restores in this epoch, once it is known.

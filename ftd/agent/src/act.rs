@@ -315,14 +315,15 @@ pub fn tell(rooms: &mut Rooms, core: &Agent, now: Micros, report: &Report) {
         Report::RecoveryBegun { epoch, failures, .. } => {
             rooms.job.events.happened(Kind::Failed, &rooms.job.said(&failures.to_string()));
             puzzle(rooms, failures);
-            failing(rooms, *epoch, failures);
+            failing(rooms, *epoch, failures, Duration::ZERO);
         }
-        Report::RecoveryAgreed { epoch, failures, .. } => {
+        Report::RecoveryAgreed { epoch, failures, known_for, .. } => {
             rooms.job.events.happened(Kind::Agreed, &rooms.job.said(&failures.to_string()));
             puzzle(rooms, failures);
             // Who was on another node, and has failed there; and who has died since the first one.
             if failures.failures().iter().next().is_some() {
-                failing(rooms, EpochId(epoch.0.saturating_sub(1)), failures);
+                let ended = EpochId(epoch.0.saturating_sub(1));
+                failing(rooms, ended, failures, Duration::from_micros(known_for.0));
             }
             if speaks(rooms, core) {
                 ask_for_dead(rooms, failures);
@@ -424,8 +425,8 @@ fn ask_for_dead(rooms: &Rooms, failures: &FailureSet) {
     others.collect::<BTreeSet<_>>().into_iter().for_each(|node| rooms.elsewhere.ask_for_dead(node));
 }
 
-/// What is known when a failure is noticed, for what it costs.
-fn failing(rooms: &mut Rooms, ended: EpochId, failures: &FailureSet) {
+/// What is known when a failure is noticed, for what it costs; `ago` it was, where another node has noticed it.
+fn failing(rooms: &mut Rooms, ended: EpochId, failures: &FailureSet, ago: Duration) {
     let member = |process: Process| rooms.worlds.get(process.world.0)?.members.get(&process.rank.0);
     let dead = failures.failures().iter().filter_map(|failure| match failure.subject {
         Subject::Process(process) => Some((process.rank.0, member(process)?.pid.or(member(process)?.child)?)),
@@ -440,7 +441,9 @@ fn failing(rooms: &mut Rooms, ended: EpochId, failures: &FailureSet) {
     let agent = |failure: &Failure| failure.cause == Cause::AgentLost && failure.node.0 == here;
     // Of the death of the agent before this one the launcher knows more.
     let died = rooms.before.take_if(|_| failures.failures().iter().any(agent));
-    let (day, since) = died.unwrap_or_else(|| (SystemTime::now(), job_time::now()));
+    let (today, now) = (SystemTime::now(), job_time::now());
+    let noticed = || (today.checked_sub(ago).unwrap_or(today), now.checked_sub(ago).unwrap_or(now));
+    let (day, since) = died.unwrap_or_else(noticed);
     let failing = Failing { day, since, dead: dead.collect(), complete: rooms.checkpoints.newest(), taken };
     rooms.costs.failed(ended.0, failing);
 }

@@ -240,6 +240,9 @@ impl Costs {
         match &mut self.failing {
             None => self.failing = Some(failing),
             Some(first) => {
+                if failing.since < first.since {
+                    (first.day, first.since) = (failing.day, failing.since);
+                }
                 let new = failing.dead.into_iter().filter(|one| !first.dead.contains(one));
                 first.dead.extend(new.collect::<Vec<_>>());
             }

@@ -79,6 +79,7 @@ fn age(since: Instant, now: Instant) -> u64 {
 fn state(core: &Agent, rooms: &Rooms) -> State {
     match core.stage() {
         Stage::Ending | Stage::Over => State::Ending,
+        Stage::Joining => State::Joining,
         _ if core.paused() || job_time::is_stopped() => State::Paused,
         _ if core.recovers() => State::Recovering,
         // The agent before this one has died, and its ranks with it.

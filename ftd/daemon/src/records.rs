@@ -120,6 +120,7 @@ pub mod tests {
             nodes: Members::of((0..2).map(NodeId)),
             joined: BTreeSet::new(),
             failures: FailureSet::new(),
+            agreed_after: Micros(0),
             strategy: Strategy::Fresh,
             streaks: Vec::new(),
             history: Vec::new(),

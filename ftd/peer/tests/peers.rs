@@ -126,6 +126,7 @@ fn big(epoch: u64, bytes: usize) -> PeerMessage {
         nodes: Members::default(),
         joined: BTreeSet::new(),
         failures: FailureSet::new(),
+        agreed_after: Micros(0),
         strategy: Strategy::Fresh,
         streaks: Vec::new(),
         history: Vec::new(),

@@ -31,6 +31,7 @@ pub fn encode_record(record: &EpochRecord) -> Vec<u8> {
         format: v1::FORMAT,
         epoch: record.epoch.0,
         began: record.began.0,
+        agreed_after: record.agreed_after.0,
         mode: match record.mode {
             Mode::None => v1::Mode::None,
             Mode::Reinit => v1::Mode::Reinit,
@@ -103,6 +104,7 @@ pub fn decode_record(bytes: &[u8]) -> Result<EpochRecord, CodecError> {
         nodes: Members::from_runs(record.nodes.iter().map(nodes_in).collect()).ok_or(CodecError::Missing("nodes"))?,
         joined: record.joined.iter().copied().map(NodeId).collect(),
         failures: set_in(record.failures.unwrap_or_default())?,
+        agreed_after: Micros(record.agreed_after),
         strategy,
         streaks: record.streaks.iter().map(streak_in).collect::<Result<_, _>>()?,
         history: record
@@ -366,9 +368,8 @@ mod tests {
         }
         failures.insert(Failure { subject: Subject::Slot(SlotId(4)), cause: Cause::SlotLost, node: NodeId(0) });
         failures.insert(Failure { subject: Subject::Node(NodeId(7)), cause: Cause::NodeSilent, node: NodeId(7) });
-        failures.insert_collateral(Collateral { process: process(40), end: OwnEnd::NoFinalize });
-        failures.insert_collateral(Collateral { process: process(41), end: OwnEnd::ExitCode(3) });
-        failures.insert_collateral(Collateral { process: process(42), end: OwnEnd::Script(15) });
+        let ends = (40..).zip([OwnEnd::NoFinalize, OwnEnd::ExitCode(3), OwnEnd::Script(15)]);
+        ends.for_each(|(rank, end)| failures.insert_collateral(Collateral { process: process(rank), end }));
         EpochRecord {
             epoch: EpochId(3),
             began: Micros(5),
@@ -389,6 +390,7 @@ mod tests {
             },
             joined: [NodeId(1)].into(),
             failures: failures.clone().with_others(99),
+            agreed_after: Micros(7),
             strategy: Strategy::Fresh,
             streaks: vec![
                 Streak { suspect: Suspect::Program, deaths: 3 },

@@ -49,6 +49,8 @@ pub enum State {
     Paused,
     /// Its processes are being ended.
     Ending,
+    /// This node waits to be taken in: what the others do it does not know.
+    Joining,
 }
 
 /// A job, as the agent of one of its nodes knows it.

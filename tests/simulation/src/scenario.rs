@@ -29,7 +29,7 @@
 //! | `expect epoch E`, `expect world W`, `expect rank R on slot S` | the record |
 //! | `expect died TEXT`, `expect out N`, `expect nobody out` | the last failure set, as people read it; who is in |
 //! | `expect paused N`, `expect not paused N` | the fence |
-//! | `expect restored V`, `expect restored nothing`, `expect blame TEXT` | recoveries' reports |
+//! | `expect restored V`, `expect restored nothing`, `expect blame TEXT`, `expect agreed after T` | recoveries' reports; T at least after the first notice |
 //! | `expect away N`, `expect not away N` | whether that node has said that it does not reach the store |
 //! | `expect status S`, `expect reason TEXT` | the end |
 
@@ -228,6 +228,11 @@ impl Scenario {
                 let done = world.checks.reports.last().ok_or("no recovery was reported")?;
                 let choice = done.restored.as_ref().and_then(|choice| choice.values().next().copied()).flatten();
                 same(choice.map_or("nothing".into(), |stamp| stamp.version.0.to_string()), what)
+            }
+            ["agreed", "after", t] => {
+                let times = world.checks.reports.last().ok_or("no recovery was reported")?.times;
+                let took = times.agreed.map_or(0, |agreed| agreed.since(times.noticed).0);
+                same((took >= span(t)?).to_string(), "true").map_err(|error| format!("{took} µs: {error}"))
             }
             ["blame", rest @ ..] => {
                 let said: Vec<String> = world.checks.reports.iter().flat_map(|done| done.blame.clone()).collect();

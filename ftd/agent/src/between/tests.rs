@@ -59,6 +59,7 @@ fn record(epoch: u64, world: u64, nodes: &Members) -> EpochRecord {
         nodes: nodes.clone(),
         joined: BTreeSet::new(),
         failures: FailureSet::new(),
+        agreed_after: Micros(0),
         strategy: Strategy::Fresh,
         streaks: Vec::new(),
         history: Vec::new(),

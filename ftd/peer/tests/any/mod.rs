@@ -132,6 +132,7 @@ fn record() -> impl Strategy<Value = EpochRecord> {
             nodes,
             joined: joined.into_iter().map(NodeId).collect(),
             failures,
+            agreed_after: Micros(numbers.1 / 2),
             strategy,
             streaks: streaks.into_iter().map(|(suspect, deaths)| Streak { suspect, deaths }).collect(),
             history: history

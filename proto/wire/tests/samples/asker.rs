@@ -76,6 +76,7 @@ fn parts() -> Vec<Sample> {
         State::Computing,
         State::Recovering,
         State::Paused,
+        State::Joining,
         State::Ending,
         job(),
         node(),

@@ -9,7 +9,7 @@ pub const JOBS: [Column; 10] = [
     ("USER", "whose it is"),
     ("RANKS", "how many"),
     ("MODE", "--ft: none, or reinit, which recovers"),
-    ("STATE", "starting, computing, recovering, paused (stopped) or ending"),
+    ("STATE", "starting, computing, recovering, paused (stopped), ending, or joining as a spare"),
     ("EPOCH", "from one failure to the next, counted from 1 on"),
     ("CHECKPOINT", "the newest version that every rank has taken, and how old it is"),
     ("FAILURES", "how many epochs have ended by failures"),

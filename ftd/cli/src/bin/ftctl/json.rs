@@ -12,6 +12,7 @@ pub fn state(state: State) -> &'static str {
         State::Computing => "computing",
         State::Recovering => "recovering",
         State::Paused => "paused",
+        State::Joining => "joining",
         State::Ending => "ending",
     }
 }
