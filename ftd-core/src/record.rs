@@ -133,7 +133,7 @@ pub struct EpochRecord {
     /// What ended the epoch before; empty in epoch 1.
     pub failures: FailureSet,
     /// So long what ended the epoch before had been known when this was proposed. Nodes that learn of it by this record have no other way to know: their clocks are
-    /// not their author's.
+    /// not their author's. (What the write itself took is not in it.)
     pub agreed_after: Micros,
     /// How the world is brought up.
     pub strategy: Strategy,

@@ -368,7 +368,8 @@ def block_of_another(context):
         job = nodes.sh(nodes.each_one(), 3, f"echo ready; until [ -e {go} ]; do sleep 0.05; done", ft="reinit")
         eventually(lambda: job.output.text.count("ready\n") == 3, "the ranks", 20)
         machine.cut("store")
-        (victim,) = [pid for pid in nodes.nodes[2].pids() if proc.alive(pid) and proc.name(pid) == "sh" and proc.uid(pid) == nodes.cluster.user.pw_uid]
+        # Another one may be about to become sleep.
+        victim = min(pid for pid in nodes.nodes[2].pids() if proc.alive(pid) and proc.name(pid) == "sh" and proc.uid(pid) == nodes.cluster.user.pw_uid)
         job.kill(victim)
         eventually(lambda: "the store does not answer node2" in job.err, "a word on the store", 30)
         known = time.monotonic()

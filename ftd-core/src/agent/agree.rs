@@ -127,7 +127,7 @@ impl Agent {
         self.stop_worlds(None);
         self.fail(Subject::Node(self.me), Cause::AgentLost);
         self.fail_absent_slots();
-        self.telling.noticed_since(self.predecessor.as_ref().map(|predecessor| predecessor.failed));
+        self.noticed_since(self.predecessor.as_ref().map(|predecessor| predecessor.failed));
         self.resume_reports();
     }
 
@@ -167,7 +167,9 @@ impl Agent {
         (self.end.last_words, self.end.refused) = (None, false);
         if old.is_some() {
             self.signals_begin_anew();
-            self.telling.begin(Micros(self.now.0.saturating_sub(record.agreed_after.0)));
+            let noticed = Micros(self.now.0.saturating_sub(record.agreed_after.0));
+            self.telling.begin(noticed);
+            self.telling.noticed_since(Some(noticed));
             self.report(Report::RecoveryAgreed {
                 epoch: record.epoch,
                 world: record.world,
@@ -193,6 +195,7 @@ impl Agent {
         if matches!(self.run.stage, Stage::Joining | Stage::Ending | Stage::Over) {
             return;
         }
+        self.note_accused();
         self.guard_clean_end();
         self.guard_storeless();
         self.guard_unrecorded();
@@ -250,7 +253,7 @@ impl Agent {
             vain: !self.tree.decree().release,
             causes: self.memory.causes.clone(),
             at: self.noticed(),
-            noticed_ago: self.now.since(self.noticed()),
+            noticed_ago: self.noticed_ago(),
             restored: self.taken_back(),
         };
         let cluster = self.as_progress(cluster, record, &failures);

@@ -55,7 +55,7 @@ impl Agent {
                 self.run.denied = None;
                 self.telling.begin(self.now);
                 self.report(Report::RecoveryBegun { epoch, failures: failures.clone(), at: self.now });
-                self.batch = Some(Batch { failures, since: self.now, surveyed: false });
+                self.batch = Some(Batch { failures, since: self.now, noticed: self.now, surveyed: false });
                 self.holds.want_look();
             }
         }
@@ -167,6 +167,12 @@ impl Agent {
         silent
     }
 
+    /// Since when that is so.
+    pub(super) fn note_accused(&mut self) {
+        let accuses = !self.silent_nodes().is_empty();
+        self.run.accused = if accuses { Some(self.run.accused.unwrap_or(self.now)) } else { None };
+    }
+
     /// The failure set that is to be agreed now, and whether somebody is accused in it; nothing as long as there is none, or what is
     /// known is not ripe: more that belongs to it is on its way.
     pub(super) fn failure_set(&self, record: &EpochRecord) -> Option<(FailureSet, bool)> {
@@ -211,5 +217,20 @@ impl Agent {
     /// When the failure that is to be proposed was noticed.
     pub(super) fn noticed(&self) -> Micros {
         self.batch.as_ref().map_or(self.now, |batch| batch.since)
+    }
+
+    /// So long it has been known that the ranks cannot go on, whoever of this node noticed that.
+    pub(super) fn noticed_ago(&self) -> Micros {
+        let batch = self.batch.as_ref().map(|batch| batch.noticed);
+        let first = batch.into_iter().chain(self.run.accused).min();
+        first.map_or(Micros(0), |first| self.now.since(first))
+    }
+
+    /// What fails was noticed so early already.
+    pub(super) fn noticed_since(&mut self, since: Option<Micros>) {
+        self.telling.noticed_since(since);
+        if let Some((batch, since)) = self.batch.as_mut().zip(since) {
+            batch.noticed = batch.noticed.min(since);
+        }
     }
 }

@@ -116,7 +116,7 @@ impl Agent {
         let rank = self.record.as_ref().and_then(|record| record.placement.rank(slot));
         self.forget_explained(rank);
         self.fail(Subject::Slot(slot), Cause::SlotLost);
-        self.telling.noticed_since(since);
+        self.noticed_since(since);
     }
 
     fn take_emptied(&mut self, world: WorldId) {

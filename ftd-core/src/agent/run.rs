@@ -67,6 +67,8 @@ pub(super) struct Run {
     /// What is restored.
     pub(super) choice: Option<Choice>,
     pub(super) copies: Copies,
+    /// Since when this node would write that others are silent.
+    pub(super) accused: Option<Micros>,
     /// Since when the store, which is away, is needed.
     pub(super) needs: Option<Micros>,
     /// What was heard of others who need it, and do not reach it.

@@ -20,6 +20,7 @@ use super::worlds::Worlds;
 use crate::fence::Fence;
 use crate::ids::{EpochId, Micros, NodeId, Process, WorldId};
 use crate::inventory::Choice;
+use crate::policy::Mode;
 use crate::record::EpochRecord;
 use crate::report::Report;
 use crate::tree::Tree;
@@ -153,7 +154,8 @@ impl Agent {
     /// sign of that, and have nothing to take back, compute since they were released; what came of it is told a while later.
     pub fn recovers(&self) -> bool {
         // Something is to be agreed elsewhere, and cannot be.
-        let waits = self.hears_missed() && !self.tree.decree().finished;
+        let ends = self.tree.decree().finished || self.end.is_near() || self.config.mode == Mode::None;
+        let waits = self.hears_missed() && self.store.down.is_some() && !ends;
         waits || self.telling.progress.is_some() && !(self.run.stage == Stage::Computing && self.gives_no_sign())
     }
 

@@ -143,6 +143,7 @@ fn reload(file: &Path, state: &State, filter: &Filter) {
     if !later.is_empty() {
         tracing::warn!("{} changed in {}, and ftd must be started again for that", later.join(", "), file.display());
     }
+    new.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     filter.set(new.filter());
     let what = if live.is_empty() { "nothing changes".into() } else { format!("changed: {}", live.join(", ")) };
     tracing::info!("{} was read again; {what}", file.display());

@@ -7,7 +7,7 @@ mod value;
 pub use keys::KEYS;
 pub use read::Mistake;
 
-use crate::tls::{self, Certificates, Tls};
+use crate::tls::{self, Certificates, Tls, TlsError};
 use ft_store::{Etcd, EtcdOptions, Login};
 use keys::PERIODS;
 use read::{Values, read};
@@ -248,8 +248,13 @@ impl Config {
             found.push((key, what.to_string()));
         }
         if let Some(Peers::Known(files)) = self.peers() {
-            // What cannot be read is a mistake of its own.
-            for why in tls::refused_by_others(&files, self.node()).unwrap_or_default() {
+            // A file that cannot be read is a mistake of its own.
+            let why = match tls::refused_by_others(&files, self.node()) {
+                Ok(why) => why,
+                Err(TlsError::Pair(what)) => vec![what],
+                Err(TlsError::File { .. }) => Vec::new(),
+            };
+            for why in why {
                 found.push(("peers.cert-file", format!("other nodes refuse this node's certificate: {why}")));
             }
         }
