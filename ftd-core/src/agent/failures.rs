@@ -167,7 +167,7 @@ impl Agent {
         silent
     }
 
-    /// Since when that is so.
+    /// Remembers since when there are any.
     pub(super) fn note_accused(&mut self) {
         let accuses = !self.silent_nodes().is_empty();
         self.run.accused = if accuses { Some(self.run.accused.unwrap_or(self.now)) } else { None };
@@ -219,7 +219,7 @@ impl Agent {
         self.batch.as_ref().map_or(self.now, |batch| batch.since)
     }
 
-    /// So long it has been known that the ranks cannot go on, whoever of this node noticed that.
+    /// So long this agent, or the one before it, has known of what is to be proposed.
     pub(super) fn noticed_ago(&self) -> Micros {
         let batch = self.batch.as_ref().map(|batch| batch.noticed);
         let first = batch.into_iter().chain(self.run.accused).min();

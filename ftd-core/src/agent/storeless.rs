@@ -12,9 +12,10 @@ use crate::policy::Terms;
 use crate::record::Outcome;
 use crate::report::{Notice, Report};
 
-/// For so many time-outs it counts that somebody has missed the store, and for no longer than this part of the time for which the store is waited for. Each node that
-/// passes word of it on adds a period of the heartbeats, and up to a time-out for which the word lay there.
+/// For so many time-outs it counts that somebody has missed the store. Each node that passes word of it on adds a period of the heartbeats, and up to a time-out for
+/// which the word lay there.
 const MISSED_FOR: u64 = 20;
+/// … and for no longer than this part of the time for which the store is waited for.
 const MISSED_AT_MOST: Share = Share::quarters(1);
 /// Of that time: so often who has only heard of it looks whether the store is away from here, too.
 const LOOKS: Share = Share::quarters(1);
@@ -135,7 +136,7 @@ impl Agent {
         told.into_iter().chain(self.run.missed.expires(self.missed_life()))
     }
 
-    /// When that is so.
+    /// When this node gives up.
     pub(super) fn storeless_deadline(&self) -> Option<Micros> {
         let (needs, down) = (self.run.needs?, self.store.down?);
         Some(needs.max(down).after(self.storeless_patience()))
