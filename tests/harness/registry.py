@@ -72,11 +72,21 @@ def pairs_of_applications(path, soak):
     return [{"application": application, "failure": failure} for application, failure in pairs]
 
 
+def through(path, soak):
+    """Pairs of an application and one of heat2d's failures: all that can be, or those of `make test`."""
+    table = tomllib.loads(path.read_text())["over-nodes"]
+    rules = table["through"]
+    failures = [failure for failure in table["failure"] if failure not in rules["impossible"]]
+    pairs = [(application, failure) for application in table["application"] for failure in (failures if soak else rules["test"][application])]
+    return [{"application": application, "failure": failure} for application, failure in pairs]
+
+
 def load(here, soak):
     """All scenarios."""
     this = sys.modules["harness.registry"]
     this.soak, this.rows = soak, matrix(here / "matrix.toml", soak)
     this.pairs = over_nodes(here / "matrix.toml", soak)
+    this.through = through(here / "matrix.toml", soak)
     this.applications = pairs_of_applications(here / "matrix.toml", soak)
     for path in sorted((here / "scenarios").glob("[a-z]*.py")):
         importlib.import_module(f"scenarios.{path.stem}")

@@ -14,6 +14,7 @@ from harness.job import Skipped, check
 from harness.registry import scenario
 from harness.witness import NO_TRACE, Witness, traced
 
+from .certificates import authority, certify
 from .clusters import watched
 from .copies import kept, wait_kept
 from .hosts import ONE_CARD, UNOBSERVED, Nodes, served
@@ -28,7 +29,7 @@ EVERY, NTH = 5, 4
 PLACE = EVERY * NTH
 STEPS = 40
 # For a node to be healed while the others compute.
-LONG = {"steps": 60, "pause": 60}
+LONG = {"steps": 90, "pause": 60}
 # … where its connections have to find out, too.
 LONGER = {"steps": 150, "pause": 60}
 # T: so long nothing is heard of a node that is given up. Six nodes with their ranks share the processors with other scenarios here, and
@@ -54,27 +55,47 @@ BEGUN = TOOK.partition(", past")[0]
 FAILURES = {}
 
 
+def certified(context, size):
+    """What a node's file has of certificates that one authority has given to so many nodes."""
+    place = context.work / "pki"
+    authority(place, "site")
+    for number in range(size):
+        certify(place, "site", f"node{number}")
+    return lambda node: f'ca-file = "{place}/site.pem"\ncert-file = "{place}/{node.name}.pem"\nkey-file = "{place}/{node.name}.key"\n'
+
+
 class Failure:
     """How a failure comes about: a function over a `Trial`, and what that needs."""
 
-    def __init__(self, function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart):
+    def __init__(self, function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart, tls):
         self.function = function
         self.nodes, self.per_node, self.spares, self.members, self.newer = nodes, per_node, spares, members, newer
-        self.gates = [*gates, f"client.committed:{VICTIM}:{NTH}"]
+        self.gates = gates
         self.steps, self.pause = steps, pause
         self.env = env
         self.time_out = time_out
         self.apart = apart
+        self.tls = tls
+
+    def cluster(self, context):
+        """The nodes that it needs, with their daemons and etcd."""
+        peers = certified(context, self.nodes + self.apart) if self.tls else None
+        return Nodes(context, self.nodes + self.apart, members=self.members, store=self.store, peers=peers)
+
+    @property
+    def store(self):
+        """Who makes its etcd."""
+        return functools.partial(etcd.Etcd, binary=etcd.newer()) if self.newer else None
 
 
 def failure(name, nodes=6, per_node=2, spares=0, members=1, newer=False, gates=(), steps=STEPS, pause=10, env=ONE_CARD, time_out=TIME_OUT,
-            apart=False):
+            apart=False, tls=False):
     """Registers a failure. `spares`: so many of the nodes are. `members`: of etcd, of release 3.5 if `newer`. `steps` of heat2d, with so many
     milliseconds of pause after each. `time_out`: so long nothing is heard of a node that is given up. `apart`: ftrun is on a node more, which
-    has no part of the job."""
+    has no part of the job. `tls`: nodes have certificates."""
 
     def register(function):
-        FAILURES[name] = Failure(function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart)
+        FAILURES[name] = Failure(function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart, tls)
         return function
 
     return register
@@ -82,6 +103,11 @@ def failure(name, nodes=6, per_node=2, spares=0, members=1, newer=False, gates=(
 
 class Trial:
     """The job under way, and what has been done to it."""
+
+    # What is said of each recovery.
+    parts = TOOK
+    # Whether its ranks yield to nobody while they wait.
+    spins = True
 
     def __init__(self, context, nodes, mpi, failure):
         self.context, self.nodes, self.mpi, self.failure = context, nodes, mpi, failure
@@ -96,23 +122,26 @@ class Trial:
 
     # --- before ---------------------------------------------------------------------------------------------------
 
-    def start(self, program):
+    def start(self, *command, cwd=None):
         """Starts the job."""
         each = self.failure.per_node
         *most, last = self.nodes.nodes[: self.failure.nodes]
         # Where the last one may be lost as well, the one before it has as much room.
         roomy = {last.name, most[-1].name} if self.failure.apart else {last.name}
         hosts = [f"{node.name}:{each + ROOM * (node.name in roomy)}" for node in (*most, last)]
-        gates = [*self.failure.gates, *kept(PLACE, range(self.size))]
         options = ["--hosts", ",".join(hosts)]
         if self.failure.time_out != DEFAULT:
             options += ["--ft-heartbeat", f"100ms,{self.failure.time_out * 1000:.0f}ms"]
         if self.failure.spares:
             options += ["--ft-spares", self.failure.spares]
-        command = [program, *self.arguments, "-p", self.failure.pause]
         on = self.node(-1 if self.failure.apart else 0)
-        self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=on, gates=gates,
-                                      env={**self.failure.env, **SPIN})
+        self.job = self.context.ftrun(self.mpi, self.size, *command, options=options, on=on, gates=self.gates, cwd=cwd,
+                                      env={**self.failure.env, **(SPIN if self.spins else {})})
+
+    @property
+    def gates(self):
+        """Where somebody stands, or leaves a mark."""
+        return [*self.failure.gates, f"client.committed:{VICTIM}:{NTH}", *kept(PLACE, range(self.size))]
 
     @property
     def lease(self):
@@ -186,6 +215,14 @@ class Trial:
         left = lambda: [proc.name(pid) for pid in self.there[node.name] if proc.alive(pid)]
         eventually(lambda: not left(), f"the end of what ran on {node.name}", 10)
 
+    def spare_again(self, node):
+        """It has a part of the job again, and when that runs nothing is there any more of what was there when it was lost."""
+        user, before = self.nodes.cluster.user.pw_uid, self.there[node.name]
+        new = lambda: [pid for pid in node.named("ft-agent") if proc.uid(pid) == user and pid not in before]
+        eventually(new, f"a new agent on {node.name}", 30)
+        left = [proc.name(pid) for pid in before if proc.alive(pid)]
+        check(not left, f"{node.name} has a new agent beside {left}")
+
     def off(self, number, how="crash"):
         """A node crashes, or loses its power."""
         node = self.loses(number)
@@ -206,7 +243,7 @@ class Trial:
         cut(node)
         self.world(2)
         heal(node)
-        self.gone(node)
+        self.spare_again(node)
         check(self.job.running(), f"the job was over before {node.name} was healed")
         self.ends(PLACE, [number])
 
@@ -236,17 +273,21 @@ class Trial:
 
     # --- afterwards -----------------------------------------------------------------------------------------------
 
-    def ends(self, restored=PLACE, lost=(), parts=TOOK):
+    def ends(self, restored=PLACE, lost=(), parts=None):
         """The job ends well: these nodes were given up, and in whatever recovery this version was restored, with `False` in none there was.
         Of the last recovery the block says how long these parts took."""
-        self.job.expect(0, self.reference)
-        found = set(self.job.restored)
-        check(found == (set() if restored is False else {restored}), f"restored {found}, not {restored}: {self.job.err}")
+        self.result(restored)
         silent = re.findall(r"node (\w+) was silent for the heartbeat time-out", self.job.err)
         check(sorted(silent) == [f"node{number}" for number in sorted(lost)], f"given up were {silent}, not {lost}: {self.job.err}")
         took = re.findall(r"^ftd:   took .*$", self.job.err, re.M)
         check(len(took) == self.job.err.count("ftd: recovery, epoch"), f"not every block says how long it took: {self.job.err}")
-        check(not took or re.search(parts, took[-1]), f"not all of its parts: {took[-1:]}")
+        check(not took or re.search(parts or self.parts, took[-1]), f"not all of its parts: {took[-1:]}")
+
+    def result(self, restored):
+        """It ends well, and that was restored."""
+        self.job.expect(0, self.reference)
+        found = set(self.job.restored)
+        check(found == (set() if restored is False else {restored}), f"restored {found}, not {restored}: {self.job.err}")
 
     def nothing_left(self):
         """Nothing of the job is left on any node that is there."""
@@ -270,8 +311,7 @@ def hosts_failure(context, failure, mpi):
     """heat2d over six nodes, two ranks on each, goes through a failure: every step's hash is that of the undisturbed run, and a witness outside
     of ftd sees that no two processes play one rank, and that nothing of a node runs that was left out."""
     failure, mpi = FAILURES[failure], context.mpi(mpi)
-    store = functools.partial(etcd.Etcd, binary=etcd.newer()) if failure.newer else None
-    with Nodes(context, failure.nodes + failure.apart, members=failure.members, store=store) as nodes:
+    with failure.cluster(context) as nodes:
         trial = Trial(context, nodes, mpi, failure)
         heat2d = nodes.cluster.program(mpi, "heat2d.c")
         program = watched(context, heat2d)
@@ -279,7 +319,7 @@ def hosts_failure(context, failure, mpi):
         # Neither the pause nor the number of ranks changes a hash.
         trial.reference = context.reference(mpi, 2, heat2d, *trial.arguments, on=nodes.nodes[0])
         with Witness(program.name) if traced() else contextlib.nullcontext() as seen:
-            trial.start(program)
+            trial.start(program, *trial.arguments, "-p", failure.pause)
             failure.function(trial)
             trial.nothing_left()
         if seen is None:
@@ -298,14 +338,23 @@ def rank(it):
     it.ends()
 
 
-@failure("crash")
+@failure("crash", members=3)
 @failure("crash-default", time_out=DEFAULT)
 @failure("crash-of-four", per_node=4)
+@failure("crash-tls", tls=True)
 def crash(it):
     """A node crashes."""
     it.stands()
     it.off(1)
     it.ends(PLACE, [1])
+
+
+@failure("crash-of-first", apart=True)
+def crash_of_first(it):
+    """The node crashes that has rank 0, and to which all others hand what they know."""
+    it.stands()
+    it.off(0)
+    it.ends(PLACE, [0])
 
 
 @failure("power-off")
@@ -385,7 +434,7 @@ def long_without_store(it, lose, find):
     it.ends(False)
 
 
-@failure("cut-store-long", steps=300, pause=80, env=MPIS_CARD)
+@failure("cut-store-long", steps=300, pause=80, env=MPIS_CARD, tls=True)
 def cut_store_long(it):
     """A node and the one that has its copies lose the store's network for longer than a link may be silent."""
     nodes = [it.node(1), it.node(2)]
@@ -408,6 +457,12 @@ def cut_store_in(it):
 def switch_store(it):
     """All links of the store's network are down for as long."""
     long_without_store(it, lambda: it.nodes.cluster.all_down("store"), lambda: [node.heal("store") for node in it.nodes.cluster.machines])
+
+
+@failure("cut-first", apart=True, **LONG)
+def cut_first(it):
+    """The node loses MPI's network that has rank 0, and to which all others hand what they know."""
+    it.cut_off(0, lambda node: node.cut("mpi"), lambda node: node.heal("mpi"))
 
 
 @failure("cut-both", **LONG)
@@ -620,14 +675,29 @@ def daemon_and_agent(it):
 @failure("agent-stalls", time_out=2 * TIME_OUT)
 def agent_stalls(it):
     """An agent stands still until its node's lease is over, and for less than T: its ranks are stopped, go on, and nobody is left out."""
-    it.stands()
-    node = it.node(1)
-    agent, ranks = it.one(node, "ft-agent"), it.ranks_on(node)
+    victim, node = it.stands(), it.node(1)
+    # That one may stand still already.
+    agent, ranks = it.one(node, "ft-agent"), [pid for pid in it.ranks_on(node) if pid != victim]
     proc.freeze(agent)
-    stopped = lambda: any(stat and stat[0] == "T" for stat in map(proc.stat, ranks))
-    eventually(stopped, f"a rank of {node.name} that is stopped", it.failure.time_out)
+    states = lambda: {stat[0] for stat in map(proc.stat, ranks) if stat}
+    eventually(lambda: states() == {"T"}, f"the ranks of {node.name} to be stopped", it.failure.time_out)
     os.kill(agent, signal.SIGCONT)
-    eventually(lambda: not stopped(), f"the ranks of {node.name} to go on", 10)
+    eventually(lambda: "T" not in states(), f"the ranks of {node.name} to go on", 10)
+    it.go()
+    it.ends(False)
+
+
+@failure("agent-stalls-default", time_out=DEFAULT)
+def agent_stalls_default(it):
+    """… with the default time-out, for 0.4 s."""
+    victim, node = it.stands(), it.node(1)
+    agent, ranks = it.one(node, "ft-agent"), [pid for pid in it.ranks_on(node) if pid != victim]
+    proc.freeze(agent)
+    time.sleep(0.4)
+    states = {proc.stat(pid)[0] for pid in ranks}
+    os.kill(agent, signal.SIGCONT)
+    check(states == {"T"}, f"the ranks of {node.name} were {states}")
+    eventually(lambda: "T" not in {proc.stat(pid)[0] for pid in ranks}, f"the ranks of {node.name} to go on", 10)
     it.go()
     it.ends(False)
 
@@ -713,7 +783,7 @@ def shepherd_stopped(it):
     it.ends(PLACE, [1])
 
 
-@failure("suspended")
+@failure("suspended", **LONG)
 def suspended(it):
     """A node is suspended for three seconds: it is left out, and does not go on for longer than until its lease's timers have run."""
     it.stands()
@@ -725,6 +795,8 @@ def suspended(it):
     node.resume()
     it.until = time.monotonic() + it.lease
     it.gone(node)
+    it.spare_again(node)
+    check(it.job.running(), f"the job was over before {node.name} was a spare node")
     it.ends(PLACE, [1])
 
 
@@ -839,6 +911,14 @@ def etcd_gone_failing(it):
 
     without_store(it, meanwhile)
     it.ends()
+
+
+@failure("etcd-gone-node", members=3)
+def etcd_gone_node(it):
+    """There is no etcd for 30 s, and a node crashes: the recovery waits for it."""
+    it.stands()
+    without_store(it, lambda: it.off(1))
+    it.ends(PLACE, [1])
 
 
 # Each is in matrix.toml, and nothing else is.
