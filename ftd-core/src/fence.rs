@@ -40,7 +40,7 @@ use crate::record::EpochRecord;
 use crate::ring;
 use accusations::Accusations;
 use lease::Heartbeats;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use watch::{Link, Watches};
 
 /// What is to be answered to a heartbeat.
@@ -73,6 +73,8 @@ pub struct Fence {
     heartbeats: Heartbeats,
     watches: Watches,
     accusations: Accusations,
+    /// Answers that leave with the next heartbeat.
+    held: BTreeMap<NodeId, Beat>,
 }
 
 impl Fence {
@@ -87,6 +89,7 @@ impl Fence {
             heartbeats: Heartbeats::new(incarnation, breach),
             watches: Watches::new(breach),
             accusations: Accusations::new(me, breach),
+            held: BTreeMap::new(),
         }
     }
 
@@ -123,6 +126,7 @@ impl Fence {
         self.heartbeats.begin(terms, observers, now);
         self.watches.begin(terms, record.nodes.len(), watched, (record.joined.contains(&self.me), follows), now);
         self.accusations.begin(terms, record.members());
+        self.held.clear();
     }
 
     /// Those whom this node observes and who observe it: they are told of a new record.
@@ -149,6 +153,23 @@ impl Fence {
     /// The heartbeats to send now: to whom, and whether this node does not hear that one.
     pub fn beat(&mut self, now: Micros) -> Option<(Beat, Vec<(NodeId, bool)>)> {
         self.heartbeats.beat(now)
+    }
+
+    /// Whether the answer to a heartbeat that comes now may leave with this node's next one to the same node, in one datagram, for which nobody is
+    /// woken once more: where both beat in time, and nobody waits for anything else. Its sender's lease is renewed by as much later, and ends no
+    /// later than it would: it counts from when the heartbeat was sent. To be asked before that is heard.
+    pub fn answer_may_wait(&self, from: NodeId, now: Micros) -> bool {
+        self.is_calm() && self.heartbeats.answers_with_next(from) && self.watches.is_in_time(from, now)
+    }
+
+    /// Keeps an answer until the next heartbeat to that node, which answers the newest of those that have come.
+    pub fn hold(&mut self, to: NodeId, beat: Beat) {
+        self.held.insert(to, beat);
+    }
+
+    /// The answer that leaves with a heartbeat to this node.
+    pub fn held(&mut self, to: NodeId) -> Option<Beat> {
+        self.held.remove(&to).filter(|_| !self.accusations.is_bound(to))
     }
 
     /// A heartbeat came. `unheard`: its sender does not hear this node.

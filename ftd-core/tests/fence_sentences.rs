@@ -338,6 +338,52 @@ fn an_acknowledgement_says_whether_its_sender_stands_still() {
 }
 
 #[test]
+fn an_answer_may_wait_for_the_next_heartbeat_to_the_same_node_where_both_beat_in_time() {
+    let calm = |nodes: u32, period: u64| {
+        let mut all = record(nodes, 1);
+        all.terms.period = ms(period);
+        let mut node = Node::of(NodeId(0), &all);
+        let observed = node.observed.clone();
+        assert!(!node.fence.answer_may_wait(observed[0], at(0)), "the first one of an epoch is waited for");
+        node.goes_on(&observed, at(0), at(300));
+        (node, observed[0])
+    };
+    let (mut node, other) = calm(2, 100);
+    assert!(node.fence.answer_may_wait(other, at(400)));
+    assert!(!node.fence.answer_may_wait(other, at(401)), "one that came before was lost, or late");
+    let beat = Beat { incarnation: 9, sequence: 7 };
+    node.fence.hold(other, Beat { incarnation: 9, sequence: 6 });
+    node.fence.hold(other, beat);
+    assert_eq!([node.fence.held(other), node.fence.held(other)], [Some(beat), None]);
+    node.fence.hold(other, beat);
+    node.fence.adopt(&next(&record(2, 1)), Revision(2), at(400));
+    assert_eq!(node.fence.held(other), None, "it is of an epoch that is over");
+    assert!(!node.fence.answer_may_wait(other, at(400)));
+    // A lease would not outlive a heartbeat that is lost.
+    let (node, other) = calm(2, 101);
+    assert!(!node.fence.answer_may_wait(other, at(300)));
+    // Nothing leaves for that node.
+    let (node, other) = calm(3, 100);
+    assert!(!node.fence.answer_may_wait(other, at(300)));
+    // This node was kept from running.
+    let (mut node, other) = calm(2, 100);
+    node.goes_on(&[other], at(380), at(390));
+    assert!(!node.fence.answer_may_wait(other, at(390)));
+}
+
+#[test]
+fn nobody_is_answered_later_whom_this_node_accuses() {
+    let mut node = Node::of(NodeId(0), &record(2, 1));
+    let other = node.observed[0];
+    node.goes_on(&[other], at(0), at(300));
+    node.fence.hold(other, Beat { incarnation: 9, sequence: 7 });
+    node.goes_on(&[], at(300), at(800));
+    assert!(node.fence.hand_over(at(800)).is_some() || !node.fence.accused(at(800)).is_empty());
+    assert!(!node.fence.answer_may_wait(other, at(800)));
+    assert_eq!(node.fence.held(other), None);
+}
+
+#[test]
 fn a_heartbeat_that_says_i_have_not_heard_you_or_of_an_older_epoch_is_answered_but_does_not_count() {
     let mut node = Node::usual();
     let silent = node.observed[0];

@@ -110,6 +110,40 @@ fn heartbeats_alone_ask_no_guard_and_are_sent_and_answered_all_the_same() {
 }
 
 #[test]
+fn who_beats_first_answers_with_its_next_heartbeat() {
+    let mut one = One::computing();
+    let mut waits = None;
+    for _ in 0..20 {
+        one.now += PERIOD - 100;
+        let effects = one.step(Event::Timer);
+        let sent = |what: fn(&PeerMessage) -> Option<Beat>| {
+            effects.iter().find_map(|effect| match effect {
+                Effect::Send { to, message } if *to == OTHER => what(message),
+                _ => None,
+            })
+        };
+        let heartbeat = sent(|message| match message {
+            PeerMessage::Heartbeat { beat, .. } => Some(*beat),
+            _ => None,
+        });
+        let answered = sent(|message| match message {
+            PeerMessage::Acknowledge { beat, still: false, .. } => Some(*beat),
+            _ => None,
+        });
+        assert_eq!(answered, waits, "{effects:?}");
+        one.hears(PeerMessage::Acknowledge { beat: heartbeat.unwrap(), epoch: EPOCH, still: false });
+        one.beats += 1;
+        let beat = Beat { incarnation: 9, sequence: one.beats };
+        let effects = one.hears(PeerMessage::Heartbeat { beat, epoch: EPOCH, unheard: false });
+        assert!(
+            one.agent.rested() && !effects.iter().any(|effect| matches!(effect, Effect::Send { .. })),
+            "{effects:?}"
+        );
+        waits = Some(beat);
+    }
+}
+
+#[test]
 fn what_happens_besides_is_looked_at_at_once_and_until_others_have_noted_it() {
     let mut one = One::computing();
     let world = one.agent.record().unwrap().world;

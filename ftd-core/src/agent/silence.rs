@@ -66,6 +66,10 @@ impl Agent {
         if let Some((beat, to)) = self.fence.beat(self.now) {
             for (to, unheard) in to {
                 self.send(to, PeerMessage::Heartbeat { beat, epoch, unheard });
+                if let Some(beat) = self.fence.held(to) {
+                    let still = !self.fence.lease().runs(self.now);
+                    self.send(to, PeerMessage::Acknowledge { beat, epoch, still });
+                }
             }
         }
         if self.fence.wants_read(self.now) {
@@ -141,8 +145,11 @@ impl Agent {
 
     pub(super) fn take_heartbeat(&mut self, from: NodeId, message: &PeerMessage) {
         let PeerMessage::Heartbeat { beat, epoch, unheard } = *message else { return };
+        let beats = !matches!(self.run.stage, Stage::Ending | Stage::Over);
+        let may_wait = beats && self.fence.answer_may_wait(from, self.now);
         match self.fence.heartbeat(from, epoch, unheard, self.now) {
             Reply::Nothing => {}
+            Reply::Acknowledge { still: false } if may_wait => self.fence.hold(from, beat),
             Reply::Acknowledge { still } => self.send(from, PeerMessage::Acknowledge { beat, epoch, still }),
             Reply::Heard => self.send(from, PeerMessage::Heard { epoch }),
             Reply::Record => self.send_record(from),

@@ -123,6 +123,11 @@ impl Accusations {
         self.lowest = members.take(collectors(terms.observers)).collect();
     }
 
+    /// Whether this node may acknowledge that one in no case.
+    pub(super) fn is_bound(&self, node: NodeId) -> bool {
+        self.is_mute() || self.bound.contains(&node)
+    }
+
     /// Whether a node that is heard may be acknowledged: "its author acknowledges none of the accused, and its restarted successor
     /// nobody, until the revision moves, and moves it, when it wants to take the accusation back".
     pub(super) fn acknowledges(&mut self, node: NodeId) -> bool {

@@ -18,6 +18,10 @@ const UNHEARD: Share = Share::quarters(3);
 /// when the first lease of an epoch waits for nothing else.
 const READS: Share = Share::times(1);
 
+/// Of the period. An answer waits for the next heartbeat to the same node where T is so long at least: a lease that is renewed by a period later still
+/// outlives a heartbeat that is lost.
+const LONG: Share = Share::times(5);
+
 /// Of T. An acknowledgement of an older heartbeat is not waited for: it would make no lease.
 const REMEMBERED: Share = Share::times(2);
 
@@ -144,6 +148,12 @@ impl Heartbeats {
 
     fn is_unheard(&self, observer: &Observer, now: Micros) -> bool {
         now.since(observer.heard) >= UNHEARD.of(self.terms.timeout)
+    }
+
+    /// Whether an answer to this node may leave with the next heartbeat: that is to it, too, and comes soon.
+    pub(super) fn answers_with_next(&self, node: NodeId) -> bool {
+        let long = LONG.of(self.terms.period) <= self.terms.timeout;
+        long && self.rhythm.is_punctual() && self.observers.contains_key(&node)
     }
 
     /// An acknowledgement came. `of_epoch`: it is of the epoch that is.

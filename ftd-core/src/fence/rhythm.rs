@@ -18,6 +18,9 @@ const NEAR: [u64; 2] = [4, 7];
 /// Who beats so soon after this node, in eighths of a period, beats with it.
 const TOGETHER: u64 = 2;
 
+/// Who is late by more than so much of its period, in eighths, is kept from running.
+const LATE: u64 = 1;
+
 const EIGHTHS: u64 = 8;
 
 /// When the next heartbeat leaves.
@@ -30,6 +33,8 @@ pub(super) struct Rhythm {
     followed: bool,
     /// Others follow this node.
     leads: bool,
+    /// The last one left later than it was due, by more than timers are late.
+    late: bool,
 }
 
 impl Rhythm {
@@ -42,8 +47,14 @@ impl Rhythm {
         self.next
     }
 
+    /// Whether the last one left when it was due.
+    pub(super) fn is_punctual(&self) -> bool {
+        !self.late
+    }
+
     /// It leaves.
     pub(super) fn beats(&mut self, period: Micros, now: Micros) {
+        self.late = now.since(self.next).0.saturating_mul(EIGHTHS) > LATE.saturating_mul(period.0);
         let ahead = if self.leads && !self.follows { period.0 / AHEAD } else { 0 };
         self.followed = std::mem::take(&mut self.follows);
         self.leads &= !self.followed;

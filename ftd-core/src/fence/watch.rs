@@ -30,6 +30,9 @@ const ANEW: Share = Share::times(4);
 /// switch whose first ports return after 0.6 T has made nobody alone, and the nodes behind the last ones would be given up.)
 const CUT_OFF: Share = Share::quarters(2);
 
+/// Of the period. What came from a node within so long of what came before came in time.
+const IN_TIME: Share = Share::quarters(6);
+
 /// Of P. "Who joined in this epoch accuses only whom it has heard in it", for so long: it may be its own link that is not there
 /// yet. But the others who observe that node may be dead or have joined as well, and nobody would ever give it up.
 const OF_A_JOINER: Share = Share::times(1);
@@ -136,6 +139,12 @@ impl Watches {
     /// It is there, in an epoch that this node does not know yet. T goes on where that one begins here, and it did not hear nothing.
     pub(super) fn knows_more(&mut self, node: NodeId, now: Micros) {
         self.watched.entry(node).and_modify(|watch| watch.since = watch.since.max(now));
+    }
+
+    /// A heartbeat of this epoch has counted, and another one that comes now is the next.
+    pub(super) fn is_in_time(&self, node: NodeId, now: Micros) -> bool {
+        let in_time = |since: Micros| since <= now && now.since(since) <= IN_TIME.of(self.terms.period);
+        self.watched.get(&node).is_some_and(|watch| watch.heard && in_time(watch.since))
     }
 
     /// A heartbeat counts: "T runs from the last heartbeat that counted".

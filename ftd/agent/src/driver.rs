@@ -184,7 +184,7 @@ impl Driver {
             self.rooms.job.refused = self.core.refuses();
             self.adopt(by);
             self.rooms.lease.write(&self.rooms.shepherds, self.core.lease());
-            if let Some((to, heartbeat, answer)) = together::take_out(&mut effects) {
+            while let Some((to, heartbeat, answer)) = together::take_out(&mut effects) {
                 self.rooms.lone.beat();
                 self.rooms.between.iter().for_each(|between| between.say_both(to, &heartbeat, &answer));
             }

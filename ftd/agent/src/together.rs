@@ -1,5 +1,5 @@
-//! What leaves in one datagram: a node's heartbeat, and its answer to the heartbeat with which it came. Each datagram costs its sender as much
-//! as all that was thought before it.
+//! What leaves in one datagram: a node's heartbeat, and its answer to a heartbeat of the node to which that goes. Each datagram costs its sender as
+//! much as all that was thought before it, and who gets it is woken once.
 
 use ftd_core::{Effect, NodeId, PeerMessage};
 
@@ -18,8 +18,10 @@ pub fn take_out(effects: &mut Vec<Effect>) -> Option<(NodeId, PeerMessage, PeerM
     if !effects.iter().all(is_small) {
         return None;
     }
-    let (first, to) = effects.iter().enumerate().find_map(|(at, effect)| Some((at, sends(effect, is_answer)?)))?;
-    let second = effects.iter().position(|effect| sends(effect, is_heartbeat) == Some(to))?;
+    let (first, second, to) = effects.iter().enumerate().find_map(|(first, effect)| {
+        let to = sends(effect, is_answer)?;
+        Some((first, effects.iter().position(|effect| sends(effect, is_heartbeat) == Some(to))?, to))
+    })?;
     let (answer, heartbeat) = (message(effects[first].clone())?, message(effects[second].clone())?);
     effects.remove(first.max(second));
     effects.remove(first.min(second));
@@ -69,6 +71,15 @@ mod tests {
             assert_eq!(take_out(&mut effects), Some((NodeId(2), heartbeat(), answer())));
             assert_eq!(effects, rest);
         }
+    }
+
+    #[test]
+    fn so_it_is_with_each_of_several_nodes() {
+        let all = [send(1, answer()), send(2, heartbeat()), send(2, answer()), send(3, heartbeat()), send(3, answer())];
+        let mut effects = all.to_vec();
+        let mut taken = || take_out(&mut effects).map(|(to, ..)| to);
+        assert_eq!([taken(), taken(), taken()], [Some(NodeId(2)), Some(NodeId(3)), None]);
+        assert_eq!(effects, all[..1]);
     }
 
     #[test]
