@@ -23,5 +23,7 @@ mod progress;
 mod sending;
 mod ship;
 mod state;
+#[cfg(test)]
+mod tests;
 
 pub use state::{News, Partners};
