@@ -10,6 +10,7 @@ from harness.peer import VERSION
 from harness.registry import scenario
 from harness.releases import other_release
 
+from .copies import COPIES, kept, wait_kept
 from .ctl import ASKS as ASKS_FOR_AGENT, LAUNCHER
 from .hosts import ONE_CARD, Nodes, ended
 from .node_daemon import preamble
@@ -75,7 +76,7 @@ def clock_jumps(context):
 @scenario("hosts-versions", cluster=True, timeout=120)
 def versions(context):
     """A node has the whole of a release whose number is this one's neighbour: a job over it and others survives a rank's death on either side, whichever of
-    the two ftrun is of, and its user sees it from both. Where the numbers are no neighbours who asks for a job on a node of the other one reads a
+    the two ftrun is of, and its user sees it from both; it survives a node's crash after which nodes of the two go on, from copies. Where the numbers are no neighbours who asks for a job on a node of the other one reads a
     sentence with both and what to do, whoever of the two asks; it is counted and logged, nothing is started, and the nodes of one
     release go on as they were."""
     mpi = context.mpi("mpich5")
@@ -104,6 +105,18 @@ def versions(context):
             check(len(job.recoveries) == 1 and "left out" not in job.err, f"{job.recoveries}: {job.err}")
             for node in nodes.nodes:
                 nodes.empty(node)
+        # A node dies, and those that go on are of two releases.
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node2:2,node1:2", "--ft-spares", "1"], on=one,
+                            gates=["app.compute:3", *kept(1)], env=ONE_CARD)
+        job.on = third
+        check(job.at_gate("app.compute", 3) in third.pids(), "the rank is not on the node")
+        wait_kept(job)
+        third.crash()
+        job.expect(0, alone.output)
+        check(len(job.restored) == 1 and job.restored[0] and COPIES in job.err, f"restored {job.restored}: {job.err}")
+        check("moved     ranks 2-3 from node node2 to node node1\n" in job.err, job.err)
+        third.boot()
+        nodes.daemons[2] = nodes.daemon(third).start()
         installs(stranger, ["umount", context.prefix])
 
         def says(hosts, *words, on=0):
@@ -123,6 +136,7 @@ def versions(context):
         nodes.daemons[0].says("who dialled as another node's ftd was turned away", f"version {strange}, this side speaks {VERSION}")
         counted = lambda number, reason: nodes.daemons[number].number(f'ftd_peer_refused_total{{reason="{reason}"}}')
         eventually(lambda: min(counted(0, "version"), counted(1, "version")) >= 1, "it to be counted", 20)
+        eventually(lambda: key_of(nodes.store, "node2"), "node2's key", 20)
         works("node2", 0)
         works("node0", 2)
         for node in nodes.nodes:
