@@ -9,6 +9,8 @@ from harness.registry import scenario
 from .hosts import Nodes, ended
 
 MIB = 1 << 20
+# PMIX_ERR_OUT_OF_RESOURCE.
+OUT_OF_RESOURCE = -29
 
 # A rank that speaks PMI-1 by itself: puts so many keys with values of so many bytes, and one with the longest name and value that there may
 # be, and reads behind the fence all that the other ranks have put. The last one publishes a port of so many bytes, which all look up.
@@ -73,15 +75,16 @@ PMIX_SIZES = [
     {"mpi": "openmpi4", "how": "fence", "mib": 33},
     {"mpi": "openmpi5", "how": "direct", "mib": 65},
     {"mpi": "openmpi4", "how": "publish", "mib": 65},
+    {"mpi": "openmpi5", "how": "event", "mib": 70},
 ]
 if registry.soak:
     PMIX_SIZES = [{"mpi": mpi, "how": how, "mib": mib} for mpi in ("openmpi4", "openmpi5") for how, sizes in
-                  (("fence", (0, 31, 33, 65)), ("direct", (0, 63, 65)), ("publish", (0, 31, 65))) for mib in sizes]
+                  (("fence", (0, 31, 33, 65)), ("direct", (0, 63, 65)), ("publish", (0, 31, 65)), ("event", (70,))) for mib in sizes]
 
 
 @scenario("hosts-pmix-large", cluster=True, timeout=120, each=PMIX_SIZES)
 def pmix_large(context, mpi, how, mib):
-    """What ranks of two nodes give each other through PMIx comes whole to the other node, in a fence, asked for by itself and published, as
+    """What ranks of two nodes give each other through PMIx comes whole to the other node, in a fence, asked for by itself, published and with an event, as
     long as it fits into one word; what does not ends the job at once with a sentence about whose it is, and nobody tries it again."""
     with Nodes(context, 2) as nodes:
         program = nodes.cluster.program(context.mpi(mpi), "modex.c")
@@ -91,13 +94,27 @@ def pmix_large(context, mpi, how, mib):
         job = context.ftrun(context.mpi(mpi), ranks, program, how, max(mib * MIB, 64), options=options, on=nodes.nodes[0])
         if mib > (31 if how == "fence" else 63):
             ended(job, 1, "longer than the limit of 67108864\n", patience=90)
-            # Of the ranks of a node the first gives what another node asks for; the last one publishes.
-            whose = {"direct": "rank [01]: what it tells others", "publish": "rank 2: what it tells others",
+            # Of the ranks of a node the first gives what another node asks for; the last one publishes, and raises events.
+            whose = {"direct": "rank [01]: what it tells others", "publish": "rank 2: what it tells others", "event": "rank 2: what it tells others",
                      "fence": "node node[01]: what its ranks tell others" if mib > 63 else "what the ranks tell each other"}[how]
             check(re.search(rf"^ftrun: {whose} through PMIx is too long: ", job.err, re.M), job.err)
             check("right" not in job.output.text and not job.recoveries, f"{job.output.text}{job.err}")
         else:
             ended(job, 0, patience=90)
             check(job.output.text == "result right\n" and not job.recoveries, f"{job.output.text}{job.err}")
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+@scenario("hosts-published-full", cluster=True, timeout=90, each=[{"mpi": "openmpi4"}] if not registry.soak else [{"mpi": "openmpi4"}, {"mpi": "openmpi5"}])
+def published_full(context, mpi):
+    """Ranks of two nodes publish more than 64 MiB in all, and none of them too much by itself: what is beyond is refused, its publisher has an error,
+    people read one sentence about it, what was published before is found, and the job goes on to its end."""
+    with Nodes(context, 2) as nodes:
+        program = nodes.cluster.program(context.mpi(mpi), "modex.c")
+        options = ["--hosts", "node0:1,node1:2", "--ft-heartbeat", "100ms,6s"]
+        job = context.ftrun(context.mpi(mpi), 3, program, "all", 40 * MIB, options=options, on=nodes.nodes[0])
+        ended(job, 0, "ftd: more than 64 MiB are published by the ranks: the last of it is refused\n", patience=60)
+        check(job.output.text == f"result refused {OUT_OF_RESOURCE}\n" and not job.recoveries, f"{job.output.text}{job.err}")
         for node in nodes.nodes:
             nodes.empty(node)
