@@ -59,7 +59,8 @@ impl Memory {
     /// The file that counts its kills.
     fn counter(&self) -> Option<File> {
         let file = if self.v2 { "memory.events" } else { "memory.oom_control" };
-        File::open(self.directories.first()?.join(file)).ok()
+        // Of version 2 a group may be without this controller: then it is the next one above that counts.
+        self.directories.iter().find_map(|directory| File::open(directory.join(file)).ok())
     }
 }
 
@@ -172,6 +173,19 @@ mod tests {
         assert_eq!(v1.directories, [PathBuf::from("/proc/self"), PathBuf::from("/proc/")]);
         assert_eq!(Memory::find("0::/etc\n", mounts, true).unwrap().directories[0], PathBuf::from("/etc"));
         assert_eq!(Memory::find("0::/etc\n", mounts, false), None);
+    }
+
+    #[test]
+    fn kills_are_counted_by_the_nearest_group_with_a_counter() {
+        let root = tempfile::tempdir().unwrap();
+        let group = root.path().join("service/job");
+        fs::create_dir_all(&group).unwrap();
+        fs::write(root.path().join("service/memory.events"), "oom 4\noom_kill 3\n").unwrap();
+        let mounts = format!("cgroup2 {} cgroup2 rw 0 0\n", root.path().display());
+        let kills = || kills_in(&Memory::find("0::/service/job\n", &mounts, true)?.counter()?);
+        assert_eq!(kills(), Some(3));
+        fs::write(group.join("memory.events"), "oom_kill 1\n").unwrap();
+        assert_eq!(kills(), Some(1));
     }
 
     #[test]
