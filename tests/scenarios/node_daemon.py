@@ -252,6 +252,7 @@ def service_manager(context):
     check(daemon.process.wait(10) == 0, daemon.said())
     told = [line for said in manager.heard for line in said if line.startswith("STATUS=")]
     check(told and told[0].endswith(": etcd was not asked yet, no lease"), f"{manager.heard}")
+    check(daemon.said().count("no control group was given to ftd") == 1, daemon.said())
 
 
 @scenario("ftd-unit")
@@ -272,7 +273,7 @@ def unit(context):
         check(broken.read_text() != unit.read_text() and verify(broken)[1] != "", f"{wrong.strip()} is accepted")
     # By which the daemon starts and is told that its configuration is wrong.
     text = unit.read_text()
-    check(f"ExecStart={context.prefix}/bin/ftd\n" in text and "KillMode=process\n" in text and "Restart=always\n" in text, text)
+    check(f"ExecStart={context.prefix}/bin/ftd\n" in text and "KillMode=process\n" in text and "Delegate=memory\n" in text and "Restart=always\n" in text, text)
 
 
 @scenario("ftd-second")

@@ -18,15 +18,24 @@ from .processes import eventually
 SYSTEMD = pathlib.Path("/lib/systemd/systemd")
 
 # On a node: a group of control groups for all that systemd starts, in the hierarchy of its own that systemd has besides those of controllers,
-# or where the kernel has no such hierarchies any more, in the one that there is.
+# and in those that it mounts and uses, or where the kernel has no such hierarchies any more, or this is wanted, in the one of version 2.
 GROUP = """set -e
-mkdir /run/hierarchy
-if mount -t cgroup -o none,name=systemd,xattr cgroup /run/hierarchy
-then kind=named; group=/run/hierarchy/$1
-else mount -t cgroup2 cgroup2 /run/hierarchy; kind=unified; group=/run/hierarchy$(sed -n 's/^0:://p' /proc/self/cgroup)/$1
+mkdir -p /run/hierarchies/named
+cd /run/hierarchies
+if [ $3 = any ] && mount -t cgroup -o none,name=systemd,xattr cgroup named
+then kind=named
+     mkdir named/$1
+     echo $$ > named/$1/cgroup.procs
+     for one in memory pids devices
+     do mkdir $one
+        if mount -t cgroup -o $one cgroup $one
+        then group=$one$(sed -n "s/^[0-9]*:$one://p" /proc/self/cgroup)/$1; mkdir $group; echo $$ > $group/cgroup.procs
+        fi
+     done
+else kind=unified
+     mount -t cgroup2 cgroup2 named
+     group=named$(sed -n 's/^0:://p' /proc/self/cgroup)/$1; mkdir $group; echo $$ > $group/cgroup.procs
 fi
-mkdir $group
-echo $$ > $group/cgroup.procs
 exec unshare --pid --fork --kill-child=SIGKILL --mount --cgroup /bin/sh -c "$2" sh $kind"""
 
 # What systemd finds there: its own /etc, /dev and /run, and units that do nothing but what is looked at. Journald is there for `journalctl`.
@@ -53,8 +62,11 @@ fi
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=test SYSTEMD_UNIT_PATH=/etc/systemd/system %s --system --log-target=console --show-status=no systemd.legacy_systemd_cgroup_controller""" % SYSTEMD
 
 
+# Where the service stands among the groups.
+UNIT = "/system.slice/ftd.service"
+
 # Takes that group away.
-REMOVE = """for group in $(find /run/hierarchy -type d -name $1)
+REMOVE = """for group in $(find /run/hierarchies -type d -name $1)
 do find $group -depth -type d -exec rmdir {} + || exit 1
 done"""
 
@@ -62,11 +74,11 @@ done"""
 class Machine:
     """A node with systemd on it."""
 
-    def __init__(self, context, node):
+    def __init__(self, context, node, groups="any"):
         self.context, self.node, self.name = context, node, f"ftd-service-{os.getpid()}"
         self.log = context.dir / "systemd.log"
         with open(self.log, "wb") as log:
-            self.process = node.start("/bin/sh", "-c", GROUP, "sh", self.name, BOOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            self.process = node.start("/bin/sh", "-c", GROUP, "sh", self.name, BOOT, groups, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.init = None
 
     def is_up(self):
@@ -109,7 +121,7 @@ class Machine:
 @scenario("ftd-service", cluster=True, timeout=120)
 def service(context):
     """The lines of the administrators' page for the service, typed: it is installed, linked, enabled and started, reloaded and restarted; another release takes its place, below
-    a PREFIX of its own; a wrong configuration is refused; killed, it comes back, but not with a wrong configuration; and it ends."""
+    a PREFIX of its own; a wrong configuration is refused; killed, it comes back, but not with a wrong configuration; a job outlives it; and it ends."""
     lines = typed(context, "ftd-service")
     line = lambda start: next(line for line in lines if line.startswith(start))
     with Cluster(context, 1) as cluster:
@@ -117,7 +129,23 @@ def service(context):
         try:
             machine.is_up()
             use(machine, line)
+            keep_jobs(context, cluster, machine)
             replace(context.prefix, machine, line)
+        finally:
+            machine.off()
+
+
+@scenario("ftd-service-unified", cluster=True, timeout=120)
+def unified(context):
+    """A job of a daemon's that systemd has started where all control groups are of version 2."""
+    lines = typed(context, "ftd-service")
+    with Cluster(context, 1) as cluster:
+        machine = Machine(context, cluster.nodes[0], "unified")
+        try:
+            machine.is_up()
+            for line in lines[:3]:
+                machine.does(line)
+            keep_jobs(context, cluster, machine)
         finally:
             machine.off()
 
@@ -153,6 +181,58 @@ def use(machine, line):
     check("nonsense" in journal, journal)
     machine.does(right)
     machine.does("systemctl start ftd")
+
+
+def keep_jobs(context, cluster, machine):
+    """A job runs in a control group of its own, outlives its daemon, however that ends, and recovers then; its group goes with it."""
+    node, started, go, out = cluster.nodes[0], context.work / "started", context.work / "go", context.work / "out"
+    cluster.give(context.work)
+    rank = f"echo $$ >> {started}; until [ -e {go} ]; do sleep 0.05; done"
+    job = f"ftrun -n 2 --ft=reinit --hosts $(hostname) sh -c '{rank}' > {out} 2>&1; echo status $? >> {out}"
+    (context.work / "job").write_text(f"cd {context.work}\n{job}\n")
+    user, group = cluster.user.pw_uid, cluster.user.pw_gid
+    machine.does(f"setpriv --reuid={user} --regid={group} --clear-groups sh {context.work}/job < /dev/null > /dev/null 2>&1 &")
+    begun = lambda: started.read_text().split() if started.exists() else []
+    eventually(lambda: len(begun()) == 2, "the ranks", 20)
+    ranks = {node.outside(pid) for pid in begun()}
+    names, own = stands(node, user)
+    check({"ftrun", "ft-agent", "ft-shepherd", "sh"} <= names, f"{names}")
+    daemon = unit_of(node.outside(machine.shown("MainPID")))
+    (name,) = {group.split(UNIT, 1)[1] for group in own}
+    check(re.fullmatch(r"/ftrun-[^/]+-[0-9a-f]{16}", name), f"the job runs in {own}, and the daemon in {daemon}")
+    check({f"{group}{name}" for group in daemon} == own, f"the job runs in {own}, and the daemon in {daemon}")
+    for how in ("restart", "stop", "start"):
+        machine.does(f"systemctl {how} ftd")
+    pid = machine.shown("MainPID")
+    machine.does(f"kill -9 {pid}")
+    eventually(lambda: machine.shown("MainPID") not in ("0", pid) and machine.shown("ActiveState") == "active", "it to come back", 30)
+    check(ranks <= set(node.pids()) and len(begun()) == 2, "the job does not outlive its daemon")
+    os.kill(min(ranks), signal.SIGKILL)
+    eventually(lambda: len(begun()) == 4, "the recovery", 30)
+    check(stands(node, user)[1] == own, f"the job runs in {stands(node, user)}")
+    go.touch()
+    eventually(lambda: "status" in out.read_text(), "the end", 20)
+    check(out.read_text().endswith("status 0\n"), out.read_text())
+    left = lambda: machine.does("find /sys/fs/cgroup -type d -name 'ftrun-*'")
+    eventually(lambda: left() == "", "the job's control group to be removed", 20)
+    for path in (started, go, out):
+        path.unlink()
+
+
+def stands(node, user):
+    """Who runs in the service or below it as that user: their names, and in which control groups. Who has launched the job runs elsewhere."""
+    found = [(proc.name(pid), unit) for pid in node.pids() if proc.uid(pid) == user and (unit := unit_of(pid))]
+    print(found, flush=True)
+    return {name for name, _ in found}, {group for _, unit in found for group in unit}
+
+
+def unit_of(pid):
+    """The control groups of a process that are the service's, or below these, in the hierarchies in which jobs have their own."""
+    try:
+        lines = pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    return {line.split(":", 2)[2] for line in lines if re.match(r"\d+:(name=systemd|memory|):", line) and UNIT in line}
 
 
 def replace(prefix, machine, line):

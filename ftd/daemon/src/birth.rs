@@ -1,13 +1,14 @@
 //! The first moments of a part. The daemon starts this program once more, as root, and waits until that is loaded; it becomes the job's
 //! user, and `ftrun`. A user may stop what is the user's: so the daemon waits for nothing that is.
 
+use crate::groups::Groups;
 use crate::home::Home;
 use ft_sys::account;
 use ft_sys::as_user::{Credentials, become_user, execute};
 use ft_sys::channel::Channel;
 use ft_sys::helper::Helper;
 use ft_wire::Role;
-use ft_wire::part::{FromPart, PART_FD, ToPart};
+use ft_wire::part::{FromPart, PART, PART_FD, ToPart};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -95,6 +96,10 @@ fn attempt(link: &OwnedFd, memory: OwnedFd, mounts: Option<OwnedFd>) -> Result<s
     }
     if let Some((home, mounts)) = birth.home.as_ref().zip(mounts) {
         home.enter(mounts).map_err(failed("ftrun cannot be brought to where the step of Slurm's is"))?;
+    } else if birth.word == PART
+        && let Err(error) = Groups::own().enter(&birth.job)
+    {
+        ft_sys::log::say(format_args!("ftd: job {} runs in ftd's own control group: {error}", birth.job));
     }
     become_user(birth.credentials.as_ref(), birth.nice).map_err(failed("ftrun cannot be the user's"))?;
     let name = birth.program.file_name().unwrap_or_default().to_string_lossy();

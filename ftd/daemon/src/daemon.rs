@@ -3,6 +3,7 @@
 use crate::config::{Config, ConfigError};
 use crate::drain::Drain;
 use crate::etcd::Asked;
+use crate::groups::Groups;
 use crate::lock::{Lock, LockError};
 use crate::log::Filter;
 use crate::metrics::MetricsError;
@@ -98,6 +99,12 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     }
     tokio::spawn(Scripts::new(state.clone(), etcd, store).run());
     tokio::spawn(parts::bury_all(state.clone()));
+    let groups = Groups::own();
+    if groups.are_none() {
+        tracing::info!("no control group was given to ftd (Delegate= in its unit): jobs run in its own");
+    } else {
+        tokio::spawn(groups.tend());
+    }
     service::ready();
     tokio::select! {
         refused = node.hold() => {

@@ -1,6 +1,7 @@
 //! Where a step of Slurm's lives on this node: the control groups of who dials, by which the kernel says which step that is, and its mount
 //! name space. Nobody but root can bring a process into a group of Slurm's.
 
+use crate::groups::{MOUNTED, PROCESSES};
 use ft_sys::individual::Held;
 use ft_sys::mounts;
 use ft_wire::step::StepId;
@@ -11,11 +12,6 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-/// Where control groups are mounted.
-const GROUPS: &str = "/sys/fs/cgroup";
-/// The file of a group that takes and names its processes.
-const PROCESSES: &str = "cgroup.procs";
 
 /// The control groups of a step's task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +78,7 @@ fn group_of(line: &str) -> Option<(StepId, PathBuf)> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (controllers, path) = (fields.next()?, fields.next()?);
     let id = step_of(path)?;
-    let mounted = Path::new(GROUPS).join(controllers.strip_prefix("name=").unwrap_or(controllers));
+    let mounted = Path::new(MOUNTED).join(controllers.strip_prefix("name=").unwrap_or(controllers));
     // What is mounted may begin further down.
     let below = Path::new(path).strip_prefix("/").ok()?;
     let mut rest = below.components();

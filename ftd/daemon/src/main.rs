@@ -13,6 +13,7 @@ mod elsewhere;
 mod errand;
 mod etcd;
 mod frames;
+mod groups;
 mod home;
 mod jobs;
 mod link;
