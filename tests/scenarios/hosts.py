@@ -693,6 +693,13 @@ def refused(context):
         hostfile = [ftrun, "-n", "1", "--hostfile", many, "true"]
         got = nodes.nodes[0].run(*hostfile, user=nodes.cluster.user)
         check(got == (1, "", "ftrun: a job has at most 4096 nodes, and 5000 are named: give each more ranks\n"), f"{got}")
+        # A name that is typed again is as mpirun has it, and may be a slip: it is said. Batch systems' files have a line for each slot.
+        again = "ftrun: --hosts names node1 more than once, which gives it 2 slots, as node1:2 does without this word\n"
+        check(nodes.short("node1,node1", 2, "hostname") == (0, "node1\nnode1\n", again), nodes.short("node1,node1", 2, "hostname"))
+        check(nodes.short("node1:2", 2, "hostname") == (0, "node1\nnode1\n", ""), "node1:2")
+        many.write_text("node1\nnode1\n")
+        got = nodes.nodes[0].run(ftrun, "-n", "2", "--hostfile", many, "hostname", user=nodes.cluster.user, env=context.env(None, {}))
+        check(got == (0, "node1\nnode1\n", ""), f"{got}")
         far = nodes.nodes[1]
         far.run("/bin/sh", "-c", "echo maintenance until noon > /run/nologin")
         says(1, "node node1: users are not let in there now (/run/nologin: maintenance until noon)", "node1", 2, "true")

@@ -97,6 +97,21 @@ impl Hosts {
         }
     }
 
+    /// What people are to be told of a list, which is typed: a node that stands there twice may be another one's place. (Files of batch systems
+    /// have a line for each slot.)
+    pub fn notes(&self) -> Vec<String> {
+        let Hosts::List(list) = self else { return Vec::new() };
+        let again = |node: &Named| list.iter().filter(|other| other.name == node.name).count() > 1;
+        let told = |Named { name, slots }: Named| {
+            let slots = slots.unwrap_or(1);
+            format!(
+                "--hosts names {name} more than once, which gives it {slots} slots, as {name}:{slots} does without this word"
+            )
+        };
+        let nodes = merged(list.clone());
+        nodes.into_iter().filter(again).map(told).collect()
+    }
+
     /// The slots of all of them, with so many where the user says nothing.
     ///
     /// # Errors
@@ -242,6 +257,19 @@ mod tests {
         assert_eq!(shared("a,b", 1), "a:1,b:1");
         assert_eq!(shared("a,a,b", 3), "a:2,b:1");
         assert!(shared("a:1,b:2", 4).starts_with("-n 4 needs as many slots, and the nodes have 3 (a:1,b:2)"));
+    }
+
+    #[test]
+    fn a_node_that_a_list_names_again_is_told() {
+        let notes = |list: &str| Hosts::list(list).unwrap().notes();
+        assert_eq!(notes("a,b:2"), Vec::<String>::new());
+        let told = |name: &str, slots: u32| {
+            format!(
+                "--hosts names {name} more than once, which gives it {slots} slots, as {name}:{slots} does without this word"
+            )
+        };
+        assert_eq!(notes("a,b,a:2,b,c"), [told("a", 3), told("b", 2)]);
+        assert_eq!(Hosts::File("hosts".into()).notes(), Vec::<String>::new());
     }
 
     #[test]

@@ -44,6 +44,7 @@ use ft_wire::Flavour;
 use ft_wire::launcher::{Binding, JobSpec, Program};
 use ftd_core::binding::{Bind, BindError, Policy};
 use held::Held;
+use hosts::Hosts;
 use launcher::{LaunchError, Launcher};
 use options::{Options, Request};
 use program::ProgramError;
@@ -187,6 +188,7 @@ fn launch() -> Result<i32, Refusal> {
     };
     options::check_log(std::env::var_os("FT_LOG"), std::env::var_os(ft_sys::log::LOG_DIR))?;
     warn_of_variables(&options, say);
+    options.hosts.iter().flat_map(Hosts::notes).for_each(|note| say(&note));
     ft_sys::slice::shorten();
     ft_sys::process::survive_file_size_limit();
     if let Some(hosts) = cluster::needed(&options)? {
