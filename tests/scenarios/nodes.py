@@ -105,6 +105,20 @@ def other_user(context):
         other.write_text(other.read_text().replace("[etcd]\n", f'[etcd]\nuser = "ftd"\npassword-file = "{secret}"\n'))
         status, out, err = node.run(daemon.program, "status", "--config", other, user=user)
         check(status == 0 and "\nnode    node0 " in out, f"{status}: {out}{err}")
+        # One that is no TOML, with the socket's line in it and without; and none.
+        asked = f"ftd: the daemon is asked on {SOCKET} all the same; --socket names another one\n"
+        for text, wrong in [
+            (f'[control]\nsocket = "{SOCKET}"\n[node\n', "line 3: this is no TOML"), ("[node\n", "line 1: this is no TOML"),
+            ('[control]\nsocket = 7\n', "line 2: control.socket: 7 is no text"), (None, " cannot be read: No such file"),
+        ]:
+            other.unlink(missing_ok=True)
+            if text is not None:
+                other.write_text(text)
+            status, out, err = node.run(daemon.program, "status", "--config", other, user=user)
+            check(status == 0 and "\nnode    node0 " in out, f"{text}: {status}: {out}{err}")
+            check(err.startswith(f"ftd: {other}") and wrong in err and err.endswith(asked), f"{text}: {err}")
+        status, out, err = node.run(daemon.program, "stat", user=user)
+        check(status == 2 and "'status'" in err and "start-part" not in err, f"{status}: {out}{err}")
         for what in (f"rm {SOCKET}", f"mv {SOCKET} /tmp/", "touch /run/ftd/x", f"cat {SOCKET}.lock {SOCKET}.node", "cat /var/lib/ftd/node.toml",
                      f"kill {node.run('pidof', 'ftd')[1].strip()}"):
             status, out, err = node.run("/bin/sh", "-c", what, user=user)

@@ -45,8 +45,9 @@ mod told;
 mod unpassed;
 
 use clap::{Parser, Subcommand};
-use config::{Config, ConfigError};
+use config::Config;
 use daemon::DaemonError;
+use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -73,26 +74,6 @@ enum Command {
         #[arg(value_name = "FILE", default_value = config::DEFAULT)]
         file: PathBuf,
     },
-    /// What the daemon starts for a part of a job: becomes the job's user, and ftrun.
-    #[command(name = birth::COMMAND, hide = true)]
-    StartPart {
-        /// The descriptor of the link.
-        link: i32,
-        /// The descriptor of what is to be started.
-        memory: i32,
-        /// The descriptor of a process of the step of Slurm's in which it is to live.
-        task: Option<i32>,
-    },
-    /// What the daemon starts for a connection of a job's.
-    #[command(name = errand::COMMAND, hide = true)]
-    Serve {
-        /// The descriptor of the connection.
-        connection: i32,
-        /// The descriptor of what is to be known.
-        memory: i32,
-        /// The descriptor on which it is said how it goes.
-        reports: i32,
-    },
     /// Says how this node's daemon is.
     Status {
         /// The configuration file that names the control socket.
@@ -106,6 +87,9 @@ enum Command {
 
 fn main() -> ExitCode {
     ft_sys::process::die_of_faults();
+    if let Some(status) = of_the_daemon(std::env::args_os().skip(1)) {
+        return status;
+    }
     let options = Options::parse();
     match options.command {
         None => run(&options.config),
@@ -118,22 +102,31 @@ fn main() -> ExitCode {
             }
             Err(error) => fail(&error, ExitCode::FAILURE),
         },
-        Some(Command::StartPart { link, memory, task }) => ExitCode::from(birth::be(link, memory, task)),
-        Some(Command::Serve { connection, memory, reports }) => {
-            ExitCode::from(session::be([connection, memory, reports]))
-        }
         Some(Command::Status { config, socket }) => tell_status(&config, socket),
     }
 }
 
-fn tell_status(config: &Path, socket: Option<PathBuf>) -> ExitCode {
-    let socket = match socket.map_or_else(|| Config::socket_of(config), Ok) {
-        Ok(socket) => socket,
-        Err(error @ ConfigError::File { .. }) => {
-            return fail(&format!("{error}; --socket names the control socket without it"), ExitCode::FAILURE);
+/// What the daemon starts of this program itself, with descriptors that it gives along: nobody else's commands, which nobody is to be told of.
+fn of_the_daemon(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> {
+    let command = words.next()?;
+    let descriptors: Option<Vec<i32>> = words.map(|word| word.to_str()?.parse().ok()).collect();
+    match (command.to_str()?, &descriptors?[..]) {
+        (birth::COMMAND, &[link, memory]) => Some(ExitCode::from(birth::be(link, memory, None))),
+        (birth::COMMAND, &[link, memory, task]) => Some(ExitCode::from(birth::be(link, memory, Some(task)))),
+        (errand::COMMAND, &[connection, memory, reports]) => {
+            Some(ExitCode::from(session::be([connection, memory, reports])))
         }
-        Err(error) => return fail(&error, ExitCode::FAILURE),
-    };
+        _ => None,
+    }
+}
+
+fn tell_status(config: &Path, socket: Option<PathBuf>) -> ExitCode {
+    let (socket, wrong) = socket.map_or_else(|| Config::socket_of(config), |socket| (socket, None));
+    if let Some(error) = wrong {
+        fail(&error, ExitCode::FAILURE);
+        let socket = socket.display();
+        ft_sys::log::say(format_args!("ftd: the daemon is asked on {socket} all the same; --socket names another one"));
+    }
     match status::ask(&socket) {
         Ok(status) => print(&status::text(&status)),
         Err(error) => fail(&error, ExitCode::FAILURE),

@@ -10,7 +10,7 @@ pub use read::Mistake;
 use crate::tls::{self, Certificates, Tls, TlsError};
 use ft_store::{Etcd, EtcdOptions, Login};
 use keys::PERIODS;
-use read::{Values, read};
+use read::{Values, legible, read};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -94,18 +94,21 @@ impl Config {
         if mistakes.is_empty() { Ok(config) } else { Err(ConfigError::Mistakes { path: file.into(), mistakes }) }
     }
 
-    /// The control socket that a file names, whatever else is wrong with it, or may be read by root alone.
-    ///
-    /// # Errors
-    /// [`ConfigError`].
-    pub fn socket_of(file: &Path) -> Result<PathBuf, ConfigError> {
-        let text = std::fs::read(file).map_err(|error| ConfigError::File { path: file.into(), error })?;
-        let (values, mut mistakes) = read(&String::from_utf8_lossy(&text));
+    /// The control socket that a file names, whatever else is wrong with it, or may be read by root alone. Where it names none that can be
+    /// read, the default one, and why.
+    pub fn socket_of(file: &Path) -> (PathBuf, Option<ConfigError>) {
+        let (text, unread) = match std::fs::read(file) {
+            Ok(text) => (String::from_utf8_lossy(&text).into_owned(), None),
+            Err(error) => (String::new(), Some(ConfigError::File { path: file.into(), error })),
+        };
+        let (_, mut mistakes) = read(&text);
         mistakes.retain(|mistake| mistake.key.is_empty() || mistake.key == "control.socket");
-        match values.get("control.socket") {
-            Some((Value::Text(socket), _)) if mistakes.is_empty() => Ok(socket.into()),
-            _ => Err(ConfigError::Mistakes { path: file.into(), mistakes }),
-        }
+        let socket = match legible(&text).get("control.socket") {
+            Some((Value::Text(socket), _)) => socket.into(),
+            _ => PathBuf::new(),
+        };
+        let wrong = (!mistakes.is_empty()).then(|| ConfigError::Mistakes { path: file.into(), mistakes });
+        (socket, unread.or(wrong))
     }
 
     /// Reads a file's text, on a machine of this name.

@@ -36,7 +36,6 @@ const TYPOS: usize = 3;
 
 /// Reads a file's text: the values of all keys, and what is wrong.
 pub fn read(text: &str) -> (Values, Vec<Mistake>) {
-    let mut values = defaults();
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         let mistake = |error: toml::de::Error| Mistake {
@@ -44,10 +43,19 @@ pub fn read(text: &str) -> (Values, Vec<Mistake>) {
             key: String::new(),
             what: format!("this is no TOML: {}", error.message().replace('\n', ", ")),
         };
-        return (values, errors.into_iter().map(mistake).collect());
+        return (defaults(), errors.into_iter().map(mistake).collect());
     }
-    let mut mistakes = Vec::new();
-    for (section, content) in table.get_ref() {
+    of_table(text, table.get_ref())
+}
+
+/// What can be read of a text, whatever is wrong with it.
+pub fn legible(text: &str) -> Values {
+    of_table(text, DeTable::parse_recoverable(text).0.get_ref()).0
+}
+
+fn of_table(text: &str, table: &DeTable<'_>) -> (Values, Vec<Mistake>) {
+    let (mut values, mut mistakes) = (defaults(), Vec::new());
+    for (section, content) in table {
         let (at, name) = (line_of(text, section.span().start), section.get_ref().as_ref());
         let mut wrong = |key: &str, line, what| mistakes.push(Mistake { line, key: key.to_string(), what });
         let DeValue::Table(keys) = content.get_ref() else {
@@ -157,5 +165,18 @@ mod tests {
     #[test]
     fn every_default_is_a_value() {
         assert_eq!(defaults().len(), KEYS.len());
+    }
+
+    #[test]
+    fn what_is_legible_in_no_toml_is_read() {
+        let socket = |text: &str| legible(text).get("control.socket").map(|(value, _)| value.clone());
+        for (text, found) in [
+            ("[control]\nsocket = \"/tmp/x\"\n[node\n", "/tmp/x"),
+            ("[node\nname = \n[control]\nsocket = \"/tmp/x\"\n", "/tmp/x"),
+            ("[control]\nsocket = 7\n", "/run/ftd/ftd.sock"),
+            ("", "/run/ftd/ftd.sock"),
+        ] {
+            assert_eq!(socket(text), Some(Value::Text(found.into())), "{text}");
+        }
     }
 }
