@@ -439,6 +439,54 @@ def no_copies(context):
         check(job.restored == [None], job.err)
 
 
+# What `fabric` is, and what is said of each node: over what its copies go, or why they do not.
+FABRICS = [{"fabric": fabric} for fabric in ("tcp", "shm", "none", "second")]
+NO_VERBS = r"verbs;ofi_rxm \(fi_getinfo: No data available\)"
+ALONE = r"checkpoints of ranks on (node\d) are in its memory alone, and are lost should it die: "
+FABRIC_SAID = {
+    "tcp": ("tcp", r"copies from and to (node\d) go over tcp;ofi_rxm\n"),
+    "shm": ("shm", r"copies from and to (node\d) go over shm\n"),
+    "none": ("verbs", ALONE + rf'libfabric has no provider for [\d.]+: {NO_VERBS}; the node\'s ftd\.toml has jobs\.fabric = "verbs"\n'),
+    "second": ("verbs, tcp", rf"copies from and to (node\d) go over tcp;ofi_rxm, for there is no {NO_VERBS} there, which jobs\.fabric in its "
+                             r"ftd\.toml has first\n"),
+}
+
+
+@scenario("hosts-fabric", cluster=True, timeout=120, each=FABRICS)
+def fabric(context, fabric):
+    """Copies go over the provider of libfabric that ftd.toml names, after a reload, which ftrun -v says of each node; where the first one is not to
+    be had over the next, and where none is the job goes on without copies: each node says so once, without -v too. Then a node dies (but with shm,
+    which is only chosen)."""
+    mpi = context.mpi("mpich5")
+    asked, words = FABRIC_SAID[fabric]
+    with Nodes(context, 3) as nodes:
+        for daemon in nodes.daemons:
+            daemon.file.write_text(daemon.file.read_text() + f'[jobs]\nfabric = "{asked}"\n')
+            daemon.process.kill(signal.SIGHUP)
+            daemon.says("jobs.fabric")
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        copied = fabric in ("tcp", "second")
+        options = ["--hosts", "node0:2,node1:2,node2:2", *(["-v"] if fabric in ("tcp", "shm") else [])]
+        gates = ["app.compute:3", *(kept(5) if copied else [])]
+        job = context.ftrun(mpi, 4, program, options=options, on=nodes.nodes[0], gates=gates, env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.wait_err(words, 2 if fabric == "none" else 3)
+        check({"node0", "node1"} <= set(re.findall(words, job.err)), job.err)
+        if fabric == "shm":
+            # These nodes are no one machine: each has a /dev/shm of its own, and the bytes have no way.
+            job.interrupt(signal.SIGTERM)
+            job.wait()
+            return
+        job.at_gate("app.compute", 3)
+        if copied:
+            wait_kept(job)
+        nodes.nodes[1].crash()
+        job.expect(0, alone.output)
+        check(job.restored == [5 if copied else None] and (COPIES in job.err) == copied, f"{job.restored}: {job.err}")
+
+
 @scenario("hosts-shepherd-dies", cluster=True, timeout=120)
 def shepherd_dies(context):
     """A shepherd on a living node dies while another node has free slots: its rank gets a slot on its own node, where its version is, and all go

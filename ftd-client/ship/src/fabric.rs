@@ -4,8 +4,8 @@ use crate::native::{Domain, Endpoint, FabricError, Info};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// The providers that are tried where none is named, best first.
-const BEST: [&str; 5] = ["verbs;ofi_rxm", "cxi", "efa", "opx", "tcp;ofi_rxm"];
+/// Short names, and the full ones of what has endpoints of the kind that is used here.
+const FULL: [(&str, &str); 2] = [("verbs", "verbs;ofi_rxm"), ("tcp", "tcp;ofi_rxm")];
 
 /// Those whose names begin like this are told on which address; the others have addresses of another kind.
 const ON_AN_ADDRESS: [&str; 5] = ["verbs", "tcp", "net", "sockets", "udp"];
@@ -29,27 +29,33 @@ pub struct Fabric {
     pub listener: Endpoint,
     /// For endpoints and regions.
     pub domain: Rc<Domain>,
+    /// Of those that were asked for: the better ones that could not be opened, and why.
+    pub not: Option<String>,
 }
 
 impl Fabric {
-    /// Opens the provider of this name, or the best that there is.
+    /// Opens the first of these providers that can be opened.
     ///
     /// # Errors
     /// Names what was tried, and what was wrong with each.
-    pub fn open(provider: Option<&str>, address: IpAddr) -> Result<Fabric, OpenError> {
+    pub fn open<'a>(names: impl IntoIterator<Item = &'a str>, address: IpAddr) -> Result<Fabric, OpenError> {
         let mut tried = Vec::new();
-        for name in provider.map_or(BEST.to_vec(), |name| vec![name]) {
-            match Self::open_one(name, address) {
-                Ok(fabric) => return Ok(fabric),
-                Err(error) => tried.push((name.to_string(), error)),
+        for name in names {
+            let full = FULL.iter().find(|(short, _)| *short == name).map_or(name, |(_, full)| full);
+            match Self::open_one(full, address) {
+                Ok((listener, domain)) => {
+                    let not = (!tried.is_empty()).then(|| list(&tried));
+                    return Ok(Fabric { listener, domain, not });
+                }
+                Err(error) => tried.push((full.to_string(), error)),
             }
         }
         Err(OpenError { address, tried })
     }
 
-    fn open_one(name: &str, address: IpAddr) -> Result<Fabric, FabricError> {
+    fn open_one(name: &str, address: IpAddr) -> Result<(Endpoint, Rc<Domain>), FabricError> {
         let takes_one = ON_AN_ADDRESS.iter().any(|begin| name.starts_with(begin));
         let domain = Rc::new(Domain::open(Info::find(name, takes_one.then_some(address))?)?);
-        Ok(Fabric { listener: Endpoint::open(&domain)?, domain })
+        Ok((Endpoint::open(&domain)?, domain))
     }
 }

@@ -8,6 +8,7 @@ use crate::moving::Moving;
 use crate::native::{Access, Endpoint, Region, may_wait};
 use crate::windows::{Wanted, Windows};
 use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::fabric::BEST;
 use ft_sys::job_time;
 use ft_wire::Role;
 use ft_wire::ship::{Arena, Direction, Move, Target, ToAgent, ToShip};
@@ -99,14 +100,18 @@ struct WantedMove {
 impl Ship {
     /// Waits for the first word of the agent; nothing, when there is no endpoint, which the agent has been told.
     fn open(channel: &mut Channel) -> Result<Option<Ship>, ServeError> {
-        let (provider, address) = loop {
+        let (address, names) = loop {
             match channel.receive(None)?.0 {
-                ToShip::Open { provider, address } => break (provider, address),
+                ToShip::Open { provider, address, among } => {
+                    let names = among.as_deref().map(|names| names.split(',').map(str::to_string).collect());
+                    let named = provider.map(|name| vec![name]).or(names);
+                    break (address, named);
+                }
                 ToShip::Ask => channel.send(&ToAgent::Here, &[])?,
                 _ => return Err(ServeError::Order),
             }
         };
-        match Self::ready(provider.as_deref(), address) {
+        match Self::ready(names, address) {
             Ok((ship, ready)) => {
                 channel.send(&ready, &[])?;
                 Ok(Some(ship))
@@ -120,11 +125,16 @@ impl Ship {
         }
     }
 
-    fn ready(provider: Option<&str>, address: IpAddr) -> Result<(Ship, ToAgent), String> {
-        let fabric = Fabric::open(provider, address).map_err(|error| error.to_string())?;
+    fn ready(named: Option<Vec<String>>, address: IpAddr) -> Result<(Ship, ToAgent), String> {
+        let fabric = match &named {
+            Some(names) => Fabric::open(names.iter().map(String::as_str), address),
+            None => Fabric::open(BEST, address),
+        };
+        let fabric = fabric.map_err(|error| error.to_string())?;
         let ready = ToAgent::Ready {
             provider: fabric.domain.info().provider(),
             address: fabric.listener.name().map_err(|error| error.to_string())?,
+            not: fabric.not.clone().filter(|_| named.is_some()),
         };
         let moves = Moves::new(job_time::now());
         let (windows, arenas, nap) = (Windows::default(), Arenas::default(), SHORTEST_NAP);

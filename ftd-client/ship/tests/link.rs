@@ -36,10 +36,25 @@ fn it_ends_with_its_link() {
 fn it_is_there_before_and_after_it_has_an_endpoint() {
     let mut ship = Ship::greeted(program(), &[]);
     ship.settle();
-    ship.send(ToShip::Open { provider: None, address: HERE });
-    let ToAgent::Ready { provider, address } = ship.next() else { panic!("it is not ready") };
+    ship.send(ToShip::Open { provider: None, address: HERE, among: None });
+    let ToAgent::Ready { provider, address, not: None } = ship.next() else { panic!("it is not ready") };
     assert!(!provider.is_empty() && !address.is_empty());
     ship.settle();
+}
+
+#[test]
+fn the_first_that_can_be_opened_is_taken_and_what_is_missing_before_it_is_said() {
+    for (among, found, missing) in [
+        ("tcp", TCP, None),
+        ("shm,tcp", "shm", None),
+        ("nowhere,tcp", TCP, Some("nowhere (fi_getinfo: No data available)")),
+    ] {
+        let mut ship = Ship::greeted(program(), &[]);
+        ship.send(ToShip::Open { provider: None, address: HERE, among: Some(among.into()) });
+        let ToAgent::Ready { provider, not, .. } = ship.next() else { panic!("{among}: it is not ready") };
+        assert_eq!((provider.as_str(), not.as_deref()), (found, missing));
+        ship.settle();
+    }
 }
 
 #[test]
@@ -55,7 +70,11 @@ fn what_there_is_no_endpoint_for_is_said() {
         (Some("a\0b"), "::1", "a\0b (provider: Invalid argument)"),
     ] {
         let mut ship = Ship::greeted(program(), &[]);
-        ship.send(ToShip::Open { provider: provider.map(str::to_string), address: address.parse().unwrap() });
+        ship.send(ToShip::Open {
+            provider: provider.map(str::to_string),
+            address: address.parse().unwrap(),
+            among: None,
+        });
         let ToAgent::Failed { reason } = ship.next() else { panic!("{provider:?} at {address} is ready") };
         assert!(reason.contains(part), "{reason}");
         let (other, _) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -66,6 +66,7 @@ pub fn run(begin: Box<Begin>, node: step::Node) -> Result<i32, PartError> {
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
     spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);
+    spec.fabric.clone_from(&begin.fabric);
     let batch = cluster.as_deref().and_then(|cluster| Batch::of(&step, id, number, cluster));
     let mut second = Channel::from_stream(link.try_clone()?);
     let third = batch.is_some().then(|| link.try_clone()).transpose()?;

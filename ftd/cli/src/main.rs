@@ -265,6 +265,7 @@ fn describe(options: &Options, here: u32, helpers: &helpers::Helpers) -> Result<
         ft_ship: helpers.ship.clone(),
         expect_pmix,
         copy_rate: options.copy_rate,
+        fabric: None,
         verbose: options.verbose,
         nice: None,
         summary: options.summary,

@@ -109,6 +109,7 @@ fn attempt() -> Result<i32, PartError> {
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
     spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);
+    spec.fabric.clone_from(&begin.fabric);
     let mut second = Channel::from_stream(link.try_clone()?);
     let part = Part::new(link, begin, sockets, cluster, None)?;
     match Launcher::start(options, spec, helpers, held, soft, Some(part)) {

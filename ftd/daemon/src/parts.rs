@@ -114,6 +114,7 @@ fn first_word(config: &Config, share: Share, image: &Image, node: Option<Box<ste
         limits: *limits,
         nice: (*nice).clamp(0, LOWEST),
         copy_rate: config.copy_rate(),
+        fabric: config.fabric(),
     });
     match node {
         None => ToPart::Begin(begin),

@@ -16,6 +16,7 @@ pub mod content;
 pub mod day;
 pub mod death;
 pub mod divide;
+pub mod fabric;
 pub mod filters;
 pub mod gate;
 pub mod helper;

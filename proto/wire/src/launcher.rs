@@ -48,6 +48,9 @@ pub struct JobSpec {
     pub expect_pmix: bool,
     /// So many bytes a second are sent at most for copies of checkpoints to other nodes; 0: as fast as it goes.
     pub copy_rate: u64,
+    /// libfabric's providers for these copies, as this node's daemon names them (`part::Begin`).
+    #[serde(default)]
+    pub fabric: Option<String>,
     /// `-v`: people want to know more.
     pub verbose: bool,
     /// The nice value of the user's own processes, where the agent's is a higher priority.
@@ -337,6 +340,7 @@ mod tests {
             ft_ship: PathBuf::new(),
             expect_pmix: false,
             copy_rate: 0,
+            fabric: None,
             verbose: false,
             nice: None,
             summary: false,

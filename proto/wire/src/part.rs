@@ -335,6 +335,9 @@ pub struct Begin {
     pub nice: i32,
     /// So many bytes a second a job may send from here at most for copies of checkpoints; 0: as fast as it goes.
     pub copy_rate: u64,
+    /// libfabric's providers for these copies, the best first, with commas between them; nothing: the best that there is.
+    #[serde(default)]
+    pub fabric: Option<String>,
 }
 
 /// Daemon → part.

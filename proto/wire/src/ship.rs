@@ -46,6 +46,9 @@ pub enum ToShip {
         provider: Option<String>,
         /// This node in the network that it shares with the others.
         address: IpAddr,
+        /// Where no provider is named: those among which the best is, best first, with commas between their short names (`ft_sys::fabric`).
+        #[serde(default)]
+        among: Option<String>,
     },
     /// Map this memory file, whose descriptor travels with the message, up to this length. Again, when it has grown.
     Map {
@@ -136,6 +139,9 @@ pub enum ToAgent {
         provider: String,
         /// For the other nodes' [`ToShip::Peer`].
         address: Vec<u8>,
+        /// Of those among which it is: the better ones that cannot be opened, and why.
+        #[serde(default)]
+        not: Option<String>,
     },
     /// Nothing can be moved from or to this node; `ft-ship` exits.
     Failed {

@@ -199,9 +199,9 @@ impl Ship {
     }
 
     fn open(mut self, provider: &str) -> Ship {
-        self.send(ToShip::Open { provider: Some(provider.to_string()), address: HERE });
+        self.send(ToShip::Open { provider: Some(provider.to_string()), address: HERE, among: None });
         match self.next() {
-            ToAgent::Ready { provider: found, address } => {
+            ToAgent::Ready { provider: found, address, .. } => {
                 assert_eq!(found, provider);
                 (self.provider, self.address) = (found, address);
             }

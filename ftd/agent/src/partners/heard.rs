@@ -62,11 +62,12 @@ impl Partners {
 
     fn said(&mut self, job: &mut Job, arenas: &mut Arenas, message: ToAgent) {
         match message {
-            ToAgent::Ready { provider, address } => {
-                tracing::info!(provider, "ft-ship is ready");
+            ToAgent::Ready { provider, address, not } => {
+                tracing::info!(provider, not, "ft-ship is ready");
                 self.ship.ready(address);
+                self.tell_provider(job, &provider, not);
             }
-            ToAgent::Failed { reason } => self.ship.fail(reason),
+            ToAgent::Failed { reason } => self.ship.finds_none(reason),
             ToAgent::Exposed { window, target } => self.opened(job, window, Ok(target)),
             ToAgent::NotExposed { window, reason } => self.opened(job, window, Err(reason)),
             ToAgent::Hidden { window } => self.hidden(arenas, window),
@@ -78,6 +79,18 @@ impl Partners {
                 }
             }
             ToAgent::Here => {}
+        }
+    }
+
+    /// Over what copies go: to who wants to know it, and to all where another provider was asked for first.
+    fn tell_provider(&self, job: &mut Job, provider: &str, not: Option<String>) {
+        let (node, verbose) = (self.name(job, self.me), job.spec.verbose);
+        match not {
+            Some(better) => job.notice_once(format!(
+                "copies from and to {node} go over {provider}, for there is no {better} there, which jobs.fabric in its ftd.toml has first"
+            )),
+            None if verbose => job.notice_once(format!("copies from and to {node} go over {provider}")),
+            None => {}
         }
     }
 

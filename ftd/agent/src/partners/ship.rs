@@ -49,6 +49,8 @@ pub struct Far<'a> {
 pub struct Ship {
     program: PathBuf,
     own: IpAddr,
+    /// The providers that this node's daemon names.
+    fabric: Option<String>,
     /// Bytes a second; 0: no limit.
     rate: u64,
     /// The rate counts now.
@@ -73,6 +75,7 @@ impl Ship {
         Ship {
             program: spec.ft_ship.clone(),
             own: own.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |node| node.address),
+            fabric: spec.fabric.clone(),
             rate: spec.copy_rate,
             limited: true,
             host: None,
@@ -106,7 +109,8 @@ impl Ship {
         let id = self.next();
         match ShipHost::start(id, &self.program, self.news.clone()) {
             Ok(host) => {
-                host.send(ToShip::Open { provider: None, address: self.own }, Vec::new());
+                let open = ToShip::Open { provider: None, address: self.own, among: self.fabric.clone() };
+                host.send(open, Vec::new());
                 self.host = Some(host);
                 self.say_rate();
                 Ok(())
@@ -147,6 +151,14 @@ impl Ship {
     /// Its moves succeed.
     pub fn succeeds(&mut self) {
         self.deaths = 0;
+    }
+
+    /// It finds no provider.
+    pub fn finds_none(&mut self, reason: String) {
+        match &self.fabric {
+            Some(named) => self.fail(format!("{reason}; the node's ftd.toml has jobs.fabric = \"{named}\"")),
+            None => self.fail(reason),
+        }
     }
 
     /// It is not to be had on this node.

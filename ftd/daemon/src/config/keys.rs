@@ -29,6 +29,8 @@ pub enum Form {
     Count(RangeInclusive<u64>),
     /// Bytes a second, with a unit.
     Rate,
+    /// libfabric's providers, best first.
+    Fabric,
     /// A nice value: the lower, the sooner a process has its turn.
     Nice(RangeInclusive<i32>),
     /// Yes or no.
@@ -86,7 +88,7 @@ const fn time(least: u64, most: u64) -> Form {
 pub const PERIODS: u32 = 3;
 
 /// All of them, in the order of the file.
-pub static KEYS: [Key; 33] = [
+pub static KEYS: [Key; 34] = [
     key("node.name", Form::Name, r#""""#).or_none(),
     key("node.label", Form::Name, r#""""#).or_none(),
     key("node.state", Form::Place, r#""/var/lib/ftd""#),
@@ -115,6 +117,7 @@ pub static KEYS: [Key; 33] = [
     // Longer than a switch takes to restart, which stops a job for 30 s without ending it.
     key("jobs.path-timeout", time(1_000, 3_600_000), r#""60s""#).live(),
     key("jobs.copy-rate", Form::Rate, r#""0""#).live(),
+    key("jobs.fabric", Form::Fabric, r#""auto""#).live(),
     key("jobs.agent-nice", Form::Nice(-20..=0), "-10").live(),
     key("jobs.root", Form::Switch, "false").live(),
     key("slurm.drain", Form::Switch, "false"),

@@ -431,6 +431,11 @@ impl Config {
         }
     }
 
+    /// libfabric's providers for copies of checkpoints, best first; `None`: nobody says.
+    pub fn fabric(&self) -> Option<String> {
+        Some(self.text("jobs.fabric")).filter(|text| *text != ft_sys::fabric::AUTO).map(Into::into)
+    }
+
     /// The nice value of jobs' agents.
     pub fn agent_nice(&self) -> i32 {
         match self.values.get("jobs.agent-nice") {

@@ -102,6 +102,8 @@ fn the_default_file_says_what_an_empty_one_does() {
     assert_eq!(told.values.values().filter(|(_, line)| *line > 0).count(), KEYS.len());
     assert_eq!((silent.node(), silent.label(), silent.copy_rate()), ("host1", "host1", 0));
     assert_eq!(parse("[jobs]\ncopy-rate = \"200M\"").0.copy_rate(), 200 << 20);
+    let fabric = ["", "auto", "verbs, tcp"].map(|text| parse(&format!("[jobs]\nfabric = \"{text}\"")).0.fabric());
+    assert_eq!(fabric, [None, None, Some("verbs,tcp".into())]);
 }
 
 #[test]
@@ -133,6 +135,9 @@ fn keys_that_do_not_fit_each_other_are_mistakes() {
         ),
         ("[jobs]\ncopy-rate = 200", "line 2: jobs.copy-rate: 200 is no text; a rate looks like \"200M\""),
         ("[jobs]\ncopy-rate = \"200\"", "line 2: jobs.copy-rate: \"200\" is not a rate from 64K bytes a second on"),
+        ("[jobs]\nfabric = \"verb,tcp\"", "line 2: jobs.fabric: \"verb\" is none of the providers verbs, cxi, "),
+        ("[jobs]\nfabric = \"\"", "line 2: jobs.fabric: it is empty; to have the default"),
+        ("[jobs]\nfabric = [\"tcp\"]", "line 2: jobs.fabric: this array is no text in quotation marks"),
         ("[jobs]\nagent-nice = 5", "line 2: jobs.agent-nice: 5 is not a number from -20 to 0"),
         ("[jobs]\nagent-nice = \"-5\"", "line 2: jobs.agent-nice: \"-5\" is not a number from -20 to 0"),
         ("[node]\nname = 7", "line 2: node.name: 7 is no text in quotation marks"),

@@ -130,6 +130,10 @@ fn words(key: &Key, text: &str) -> Result<Value, String> {
             Some(rate) => Ok(Value::Rate(rate)),
             None => Err(format!("\"{text}\" is not {}", ft_sys::rate::EXPECTED)),
         },
+        Form::Fabric => {
+            let list = ft_sys::fabric::read(&text)?;
+            Ok(Value::Text(list.unwrap_or_else(|| ft_sys::fabric::AUTO.into())))
+        }
         Form::Filter => match tracing_subscriber::EnvFilter::try_new(&text) {
             Ok(_) => Ok(Value::Text(text)),
             Err(error) => Err(format!("\"{text}\" is not what can be logged: {error}")),

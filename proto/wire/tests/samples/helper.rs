@@ -89,7 +89,11 @@ fn of_ship() -> Vec<Sample> {
         target,
         Direction::Put,
         Direction::Get,
-        ToShip::Open { provider: Some("tcp".into()), address: "198.18.1.2".parse().unwrap() },
+        ToShip::Open {
+            provider: Some("tcp".into()),
+            address: "198.18.1.2".parse().unwrap(),
+            among: Some("tcp".into())
+        },
         ToShip::Map { arena, bytes },
         ToShip::Unmap { arena },
         ToShip::Expose { window, arena, offset, bytes, writable: true },
@@ -101,7 +105,7 @@ fn of_ship() -> Vec<Sample> {
         ToShip::Cancel { id },
         ToShip::Rate { bytes },
         ToShip::Ask,
-        ToAgent::Ready { provider: "tcp".into(), address },
+        ToAgent::Ready { provider: "tcp".into(), address, not: Some("verbs".into()) },
         ToAgent::Failed { reason: reason() },
         ToAgent::Exposed { window, target },
         ToAgent::NotExposed { window, reason: reason() },

@@ -85,6 +85,7 @@ fn spec() -> JobSpec {
         ft_ship: "/y".into(),
         expect_pmix: true,
         copy_rate: 0,
+        fabric: Some("tcp".into()),
         verbose: false,
         nice: Some(-10),
         summary: true,

@@ -148,6 +148,7 @@ fn begin() -> Begin {
         limits: [1; 9],
         nice: 0,
         copy_rate: 0,
+        fabric: Some("tcp".into()),
     }
 }
 
