@@ -114,7 +114,7 @@ fn who_beats_first_answers_with_its_next_heartbeat() {
     let mut one = One::computing();
     let mut waits = None;
     for _ in 0..20 {
-        one.now += PERIOD - 100;
+        one.now += PERIOD;
         let effects = one.step(Event::Timer);
         let sent = |what: fn(&PeerMessage) -> Option<Beat>| {
             effects.iter().find_map(|effect| match effect {
