@@ -75,6 +75,8 @@ pub struct Fence {
     accusations: Accusations,
     /// Answers that leave with the next heartbeat.
     held: BTreeMap<NodeId, Beat>,
+    /// Those whose last heartbeat of this epoch counted, and was acknowledged by a node that runs.
+    answered: BTreeSet<NodeId>,
 }
 
 impl Fence {
@@ -90,6 +92,7 @@ impl Fence {
             watches: Watches::new(breach),
             accusations: Accusations::new(me, breach),
             held: BTreeMap::new(),
+            answered: BTreeSet::new(),
         }
     }
 
@@ -127,6 +130,7 @@ impl Fence {
         self.watches.begin(terms, record.nodes.len(), watched, (record.joined.contains(&self.me), follows), now);
         self.accusations.begin(terms, record.members());
         self.held.clear();
+        self.answered.clear();
     }
 
     /// Those whom this node observes and who observe it: they are told of a new record.
@@ -159,7 +163,10 @@ impl Fence {
     /// woken once more: where both beat in time, and nobody waits for anything else. Its sender's lease is renewed by as much later, and ends no
     /// later than it would: it counts from when the heartbeat was sent. To be asked before that is heard.
     pub fn answer_may_wait(&self, from: NodeId, now: Micros) -> bool {
-        self.is_calm() && self.heartbeats.answers_with_next(from) && self.watches.is_in_time(from, now)
+        self.answered.contains(&from)
+            && self.is_calm()
+            && self.heartbeats.answers_with_next(from)
+            && self.watches.is_in_time(from, now)
     }
 
     /// Keeps an answer until the next heartbeat to that node, which answers the newest of those that have come.
@@ -174,6 +181,8 @@ impl Fence {
 
     /// A heartbeat came. `unheard`: its sender does not hear this node.
     pub fn heartbeat(&mut self, from: NodeId, epoch: EpochId, unheard: bool, now: Micros) -> Reply {
+        // A newer one came: either that is answered at once, or it is kept instead.
+        self.held.remove(&from);
         let older = epoch < self.epoch && self.breach == Breach::OlderEpochCounts;
         if epoch > self.epoch {
             if !unheard {
@@ -193,7 +202,13 @@ impl Fence {
         self.watches.hears(from, now);
         self.heartbeats.hears(from > self.me, now);
         let still = !self.lease().runs(now);
-        if self.accusations.acknowledges(from) { Reply::Acknowledge { still } } else { Reply::Heard }
+        let acknowledges = self.accusations.acknowledges(from);
+        if acknowledges && !still {
+            self.answered.insert(from);
+        } else {
+            self.answered.remove(&from);
+        }
+        if acknowledges { Reply::Acknowledge { still } } else { Reply::Heard }
     }
 
     /// An acknowledgement came.

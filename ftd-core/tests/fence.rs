@@ -302,8 +302,10 @@ impl World {
         let (record, revision) = self.nodes[at].known.clone().unwrap();
         match word {
             Word::Heartbeat { epoch, beat, unheard } => {
+                let may_wait = self.nodes[at].fence.answer_may_wait(id, now);
                 let word = match self.nodes[at].fence.heartbeat(id, epoch, unheard, now) {
                     Reply::Nothing => return,
+                    Reply::Acknowledge { still: false } if may_wait => return self.nodes[at].fence.hold(id, beat),
                     Reply::Acknowledge { still } => Word::Acknowledge { epoch, beat, still },
                     Reply::Heard => Word::Heard { epoch },
                     Reply::Record => Word::Record { record, revision },
@@ -343,6 +345,10 @@ impl World {
         if let Some((beat, to)) = self.nodes[at].fence.beat(now) {
             for (to, unheard) in to {
                 self.send(at, to, Word::Heartbeat { epoch, beat, unheard });
+                if let Some(beat) = self.nodes[at].fence.held(to) {
+                    let still = !self.nodes[at].fence.lease().runs(now);
+                    self.send(at, to, Word::Acknowledge { epoch, beat, still });
+                }
             }
         }
         if !self.nodes[at].reads && !self.store_cut(at) && self.nodes[at].fence.wants_read(now) {

@@ -351,6 +351,18 @@ fn an_answer_may_wait_for_the_next_heartbeat_to_the_same_node_where_both_beat_in
     let (mut node, other) = calm(2, 100);
     assert!(node.fence.answer_may_wait(other, at(400)));
     assert!(!node.fence.answer_may_wait(other, at(401)), "one that came before was lost, or late");
+    // What leaves with a heartbeat that was not acknowledged may be lost.
+    let mut lost = node.fence.clone();
+    assert!(lost.beat(at(400)).is_some() && !lost.answer_may_wait(other, at(400)));
+    // A newer one that is answered at once is the newest.
+    let mut newer = node.fence.clone();
+    newer.hold(other, Beat { incarnation: 9, sequence: 6 });
+    newer.heartbeat(other, FIRST, false, at(340));
+    assert_eq!(newer.held(other), None);
+    // A node that stands still is asked again: its next answer is waited for.
+    let mut still = node.fence.clone();
+    still.heartbeat(other, FIRST, false, at(700));
+    assert!(!still.answer_may_wait(other, at(710)));
     let beat = Beat { incarnation: 9, sequence: 7 };
     node.fence.hold(other, Beat { incarnation: 9, sequence: 6 });
     node.fence.hold(other, beat);

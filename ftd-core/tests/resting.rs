@@ -141,6 +141,10 @@ fn who_beats_first_answers_with_its_next_heartbeat() {
         );
         waits = Some(beat);
     }
+    // Nobody acknowledges this node for so long that its ranks stand still: what it held says so.
+    one.now += 4 * PERIOD;
+    let still = PeerMessage::Acknowledge { beat: waits.unwrap(), epoch: EPOCH, still: true };
+    assert!(one.step(Event::Timer).contains(&Effect::Send { to: OTHER, message: still }));
 }
 
 #[test]

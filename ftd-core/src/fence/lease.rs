@@ -150,10 +150,13 @@ impl Heartbeats {
         now.since(observer.heard) >= UNHEARD.of(self.terms.timeout)
     }
 
-    /// Whether an answer to this node may leave with the next heartbeat: that is to it, too, and comes soon.
+    /// Whether an answer to this node may leave with the next heartbeat: that is to it, too, comes soon, and nothing was lost of late. Who has
+    /// not acknowledged the last one may not have got what left with it.
     pub(super) fn answers_with_next(&self, node: NodeId) -> bool {
         let long = LONG.of(self.terms.period) <= self.terms.timeout;
-        long && self.rhythm.is_punctual() && self.observers.contains_key(&node)
+        let newest = self.sent.back().map(|(_, sent)| *sent);
+        let acknowledged = self.observers.get(&node).and_then(|observer| observer.acknowledged);
+        long && self.rhythm.is_punctual() && acknowledged.is_some() && acknowledged == newest
     }
 
     /// An acknowledgement came. `of_epoch`: it is of the epoch that is.
