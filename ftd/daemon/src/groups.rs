@@ -14,12 +14,16 @@ use std::time::Duration;
 pub const MOUNTED: &str = "/sys/fs/cgroup";
 /// The file of a group that takes and names its processes.
 pub const PROCESSES: &str = "cgroup.procs";
-/// What systemd writes on a group that it leaves to who runs in it.
-const DELEGATED: [&str; 2] = ["trusted.delegate", "user.delegate"];
+/// What systemd writes on a group that it leaves to a service of root's.
+const DELEGATED: &str = "trusted.delegate";
 /// What this daemon writes on a group that it has made: the job's name. Nobody but root can.
 const OURS: &str = "trusted.ftd.job";
+/// So jobs over nodes are called (`jobs.rs`). systemd may make groups below the daemon's, too.
+const JOBS: &str = "ftrun-";
 /// A group that was just made may be removed as an empty one before there is somebody in it.
 const ATTEMPTS: u32 = 5;
+/// Between two of them: another part of the job may have made it, and not written its name on it yet.
+const PAUSE: Duration = Duration::from_millis(2);
 /// Between two looks for groups whose jobs have ended.
 const AGAIN: Duration = Duration::from_secs(5);
 
@@ -44,8 +48,8 @@ impl Groups {
     /// # Errors
     /// What the system said.
     pub fn enter(&self, job: &str) -> io::Result<()> {
-        // It is a name, whoever has sent it.
-        if Path::new(job).file_name().is_none_or(|name| name != job) {
+        // It is a name of a job of ours, whoever has sent it.
+        if !job.starts_with(JOBS) || Path::new(job).file_name().is_none_or(|name| name != job) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         self.0.iter().try_for_each(|own| enter(&own.join(job), job))
@@ -56,6 +60,10 @@ impl Groups {
         for own in &self.0 {
             for entry in fs::read_dir(own).into_iter().flatten().flatten() {
                 let name = entry.file_name();
+                // A group has many files, of which none is a job's.
+                if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    continue;
+                }
                 // The kernel keeps one with somebody in it.
                 if name.to_str().is_some_and(|job| is_of(&entry.path(), job)) && fs::remove_dir(entry.path()).is_ok() {
                     tracing::debug!("the control group {} is removed", entry.path().display());
@@ -113,7 +121,7 @@ fn is_own(group: &Path) -> bool {
 }
 
 fn is_delegated(group: &Path) -> bool {
-    DELEGATED.iter().any(|name| says(group, name, "1"))
+    says(group, DELEGATED, "1")
 }
 
 /// Whether it is that job's, and was made by a daemon of ftd's.
@@ -127,7 +135,12 @@ fn says(group: &Path, name: &str, wanted: &str) -> bool {
 }
 
 fn enter(group: &Path, job: &str) -> io::Result<()> {
-    (1..ATTEMPTS).fold(make_and_enter(group, job), |last, _| last.or_else(|_| make_and_enter(group, job)))
+    (1..ATTEMPTS).fold(make_and_enter(group, job), |last, _| {
+        last.or_else(|_| {
+            std::thread::sleep(PAUSE);
+            make_and_enter(group, job)
+        })
+    })
 }
 
 fn make_and_enter(group: &Path, job: &str) -> io::Result<()> {
@@ -175,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_group_is_called_after_its_job() {
-        for job in ["", ".", "..", "a/b", "/a", "a/", "../a"] {
+        for job in ["", ".", "..", "ftrun-a/b", "/ftrun-a", "ftrun-a/", "../ftrun-a", ".control"] {
             assert!(
                 Groups(vec!["/nowhere".into()]).enter(job).is_err_and(|e| e.kind() == io::ErrorKind::InvalidInput),
                 "{job}"
