@@ -64,6 +64,7 @@ fn cluster() -> Cluster {
 
 fn spec() -> JobSpec {
     JobSpec {
+        fabric: None,
         job: "job".into(),
         world_size: 2,
         mode: "reinit".into(),
