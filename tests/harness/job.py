@@ -360,8 +360,12 @@ class Job:
     def wait_noted(self, pids, patience=20.0):
         """Waits until the shepherds have noted these processes: then they are known even if all of ftd dies at once.
         Returns the job's directory."""
-        directory = pathlib.Path(proc.environ(next(iter(self.ranks().values())))["FT_SOCKET"]).parent
         deadline = time.monotonic() + patience
+        # Of a wrapper's children the innermost one may be gone by now.
+        while not (found := [place for pid in self.ranks().values() if (place := proc.environ(pid).get("FT_SOCKET"))]):
+            check(time.monotonic() < deadline, f"no rank is there within {patience} s")
+            time.sleep(0.005)
+        directory = pathlib.Path(found[0]).parent
         while missing := set(pids) - proc.noted(directory):
             check(time.monotonic() < deadline, f"{missing} are not noted within {patience} s")
             time.sleep(0.005)

@@ -571,12 +571,12 @@ def again_proposed(it):
     eventually(there, "an agent that has written the next epoch", 30)
     # Another one may have come since.
     number = places[min(there(), key=lambda place: place.stat().st_mtime_ns)]
+    # Who writes the next one passes, at once: it is silent itself while it stands there.
+    for other in it.others(number):
+        it.job.go("agent.proposed", other.number)
     it.job.on = it.node(number)
     pid = it.job.at_gate("agent.proposed", number)
     check(pid == it.one(it.node(number), "ft-agent"), f"process {pid} is no agent of {it.node(number).name}")
-    # Who writes the next one passes.
-    for other in it.others(number):
-        it.job.go("agent.proposed", other.number)
     it.off(number)
     # The copies of the second node's ranks are on the third one, and it had those of the first one's.
     it.ends(None if number in (0, 2) else PLACE, [1, number], parts=BEGUN)

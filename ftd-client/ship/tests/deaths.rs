@@ -63,7 +63,7 @@ fn a_stopped_node_is_an_error_and_holds_nobody_up(provider: &str) {
     // More than there are lines to a node.
     let moves: Vec<_> = (0..12).map(|_| a.begin(Wanted::put(1, 20 * MB, 1, to_b).patience(PATIENCE))).collect();
     a.is_under_way(moves[0], 20 * MB);
-    b.stop();
+    b.stop_beside(&mut a);
     a.send(ToShip::Rate { bytes: 0 });
     a.run(Wanted::put(1, 20 * MB, 2, to_c)).unwrap();
     assert!(other.same(0, &full, 0, 20 * MB));
@@ -91,6 +91,7 @@ fn what_comes_late_does_not_reach_a_hidden_window(provider: &str) {
     std::thread::sleep(Duration::from_millis(200));
     a.stop();
     b.go_on();
+    a.stop_beside(&mut b);
     // It takes in all of that, a part in each round.
     (0..200).for_each(|_| b.settle());
     let mut seen = memory.copy();
@@ -113,7 +114,7 @@ fn what_comes_late_does_not_reach_the_memory_of_a_move_that_was_given_up(provide
     b.send(ToShip::Rate { bytes: 100 * MB });
     let id = b.begin(Wanted::get(1, 200 * MB, 0, target).patience(PATIENCE));
     b.is_under_way(id, 200 * MB);
-    a.stop();
+    a.stop_beside(&mut b);
     assert_eq!(b.end_of(id).unwrap_err(), format!("nothing has moved from node 0 for {PATIENCE} ms"));
     let seen = memory.copy();
     a.go_on();
