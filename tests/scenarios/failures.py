@@ -588,6 +588,12 @@ def again_emptying(it):
     it.again("shepherd.stop", 6)
 
 
+@failure("again-frozen", gates=["agent.frozen"])
+def again_frozen(it):
+    """… when the old ranks are gone and somebody is about to look which copies its node has."""
+    it.again("agent.frozen")
+
+
 @failure("again-fetching", gates=[f"agent.fetches:{VICTIM}"])
 def again_fetching(it):
     """… when a copy is about to be brought to where its rank will be."""
@@ -598,6 +604,12 @@ def again_fetching(it):
 def again_verifying(it):
     """… when it is about to compare a copy with its checksum."""
     it.again("agent.verifies", 6)
+
+
+@failure("again-chosen", gates=["agent.chosen:*:2"])
+def again_chosen(it):
+    """… when it is agreed what is restored, and somebody has not told its ranks."""
+    it.again("agent.chosen")
 
 
 @failure("again-parked-agent", gates=["agent.parked"])

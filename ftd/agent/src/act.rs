@@ -271,6 +271,7 @@ pub fn proceed(rooms: &mut Rooms, process: Process) {
 
 /// An epoch begins, and nothing is left of the world before it.
 pub fn freeze(rooms: &mut Rooms, epoch: Epoch, world: WorldNumber, record: Option<&EpochRecord>) {
+    ft_sys::gate::reach("agent.frozen", None);
     if let Some(between) = &mut rooms.between {
         between.over(world);
     }
@@ -287,6 +288,7 @@ pub fn restore(
     commit: Option<Commit>,
     away: RankSet,
 ) {
+    ft_sys::gate::reach("agent.chosen", None);
     if let Some((version, _)) = commit {
         rooms.job.tell(&ToLauncher::Complete { version });
     }
