@@ -18,7 +18,7 @@ pub enum StoreError {
     },
     /// A compare-and-swap was sent and not answered.
     #[error(
-        "{endpoint} was sent a write of {key} and did not say within {within:?} whether it is done ({reason}): it may have been done, or be \
+        "{endpoint} was sent a write of {key} and did not say within {within:.1?} whether it is done ({reason}): it may have been done, or be \
          done yet; {key} must be read before anything else is decided"
     )]
     Unknown {
@@ -33,7 +33,7 @@ pub enum StoreError {
     },
     /// Nobody answered. Nothing was written.
     #[error(
-        "the store was asked to {what} and did not answer within {within:?}; {}. Does etcd run there with a majority of its members, and \
+        "the store was asked to {what} and did not answer within {within:.1?}; {}. Does etcd run there with a majority of its members, and \
          does the network let this node reach it?",
         Sentences(.tried)
     )]
