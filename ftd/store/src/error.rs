@@ -150,6 +150,8 @@ fn advice(by: &[Trouble]) -> &'static str {
         "Look at the user and password that the configuration names, and at that user's role in etcd"
     } else if says("space exceeded") {
         "etcd is full: compact and defragment it, or raise its quota, and disarm its alarm"
+    } else if says("longer than") {
+        "Nothing is wrong with etcd: more is stored there than is read at a time"
     } else {
         "Look at etcd's log"
     }

@@ -2,7 +2,7 @@
 //!
 //! One connection, to one member; what is not answered there is asked at the next one, until its time is over. A compare-and-swap alone is
 //! sent once: only what was certainly not looked at (there was no connection, the member knew no leader, the token had lapsed) is sent
-//! again. See docs/decisions/store.md.
+//! again. Who has asked for less time than a member may take leaves the connection as it is. See docs/decisions/store.md.
 
 mod answer;
 mod line;
@@ -36,6 +36,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub struct Etcd {
     line: Arc<Line>,
+    /// How long one member may take to answer.
+    attempt: Duration,
 }
 
 impl fmt::Debug for Etcd {
@@ -50,7 +52,13 @@ impl Etcd {
     /// # Errors
     /// [`StoreError::Options`], [`StoreError::File`].
     pub fn new(options: &EtcdOptions) -> Result<Etcd, StoreError> {
-        Ok(Etcd { line: Arc::new(Line::new(options)?) })
+        Ok(Etcd { line: Arc::new(Line::new(options)?), attempt: options.attempt })
+    }
+
+    /// The same one over the same connection, for who asks the next member when one has not answered after this time.
+    #[must_use]
+    pub fn for_the_impatient(&self, attempt: Duration) -> Etcd {
+        Etcd { line: self.line.clone(), attempt: self.attempt.min(attempt) }
     }
 
     /// Connects to a member that has a leader; returns which.
@@ -76,18 +84,33 @@ impl Etcd {
         F: Future<Output = Result<T, Error>> + Send,
         T: Send,
     {
+        self.ask_each((what, within), self.attempt, call).await
+    }
+
+    /// As [`ask`](Self::ask); `attempt`: how long one member may take.
+    async fn ask_each<T, F>(
+        &self,
+        (what, within): (String, Duration),
+        attempt: Duration,
+        call: impl Fn(Client) -> F + Send + Sync,
+    ) -> Result<Option<T>, StoreError>
+    where
+        F: Future<Output = Result<T, Error>> + Send,
+        T: Send,
+    {
         let until = Instant::now() + within;
         let mut tried = Tried::default();
         while let Some(connected) = self.line.connected(&mut tried, until).await {
             let Connected { client, generation, endpoint } = connected;
-            let error = match timeout_at(until.min(Instant::now() + self.line.attempt()), call(client)).await {
+            let enough = Instant::now() + attempt;
+            let error = match timeout_at(until.min(enough), call(client)).await {
                 Ok(Ok(value)) => return Ok(Some(value)),
                 Ok(Err(error)) => answer::of(&error),
                 Err(_) => Answer::Nothing("no answer".into()),
             };
             match error {
                 Answer::NoLease => return Ok(None),
-                Answer::Refused(reason) => return Err(refused(what, endpoint, reason)),
+                Answer::Refused(reason) | Answer::TooLong(reason) => return Err(refused(what, endpoint, reason)),
                 Answer::Token(reason) => {
                     tried.note(&endpoint, reason, false);
                     self.line.renew(generation);
@@ -95,7 +118,10 @@ impl Etcd {
                 Answer::Unseen(reason) | Answer::Nothing(reason) => {
                     tracing::debug!(endpoint, reason, what, "not answered");
                     tried.note(&endpoint, reason, false);
-                    self.line.give_up(generation);
+                    // Who had little time knows nothing of a member that is slow.
+                    if Instant::now() < until || until >= enough {
+                        self.line.give_up(generation);
+                    }
                 }
             }
             sleep(PAUSE).await;
@@ -177,16 +203,18 @@ impl Store for Etcd {
         let until = Instant::now() + within;
         let mut tried = Tried::default();
         while let Some(connected) = self.line.connected(&mut tried, until).await {
-            let Connected { mut client, generation, endpoint } = connected;
-            let waits = until.min(Instant::now() + self.line.attempt());
+            let Connected { client, generation, endpoint } = connected;
+            let enough = Instant::now() + self.attempt;
+            let mut client = client.kv_client().max_decoding_message_size(MESSAGE);
             // Who waits for longer waits for a member that is gone: what became of the write is to be read from another one.
-            let said = tokio::select! {
-                answered = timeout_at(waits, client.txn(transaction(&swap))) => match answered {
-                    Ok(Ok(response)) => return outcome(&swap, &response),
-                    Ok(Err(error)) => answer::of(&error),
-                    Err(_) => Answer::Nothing("no answer".into()),
-                },
-                () = self.line.given_up(generation) => Answer::Nothing("it has not answered another question either".into()),
+            let said = match timeout_at(until.min(enough), client.txn(transaction(&swap))).await {
+                Ok(Ok(response)) => return outcome(&swap, &response),
+                Ok(Err(error)) => answer::of(&error),
+                Err(_) => Answer::Nothing("no answer".into()),
+            };
+            let unknown = |endpoint, reason| {
+                let (key, within) = (swap.key().to_string(), within.min(self.attempt));
+                Err(StoreError::Unknown { key, endpoint, within, reason })
             };
             match said {
                 Answer::Unseen(reason) => {
@@ -199,11 +227,12 @@ impl Store for Etcd {
                 }
                 Answer::NoLease => return Err(StoreError::NoLease(swap.lease().unwrap_or(LeaseId(0)))),
                 Answer::Refused(reason) => return Err(refused(what(), endpoint, reason)),
+                Answer::TooLong(reason) => return unknown(endpoint, reason),
                 Answer::Nothing(reason) => {
-                    self.line.give_up(generation);
-                    let key = swap.key().to_string();
-                    let within = within.min(self.line.attempt());
-                    return Err(StoreError::Unknown { key, endpoint, within, reason });
+                    if Instant::now() < until || until >= enough {
+                        self.line.give_up(generation);
+                    }
+                    return unknown(endpoint, reason);
                 }
             }
             sleep(PAUSE).await;
@@ -225,7 +254,11 @@ impl Store for Etcd {
 
     async fn keep_alive(&self, lease: LeaseId, within: Duration) -> Result<(), StoreError> {
         let call = |mut client: Client| async move { client.lease_keep_alive(lease.0).await.map(drop) };
-        self.ask(format!("keep lease {lease} alive"), within, call).await?.ok_or(StoreError::NoLease(lease))
+        // A short lease has no time for one member alone.
+        let attempt = self.attempt.min(within / 2);
+        self.ask_each((format!("keep lease {lease} alive"), within), attempt, call)
+            .await?
+            .ok_or(StoreError::NoLease(lease))
     }
 
     async fn adopt(&self, lease: LeaseId, within: Duration) -> Result<Lease, StoreError> {

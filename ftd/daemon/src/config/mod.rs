@@ -293,7 +293,13 @@ impl Config {
                 }
             }
         };
-        Ok(EtcdOptions { endpoints: self.endpoints().to_vec(), tls, login, attempt: self.time("etcd.attempt") })
+        Ok(EtcdOptions {
+            endpoints: self.endpoints().to_vec(),
+            tls,
+            login,
+            attempt: self.time("etcd.attempt"),
+            idle: None,
+        })
     }
 
     /// How long etcd has for a request: each member is asked once, and the first one once more.

@@ -13,6 +13,8 @@ pub(super) enum Answer {
     Token(String),
     /// It was looked at, and is not done, now or later.
     Refused(String),
+    /// It was looked at, and what came of it is more than is read.
+    TooLong(String),
     /// The lease is not there.
     NoLease,
     /// What became of it is not known.
@@ -34,6 +36,13 @@ fn of_status(status: &Status) -> Answer {
     // Nothing was sent: there is no connection to send it on.
     if sources(status).any(|source| source.is::<tonic::ConnectError>()) {
         return Answer::Unseen(reason);
+    }
+    // Of one question, not of who was asked: nobody else is concerned.
+    if status.code() == Code::OutOfRange && said.contains("message length too large") {
+        return Answer::TooLong(format!("the answer is longer than {} MiB", super::MESSAGE >> 20));
+    }
+    if said.starts_with("grpc: received message larger than max") {
+        return Answer::Refused(reason);
     }
     // The words of etcd itself, of whatever release; what has none is the transport's, and says nothing of what became of it.
     match said.strip_prefix("etcdserver: ") {
@@ -116,12 +125,19 @@ mod tests {
             Status::unavailable("etcdserver: request timed out, possibly due to previous leader failure"),
             Status::unknown("raft proposal dropped"),
             Status::unavailable("connection reset"),
-            // Of the transport here, not of etcd: the answer was too long to be read.
+            // Of the transport here, not of etcd.
             Status::resource_exhausted("message too large"),
-            Status::out_of_range("Error, decoded message length too large"),
             Status::cancelled("h2 protocol error"),
         ] {
             assert!(matches!(answer(status.clone()), Answer::Nothing(_)), "{status:?}");
         }
+    }
+
+    #[test]
+    fn what_is_too_long_is_no_fault_of_the_members() {
+        let long = "Error, decoded message length too large: found 70000000 bytes, the limit is: 67108864 bytes";
+        assert!(matches!(answer(Status::out_of_range(long)), Answer::TooLong(_)));
+        let asked = "grpc: received message larger than max (3145791 vs. 2097152)";
+        assert!(matches!(answer(Status::resource_exhausted(asked)), Answer::Refused(_)));
     }
 }

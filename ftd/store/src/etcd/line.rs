@@ -1,14 +1,16 @@
-//! The one connection to etcd: to one member at a time, and to the next one when that does not serve.
+//! The one connection to etcd: to one member at a time, and to the next one when that does not serve. All who ask share it, those with little
+//! time and those with much: so it is made by a task of its own, for which each waits as long as it can.
 
 use super::answer;
 use super::options::{EtcdOptions, Login, Member};
 use crate::StoreError;
 use crate::error::Trouble;
 use etcd_client::{Channel, Client, ConnectOptions};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Between two rounds through all members.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -17,12 +19,11 @@ pub(super) struct Line {
     members: Vec<Member>,
     login: Option<Login>,
     attempt: Duration,
+    idle: Option<Duration>,
     now: Mutex<Now>,
-    /// Who holds it connects, the others wait for that.
-    connecting: tokio::sync::Mutex<()>,
     moved: watch::Sender<u64>,
-    /// The last generation whose member does not serve.
-    given_up: watch::Sender<Option<u64>>,
+    /// Where connections live, whoever asks for one: nobody else's work holds up what comes on them.
+    runtime: Option<Handle>,
 }
 
 struct Now {
@@ -31,7 +32,19 @@ struct Now {
     /// Counts the connections that were given up.
     generation: u64,
     client: Option<Client>,
+    /// What will come of the attempt to connect that is under way.
+    attempt: Option<watch::Receiver<Option<Outcome>>>,
+    /// Members that would not have this one since the last that did.
+    failed: usize,
+    /// When somebody asked last.
+    asked: Instant,
 }
+
+/// What came of an attempt to connect; if nothing did: why, and whether it will be so again.
+type Outcome = Result<(), (String, bool)>;
+
+/// An attempt to connect to the member of this name.
+type Attempt = (String, watch::Receiver<Option<Outcome>>);
 
 /// A connection, for as long as nobody gives it up.
 #[derive(Clone)]
@@ -66,18 +79,19 @@ impl Tried {
 
 impl Line {
     pub fn new(options: &EtcdOptions) -> Result<Line, StoreError> {
+        let now = Now { at: 0, generation: 0, client: None, attempt: None, failed: 0, asked: Instant::now() };
         Ok(Line {
             members: options.members()?,
             login: options.login.clone(),
             attempt: options.attempt,
-            now: Mutex::new(Now { at: 0, generation: 0, client: None }),
-            connecting: tokio::sync::Mutex::new(()),
+            idle: options.idle,
+            now: Mutex::new(now),
             moved: watch::Sender::new(0),
-            given_up: watch::Sender::new(None),
+            runtime: Handle::try_current().ok(),
         })
     }
 
-    /// How long one member may take.
+    /// How long one member may take to let this node in.
     pub fn attempt(&self) -> Duration {
         self.attempt
     }
@@ -86,50 +100,89 @@ impl Line {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn place(&self) -> (usize, u64) {
-        let now = self.now();
-        (now.at, now.generation)
-    }
-
-    fn current(&self) -> Option<Connected> {
-        let now = self.now();
-        let client = now.client.clone()?;
-        Some(Connected { client, generation: now.generation, endpoint: self.members[now.at].name.clone() })
-    }
-
     /// The connection, made anew if there is none; nothing when the time is over or no member will have it.
-    pub async fn connected(&self, tried: &mut Tried, until: Instant) -> Option<Connected> {
-        if let Some(connected) = self.current() {
-            return (Instant::now() < until).then_some(connected);
-        }
-        let _alone = timeout_at(until, self.connecting.lock()).await.ok()?;
-        for failed in 1.. {
-            if let Some(connected) = self.current() {
-                return Some(connected);
-            }
-            let (at, generation) = self.place();
-            let member = &self.members[at];
-            let short = until.min(Instant::now() + self.attempt);
-            match timeout_at(short, self.connect(member)).await {
-                Ok(Ok(client)) => {
-                    self.now().client = Some(client);
-                    continue;
-                }
-                Ok(Err((reason, lasting))) => tried.note(&member.name, reason, lasting),
-                Err(_) => tried.note_cut_short(&member.name),
-            }
-            self.give_up(generation);
-            if tried.is_hopeless(self.members.len()) {
-                return None;
-            }
-            if failed % self.members.len() == 0 {
-                sleep(PAUSE.min(until - Instant::now())).await;
-            }
+    pub async fn connected(self: &Arc<Self>, tried: &mut Tried, until: Instant) -> Option<Connected> {
+        loop {
             if Instant::now() >= until {
                 return None;
             }
+            let (name, mut attempt) = match self.there() {
+                Ok(connected) => return Some(connected),
+                Err(attempt) => attempt,
+            };
+            // Who runs out of time leaves: the attempt goes on, for the others and for who asks next.
+            match timeout_at(until, attempt.wait_for(Option::is_some)).await.map(|came| came.map(|come| come.clone())) {
+                Ok(Ok(Some(Err((reason, lasting))))) => tried.note(&name, reason, lasting),
+                Ok(Ok(_)) => {}
+                // Whoever was to connect has ended with its runtime.
+                Ok(Err(_)) => sleep(PAUSE).await,
+                Err(_) => tried.note_cut_short(&name),
+            }
+            if tried.is_hopeless(self.members.len()) {
+                return None;
+            }
         }
-        None
+    }
+
+    /// The connection, or else the attempt to make it, which begins now if none is under way.
+    fn there(self: &Arc<Self>) -> Result<Connected, Attempt> {
+        let mut now = self.now();
+        now.asked = Instant::now();
+        let name = self.members[now.at].name.clone();
+        if let Some(client) = now.client.clone() {
+            return Ok(Connected { client, generation: now.generation, endpoint: name });
+        }
+        let under_way = now.attempt.clone().filter(|attempt| attempt.has_changed().is_ok());
+        let attempt = under_way.unwrap_or_else(|| {
+            let (say, attempt) = watch::channel(None);
+            let round = now.failed > 0 && now.failed.is_multiple_of(self.members.len());
+            let task = self.clone().make(now.at, round, say);
+            drop(self.runtime.clone().unwrap_or_else(Handle::current).spawn(task));
+            now.attempt = Some(attempt.clone());
+            attempt
+        });
+        Err((name, attempt))
+    }
+
+    /// Connects, with the patience of whom this line is for, whoever waits and for how long.
+    async fn make(self: Arc<Self>, at: usize, round: bool, say: watch::Sender<Option<Outcome>>) {
+        if round {
+            sleep(PAUSE).await;
+        }
+        let made = timeout(self.attempt, self.connect(&self.members[at])).await;
+        let made = made.unwrap_or_else(|_| Err(("no connection in time".into(), false)));
+        let outcome = made.as_ref().map(drop).map_err(Clone::clone);
+        let generation = {
+            let mut now = self.now();
+            now.attempt = None;
+            match made {
+                Ok(client) => (now.client, now.failed) = (Some(client), 0),
+                Err(_) => (now.at, now.failed) = ((at + 1) % self.members.len(), now.failed + 1),
+            }
+            now.generation
+        };
+        say.send_replace(Some(outcome));
+        drop(say);
+        if let Some(idle) = self.idle {
+            self.leave_when_idle(generation, idle).await;
+        }
+    }
+
+    /// Gives the connection up when nobody has asked for so long.
+    async fn leave_when_idle(&self, generation: u64, idle: Duration) {
+        loop {
+            let rest = {
+                let now = self.now();
+                if now.generation != generation || now.client.is_none() {
+                    return;
+                }
+                (now.asked + idle).saturating_duration_since(Instant::now())
+            };
+            if rest.is_zero() {
+                return self.renew(generation);
+            }
+            sleep(rest).await;
+        }
     }
 
     /// A connection to a member that answers, knows who this is, and sees a leader.
@@ -150,35 +203,24 @@ impl Line {
         Ok(client)
     }
 
-    /// This connection does not serve: whoever asks next asks the next member.
+    /// This connection does not serve: whoever asks next asks the next member. What is under way on it goes on: it may be answered still.
     pub fn give_up(&self, generation: u64) {
-        if self.leave(generation, 1) {
-            self.given_up.send_replace(Some(generation));
-        }
+        self.leave(generation, 1);
     }
 
     /// This connection must be made anew, to the same member.
     pub fn renew(&self, generation: u64) {
-        let _ = self.leave(generation, 0);
+        self.leave(generation, 0);
     }
 
-    fn leave(&self, generation: u64, forward: usize) -> bool {
+    fn leave(&self, generation: u64, forward: usize) {
         let mut now = self.now();
-        if now.generation != generation {
-            return false;
+        if now.generation == generation {
+            now.at = (now.at + forward) % self.members.len();
+            now.generation += 1;
+            now.client = None;
+            self.moved.send_replace(now.generation);
         }
-        now.at = (now.at + forward) % self.members.len();
-        now.generation += 1;
-        now.client = None;
-        self.moved.send_replace(now.generation);
-        true
-    }
-
-    /// Waits until the member of this connection has not served somebody. One that is made anew to the same member may still bring
-    /// the answer.
-    pub async fn given_up(&self, generation: u64) {
-        // The sender is this line's own.
-        let _ = self.given_up.subscribe().wait_for(|last| last.is_some_and(|last| last >= generation)).await;
     }
 
     /// Waits until this connection is given up.

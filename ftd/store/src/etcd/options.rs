@@ -12,6 +12,14 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 /// A connection on which a watch waits is tried so often: etcd takes more than one in 5 s for an attack.
 const PROBE: Duration = Duration::from_secs(6);
 
+/// So many calls and watches may be under way on a connection: etcd takes 250 (with TLS, before 3.4.20 and 3.5.5), and who asks for more waits for
+/// all others.
+const STREAMS: u32 = 256;
+/// Of one that nobody reads, so much is taken from etcd …
+const UNREAD: u32 = 256 << 10;
+/// … and of all together always more than they can have unread: nobody holds up anybody else.
+const TOGETHER: u32 = 2 * STREAMS * UNREAD;
+
 /// Where etcd is, and who this is.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
@@ -23,6 +31,8 @@ pub struct EtcdOptions {
     pub login: Option<Login>,
     /// How long one member may take before the next one is asked.
     pub attempt: Duration,
+    /// A connection on which nothing was asked for so long is closed, watch or not; else it stays.
+    pub idle: Option<Duration>,
 }
 
 /// Certificates, as PEM files.
@@ -61,7 +71,7 @@ pub(super) struct Member {
 impl EtcdOptions {
     /// Members that are reached without TLS and without a password.
     pub fn plain(endpoints: impl IntoIterator<Item = String>) -> EtcdOptions {
-        EtcdOptions { endpoints: endpoints.into_iter().collect(), tls: None, login: None, attempt: ATTEMPT }
+        EtcdOptions { endpoints: endpoints.into_iter().collect(), tls: None, login: None, attempt: ATTEMPT, idle: None }
     }
 
     pub(super) fn members(&self) -> Result<Vec<Member>, StoreError> {
@@ -84,7 +94,9 @@ impl EtcdOptions {
             .map_err(|error| wrong(super::answer::chain(&error)))?
             .connect_timeout(self.attempt)
             .http2_keep_alive_interval(PROBE)
-            .keep_alive_timeout(self.attempt);
+            .keep_alive_timeout(self.attempt)
+            .initial_stream_window_size(UNREAD)
+            .initial_connection_window_size(TOGETHER);
         match tls {
             Some(tls) if secure => {
                 let told = endpoint.tls_config(tls.clone());

@@ -1,9 +1,9 @@
 //! A watch that goes on at the next member when its connection breaks.
 
+use super::answer::{self, Answer};
 use super::line::Tried;
-use super::{Etcd, MESSAGE};
+use super::{Etcd, MESSAGE, refused};
 use crate::StoreError;
-use crate::error::Trouble;
 use crate::store::{Change, Scope, Watch, WatchEnd};
 use etcd_client::{EventType, WatchOptions, WatchResponse, WatchStream};
 use std::time::Duration;
@@ -91,6 +91,18 @@ impl EtcdWatch {
         Ok(changes)
     }
 
+    fn endpoint(&self) -> String {
+        self.open.as_ref().map(|open| open.endpoint.clone()).unwrap_or_default()
+    }
+
+    fn broken(&self, error: &etcd_client::Error) -> Broken {
+        if let Answer::TooLong(reason) = answer::of(error) {
+            return Broken::End(refused(self.what(), self.endpoint(), reason).into());
+        }
+        tracing::debug!(%error, keys = %self.scope, "the watch broke");
+        Broken::Again
+    }
+
     fn cancelled(&self, response: &WatchResponse) -> Broken {
         if response.compact_revision() > 0 {
             let oldest = response.compact_revision() as u64;
@@ -98,9 +110,7 @@ impl EtcdWatch {
         }
         let reason = response.cancel_reason();
         if reason.contains("permission denied") {
-            let endpoint = self.open.as_ref().map(|open| open.endpoint.clone()).unwrap_or_default();
-            let by = vec![Trouble { endpoint, reason: reason.to_string(), lasting: true }];
-            return Broken::End(StoreError::Refused { what: self.what(), by }.into());
+            return Broken::End(refused(self.what(), self.endpoint(), reason.to_string()).into());
         }
         tracing::debug!(reason, keys = %self.scope, "the watch was cancelled");
         Broken::Again
@@ -127,10 +137,7 @@ impl Watch for EtcdWatch {
             let taken = match said {
                 Ok(Some(response)) => self.take(&response),
                 Ok(None) => Err(Broken::Again),
-                Err(error) => {
-                    tracing::debug!(%error, keys = %self.scope, "the watch broke");
-                    Err(Broken::Again)
-                }
+                Err(error) => Err(self.broken(&error)),
             };
             match taken {
                 Ok(changes) if changes.is_empty() => {}
