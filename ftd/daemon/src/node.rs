@@ -199,8 +199,10 @@ impl<S: Store> Node<S> {
     async fn keep(&mut self, lease: Lease) {
         let third = lease.ttl / THIRD;
         let (mut held, mut over) = (crate::state::boot_time(), false);
+        let mut rest = third;
         for count in 1u32.. {
-            sleep(third).await;
+            sleep(rest).await;
+            rest = third;
             let asked = crate::state::boot_time();
             match self.etcd.keep_alive(lease.id, third).await {
                 Ok(()) => {
@@ -220,6 +222,8 @@ impl<S: Store> Node<S> {
                         metrics::lease_held(false);
                         over = true;
                     }
+                    // Two thirds may be over.
+                    rest = third.min(PAUSE);
                     continue;
                 }
             }

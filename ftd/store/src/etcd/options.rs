@@ -20,6 +20,9 @@ const UNREAD: u32 = 256 << 10;
 /// … and of all together always more than they can have unread: nobody holds up anybody else.
 const TOGETHER: u32 = 2 * STREAMS * UNREAD;
 
+/// So many calls that were given up are remembered, and what still comes of them is dropped.
+const RESETS: usize = 1024;
+
 /// Where etcd is, and who this is.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
@@ -96,7 +99,10 @@ impl EtcdOptions {
             .http2_keep_alive_interval(PROBE)
             .keep_alive_timeout(self.attempt)
             .initial_stream_window_size(UNREAD)
-            .initial_connection_window_size(TOGETHER);
+            .initial_connection_window_size(TOGETHER)
+            // What was given up may still be answered: no reason to end the connection of all, with a server that is one's own.
+            .http2_max_concurrent_reset_streams(RESETS)
+            .http2_max_local_error_reset_streams(None);
         match tls {
             Some(tls) if secure => {
                 let told = endpoint.tls_config(tls.clone());

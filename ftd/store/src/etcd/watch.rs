@@ -56,7 +56,9 @@ impl EtcdWatch {
                 }
             };
         };
-        let mut options = WatchOptions::new().with_start_revision(self.next as i64);
+        // Beyond what etcd counts nothing happens; a negative one it takes for one that is compacted.
+        let from = i64::try_from(self.next).unwrap_or(i64::MAX);
+        let mut options = WatchOptions::new().with_start_revision(from);
         if let Scope::Prefix(_) = self.scope {
             options = options.with_prefix();
         }
@@ -65,7 +67,7 @@ impl EtcdWatch {
             Ok(Ok(stream)) => Ok(Some(Open { stream, generation: connected.generation, endpoint: connected.endpoint })),
             Ok(Err(error)) => {
                 tracing::debug!(%error, endpoint = connected.endpoint, "the watch did not begin");
-                line.give_up(connected.generation);
+                self.leave(&answer::of(&error), connected.generation);
                 Ok(None)
             }
             Err(_) => {
@@ -76,9 +78,9 @@ impl EtcdWatch {
     }
 
     /// What the watch said; no changes when it only said that it is there.
-    fn take(&mut self, response: &WatchResponse) -> Result<Vec<Change>, Broken> {
+    fn take(&mut self, response: &WatchResponse, generation: u64) -> Result<Vec<Change>, Broken> {
         if response.canceled() {
-            return Err(self.cancelled(response));
+            return Err(self.cancelled(response, generation));
         }
         let mut changes = Vec::new();
         for event in response.events() {
@@ -95,15 +97,26 @@ impl EtcdWatch {
         self.open.as_ref().map(|open| open.endpoint.clone()).unwrap_or_default()
     }
 
-    fn broken(&self, error: &etcd_client::Error) -> Broken {
-        if let Answer::TooLong(reason) = answer::of(error) {
+    fn broken(&self, error: &etcd_client::Error, generation: u64) -> Broken {
+        let answer = answer::of(error);
+        if let Answer::TooLong(reason) = answer {
             return Broken::End(refused(self.what(), self.endpoint(), reason).into());
         }
         tracing::debug!(%error, keys = %self.scope, "the watch broke");
+        self.leave(&answer, generation);
         Broken::Again
     }
 
-    fn cancelled(&self, response: &WatchResponse) -> Broken {
+    /// The connection is given up for what is wrong with it, or with the member, and not for what is wrong with this watch: others have theirs.
+    fn leave(&self, answer: &Answer, generation: u64) {
+        match answer {
+            Answer::Refused(_) | Answer::TooLong(_) | Answer::NoLease => {}
+            Answer::Token(_) => self.etcd.line.renew(generation),
+            Answer::Unseen(_) | Answer::Nothing(_) => self.etcd.line.give_up(generation),
+        }
+    }
+
+    fn cancelled(&self, response: &WatchResponse, generation: u64) -> Broken {
         if response.compact_revision() > 0 {
             let oldest = response.compact_revision() as u64;
             return Broken::End(WatchEnd::Compacted { from: self.next, oldest });
@@ -113,6 +126,7 @@ impl EtcdWatch {
             return Broken::End(refused(self.what(), self.endpoint(), reason.to_string()).into());
         }
         tracing::debug!(reason, keys = %self.scope, "the watch was cancelled");
+        self.etcd.line.give_up(generation);
         Broken::Again
     }
 }
@@ -135,9 +149,12 @@ impl Watch for EtcdWatch {
                 () = line.left(generation) => Ok(None),
             };
             let taken = match said {
-                Ok(Some(response)) => self.take(&response),
-                Ok(None) => Err(Broken::Again),
-                Err(error) => Err(self.broken(&error)),
+                Ok(Some(response)) => self.take(&response, generation),
+                Ok(None) => {
+                    self.etcd.line.give_up(generation);
+                    Err(Broken::Again)
+                }
+                Err(error) => Err(self.broken(&error, generation)),
             };
             match taken {
                 Ok(changes) if changes.is_empty() => {}
@@ -148,7 +165,6 @@ impl Watch for EtcdWatch {
                 }
                 Err(Broken::Again) => {
                     self.open = None;
-                    self.etcd.line.give_up(generation);
                     sleep(PAUSE).await;
                 }
             }

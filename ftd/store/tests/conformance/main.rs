@@ -8,6 +8,7 @@ mod cluster;
 mod deaf;
 mod faults;
 mod proxy;
+mod shared;
 mod suite;
 mod through;
 
@@ -77,6 +78,13 @@ of_both_releases! {
     the_leader_is_paused: faults::the_leader_is_paused;
     a_stale_watch_is_noticed: faults::a_stale_watch_is_noticed;
     a_lease_outlives_a_call_without_an_answer: faults::a_lease_outlives_a_call_without_an_answer;
+    who_has_little_time_hurries_nobody: shared::who_has_little_time_hurries_nobody;
+    who_has_little_time_says_nothing_of_a_member: shared::who_has_little_time_says_nothing_of_a_member;
+    another_member_cuts_nothing_off: shared::another_member_cuts_nothing_off;
+    an_answer_that_is_too_long_concerns_who_asked: shared::an_answer_that_is_too_long_concerns_who_asked;
+    a_watch_that_is_refused_concerns_who_watches: shared::a_watch_that_is_refused_concerns_who_watches;
+    watches_that_nobody_reads_hold_up_nobody: shared::watches_that_nobody_reads_hold_up_nobody;
+    who_asks_nothing_any_more_has_no_connection: shared::who_asks_nothing_any_more_has_no_connection;
     certificates_are_checked_both_ways: access::certificates_are_checked_both_ways;
     a_store_through_somebody_holds_the_suite: through::holds_the_suite;
     passwords_and_roles_are_checked: access::passwords_and_roles_are_checked;
