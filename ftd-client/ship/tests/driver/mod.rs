@@ -312,10 +312,15 @@ impl Ship {
 
     /// What became of a move.
     pub fn end_of(&mut self, id: Move) -> Result<(), String> {
+        self.end_within(id, LIMIT).expect("nothing of its end comes in time")
+    }
+
+    /// What became of a move, if that is known in time.
+    pub fn end_within(&mut self, id: Move, time: Duration) -> Option<Result<(), String>> {
         let is_end = |word: &ToAgent| about(word) == Some(id) && !matches!(word, ToAgent::Progress { .. });
-        match self.until(is_end) {
-            ToAgent::Moved { .. } => Ok(()),
-            ToAgent::NotMoved { reason, .. } => Err(reason),
+        match self.hears(is_end, Instant::now() + time)? {
+            ToAgent::Moved { .. } => Some(Ok(())),
+            ToAgent::NotMoved { reason, .. } => Some(Err(reason)),
             other => panic!("{other:?}"),
         }
     }
@@ -337,12 +342,16 @@ impl Ship {
     }
 
     /// Stops it, and not at a moment at which it has taken what both need: libfabric's provider for shared memory has locks there, for which the
-    /// other one would wait.
+    /// other one would wait as soon as it comes to them.
     pub fn stop_beside(&self, other: &mut Ship) {
+        let answers = |other: &mut Ship| {
+            std::thread::sleep(Duration::from_millis(20));
+            other.send(ToShip::Ask);
+            other.hears(|word| *word == ToAgent::Here, Instant::now() + Duration::from_secs(5)).is_some()
+        };
         for _ in 0..10 {
             self.stop();
-            other.send(ToShip::Ask);
-            if other.hears(|word| *word == ToAgent::Here, Instant::now() + Duration::from_secs(5)).is_some() {
+            if (0..10).all(|_| answers(other)) {
                 return;
             }
             self.go_on();
