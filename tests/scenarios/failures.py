@@ -560,22 +560,17 @@ def again_agreed(it):
     it.again("agent.agreed")
 
 
-@failure("again-proposed", gates=["agent.proposed"], apart=True)
+@failure("again-proposed", gates=["agent.proposed", "agent.proposes:*:1:mark"], apart=True)
 def again_proposed(it):
     """… which has written the next epoch itself, and whose answer has not been taken."""
     it.stands()
     it.off(1)
-    # One of the agents is the first to write.
-    places = {it.job.gate_path("agent.proposed", number): number for number in range(it.failure.nodes)}
-    there = lambda: [place for place in places if place.exists()]
-    eventually(there, "an agent that has written the next epoch", 30)
-    # Another one may have come since.
-    number = places[min(there(), key=lambda place: place.stat().st_mtime_ns)]
-    # Who writes the next one passes, at once: it is silent itself while it stands there.
-    for other in it.others(number):
-        it.job.go("agent.proposed", other.number)
+    # One of the agents is the first to write, and stands there; another one may write the next epoch meanwhile, for who stands is silent.
+    eventually(it.job.gate_path("agent.proposed").exists, "an agent that has written the next epoch", 30)
+    marks = {it.job.gate_path("agent.proposes", number): number for number in range(it.failure.nodes)}
+    number = marks[min((mark for mark in marks if mark.exists()), key=lambda mark: mark.stat().st_mtime_ns)]
     it.job.on = it.node(number)
-    pid = it.job.at_gate("agent.proposed", number)
+    pid = it.job.at_gate("agent.proposed")
     check(pid == it.one(it.node(number), "ft-agent"), f"process {pid} is no agent of {it.node(number).name}")
     it.off(number)
     # The copies of the second node's ranks are on the third one, and it had those of the first one's.

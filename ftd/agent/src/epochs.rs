@@ -128,7 +128,9 @@ impl Epochs {
                 tokio::spawn(async move {
                     let answer = answer(store.compare_and_swap(swap, WITHIN).await, &key, &asked);
                     if !first && matches!(answer.event, Some(Event::CasDone { .. })) {
-                        ft_sys::gate::reach("agent.proposed", me);
+                        ft_sys::gate::reach("agent.proposes", me);
+                        // The first one of a job stands there, and no other one beside it.
+                        ft_sys::gate::reach("agent.proposed", None);
                     }
                     ft_sys::gate::reach(if first { "agent.recorded" } else { "agent.agreed" }, None);
                     news.send(answer)
