@@ -419,6 +419,59 @@ def small(context):
         job.wait()
 
 
+def asked(node):
+    """The members of etcd that a node has connections to, as often as it has one: those that nobody has closed."""
+    rows = [line.split() for line in node.run("/bin/cat", "/proc/net/tcp")[1].splitlines()[1:]]
+    return [row[2] for row in rows if row[2].endswith(f":{etcd.CLIENTS:04X}") and int(row[3], 16) == 1]
+
+
+@scenario("hosts-one-etcd-connection", cluster=True, timeout=120)
+def one_connection(context):
+    """A node has one connection to etcd, with jobs that were started there, agents that ask for a recovery, and jobs that have ended; what
+    is asked moments after a start has one of its own for some seconds. A member that stands still is left for another one."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 2, members=3) as nodes:
+        # For longer than one lasts that nobody needs. A member that is looked at has one for a moment.
+        def settle(what, patience=30):
+            until, since = time.monotonic() + patience, None
+            while since is None or time.monotonic() < since + 3:
+                found = [asked(node) for node in nodes.nodes]
+                if [len(each) for each in found] != [1, 1]:
+                    since = None
+                    check(time.monotonic() < until, f"more than one connection, {what}: {found}")
+                elif since is None:
+                    since = time.monotonic()
+                time.sleep(0.1)
+
+        settle("without a job")
+        other = nodes.sh("node0,node1", 2, "sleep 1000", ft="reinit")
+        eventually(lambda: all(node.named("sleep") for node in nodes.nodes), "the ranks", 20)
+        settle("with a job")
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.compute:3"])
+        job.on = nodes.nodes[1]
+        victim = job.at_gate("app.compute", 3)
+        settle("with two jobs")
+        # Load may have moved a node on to another one.
+        cut, there = nodes.store.machines[0], lambda: {member for node in nodes.nodes for member in asked(node)}
+        named = lambda machine: "".join(f"{int(part):02X}" for part in reversed(machine.address("store").split("."))) + f":{etcd.CLIENTS:04X}"
+        for machine in nodes.store.machines:
+            if named(machine) in there():
+                cut = machine
+        cut.cut("store")
+        job.kill(victim)
+        job.expect(0, alone.output)
+        check(job.restored == [5], f"restored {job.restored}: {job.err}")
+        settle("with a member less")
+        check(named(cut) not in there(), f"a member that was cut off is asked still: {there()}")
+        cut.heal("store")
+        other.interrupt(signal.SIGTERM)
+        ended(other, 143)
+        settle("after the jobs")
+
+
 @scenario("hosts-slow-reader", cluster=True, timeout=120)
 def slow_reader(context):
     """A reader of ftrun's output that stands still for longer than any network does holds the job up, and does no more; the cut of

@@ -1,13 +1,13 @@
 //! The agents of jobs over several nodes, which are users' and ask etcd through this daemon: each for the keys of its own job, and nothing
-//! else. They have a socket of their own, and are served on a thread of their own over a connection to etcd of their own: nothing that a
-//! user does here holds up the node's lease. See docs/decisions/store-through-ftd.md.
+//! else. They have a socket of their own, are served on a thread of their own, and are guests on the daemon's connection to etcd: nothing that a
+//! user does here holds up the node's lease, or moves it. See docs/decisions/store-through-ftd.md.
 
 use crate::config::Config;
 use crate::metrics::{self, Refusal, Unserved};
 use crate::socket::{self, Socket, SocketError};
 use crate::state::{self, State};
 use ft_store::through::{self, Broken, Copied, Note, Rights};
-use ft_store::{Etcd, StoreError};
+use ft_store::{Etcd, Guests};
 use ft_sys::peer::Peer;
 use ft_wire::FrameError;
 use std::collections::HashMap;
@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 
-/// A member of etcd that does not answer for so long is left for the next one, or sooner if the configuration says so: a recovery waits
-/// for that.
+/// A member of etcd that does not answer for so long is asked again, or sooner if the configuration says so; after half of it the next ones are
+/// tried: a recovery waits for that.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// So many of a user's may be about to say who they are.
 const COMING: usize = 64;
@@ -38,12 +38,6 @@ pub enum ListenError {
     /// There is no socket.
     #[error("for jobs' agents: {0}")]
     Socket(#[from] SocketError),
-    /// etcd's configuration cannot be used; it was checked before.
-    #[error("{0}")]
-    Etcd(String),
-    /// As above.
-    #[error(transparent)]
-    Store(#[from] StoreError),
     /// There is no thread.
     #[error("jobs' agents cannot be served: {0}")]
     Io(#[from] io::Error),
@@ -63,15 +57,13 @@ pub fn keys_of(config: &Config, job: &str) -> String {
 ///
 /// # Errors
 /// [`ListenError`].
-pub fn listen(state: &Arc<State>) -> Result<Socket, ListenError> {
+pub fn listen(state: &Arc<State>, etcd: &Etcd) -> Result<Socket, ListenError> {
     let config = state.config();
-    let mut options = config.etcd().map_err(ListenError::Etcd)?;
-    options.attempt = options.attempt.min(ATTEMPT);
-    let etcd = Etcd::new(&options)?;
+    let guests = etcd.guests(ATTEMPT, &config.key());
     let (place, listener) = Socket::make(&socket(&config.socket()))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let state = state.clone();
-    let serve = move || runtime.block_on(accept(listener, Arc::new(Agents::new(etcd, state))));
+    let serve = move || runtime.block_on(accept(listener, Arc::new(Agents::new(guests, state))));
     std::thread::Builder::new().name("agents".into()).spawn(serve)?;
     Ok(place)
 }
@@ -112,7 +104,7 @@ impl<K: Eq + Hash> Drop for Place<K> {
 
 /// What all of them share.
 struct Agents {
-    etcd: Etcd,
+    guests: Guests,
     state: Arc<State>,
     coming: Places<u32>,
     jobs: Places<String>,
@@ -162,8 +154,8 @@ impl Strange {
 }
 
 impl Agents {
-    fn new(etcd: Etcd, state: Arc<State>) -> Agents {
-        Agents { etcd, state, coming: Places(Arc::default()), jobs: Places(Arc::default()) }
+    fn new(guests: Guests, state: Arc<State>) -> Agents {
+        Agents { guests, state, coming: Places(Arc::default()), jobs: Places(Arc::default()) }
     }
 
     async fn serve(self: Arc<Self>, stream: UnixStream, peer: Peer, place: Place<u32>) {
@@ -198,7 +190,7 @@ impl Agents {
                 tracing::warn!(uid, pid = peer.pid, job, why, "what is asked in a job's name is not the job's");
             }
         };
-        let served = through::serve(seated, self.etcd.clone(), rights, note).await;
+        let served = through::serve(seated, self.guests.of(uid), rights, note).await;
         metrics::copied(&Copied::default(), waits.into_inner());
         if let Err(broken) = served {
             turned_away(&peer, &broken);

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, ConfigError};
 use crate::drain::Drain;
-use crate::etcd::Asked;
+use crate::etcd::{Asked, now_and_then};
 use crate::groups::Groups;
 use crate::lock::{Lock, LockError};
 use crate::log::Filter;
@@ -92,13 +92,14 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     let node = node(&state, etcd.clone())?;
     resume::sweep(&state.config());
     peers::listen(&state).await?;
-    let _agents = agents::listen(&state)?;
+    let _agents = agents::listen(&state, &store)?;
     tokio::spawn(control::serve(listener, state.clone()));
     if state.config().drains() {
         tokio::spawn(Drain::new(etcd.clone(), store.clone()).run());
     }
-    tokio::spawn(Scripts::new(state.clone(), etcd, store).run());
-    tokio::spawn(parts::bury_all(state.clone()));
+    let users = now_and_then(&state).map_err(DaemonError::Etcd)?;
+    tokio::spawn(parts::bury_all(state.clone(), users.clone()));
+    tokio::spawn(Scripts::new(state.clone(), etcd, store, users).run());
     let groups = Groups::own();
     if groups.are_none() {
         tracing::info!("no control group was given to ftd (Delegate= in its unit): jobs run in its own");

@@ -2,10 +2,25 @@
 
 use crate::metrics::{self, Call};
 use crate::state::State;
-use ft_store::{Lease, LeaseId, Read, Scope, Store, StoreError, Swap, Versioned};
+use ft_store::{Etcd, EtcdOptions, Lease, LeaseId, Read, Scope, Store, StoreError, Swap, Versioned};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Who asks now and then has no connection in between.
+const IDLE: Duration = Duration::from_secs(2);
+
+/// etcd, for who asks it now and then, and has a connection of its own as long: a process that serves one of a job's, and who reads what users have
+/// written, which is nothing to be waited for on the lease's.
+///
+/// # Errors
+/// The configuration cannot be used; it was checked before.
+pub fn now_and_then(state: &Arc<State>) -> Result<Asked<Etcd>, String> {
+    let config = state.config();
+    let options = EtcdOptions { idle: Some(IDLE), ..config.etcd()? };
+    let etcd = Etcd::new(&options).map_err(|error| error.to_string())?;
+    Ok(Asked::new(etcd, state.clone(), config.etcd_within()))
+}
 
 /// etcd, as this daemon asks it.
 #[derive(Debug, Clone)]

@@ -3,10 +3,12 @@
 use crate::agents;
 use crate::birth::{self, Birth};
 use crate::config::Config;
+use crate::etcd::{self, Asked};
 use crate::frames::{self, within};
 use crate::home::Home;
 use crate::records;
 use crate::state::State;
+use ft_store::Etcd;
 use ft_sys::as_user::Credentials;
 use ft_sys::timescale::scaled;
 use ft_sys::wait::Status;
@@ -200,7 +202,14 @@ async fn bury(pid: i32, (job, me): (String, NodeId), sweeper: Option<Birth>, sta
     // A node that comes back has another part of this job soon.
     state.job_ended(&job);
     // Where etcd is away the next life of the machine asks again.
-    if records::let_go(&state, &job, me).await {
+    let let_go = async {
+        match etcd::now_and_then(&state) {
+            Ok(etcd) => records::let_go(&state, &etcd, &job, me).await,
+            // It was said when this began.
+            Err(_) => true,
+        }
+    };
+    if let_go.await {
         let _ = noted.await;
         strike(job.clone(), me, state.clone()).await;
     }
@@ -223,13 +232,13 @@ async fn strike(job: String, me: NodeId, state: Arc<State>) {
 }
 
 /// Sees to what the parts have left in etcd that were here when the machine went down.
-pub async fn bury_all(state: Arc<State>) {
+pub async fn bury_all(state: Arc<State>, etcd: Asked<Etcd>) {
     let Some(roll) = state.roll() else { return };
     for (job, me) in roll.of_other_lives() {
         tracing::info!(job, "the machine has started anew since a part of this job was here");
-        let state = state.clone();
+        let (state, etcd) = (state.clone(), etcd.clone());
         tokio::spawn(async move {
-            while !records::let_go(&state, &job, me).await {
+            while !records::let_go(&state, &etcd, &job, me).await {
                 tokio::time::sleep(scaled(AGAIN)).await;
             }
             strike(job, me, state).await;

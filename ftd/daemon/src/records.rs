@@ -4,7 +4,7 @@
 use crate::agents;
 use crate::etcd::Asked;
 use crate::state::{State, user_of};
-use ft_store::{Expected, Scope, Store, StoreError, Swap, decode_record};
+use ft_store::{Expected, Store, StoreError, Swap, decode_record};
 use ft_sys::timescale::scaled;
 use ftd_core::NodeId;
 use std::sync::Arc;
@@ -29,23 +29,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The part on this node of a job, where it has this number, has ended: where the job has ended with it, its record goes a while later.
 /// Whether that is known: else etcd is away.
-pub async fn let_go(state: &Arc<State>, job: &str, me: NodeId) -> bool {
+pub async fn let_go<S: Store>(state: &Arc<State>, etcd: &Asked<S>, job: &str, me: NodeId) -> bool {
     let config = state.config();
-    let store = match config.etcd().map(|options| ft_store::Etcd::new(&options)) {
-        Ok(Ok(store)) => store,
-        // It was said when this began.
-        Ok(Err(_)) | Err(_) => return true,
-    };
-    let etcd = Asked::new(store, state.clone(), config.etcd_within());
     let keys = agents::keys_of(&config, job);
-    let mut done = timeout(PATIENCE, attempt(&etcd, &keys, None)).await;
+    let mut done = timeout(PATIENCE, attempt(etcd, &keys, None)).await;
     if matches!(done, Ok(Ok(Found::Running))) {
         tokio::time::sleep(scaled(OTHERS)).await;
         // A node that has come back is in the job for its new part, and that one's end is waited for instead.
         if state.has_part(job) || user_of(&config, job).is_some() {
             return true;
         }
-        done = timeout(PATIENCE, attempt(&etcd, &keys, Some(me))).await;
+        done = timeout(PATIENCE, attempt(etcd, &keys, Some(me))).await;
     }
     match done {
         Ok(Ok(_)) => return true,
@@ -68,10 +62,9 @@ enum Found {
 async fn attempt<S: Store>(etcd: &Asked<S>, keys: &str, gone: Option<NodeId>) -> Result<Found, StoreError> {
     let (record, goes) = (format!("{keys}{RECORD}"), format!("{keys}{GOES}"));
     loop {
-        let found = etcd.read(&Scope::Prefix(keys.into())).await?.found;
-        let (Some(versioned), told) = (found.get(&record), found.get(&goes).map_or(0, |goes| goes.revision)) else {
-            return Ok(Found::Nothing);
-        };
+        // Whatever else a user has written there is not read.
+        let told = etcd.get(&goes).await?.found.map_or(0, |goes| goes.revision);
+        let Some(versioned) = etcd.get(&record).await?.found else { return Ok(Found::Nothing) };
         if told == versioned.revision {
             return Ok(Found::Nothing);
         }

@@ -45,13 +45,14 @@ pub struct Scripts {
     state: Arc<State>,
     etcd: Asked<Etcd>,
     store: Etcd,
+    users: Asked<Etcd>,
     watched: BTreeMap<u32, (Note, JoinHandle<()>)>,
 }
 
 impl Scripts {
-    /// `store` is `etcd`'s own.
-    pub fn new(state: Arc<State>, etcd: Asked<Etcd>, store: Etcd) -> Scripts {
-        Scripts { state, etcd, store, watched: BTreeMap::new() }
+    /// `store` is `etcd`'s own; `users`, for what users have written, is another one's.
+    pub fn new(state: Arc<State>, etcd: Asked<Etcd>, store: Etcd, users: Asked<Etcd>) -> Scripts {
+        Scripts { state, etcd, store, users, watched: BTreeMap::new() }
     }
 
     /// For ever. What parts of steps have noted is read when one of them is over: until then the job has somebody.
@@ -68,7 +69,7 @@ impl Scripts {
             if self.watched.get(&note.job).is_some_and(|(known, _)| *known == note) {
                 continue;
             }
-            let watch = Watch::new(&note, self.state.clone(), self.etcd.clone());
+            let watch = Watch::new(&note, self.state.clone(), self.etcd.clone(), self.users.clone());
             let task = tokio::spawn(watch.run(self.store.clone()));
             // The job has begun anew, elsewhere.
             self.watched.insert(note.job, (note, task)).into_iter().for_each(|(_, former)| former.abort());
@@ -92,6 +93,8 @@ struct Watch<S: Store> {
     note: Note,
     state: Arc<State>,
     etcd: Asked<S>,
+    /// For what users have written.
+    users: Asked<S>,
     /// The key of the script's node.
     key: String,
     /// The key that says that somebody has found that node.
@@ -101,12 +104,12 @@ struct Watch<S: Store> {
 }
 
 impl<S: Store> Watch<S> {
-    fn new(note: &Note, state: Arc<State>, etcd: Asked<S>) -> Watch<S> {
+    fn new(note: &Note, state: Arc<State>, etcd: Asked<S>, users: Asked<S>) -> Watch<S> {
         let config = state.config();
         let prefix = config.prefix();
         let (key, seen) = (format!("{prefix}/nodes/{}", note.node), format!("{prefix}/seen/{}", note.node));
         let steps = format!("{prefix}/jobs/slurm-{}-", note.job);
-        Watch { note: note.clone(), state, etcd, key, seen, steps }
+        Watch { note: note.clone(), state, etcd, users, key, seen, steps }
     }
 
     /// Until the job is over.
@@ -193,7 +196,7 @@ impl<S: Store> Watch<S> {
         {
             return Ok(false);
         }
-        let found = self.etcd.read(&Scope::Prefix(self.steps.clone())).await?.found;
+        let found = self.users.read(&Scope::Prefix(self.steps.clone())).await?.found;
         let runs = found.iter().any(|(key, record)| {
             let Some(keys) = key.strip_suffix("epoch") else { return false };
             let goes = found.get(&format!("{keys}goes")).is_some_and(|goes| goes.revision == record.revision);

@@ -2,13 +2,11 @@
 
 use crate::config::Config;
 use crate::errand::{COMMAND, Errand, Reports, Whose};
-use crate::etcd::Asked;
 use crate::jobs::Jobs;
 use crate::node;
 use crate::roll::Roll;
 use crate::state::State;
-use crate::{log, peers};
-use ft_store::Etcd;
+use crate::{etcd, log, peers};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{OwnedFd, RawFd};
@@ -60,9 +58,7 @@ fn attempt(connection: OwnedFd, memory: OwnedFd, reports: Reports) -> io::Result
 }
 
 async fn serve_launcher(stream: tokio::net::UnixStream, uid: u32, state: &Arc<State>) -> io::Result<()> {
-    let config = state.config();
-    let store = Etcd::new(&config.etcd().map_err(io::Error::other)?).map_err(io::Error::other)?;
-    let etcd = Asked::new(store, state.clone(), config.etcd_within());
+    let etcd = etcd::now_and_then(state).map_err(io::Error::other)?;
     if let Err(error) = Jobs::new(state.clone(), etcd).serve(stream, uid).await {
         tracing::warn!(uid, "a launcher was turned away: {error}");
     }

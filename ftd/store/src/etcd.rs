@@ -2,13 +2,15 @@
 //!
 //! One connection, to one member; what is not answered there is asked at the next one, until its time is over. A compare-and-swap alone is
 //! sent once: only what was certainly not looked at (there was no connection, the member knew no leader, the token had lapsed) is sent
-//! again. Who has asked for less time than a member may take leaves the connection as it is. See docs/decisions/store.md.
+//! again. Who has asked for less time than a member may take leaves the connection as it is, and so do [`Guests`]. See docs/decisions/store.md.
 
 mod answer;
+mod guests;
 mod line;
 mod options;
 mod watch;
 
+pub use guests::Guests;
 pub use options::{EtcdOptions, Login, Tls};
 pub use watch::EtcdWatch;
 
@@ -20,6 +22,7 @@ use answer::Answer;
 use etcd_client::{
     Client, Compare, CompareOp, Error, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
+use guests::{Guest, Kind, Place};
 use line::{Connected, Line, Tried};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,6 +41,8 @@ pub struct Etcd {
     line: Arc<Line>,
     /// How long one member may take to answer.
     attempt: Duration,
+    /// Whose the questions are, if they are not those of whom the connection is for.
+    guest: Option<Guest>,
 }
 
 impl fmt::Debug for Etcd {
@@ -52,13 +57,13 @@ impl Etcd {
     /// # Errors
     /// [`StoreError::Options`], [`StoreError::File`].
     pub fn new(options: &EtcdOptions) -> Result<Etcd, StoreError> {
-        Ok(Etcd { line: Arc::new(Line::new(options)?), attempt: options.attempt })
+        Ok(Etcd { line: Arc::new(Line::new(options)?), attempt: options.attempt, guest: None })
     }
 
-    /// The same one over the same connection, for who asks the next member when one has not answered after this time.
-    #[must_use]
-    pub fn for_the_impatient(&self, attempt: Duration) -> Etcd {
-        Etcd { line: self.line.clone(), attempt: self.attempt.min(attempt) }
+    /// Others who ask over the same connection, and ask again when a member has not answered after this time, or the configuration's. Whether a
+    /// member serves that they doubt is seen by asking it for this key, which need not be there.
+    pub fn guests(&self, attempt: Duration, key: &str) -> Guests {
+        Guests::new(self.clone(), attempt, key)
     }
 
     /// Connects to a member that has a leader; returns which.
@@ -102,11 +107,21 @@ impl Etcd {
         let mut tried = Tried::default();
         while let Some(connected) = self.line.connected(&mut tried, until).await {
             let Connected { client, generation, endpoint } = connected;
-            let enough = Instant::now() + attempt;
-            let error = match timeout_at(until.min(enough), call(client)).await {
+            let Some(mut place) = self.place(Kind::Question, &mut tried, until).await else { break };
+            if !self.line.is_current(generation) {
+                continue;
+            }
+            let enough = place.until(attempt);
+            let answered = tokio::select! {
+                answered = timeout_at(until.min(enough), call(client)) => answered.map_err(|_| "no answer"),
+                () = self.left(generation) => Err("no answer, and others have left it"),
+                () = self.doubts(attempt / 2, generation) => Err("no answer"),
+            };
+            place.leave(answered.is_ok());
+            let error = match answered {
                 Ok(Ok(value)) => return Ok(Some(value)),
                 Ok(Err(error)) => answer::of(&error),
-                Err(_) => Answer::Nothing("no answer".into()),
+                Err(reason) => Answer::Nothing(reason.into()),
             };
             match error {
                 Answer::NoLease => return Ok(None),
@@ -120,13 +135,56 @@ impl Etcd {
                     tried.note(&endpoint, reason, false);
                     // Who had little time knows nothing of a member that is slow.
                     if Instant::now() < until || until >= enough {
-                        self.line.give_up(generation);
+                        self.give_up(generation, until).await;
                     }
                 }
             }
             sleep(PAUSE).await;
         }
         Err(self.line.failed(what, within, tried))
+    }
+
+    /// A guest waits for one; nothing, when the time is over.
+    async fn place(&self, kind: Kind, tried: &mut Tried, until: Instant) -> Option<Place> {
+        let Some(guest) = &self.guest else { return Some(Place::default()) };
+        let place = guest.place(kind, until).await;
+        if place.is_none() {
+            tried.note("ftd", guests::full(), false);
+        }
+        place
+    }
+
+    /// Waits until a guest need not wait any more for what was asked on this connection, if it may be asked again.
+    async fn left(&self, generation: u64) {
+        match self.guest {
+            Some(_) => self.line.left(generation).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Never ends. After this time a guest doubts whether the connection serves.
+    async fn doubts(&self, after: Duration, generation: u64) {
+        if let Some(guest) = &self.guest {
+            sleep(after).await;
+            drop(self.line.doubt(generation, &guest.key));
+        }
+        std::future::pending().await
+    }
+
+    /// This connection does not serve, or so it seems to a guest.
+    fn found_wanting(&self, generation: u64) {
+        match &self.guest {
+            Some(guest) => drop(self.line.doubt(generation, &guest.key)),
+            None => self.line.give_up(generation),
+        }
+    }
+
+    /// As [`found_wanting`](Self::found_wanting); a guest waits until that is known.
+    async fn give_up(&self, generation: u64, until: Instant) {
+        match &self.guest {
+            Some(guest) => self.line.doubted(generation, &guest.key, until).await,
+            None => self.line.give_up(generation),
+        }
     }
 }
 
@@ -204,13 +262,22 @@ impl Store for Etcd {
         let mut tried = Tried::default();
         while let Some(connected) = self.line.connected(&mut tried, until).await {
             let Connected { client, generation, endpoint } = connected;
-            let enough = Instant::now() + self.attempt;
+            let Some(mut place) = self.place(Kind::Question, &mut tried, until).await else { break };
+            if !self.line.is_current(generation) {
+                continue;
+            }
+            let enough = place.until(self.attempt);
             let mut client = client.kv_client().max_decoding_message_size(MESSAGE);
             // Who waits for longer waits for a member that is gone: what became of the write is to be read from another one.
-            let said = match timeout_at(until.min(enough), client.txn(transaction(&swap))).await {
-                Ok(Ok(response)) => return outcome(&swap, &response),
-                Ok(Err(error)) => answer::of(&error),
-                Err(_) => Answer::Nothing("no answer".into()),
+            let answered = tokio::select! {
+                answered = timeout_at(until.min(enough), client.txn(transaction(&swap))) => answered.ok(),
+                () = self.doubts(self.attempt / 2, generation) => None,
+            };
+            place.leave(answered.is_some());
+            let said = match answered {
+                Some(Ok(response)) => return outcome(&swap, &response),
+                Some(Err(error)) => answer::of(&error),
+                None => Answer::Nothing("no answer".into()),
             };
             let unknown = |endpoint, reason| {
                 let (key, within) = (swap.key().to_string(), within.min(self.attempt));
@@ -219,7 +286,7 @@ impl Store for Etcd {
             match said {
                 Answer::Unseen(reason) => {
                     tried.note(&endpoint, reason, false);
-                    self.line.give_up(generation);
+                    self.give_up(generation, until).await;
                 }
                 Answer::Token(reason) => {
                     tried.note(&endpoint, reason, false);
@@ -230,7 +297,7 @@ impl Store for Etcd {
                 Answer::TooLong(reason) => return unknown(endpoint, reason),
                 Answer::Nothing(reason) => {
                     if Instant::now() < until || until >= enough {
-                        self.line.give_up(generation);
+                        self.found_wanting(generation);
                     }
                     return unknown(endpoint, reason);
                 }

@@ -19,7 +19,7 @@ pub mod through;
 pub use codec::{CodecError, decode_record, encode_record};
 pub use embedded::{Embedded, EmbeddedWatch};
 pub use error::{StoreError, Trouble, Unmet};
-pub use etcd::{Etcd, EtcdOptions, EtcdWatch, Login, Tls};
+pub use etcd::{Etcd, EtcdOptions, EtcdWatch, Guests, Login, Tls};
 pub use follow::Follow;
 pub use keeper::{Held, Keeper};
 pub use store::{Change, Lease, LeaseId, Read, Scope, Store, Versioned, Watch, WatchEnd};

@@ -17,7 +17,8 @@ async fn watch(store: &Embedded, name: &str, has_place: bool) -> Watch<Embedded>
         state.lease(store.grant(LONG, WITHIN).await.unwrap(), crate::state::boot_time());
     }
     let note = Note { job: 7, turn: 1, uid: 0, user: "root".into(), node: "first".into(), env: Vec::new() };
-    Watch::new(&note, state.clone(), Asked::new(store.clone(), state, WITHIN))
+    let asked = Asked::new(store.clone(), state.clone(), WITHIN);
+    Watch::new(&note, state, asked.clone(), asked)
 }
 
 async fn put(store: &Embedded, key: &str, value: Vec<u8>) {

@@ -1,6 +1,8 @@
 //! The one connection to etcd: to one member at a time, and to the next one when that does not serve. All who ask share it, those with little
 //! time and those with much: so it is made by a task of its own, for which each waits as long as it can.
 
+mod doubt;
+
 use super::answer;
 use super::options::{EtcdOptions, Login, Member};
 use crate::StoreError;
@@ -10,10 +12,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Between two rounds through all members.
 const PAUSE: Duration = Duration::from_millis(100);
+/// A member that has not let this node in by then is not alone waited for, whatever it may take.
+const LONG: Duration = Duration::from_secs(1);
+/// A member that was given up is for so long tried after all others.
+const SHUNNED: Duration = Duration::from_secs(10);
 
 pub(super) struct Line {
     members: Vec<Member>,
@@ -36,8 +43,14 @@ struct Now {
     attempt: Option<watch::Receiver<Option<Outcome>>>,
     /// Members that would not have this one since the last that did.
     failed: usize,
+    /// The member that was given up last, and when.
+    left: Option<(usize, Instant)>,
     /// When somebody asked last.
     asked: Instant,
+    /// Whether it serves is being looked at.
+    look: Option<doubt::Look>,
+    /// When it was found to serve, the last time that somebody doubted it.
+    proved: Option<Instant>,
 }
 
 /// What came of an attempt to connect; if nothing did: why, and whether it will be so again.
@@ -77,9 +90,23 @@ impl Tried {
     }
 }
 
+fn trouble(error: etcd_client::Error) -> (String, bool) {
+    (answer::reason(&error), answer::is_lasting(&error))
+}
+
 impl Line {
     pub fn new(options: &EtcdOptions) -> Result<Line, StoreError> {
-        let now = Now { at: 0, generation: 0, client: None, attempt: None, failed: 0, asked: Instant::now() };
+        let now = Now {
+            at: 0,
+            generation: 0,
+            client: None,
+            attempt: None,
+            failed: 0,
+            left: None,
+            asked: Instant::now(),
+            look: None,
+            proved: None,
+        };
         Ok(Line {
             members: options.members()?,
             login: options.login.clone(),
@@ -89,11 +116,6 @@ impl Line {
             moved: watch::Sender::new(0),
             runtime: Handle::try_current().ok(),
         })
-    }
-
-    /// How long one member may take to let this node in.
-    pub fn attempt(&self) -> Duration {
-        self.attempt
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -149,14 +171,17 @@ impl Line {
         if round {
             sleep(PAUSE).await;
         }
-        let made = timeout(self.attempt, self.connect(&self.members[at])).await;
-        let made = made.unwrap_or_else(|_| Err(("no connection in time".into(), false)));
+        let first = timeout(self.attempt, self.connect(&self.members[at]));
+        let (at, made) = tokio::select! {
+            made = first => (at, made.unwrap_or_else(|_| Err(("no connection in time".into(), false)))),
+            Some((other, client)) = self.sooner(at) => (other, Ok(client)),
+        };
         let outcome = made.as_ref().map(drop).map_err(Clone::clone);
         let generation = {
             let mut now = self.now();
             now.attempt = None;
             match made {
-                Ok(client) => (now.client, now.failed) = (Some(client), 0),
+                Ok(client) => (now.at, now.client, now.failed) = (at, Some(client), 0),
                 Err(_) => (now.at, now.failed) = ((at + 1) % self.members.len(), now.failed + 1),
             }
             now.generation
@@ -166,6 +191,37 @@ impl Line {
         if let Some(idle) = self.idle {
             self.leave_when_idle(generation, idle).await;
         }
+    }
+
+    /// One of the other members, where that one takes long; the first that lets this node in.
+    async fn sooner(self: &Arc<Self>, at: usize) -> Option<(usize, Client)> {
+        sleep(LONG).await;
+        let mut others = JoinSet::new();
+        for other in self.beside(at) {
+            let line = self.clone();
+            others.spawn(async move {
+                let made = timeout(line.attempt, line.connect(&line.members[other])).await;
+                made.ok().and_then(Result::ok).map(|client| (other, client))
+            });
+        }
+        while let Some(ended) = others.join_next().await {
+            if let Ok(Some(made)) = ended {
+                return Some(made);
+            }
+        }
+        None
+    }
+
+    /// The members beside this one, the next one first, but for the one that did not serve a moment ago, whatever it lets in and answers.
+    fn beside(&self, at: usize) -> Vec<usize> {
+        let count = self.members.len();
+        let left = self.now().left.filter(|(_, when)| when.elapsed() < SHUNNED).map(|(member, _)| member);
+        (1..count).map(|after| (at + after) % count).filter(|member| Some(*member) != left).collect()
+    }
+
+    /// Whether this is the connection still.
+    pub fn is_current(&self, generation: u64) -> bool {
+        self.now().generation == generation
     }
 
     /// Gives the connection up when nobody has asked for so long.
@@ -187,7 +243,16 @@ impl Line {
 
     /// A connection to a member that answers, knows who this is, and sees a leader.
     async fn connect(&self, member: &Member) -> Result<Client, (String, bool)> {
-        let trouble = |error: etcd_client::Error| (answer::reason(&error), answer::is_lasting(&error));
+        let mut client = self.dial(member).await?;
+        let status = client.status().await.map_err(trouble)?;
+        if status.leader() == 0 {
+            return Err(("it knows no leader".into(), false));
+        }
+        Ok(client)
+    }
+
+    /// A connection to a member that knows who this is.
+    async fn dial(&self, member: &Member) -> Result<Client, (String, bool)> {
         let channel = member.endpoint.connect().await.map_err(|error| trouble(error.into()))?;
         // A member that is cut off from the others says so at once, instead of keeping who asks until it gives up. What it is asked is
         // not repeated by the client: the token is renewed here and nowhere else.
@@ -195,12 +260,7 @@ impl Line {
         if let Some(login) = &self.login {
             options = options.with_user(&login.user, &login.password);
         }
-        let mut client = Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(trouble)?;
-        let status = client.status().await.map_err(trouble)?;
-        if status.leader() == 0 {
-            return Err(("it knows no leader".into(), false));
-        }
-        Ok(client)
+        Client::from_channel(Channel::Tonic(channel), Some(options)).await.map_err(trouble)
     }
 
     /// This connection does not serve: whoever asks next asks the next member. What is under way on it goes on: it may be answered still.
@@ -216,9 +276,12 @@ impl Line {
     fn leave(&self, generation: u64, forward: usize) {
         let mut now = self.now();
         if now.generation == generation {
+            if forward > 0 {
+                now.left = Some((now.at, Instant::now()));
+            }
             now.at = (now.at + forward) % self.members.len();
             now.generation += 1;
-            now.client = None;
+            (now.client, now.proved) = (None, None);
             self.moved.send_replace(now.generation);
         }
     }

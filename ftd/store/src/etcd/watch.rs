@@ -1,6 +1,7 @@
 //! A watch that goes on at the next member when its connection breaks.
 
 use super::answer::{self, Answer};
+use super::guests::{Kind, Place};
 use super::line::Tried;
 use super::{Etcd, MESSAGE, refused};
 use crate::StoreError;
@@ -11,6 +12,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// So long it is tried to reach etcd before that is said, in the log.
 const ROUND: Duration = Duration::from_secs(30);
+/// After a watch that was refused, as it will be again.
+const REFUSED: Duration = Duration::from_secs(1);
 /// After a watch that broke.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -26,6 +29,7 @@ struct Open {
     stream: WatchStream,
     generation: u64,
     endpoint: String,
+    _place: Place,
 }
 
 /// What became of a watch that brought no changes.
@@ -47,9 +51,18 @@ impl EtcdWatch {
     async fn open(&self) -> Result<Option<Open>, StoreError> {
         let mut tried = Tried::default();
         let line = &self.etcd.line;
+        let Some(place) = self.etcd.place(Kind::Watch, &mut tried, Instant::now() + ROUND).await else {
+            // A user's doing, and nobody else's concern.
+            tracing::debug!(keys = %self.scope, "no place for the watch");
+            return Ok(None);
+        };
         let Some(connected) = line.connected(&mut tried, Instant::now() + ROUND).await else {
             return match line.failed(self.what(), ROUND, tried) {
                 refused @ StoreError::Refused { .. } => Err(refused),
+                other if self.etcd.guest.is_some() => {
+                    tracing::debug!(error = %other, "a guest's watch");
+                    Ok(None)
+                }
                 other => {
                     tracing::warn!(error = %other, "the watch");
                     Ok(None)
@@ -63,15 +76,22 @@ impl EtcdWatch {
             options = options.with_prefix();
         }
         let mut client = connected.client.watch_client().max_decoding_message_size(MESSAGE);
-        match timeout(line.attempt(), client.watch(self.scope.name(), Some(options))).await {
-            Ok(Ok(stream)) => Ok(Some(Open { stream, generation: connected.generation, endpoint: connected.endpoint })),
+        match timeout(self.etcd.attempt, client.watch(self.scope.name(), Some(options))).await {
+            Ok(Ok(stream)) => {
+                let (generation, endpoint) = (connected.generation, connected.endpoint);
+                Ok(Some(Open { stream, generation, endpoint, _place: place }))
+            }
             Ok(Err(error)) => {
                 tracing::debug!(%error, endpoint = connected.endpoint, "the watch did not begin");
-                self.leave(&answer::of(&error), connected.generation);
+                let answer = answer::of(&error);
+                self.leave(&answer, connected.generation);
+                if let Answer::Refused(_) = answer {
+                    sleep(REFUSED).await;
+                }
                 Ok(None)
             }
             Err(_) => {
-                line.give_up(connected.generation);
+                self.etcd.found_wanting(connected.generation);
                 Ok(None)
             }
         }
@@ -112,7 +132,7 @@ impl EtcdWatch {
         match answer {
             Answer::Refused(_) | Answer::TooLong(_) | Answer::NoLease => {}
             Answer::Token(_) => self.etcd.line.renew(generation),
-            Answer::Unseen(_) | Answer::Nothing(_) => self.etcd.line.give_up(generation),
+            Answer::Unseen(_) | Answer::Nothing(_) => self.etcd.found_wanting(generation),
         }
     }
 
@@ -126,7 +146,7 @@ impl EtcdWatch {
             return Broken::End(refused(self.what(), self.endpoint(), reason.to_string()).into());
         }
         tracing::debug!(reason, keys = %self.scope, "the watch was cancelled");
-        self.etcd.line.give_up(generation);
+        self.etcd.found_wanting(generation);
         Broken::Again
     }
 }
@@ -151,7 +171,7 @@ impl Watch for EtcdWatch {
             let taken = match said {
                 Ok(Some(response)) => self.take(&response, generation),
                 Ok(None) => {
-                    self.etcd.line.give_up(generation);
+                    self.etcd.found_wanting(generation);
                     Err(Broken::Again)
                 }
                 Err(error) => Err(self.broken(&error, generation)),

@@ -81,6 +81,13 @@ of_both_releases! {
     who_has_little_time_hurries_nobody: shared::who_has_little_time_hurries_nobody;
     who_has_little_time_says_nothing_of_a_member: shared::who_has_little_time_says_nothing_of_a_member;
     another_member_cuts_nothing_off: shared::another_member_cuts_nothing_off;
+    guests_move_nothing_that_serves: shared::guests_move_nothing_that_serves;
+    a_guest_finds_the_member_that_answers: shared::a_guest_finds_the_member_that_answers;
+    guests_wait_for_an_election_and_no_longer: shared::guests_wait_for_an_election_and_no_longer;
+    a_guest_has_the_only_member_dialled_again: shared::a_guest_has_the_only_member_dialled_again;
+    a_member_that_was_left_is_not_the_next_one: shared::a_member_that_was_left_is_not_the_next_one;
+    who_takes_long_to_let_in_is_not_alone_waited_for: shared::who_takes_long_to_let_in_is_not_alone_waited_for;
+    a_member_that_is_slow_is_not_left_for_one_that_is_gone: shared::a_member_that_is_slow_is_not_left_for_one_that_is_gone;
     an_answer_that_is_too_long_concerns_who_asked: shared::an_answer_that_is_too_long_concerns_who_asked;
     a_watch_that_is_refused_concerns_who_watches: shared::a_watch_that_is_refused_concerns_who_watches;
     watches_that_nobody_reads_hold_up_nobody: shared::watches_that_nobody_reads_hold_up_nobody;

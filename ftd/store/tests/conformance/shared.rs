@@ -6,7 +6,7 @@ use ft_store::{Etcd, EtcdOptions, Expected, Scope, Store, StoreError, Swap, Watc
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 const KEY: &str = "jobs/7/epoch";
 const LITTLE: Duration = Duration::from_millis(300);
@@ -26,7 +26,7 @@ pub async fn who_has_little_time_hurries_nobody(release: Release) {
     let store = Etcd::new(&options).unwrap();
     let mut others = JoinSet::new();
     for _ in 0..4 {
-        let store = store.for_the_impatient(LITTLE);
+        let store = store.guests(LITTLE, KEY).of(1);
         others.spawn(async move {
             loop {
                 let _ = store.get(KEY, LITTLE).await;
@@ -41,7 +41,8 @@ pub async fn who_has_little_time_hurries_nobody(release: Release) {
 /// A proxy before the only member, to which the store is connected, and that member itself.
 async fn two_ways(cluster: &Cluster) -> (Proxy, Etcd, u64) {
     let proxy = Proxy::before(cluster.address(0)).await;
-    let store = Etcd::new(&EtcdOptions::plain([proxy.endpoint.clone(), cluster.endpoint(0)])).unwrap();
+    let ways = [proxy.endpoint.clone(), cluster.endpoint(0)];
+    let store = Etcd::new(&EtcdOptions { attempt: LONG, ..EtcdOptions::plain(ways) }).unwrap();
     let at = put(&store, KEY, b"1").await;
     assert_eq!(store.check(LONG).await.unwrap(), proxy.endpoint);
     (proxy, store, at)
@@ -58,7 +59,7 @@ pub async fn who_has_little_time_says_nothing_of_a_member(release: Release) {
     let (proxy, store, at) = two_ways(&cluster).await;
     proxy.holds.store(true, Ordering::Relaxed);
     let writes = write(&store, at);
-    let impatient = store.for_the_impatient(secs(1));
+    let impatient = store.guests(secs(1), KEY).of(1);
     for _ in 0..5 {
         let within = Duration::from_millis(1);
         assert!(matches!(impatient.get(KEY, within).await, Err(StoreError::Unanswered { .. })));
@@ -70,18 +71,141 @@ pub async fn who_has_little_time_says_nothing_of_a_member(release: Release) {
     assert_eq!((store.check(LONG).await.unwrap(), proxy.connections.load(Ordering::Relaxed)), (proxy.endpoint, 1));
 }
 
-/// Who finds a member slow asks the next one; what others have asked the first one it may answer still.
+/// A guest who finds that a member stands still asks the next one; what others have asked the first one it may answer still.
 pub async fn another_member_cuts_nothing_off(release: Release) {
     let cluster = Cluster::ready(release, 1).await;
-    let (proxy, store, at) = two_ways(&cluster).await;
+    let proxy = Proxy::before(cluster.address(0)).await;
+    let ways = [proxy.endpoint.clone(), cluster.endpoint(0)];
+    let store = Etcd::new(&EtcdOptions { attempt: LONG, ..EtcdOptions::plain(ways) }).unwrap();
+    let at = put(&store, KEY, b"1").await;
     proxy.holds.store(true, Ordering::Relaxed);
     let writes = write(&store, at);
     // It is on its way.
     sleep(LITTLE / 3).await;
-    store.for_the_impatient(LITTLE).get(KEY, LONG).await.unwrap();
+    store.guests(LITTLE, KEY).of(1).get(KEY, LONG).await.unwrap();
     assert_eq!(store.check(LONG).await.unwrap(), cluster.endpoint(0));
     proxy.holds.store(false, Ordering::Relaxed);
     assert!(writes.await.unwrap().unwrap() > at);
+}
+
+/// What guests ask is never answered in their time, and always what is asked because of that, though the other member is the faster one: the
+/// connection is where it was.
+pub async fn guests_move_nothing_that_serves(release: Release) {
+    let cluster = Cluster::ready(release, 1).await;
+    let late = Proxy::before(cluster.address(0)).await;
+    let ways = [late.endpoint.clone(), cluster.endpoint(0)];
+    let store = Etcd::new(&EtcdOptions { attempt: LONG, ..EtcdOptions::plain(ways) }).unwrap();
+    let (at, lease) = (put(&store, KEY, b"1").await, store.grant(secs(60), LONG).await.unwrap().id);
+    late.late.store(80, Ordering::Relaxed);
+    let guests = store.guests(Duration::from_millis(10), KEY);
+    for user in 0..3 {
+        let guest = guests.of(user);
+        assert!(matches!(guest.get(KEY, secs(1)).await, Err(StoreError::Unanswered { .. })));
+        let swap = Swap::on(KEY, Expected::at(at)).put(KEY, b"2".to_vec());
+        assert!(guest.compare_and_swap(swap, secs(1)).await.is_err());
+        assert!(timeout(LITTLE, guest.watch(&Scope::Key(KEY.into()), at + 1).next()).await.is_err());
+        store.keep_alive(lease, LONG).await.unwrap();
+    }
+    assert_eq!((store.check(LONG).await.unwrap(), late.connections.load(Ordering::Relaxed)), (late.endpoint, 1));
+}
+
+/// A member stands still, and the next one does, too: a guest's question has the line go to the one that answers, past both.
+pub async fn a_guest_finds_the_member_that_answers(release: Release) {
+    let cluster = Cluster::ready(release, 1).await;
+    let (first, second) = (Proxy::before(cluster.address(0)).await, Proxy::before(cluster.address(0)).await);
+    let ways = [first.endpoint.clone(), second.endpoint.clone(), cluster.endpoint(0)];
+    let store = Etcd::new(&EtcdOptions { attempt: LONG, ..EtcdOptions::plain(ways) }).unwrap();
+    let guest = store.guests(secs(1), KEY).of(1);
+    let at = put(&store, KEY, b"1").await;
+    let mut watch = guest.watch(&Scope::Key(KEY.into()), at + 1);
+    assert!(timeout(LITTLE, watch.next()).await.is_err());
+    first.holds.store(true, Ordering::Relaxed);
+    second.holds.store(true, Ordering::Relaxed);
+    let asked = Instant::now();
+    assert_eq!(guest.get(KEY, LONG / 2).await.unwrap().found.unwrap().revision, at);
+    println!("answered after {:?}", asked.elapsed());
+    assert_eq!(store.check(LONG).await.unwrap(), cluster.endpoint(0));
+    let next = put(&store, KEY, b"2").await;
+    let told = timeout(LONG, watch.next()).await.expect("the watch goes along").unwrap();
+    assert_eq!(told[0].revision, next);
+    // Nobody else's.
+    assert_eq!(first.connections.load(Ordering::Relaxed), 1);
+}
+
+/// The leader, to which this is connected, stands still: guests go to one of the others as soon as these have another one, however long the
+/// daemon itself would wait.
+pub async fn guests_wait_for_an_election_and_no_longer(release: Release) {
+    let cluster = Cluster::ready(release, 3).await;
+    let leader = cluster.leader().await;
+    let store = Etcd::new(&EtcdOptions { attempt: LONG, ..cluster.from(leader) }).unwrap();
+    let at = put(&store, KEY, b"1").await;
+    assert_eq!(store.check(LONG).await.unwrap(), cluster.endpoint(leader));
+    let guest = store.guests(secs(1), KEY).of(1);
+    cluster.stop(leader);
+    let asked = Instant::now();
+    assert_eq!(guest.get(KEY, LONG / 2).await.expect("long before the daemon").found.unwrap().revision, at);
+    println!("answered after {:?}", asked.elapsed());
+    assert_ne!(store.check(LONG).await.unwrap(), cluster.endpoint(leader));
+    cluster.go_on(leader);
+}
+
+/// What a guest finds slow is not left for what does not answer at all, also where the daemon would have left both by then.
+pub async fn a_member_that_is_slow_is_not_left_for_one_that_is_gone(release: Release) {
+    let cluster = Cluster::ready(release, 1).await;
+    let (slow, gone) = (Proxy::before(cluster.address(0)).await, Proxy::before(cluster.address(0)).await);
+    gone.holds.store(true, Ordering::Relaxed);
+    let ways = [slow.endpoint.clone(), gone.endpoint.clone()];
+    let store = Etcd::new(&EtcdOptions { attempt: secs(1), ..EtcdOptions::plain(ways) }).unwrap();
+    let lease = store.grant(secs(60), LONG).await.unwrap().id;
+    let guest = store.guests(LITTLE, KEY).of(1);
+    slow.holds.store(true, Ordering::Relaxed);
+    let asks = tokio::spawn(async move { guest.get(KEY, LONG).await.map(drop) });
+    sleep(secs(4)).await;
+    assert_ne!(gone.connections.load(Ordering::Relaxed), 0, "the other one was not even tried");
+    slow.holds.store(false, Ordering::Relaxed);
+    asks.await.unwrap().unwrap();
+    store.keep_alive(lease, LONG).await.unwrap();
+    assert_eq!((store.check(LONG).await.unwrap(), slow.connections.load(Ordering::Relaxed)), (slow.endpoint, 1));
+}
+
+/// The connection to the only member is dead and nobody says so: a guest has another one.
+pub async fn a_guest_has_the_only_member_dialled_again(release: Release) {
+    let cluster = Cluster::ready(release, 1).await;
+    let proxy = Proxy::before(cluster.address(0)).await;
+    let options = EtcdOptions { attempt: LONG, ..EtcdOptions::plain([proxy.endpoint.clone()]) };
+    let store = Etcd::new(&options).unwrap();
+    let at = put(&store, KEY, b"1").await;
+    proxy.forgets();
+    assert_eq!(store.guests(secs(1), KEY).of(1).get(KEY, LONG / 2).await.unwrap().found.unwrap().revision, at);
+    assert_eq!(proxy.connections.load(Ordering::Relaxed), 2);
+}
+
+/// The member that was left for not answering would let this node in again before the next one does, which takes its time: nobody goes back.
+pub async fn a_member_that_was_left_is_not_the_next_one(release: Release) {
+    let cluster = Cluster::ready(release, 1).await;
+    let (left, slow) = (Proxy::before(cluster.address(0)).await, Proxy::slow(cluster.address(0), secs(2)).await);
+    let ways = [left.endpoint.clone(), slow.endpoint.clone()];
+    let store = Etcd::new(&EtcdOptions { attempt: secs(3), ..EtcdOptions::plain(ways) }).unwrap();
+    let at = put(&store, KEY, b"1").await;
+    left.holds.store(true, Ordering::Relaxed);
+    let other = store.clone();
+    let asks = tokio::spawn(async move { other.get(KEY, LONG).await });
+    while slow.connections.load(Ordering::Relaxed) == 0 {
+        sleep(LITTLE / 30).await;
+    }
+    left.holds.store(false, Ordering::Relaxed);
+    assert_eq!(asks.await.unwrap().unwrap().found.unwrap().revision, at);
+    assert_eq!((store.check(LONG).await.unwrap(), left.connections.load(Ordering::Relaxed)), (slow.endpoint, 1));
+}
+
+/// The next member takes its time to let this node in, and would be waited for much longer: the one behind it is taken.
+pub async fn who_takes_long_to_let_in_is_not_alone_waited_for(release: Release) {
+    let cluster = Cluster::ready(release, 1).await;
+    let silent = Proxy::before(cluster.address(0)).await;
+    silent.holds.store(true, Ordering::Relaxed);
+    let ways = [silent.endpoint.clone(), cluster.endpoint(0)];
+    let store = Etcd::new(&EtcdOptions { attempt: LONG, ..EtcdOptions::plain(ways) }).unwrap();
+    assert_eq!(store.check(LONG / 2).await.unwrap(), cluster.endpoint(0));
 }
 
 /// So many pieces.
