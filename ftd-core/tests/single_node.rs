@@ -665,6 +665,18 @@ fn what_a_silent_shepherd_owes_is_not_overdue() {
     let said = node.wait(1_000 * MS);
     assert!(said.iter().any(|said| said.contains("still there 30.0 s after SIGKILL")), "{said:?}");
 
+    // It was so until it is heard, or its end is, and not until the agent was last woken.
+    for heard in [Event::SlotsSilent(Vec::new()), Event::SlotLost(SlotId(1))] {
+        let mut node = running();
+        node.tell(killed(1, 0));
+        node.wait(10_000 * MS);
+        node.tell(Event::SlotsSilent(vec![SlotId(1)]));
+        node.now += 29_999 * MS;
+        node.tell(heard.clone());
+        let said = [node.wait(MS), node.wait(28_000 * MS)].concat();
+        assert!(!said.iter().any(|said| said.contains("after SIGKILL")), "{heard:?}: {said:?}");
+    }
+
     let mut node = Node::new(Policy::default(), Mode::Reinit);
     node.tell(Event::Start { slots: vec![SlotId(0), SlotId(1)] });
     node.tell(Event::SlotUp(SlotId(0)));

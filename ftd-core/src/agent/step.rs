@@ -18,6 +18,8 @@ impl Agent {
         }
         // What has become due counts before the event: a node that slept must stop itself before it believes anybody.
         self.guard_fence();
+        // Who was silent was so until now, whatever is known of it next.
+        self.worlds.linger(&self.slots.silent_worlds(), self.now);
         // Most messages are heartbeats and what belongs to them.
         self.changed |= !matches!(
             event,
