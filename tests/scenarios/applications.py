@@ -314,8 +314,6 @@ DIVISIONS 0 0 0
 """
 # So many seconds it computes with the fewer points.
 PWSCF_ENOUGH = 5
-# … and what is to last until a network or etcd is there again that was away for 20 s or 30 s.
-PWSCF_LONG = 20
 
 
 class Pwscf(Application):
@@ -334,8 +332,7 @@ class Pwscf(Application):
         # Two ranks have some of the points together.
         options = ["-nk", str(self.size // 2), "-nd", "1", "-in", "h2.in"]
         self.command = [self.program, *options]
-        divisions = "4 3 2" if self.seconds < PWSCF_ENOUGH else "4 4 4" if self.seconds < PWSCF_LONG else "8 8 8"
-        molecules = MOLECULES.replace("DIVISIONS", divisions)
+        molecules = MOLECULES.replace("DIVISIONS", "4 3 2" if self.seconds < PWSCF_ENOUGH else "4 4 4")
         self.write("h2.in", molecules.replace("OUT", "undisturbed"))
         undisturbed = self.by_hand(self.binary, *options)
         self.energies = self.ENERGY.findall(undisturbed)
