@@ -66,11 +66,11 @@ class Chaos:
         held.add(whose)
         self.later.append((time.monotonic() + seconds, held, whose, undo))
 
-    def undo(self, all=False):
-        """What is due, or everything."""
+    def undo(self):
+        """What is due."""
         for entry in sorted(self.later, key=lambda entry: entry[0]):
             due, held, whose, undo = entry
-            if all or due <= time.monotonic():
+            if due <= time.monotonic():
                 self.later.remove(entry)
                 undo()
                 held.discard(whose)
@@ -218,6 +218,7 @@ def hosts_chaos(context, mpi, seed):
                 time.sleep(0.01)
                 chaos.undo()
             job.expect(0, reference, patience=240)
+            check(job.recoveries, "nothing that was done made a recovery")
             for node in nodes.nodes:
                 nodes.empty(node)
     if seen is None:

@@ -241,6 +241,16 @@ def served(nodes, number):
     return found
 
 
+def third_stands(context, nodes, mpi):
+    """The undisturbed run of a program, and a job of it on the first two nodes, of which rank 3 stands behind its first checkpoint: runs and victim."""
+    program = nodes.cluster.program(mpi, "places.c")
+    alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+    alone.expect(0)
+    job = context.ftrun(mpi, 4, program, options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.compute:3"])
+    job.on = nodes.nodes[1]
+    return alone, job, job.at_gate("app.compute", 3)
+
+
 @scenario("hosts-daemon-dies", cluster=True, timeout=90)
 def daemon_dies(context):
     """The end of daemons, by SIGKILL and on both nodes, is no job's end: input, output, signals, a recovery and the status come through as if
@@ -268,12 +278,7 @@ def daemon_dies(context):
         check(sorted(job.output.text.split()).count("20000") == 2 and len(job.output.text.splitlines()) == 40005, job.output.text[-200:])
         for daemon in nodes.daemons:
             eventually(lambda: "\njobs    none\n" in daemon.status()[1], "no job in the status", 20)
-        program = nodes.cluster.program(mpi, "places.c")
-        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
-        alone.expect(0)
-        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.compute:3"])
-        job.on = nodes.nodes[1]
-        victim = job.at_gate("app.compute", 3)
+        alone, job, victim = third_stands(context, nodes, mpi)
         nodes.daemons[1].kill()
         job.kill(victim)
         job.expect(0, alone.output)
@@ -447,12 +452,7 @@ def one_connection(context):
         other = nodes.sh("node0,node1", 2, "sleep 1000", ft="reinit")
         eventually(lambda: all(node.named("sleep") for node in nodes.nodes), "the ranks", 20)
         settle("with a job")
-        program = nodes.cluster.program(mpi, "places.c")
-        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
-        alone.expect(0)
-        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0,node1"], on=nodes.nodes[0], gates=["app.compute:3"])
-        job.on = nodes.nodes[1]
-        victim = job.at_gate("app.compute", 3)
+        alone, job, victim = third_stands(context, nodes, mpi)
         settle("with two jobs")
         # Load may have moved a node on to another one.
         cut, there = nodes.store.machines[0], lambda: {member for node in nodes.nodes for member in asked(node)}

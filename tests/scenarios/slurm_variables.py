@@ -53,7 +53,8 @@ def variables(context):
         names = steps.slurm.names
         on = lambda *nodes: ["srun", "-N2", "--ntasks-per-node=2", "-w", ",".join(names[f"node{node}"] for node in nodes)]
         first, then = plain(steps, "first", *on(0, 1)), plain(steps, "then", *on(0, 2))
-        inner = 'srun -E -N1 -n2 "$@"; SLURM_FT=reinit FT_SPARES=1 srun -E -N2 -n2 "$@"'
+        # Slurm takes another node where that of the step before is not free yet.
+        inner = f'srun -E -N1 -n2 -w {names["node0"]} "$@"; SLURM_FT=reinit FT_SPARES=1 srun -E -N2 -n2 "$@"'
         kept = plain(steps, "kept", "salloc", "-Q", "-N3", "--ntasks-per-node=2", "/bin/sh", "-c", inner, "sh", tasks=2)
         compare(noted(steps, "kept", 1, 2), kept)
         check(all(task["SLURM_NNODES"] == "3" and task["SLURM_STEP_NUM_NODES"] == "1" for task in kept), f"{kept}")

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 const PAUSE: Duration = Duration::from_millis(100);
 /// A member that has not let this node in by then is not alone waited for, whatever it may take.
 const LONG: Duration = Duration::from_secs(1);
-/// A member that was given up is for so long tried after all others.
+/// A member that was given up is for so long none of those that are tried beside another one.
 const SHUNNED: Duration = Duration::from_secs(10);
 
 pub(super) struct Line {
