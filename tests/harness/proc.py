@@ -265,6 +265,24 @@ def command(pid):
         return ""
 
 
+def argv(pid):
+    """Command line, by words."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[:-1]
+    except OSError:
+        return []
+
+
+def began(pid):
+    """When it did, in ticks of the machine; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return 0
+
+
 def group(pid):
     """The cgroup (version 2) that a process is in."""
     with open(f"/proc/{pid}/cgroup") as file:

@@ -14,7 +14,7 @@ from harness.witness import NO_TRACE, Witness, traced
 
 from .clusters import watched
 from .failures import SPIN, of_part
-from .hosts import ONE_CARD, Nodes
+from .hosts import ONE_CARD, Nodes, serving
 
 SEEDS = range(4)
 MPIS = ("openmpi4", "openmpi5", "mpich5")
@@ -114,9 +114,7 @@ class Chaos:
             self.kill(f"the part on {node.name}", [of_part(node, self.dice.random() < 0.5)])
 
     def link(self, node, _):
-        daemon = self.nodes.daemons[node.number].process.pid
-        serving = [pid for pid in node.pids() if (stat := proc.stat(pid)) and stat[1] == daemon and proc.name(pid) == "ftd"]
-        self.kill(f"who serves links on {node.name}", serving[:1])
+        self.kill(f"who serves links on {node.name}", serving(self.nodes, node.number)[:1])
 
     def daemon(self, _, lasts):
         node = self.dice.choice([node for node in self.nodes.nodes if node not in self.held])

@@ -234,11 +234,22 @@ def signals(context):
         nodes.empty(nodes.nodes[1])
 
 
+def serving(nodes, number, what=b"serve-"):
+    """The processes that serve connections of jobs on a node, as they began: all, ftrun's (`serve-ftrun`), other nodes' (`serve-node`) or those for
+    parts on the node of their ftrun (`serve-own`)."""
+    found = [pid for pid in nodes.nodes[number].pids() if any(word.startswith(what) for word in proc.argv(pid)[1:2])]
+    return sorted(found, key=proc.began)
+
+
 def served(nodes, number):
     """The process that serves the only connection of a job that the daemon of a node has."""
-    daemon = nodes.daemons[number].process.pid
-    (found,) = [pid for pid in nodes.nodes[number].pids() if (stat := proc.stat(pid)) and stat[1] == daemon]
+    (found,) = serving(nodes, number)
     return found
+
+
+def near(nodes):
+    """The process that serves the only ftrun on the first node, the last that has begun."""
+    return serving(nodes, 0, b"serve-ftrun")[-1]
 
 
 def third_stands(context, nodes, mpi):
@@ -571,11 +582,12 @@ def stands_still(context, who):
             job = nodes.sh("node1", 1, "echo ready; cat >/dev/null; exec sleep 600", stdin=source)
             feeder.stdout.close()
             eventually(lambda: job.output.text == "ready\n", "the rank", 20)
-            near = served(nodes, 0)
-            proc.freeze(near)
-            ended(job, 1, "this node's ftd has not answered for 10 s: the job was ended on all nodes")
+            still = [nodes.daemons[0].process.pid, *serving(nodes, 0)]
+            proc.freeze(*still)
+            ended(job, 1, "this node's ftd is gone and could not be reached again within 15 s (no answer within", patience=60)
             feeder.wait(10)
-            os.kill(near, signal.SIGCONT)
+            for pid in still:
+                os.kill(pid, signal.SIGCONT)
         else:
             go = context.work / "go"
             script = f"echo ready; [ $FT_RANK = 0 ] && {{ until [ -e {go} ]; do sleep 0.05; done; exit 7; }}; sleep 600"
@@ -591,7 +603,7 @@ def stands_still(context, who):
             nodes.empty(node)
 
 
-LINKS = [{"who": who} for who in ("near", "far", "far-survived", "far-goes-on", "user")]
+LINKS = [{"who": who} for who in ("far", "far-survived", "far-goes-on", "user")]
 
 
 @scenario("hosts-link-stands-still", cluster=True, timeout=150, each=LINKS)
@@ -629,17 +641,14 @@ def link_stands_still(context, who):
             os.kill(job.process.pid, signal.SIGCONT)
             goes_on()
         else:
-            frozen = served(nodes, 0 if who == "near" else 1)
+            frozen = served(nodes, 1)
             proc.freeze(frozen)
             broke = "node node1: the link to the part of the job there broke (the ftd there has not answered for 15 s)"
-            match who:
-                case "near":
-                    ended(job, 1, "this node's ftd has not answered for 10 s: the job was ended on all nodes")
-                case "far":
-                    ended(job, 1, broke, patience=40)
-                case "far-survived":
-                    eventually(lambda: broke in job.err, "a word on the link", 40)
-                    eventually(lambda: job.output.text.count("ready\n") == 4, "the ranks of the next world", 40)
+            if survives:
+                eventually(lambda: broke in job.err, "a word on the link", 40)
+                eventually(lambda: job.output.text.count("ready\n") == 4, "the ranks of the next world", 40)
+            else:
+                ended(job, 1, broke, patience=40)
             for node in nodes.nodes[:2] if who != "far-survived" else nodes.nodes[1:2]:
                 eventually(lambda: "sh" not in nodes.of_job(node), f"{node.name} without ranks, with its link still frozen", 25)
             if survives:
@@ -674,12 +683,14 @@ def user_stops(context):
         stopper.kill()
         for pid in nodes.nodes[1].pids():
             if proc.uid(pid) == nodes.cluster.user.pw_uid:
-                os.kill(pid, signal.SIGKILL)
+                # Some end with others.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         for job in jobs:
             job.wait(20)
 
 
-WHO = [{"who": who} for who in ("ftrun", "launcher", "link", "far-link", "part", "network")]
+WHO = [{"who": who} for who in ("ftrun", "launcher", "ftrun-and-link", "ftd-for-good", "far-link", "part", "network")]
 
 
 @scenario("hosts-deaths", cluster=True, each=WHO, timeout=90)
@@ -699,9 +710,17 @@ def deaths(context, who):
             case "launcher":
                 os.kill(job.launcher, signal.SIGKILL)
                 ended(job, 137, "the launcher of this job was killed by SIGKILL")
-            case "link":
-                os.kill(served(nodes, 0), signal.SIGKILL)
-                ended(job, 1, "this node's ftd is gone", "the job was ended on all nodes")
+            case "ftrun-and-link":
+                # Whoever could say that the job is over is gone: it is for who hears of nobody any more.
+                proc.freeze(serves := near(nodes))
+                os.kill(job.pid, signal.SIGKILL)
+                ended(job, -9)
+                os.kill(serves, signal.SIGKILL)
+            case "ftd-for-good":
+                proc.freeze(serves := near(nodes))
+                nodes.daemons[0].kill()
+                os.kill(serves, signal.SIGKILL)
+                ended(job, 1, "ftrun: this node's ftd is gone and could not be reached again within 15 s (", "the job was ended on all nodes")
             case "far-link":
                 os.kill(served(nodes, 1), signal.SIGKILL)
                 ended(job, 1, "node node1: the link to the part of the job there broke")
@@ -713,7 +732,7 @@ def deaths(context, who):
                 for network in NETWORKS:
                     far.cut(network)
                 ended(job, 1, "node node1: the link to the part of the job there broke", patience=60)
-        nodes.empty(far, 40 if who == "network" else 10)
+        nodes.empty(far, 40 if who in ("network", "ftrun-and-link") else 10)
         nodes.empty(nodes.nodes[0])
 
 

@@ -1,20 +1,26 @@
 //! The launcher of a job over several nodes: asks this node's daemon for its parts on all of them, passes on what the user says, and
-//! puts together what they say. It decides nothing about the job: the agents do.
+//! puts together what they say. It decides nothing about the job: the agents do. The near ends of the links to the parts are here, so that
+//! whoever serves this process between may die ([`Connection`]).
+
+mod links;
 
 use crate::cancel::Cancelled;
+use crate::connection::{Connection, GONE};
 use crate::ends::Ends;
 use crate::front::Front;
 use crate::hosts::{Hosts, HostsError};
+use crate::link::Link;
 use crate::options::Options;
 use crate::output::{AGENT, Output};
 use crate::signals::{Meaning, Signals};
 use crate::stdin::{Piece, Relay};
 use crate::time_limit::TimeLimit;
-use ft_sys::channel::{Channel, ChannelError};
+use ft_sys::channel::ChannelError;
 use ft_sys::job_time;
 use ft_sys::timescale::scaled;
 use ft_wire::Epoch;
-use ft_wire::part::{FromJobs, FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Order, Request, ToJobs};
+use ft_wire::cluster::{Cluster, ClusterNode};
+use ft_wire::part::{Carried, FromJobs, FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Order, Request, Resume, ToJobs};
 use ft_wire::step::DAEMON;
 use ftd_core::policy::Mode;
 use nix::errno::Errno;
@@ -25,16 +31,15 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// A daemon that is there answers at once.
-const ANSWER: Duration = Duration::from_secs(5);
 /// All parts are ready within this time, or a daemon has said why not.
 const BEGIN: Duration = Duration::from_secs(120);
 /// When one part has ended its node's part of the job, each of the others has so long to say something.
 const END: Duration = Duration::from_secs(60);
-/// A daemon that does not answer for so long is gone.
-const SILENT: Duration = Duration::from_secs(10);
+/// A process that serves this one and does not answer for so long is as good as dead; parts end what there is of the job after 15 s.
+const SILENT: Duration = Duration::from_secs(6);
 /// The front is looked at this often, and the daemon asked.
 const LOOK: Duration = Duration::from_secs(1);
 /// While another process group has the terminal this is how often it is looked at.
@@ -113,23 +118,38 @@ impl ClusterError {
 #[derive(Debug)]
 struct Node {
     name: String,
+    link: Link,
     /// Nothing more comes from it.
     over: bool,
+    /// It is looked for: another part may be there soon; nothing, where it never was.
+    lost: Option<bool>,
+    /// Why nothing more comes from it, behind what is here.
+    why: Option<String>,
     /// How often its agent has said what.
     notices: BTreeMap<String, usize>,
 }
 
 impl Node {
-    fn new(name: String) -> Node {
-        Node { name, over: false, notices: BTreeMap::new() }
+    fn new(name: String, link: Link) -> Node {
+        Node { name, link, over: false, lost: None, why: None, notices: BTreeMap::new() }
     }
 }
 
 /// The job, as it is seen from here.
 struct Above<'a> {
     options: &'a Options,
-    daemon: PathBuf,
-    link: Channel,
+    daemon: Connection,
+    image: Image,
+    /// What each part is told of the others, if there are any.
+    cluster: Option<Rc<Cluster>>,
+    job: String,
+    window: u32,
+    /// Some part waits to be told that it may start.
+    starting: bool,
+    /// There was no room for what parts say.
+    full: bool,
+    /// Nobody comes in any more.
+    ends: bool,
     signals: Signals,
     front: Front,
     looked: Instant,
@@ -151,7 +171,7 @@ struct Above<'a> {
     /// A part has ended in the job's own way; since when nothing has come from any other, though it could have been taken.
     quiet: Option<Instant>,
     /// What the job's agents say of its end.
-    ends: Ends,
+    said: Ends,
     /// What was the first to go wrong otherwise, so that the job did not go on.
     broken: Option<(i32, String)>,
     lost_output: bool,
@@ -202,16 +222,21 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
         ChannelError::Dial { path, error } => ClusterError::Nobody { path, error },
         error => ClusterError::Link { path: daemon.clone(), error },
     };
-    let mut link = Channel::dial(&daemon, ft_wire::Role::Launcher, ANSWER).map_err(failed)?;
+    let mut daemon = Connection::open(daemon.clone()).map_err(failed)?;
     let nodes = request.hosts.iter().map(|host| host.name.clone()).collect::<Vec<_>>().join(", ");
     let message = ToJobs::Launch(Box::new(request));
-    // One that refuses has closed its end by now, and what it has said is there to be read.
-    let _ = link.send(&message, &[]).and_then(|()| link.send(&image, &[]));
+    daemon.launch(&message, &image);
     let output = Output::new(options.label, options.once(), options.files()).map_err(system("standard output"))?;
     let mut above = Above {
         options,
         daemon,
-        link,
+        image,
+        cluster: None,
+        job: String::new(),
+        window: 0,
+        starting: false,
+        full: false,
+        ends: false,
         signals,
         front: Front::default(),
         looked: Instant::now(),
@@ -227,7 +252,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
         asked: None,
         asks: job_time::now(),
         quiet: None,
-        ends: Ends::default(),
+        said: Ends::default(),
         broken: None,
         lost_output: false,
         late: false,
@@ -274,7 +299,7 @@ impl Above<'_> {
     fn run(&mut self, nodes: &str) -> Result<(), ClusterError> {
         while !self.is_over() {
             if self.nodes.is_empty() && job_time::now() >= self.begin {
-                return Err(ClusterError::Silent { path: self.daemon.clone(), nodes: nodes.into() });
+                return Err(ClusterError::Silent { path: self.daemon.path().into(), nodes: nodes.into() });
             }
             let ready = self.wait().map_err(|error| ClusterError::System { what: "poll", error })?;
             if ready.contains(&Ready::Signals) {
@@ -294,9 +319,11 @@ impl Above<'_> {
             }
             let now = job_time::now();
             self.output.tick(now);
+            self.take();
             self.look_at_limit(job_time::now());
             self.look_at_cancelled(now);
             self.look_at_front();
+            self.look_at_daemon();
             self.ask(now);
         }
         Ok(())
@@ -304,14 +331,11 @@ impl Above<'_> {
 
     /// A daemon that stands still takes what it is told as long as the system has room for it, and nothing may have to be told.
     fn ask(&mut self, now: Instant) {
-        if self.nodes.iter().all(|node| node.over) {
+        if self.nodes.iter().all(|node| node.over) || self.daemon.is_lost() {
             return;
         }
-        // What has not been read may be its answer.
-        if !self.output.has_room() {
-            self.asked = None;
-        } else if self.asked.is_some_and(|since| now >= since + scaled(SILENT)) {
-            self.daemon_is_gone(&ChannelError::TimedOut(SILENT));
+        if self.asked.is_some_and(|since| now >= since + scaled(SILENT)) {
+            self.lose_daemon(&ChannelError::TimedOut(SILENT));
         } else if self.asked.is_none() && now >= self.asks {
             (self.asked, self.asks) = (Some(now), now + scaled(LOOK));
             self.say(&ToJobs::Ask);
@@ -338,7 +362,7 @@ impl Above<'_> {
                 self.nodes.iter().filter(|node| !node.over).map(|node| node.name.as_str()).collect();
             let sentence = format!("{} did not say in time that nothing is left of the job there", silent.join(", "));
             self.output.say(&format!("ftrun: {sentence}"));
-            self.late = !self.ends.are_done();
+            self.late = !self.said.are_done();
             return true;
         }
         false
@@ -347,9 +371,9 @@ impl Above<'_> {
     fn wait(&self) -> io::Result<Vec<Ready>> {
         let stdin = io::stdin();
         let mut waited = vec![(Ready::Signals, PollFd::new(self.signals.as_fd(), PollFlags::POLLIN))];
-        // What nobody reads here is not taken from those who write it.
-        if self.output.has_room() {
-            waited.push((Ready::Link, PollFd::new(self.link.as_fd(), PollFlags::POLLIN)));
+        // Who serves this process may have died, whether there is room for what parts say or not.
+        if let Some(link) = self.daemon.to_read() {
+            waited.push((Ready::Link, PollFd::new(link, PollFlags::POLLIN)));
         }
         if self.input.wants_to_read() {
             waited.push((Ready::Input, PollFd::new(stdin.as_fd(), PollFlags::POLLIN)));
@@ -364,7 +388,8 @@ impl Above<'_> {
             self.cancelled.filter(|_| self.until.is_none()).map(|cancelled| cancelled.deadline()),
             self.input.waits_for_terminal().then(|| job_time::now() + TERMINAL_AGAIN),
         ];
-        let left = deadlines.into_iter().flatten().min().map_or(LOOK, job_time::until).min(LOOK);
+        let left = deadlines.into_iter().flatten().min().map_or(LOOK, job_time::until);
+        let left = left.min(self.daemon.tries_in().unwrap_or(LOOK)).min(LOOK);
         let (of, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waited.into_iter().unzip();
         match poll(&mut fds, ft_sys::patience::at_most(job_time::piece(left))) {
             Ok(_) => {}
@@ -379,7 +404,17 @@ impl Above<'_> {
         if self.nodes.iter().all(|node| node.over) {
             return;
         }
-        self.say(&ToJobs::Tell { to, order });
+        if matches!(order, Order::Cancel(_) | Order::Kill(_)) && !std::mem::replace(&mut self.ends, true) {
+            self.say(&ToJobs::Ends);
+        }
+        for number in 0..self.nodes.len() as u32 {
+            let Some(node) = self.open(number).filter(|_| to.is_none_or(|to| to == number)) else { continue };
+            if node.link.give(order.clone()) {
+                self.send_over(number);
+            } else {
+                self.hang_up(number, "the part of the job there takes nothing of what it is told");
+            }
+        }
     }
 
     /// Sends what was read of standard input to where rank 0 is.
@@ -393,19 +428,53 @@ impl Above<'_> {
     }
 
     fn say(&mut self, message: &ToJobs) {
-        if let Err(error @ ChannelError::TimedOut(_)) = self.link.send(message, &[]) {
-            self.daemon_is_gone(&error);
+        // Over links it is sent again, and all else is said with `Resume`.
+        if let Err(error @ ChannelError::TimedOut(_)) = self.daemon.say(message) {
+            self.lose_daemon(&error);
         }
     }
 
-    /// Nothing more is to be heard of anybody, and the parts end when they hear of nobody.
-    fn daemon_is_gone(&mut self, error: &ChannelError) {
-        let sentence = match error {
-            ChannelError::TimedOut(time) => {
-                format!("this node's ftd has not answered for {} s: the job was ended on all nodes", time.as_secs())
-            }
-            error => format!("this node's ftd is gone ({error}): the job was ended on all nodes"),
+    /// The connection to the daemon is lost, and with it what was under way: another process there may serve this one.
+    fn lose_daemon(&mut self, error: &ChannelError) {
+        ft_sys::gate::reach("launcher.alone", None);
+        self.look_elsewhere(&error.to_string(), matches!(error, ChannelError::TimedOut(_)));
+    }
+
+    fn look_elsewhere(&mut self, why: &str, stands_still: bool) {
+        self.asked = None;
+        self.daemon.lose(why, stands_still);
+        // Nothing is sent before the ends of each link have said how far they are.
+        for node in self.nodes.iter_mut().filter(|node| !node.over) {
+            let _ = node.link.mark();
+        }
+    }
+
+    /// Looks for another process.
+    fn look_at_daemon(&mut self) {
+        if self.daemon.tries_in() != Some(Duration::ZERO) {
+            return;
+        }
+        let numbered = || self.nodes.iter().enumerate();
+        let numbers = |of: &dyn Fn(&Node) -> bool| {
+            numbered().filter(|(_, node)| of(node)).map(|(number, _)| number as u32).collect::<Vec<u32>>()
         };
+        let resume = Resume {
+            protocol: ft_wire::version(),
+            job: self.job.clone(),
+            nodes: self.nodes.len() as u32,
+            open: numbers(&|node| !node.over),
+            lost: if self.ends { Vec::new() } else { numbers(&|node| node.lost == Some(true)) },
+        };
+        // Nothing more is to be heard of anybody, and the parts end when they hear of nobody.
+        if let Err(why) = self.daemon.resume(&ToJobs::Resume(Box::new(resume)), &self.image) {
+            let waited = scaled(GONE).as_secs();
+            self.give_up(format!(
+                "this node's ftd is gone and could not be reached again within {waited} s ({why}): the job was ended on all nodes"
+            ));
+        }
+    }
+
+    fn give_up(&mut self, sentence: String) {
         self.broken.get_or_insert((1, sentence));
         self.nodes.iter_mut().for_each(|node| node.over = true);
     }
@@ -488,15 +557,15 @@ impl Above<'_> {
 
     fn listen(&mut self) -> Result<(), ClusterError> {
         let is_left = |nodes: &[Node]| nodes.is_empty() || nodes.iter().any(|node| !node.over);
-        while is_left(&self.nodes) && self.output.has_room() {
-            match self.link.try_receive::<FromJobs>() {
-                Ok(Some((word, _))) => self.hear(word)?,
+        while is_left(&self.nodes) {
+            match self.daemon.next() {
+                Ok(Some(word)) => self.hear(word)?,
                 Ok(None) => return Ok(()),
                 Err(error) if self.nodes.is_empty() => {
-                    return Err(ClusterError::Link { path: self.daemon.clone(), error });
+                    return Err(ClusterError::Link { path: self.daemon.path().into(), error });
                 }
                 Err(error) => {
-                    self.daemon_is_gone(&error);
+                    self.lose_daemon(&error);
                     return Ok(());
                 }
             }
@@ -519,31 +588,67 @@ impl Above<'_> {
         }
         match word {
             FromJobs::Here | FromJobs::Gone | FromJobs::Running { .. } => {}
+            FromJobs::Resumed => {}
+            FromJobs::Refused { sentence, .. } if !self.nodes.is_empty() => {
+                self.give_up(format!("{sentence}: the job was ended on all nodes"));
+            }
+            // It may have time soon.
+            FromJobs::Away(sentence) if !self.nodes.is_empty() => self.look_elsewhere(&sentence, false),
             FromJobs::Refused { status, sentence } => return Err(ClusterError::Refused { status, sentence }),
             FromJobs::Away(sentence) => return Err(ClusterError::Refused { status: 1, sentence }),
-            FromJobs::Begun { job, nodes } => {
+            FromJobs::Begun { job, nodes, came, window, cluster } => {
                 if self.options.verbose {
                     self.output.say(&format!("ftrun: job {job} on {}", nodes.join(", ")));
                 }
-                self.nodes = nodes.into_iter().map(Node::new).collect();
+                (self.job, self.window, self.cluster) = (job, window, cluster.map(|cluster| Rc::from(*cluster)));
+                let link = |number, came| Link::new(self.window, came, number, self.cluster.clone());
+                let nodes = (0..).zip(nodes).zip(came);
+                self.nodes = nodes.map(|((number, name), came)| Node::new(name, link(number, came))).collect();
+                self.starting = true;
+                self.start_others();
                 if job_time::is_stopped() {
                     self.tell(None, Order::Signal(libc::SIGTSTP));
                 }
             }
-            FromJobs::Joined { node, name } => self.joined(node, name),
-            FromJobs::Said { node, word } => self.part_says(node, word),
+            FromJobs::Joined { node, name, came, of } => {
+                if let (Some(of), true) = (of, node as usize == self.nodes.len()) {
+                    self.joined((node, name), came, *of);
+                }
+            }
+            FromJobs::Carried { node, word } => self.come_over(node, word),
+            FromJobs::Another { node, turn } => self.mark(node, turn),
+            FromJobs::Agreed { node, mark } => {
+                self.daemon.is_back();
+                self.agree(node, mark);
+            }
             FromJobs::Lost { node, why } => {
-                let Some(name) = self.end_of(node) else { return Ok(()) };
-                self.breaks(1, format!("node {name}: {why}"));
+                self.daemon.is_back();
+                if let Some(lost) = self.open(node) {
+                    lost.why = Some(why);
+                    lost.link.hear(Carried::End);
+                    self.take_of(node);
+                }
             }
         }
         Ok(())
     }
 
-    /// A node has come back. What all were told before it hears now.
-    fn joined(&mut self, node: u32, name: String) {
+    /// A node has come back. All others hear of it before it may say anything, and what all were told before it hears now.
+    fn joined(&mut self, (node, name): (u32, String), came: u64, of: ClusterNode) {
         self.output.say(&format!("ftrun: node {name} has a part of the job again, as a spare node"));
-        self.nodes.push(Node::new(name));
+        self.nodes
+            .iter_mut()
+            .filter(|other| other.name == name)
+            .for_each(|other| other.lost = other.lost.map(|_| false));
+        self.tell(None, Order::Joins(Box::new(of.clone())));
+        let cluster = self.cluster.take().map(|cluster| {
+            let nodes = cluster.nodes.iter().cloned().chain([of]).collect();
+            Rc::new(Cluster { nodes, ..(*cluster).clone() })
+        });
+        self.cluster.clone_from(&cluster);
+        self.nodes.push(Node::new(name, Link::new(self.window, came, node, cluster)));
+        self.starting = true;
+        self.start_others();
         if job_time::is_stopped() {
             self.tell(Some(node), Order::Signal(libc::SIGTSTP));
         }
@@ -595,11 +700,14 @@ impl Above<'_> {
                 self.lost_output |= lost_output;
                 // Without the store nobody learns of it, and nobody survives it under --ft=none.
                 let breaks = unrecorded && status != 0 && self.options.mode == Mode::None;
+                if !of_job && !unrecorded {
+                    self.look_for(node);
+                }
                 if breaks || !of_job && !unrecorded {
                     return self.breaks(status, format!("node {name}: {}", reason.unwrap_or_default()));
                 }
-                self.ends.said(status, reason, unrecorded);
-                if self.ends.are_agreed() {
+                self.said.said(status, reason, unrecorded);
+                if self.said.are_agreed() {
                     self.quiet.get_or_insert_with(job_time::now);
                 }
             }
@@ -628,10 +736,10 @@ impl Above<'_> {
     /// A node is lost, or what there was of the job on it. Where nobody survives that, the others end; else their agents know better.
     fn breaks(&mut self, status: i32, sentence: String) {
         // All is done, and a node that does not know it changes nothing.
-        if self.ends.are_done() || !self.all_or_none() && self.nodes.iter().any(|node| !node.over) {
+        if self.said.are_done() || !self.all_or_none() && self.nodes.iter().any(|node| !node.over) {
             return self.output.say(&format!("ftrun: {sentence}"));
         }
-        if self.broken.is_none() && !self.ends.are_agreed() && self.all_or_none() {
+        if self.broken.is_none() && !self.said.are_agreed() && self.all_or_none() {
             self.tell(None, Order::Kill(sentence.clone()));
             self.until.get_or_insert(job_time::now() + LEAVE);
         }
@@ -641,8 +749,8 @@ impl Above<'_> {
     /// The exit status, and why.
     fn ends(&mut self) -> (i32, Option<String>) {
         let by_signal = self.cancelled.map(|cancelled| 128 + cancelled.signal);
-        let done = self.ends.are_done();
-        match (self.ends.take(), self.broken.take()) {
+        let done = self.said.are_done();
+        match (self.said.take(), self.broken.take()) {
             // Nobody survives it, so it is what ended the job.
             (end, Some((status, sentence))) if end.is_none() || self.all_or_none() && !done => {
                 // What a second signal has ended has a status of its own.

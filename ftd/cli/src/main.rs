@@ -7,6 +7,7 @@ mod cancel;
 mod cluster;
 #[cfg(test)]
 mod completion;
+mod connection;
 mod deaths;
 mod ends;
 mod family;
@@ -20,6 +21,7 @@ mod job_dir;
 mod keepers;
 mod launcher;
 mod limits;
+mod link;
 mod mpirun;
 mod once;
 mod options;

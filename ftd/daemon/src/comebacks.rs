@@ -1,25 +1,23 @@
-//! Nodes that come back: when the part of a job on a node is lost, or was left out of the job, another one is started there as soon as
+//! Nodes that come back: when the part of a job on a node is lost, or was left out of the job, another one is made ready there as soon as
 //! the node is to be reached again. It is a new node of the job, with a number and slots of its own, and spare.
 
-use crate::frames::{self, within};
-use crate::members::{Ears, Parts, connect};
-use crate::orders::Orders;
 use crate::peers;
 use crate::places::{Places, Prepared, address, prepare};
-use ft_wire::cluster::{Cluster, ClusterNode};
-use ft_wire::part::{FromJobs, Host, Order, Share, Start, ToPart};
-use std::collections::BTreeMap;
+use ft_wire::cluster::ClusterNode;
+use ft_wire::part::{Host, Share, Start};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// A node is looked for so soon after it was lost, then after twice that, and so on …
 const SOON: Duration = Duration::from_millis(500);
 /// … but so often at the least. One that is lost again and again is looked for as seldom at last.
 const SELDOM: Duration = Duration::from_secs(10);
-/// A part that is ready is told at once that it may start.
-const TOLD: Duration = Duration::from_secs(5);
+
+/// So many nodes are asked at a time.
+const AT_A_TIME: usize = 64;
 
 /// What it takes to start a part of a job once more.
 pub struct Team {
@@ -29,75 +27,91 @@ pub struct Team {
     pub image: Arc<peers::Sent>,
     /// What a part is asked for with, but for whose it is.
     pub any: Start,
-    /// As it was at the beginning.
-    pub cluster: Cluster,
 }
 
-/// Brings nodes back.
-pub struct Comebacks(Arc<Team>);
+/// Looks for nodes that are lost.
+pub struct Comebacks {
+    team: Arc<Team>,
+    times: BTreeMap<String, u32>,
+    looks: JoinSet<Found>,
+    /// Nodes that are looked for.
+    sought: BTreeSet<String>,
+    room: Arc<Semaphore>,
+}
 
 /// A part that may come in, and what there is to know of its node.
-struct Found {
-    part: Prepared,
-    node: ClusterNode,
+pub struct Found {
+    /// The node as the user names it.
+    pub host: Host,
+    /// The part.
+    pub part: Prepared,
+    /// The node as others are to know it; its first slot is not known yet.
+    pub node: ClusterNode,
 }
 
 impl Comebacks {
-    /// Into this job.
+    /// Of this job.
     pub fn new(team: Team) -> Comebacks {
-        Comebacks(Arc::new(team))
+        let room = Arc::new(Semaphore::new(AT_A_TIME));
+        Comebacks { team: Arc::new(team), times: BTreeMap::new(), looks: JoinSet::new(), sought: BTreeSet::new(), room }
     }
 
-    /// Looks for each node that is lost, for as long as the job runs.
-    pub async fn run(self, parts: Parts, mut losses: UnboundedReceiver<u32>, ears: Ears) {
-        let mut tasks = JoinSet::new();
-        let mut times: BTreeMap<String, u32> = BTreeMap::new();
-        let (found, mut comers) = tokio::sync::mpsc::unbounded_channel();
+    /// Looks for a node until a part is ready there, or nobody wants it any more.
+    pub fn look_for(&mut self, host: Host) {
+        if !self.sought.insert(host.name.clone()) {
+            return;
+        }
+        let times = self.times.entry(host.name.clone()).or_default();
+        let pause = SOON.saturating_mul(1 << (*times).min(16)).min(SELDOM);
+        *times += 1;
+        let (team, room) = (self.team.clone(), self.room.clone());
+        self.looks.spawn(async move { team.look(host, pause, &room).await });
+    }
+
+    /// The next that is found.
+    pub async fn next(&mut self) -> Found {
         loop {
-            tokio::select! {
-                Some(lost) = losses.recv() => {
-                    let Some(host) = parts.lock().hosts.get(lost as usize).cloned() else { continue };
-                    let times = times.entry(host.name.clone()).or_default();
-                    let pause = SOON.saturating_mul(1 << (*times).min(16)).min(SELDOM);
-                    *times += 1;
-                    let (team, parts, found) = (self.0.clone(), parts.clone(), found.clone());
-                    tasks.spawn(async move {
-                        if let Some(comes) = team.look(&host, pause, &parts).await {
-                            let _ = found.send((host, comes));
-                        }
-                    });
+            match self.looks.join_next().await {
+                Some(Ok(found)) => {
+                    self.sought.remove(&found.host.name);
+                    return found;
                 }
-                Some((host, comes)) = comers.recv() => self.0.take_in(&mut tasks, host, comes, &parts, &ears).await,
-                Some(_) = tasks.join_next() => {}
+                Some(Err(_)) => {}
+                None => std::future::pending().await,
             }
         }
+    }
+
+    /// Nobody comes in any more.
+    pub fn end(&mut self) {
+        self.looks = JoinSet::new();
     }
 }
 
 impl Team {
-    /// Until a part is ready there, or nobody wants it any more.
-    async fn look(&self, host: &Host, first: Duration, parts: &Parts) -> Option<Found> {
+    async fn look(&self, host: Host, first: Duration, room: &Semaphore) -> Found {
         let mut pause = first;
         loop {
             tokio::time::sleep(pause).await;
-            if !parts.lock().has_room() {
-                return None;
-            }
-            match self.ask(host).await {
-                Ok(found) => return Some(found),
+            let place = room.acquire().await;
+            let asked = self.ask(&host).await;
+            drop(place);
+            match asked {
+                Ok((part, node)) => return Found { host, part, node },
                 Err(why) => tracing::debug!(job = self.any.share.job, node = host.name, "not back: {why}"),
             }
             pause = pause.saturating_mul(2).min(SELDOM);
         }
     }
 
-    async fn ask(&self, host: &Host) -> Result<Found, String> {
+    async fn ask(&self, host: &Host) -> Result<(Prepared, ClusterNode), String> {
         let state = self.places.state();
         let record = self.places.find(&host.name).await?;
         let address = address(&host.name, &record)?.ip();
         let share = Share { slots: host.slots, bind: Some(address), ..self.any.share.clone() };
         let start = Start { to: host.name.clone(), share, ..self.any.clone() };
-        let part = prepare(start, self.image.clone(), record.clone(), state.clone()).await;
+        let domain = record.label.clone();
+        let part = prepare(start, &self.image, record, state).await;
         let part = part.map_err(|refusal| refusal.sentence)?;
         let node = ClusterNode {
             // It is another one than that which had the name.
@@ -108,40 +122,9 @@ impl Team {
             slots: host.slots,
             first_slot: 0,
             spare: true,
-            domain: record.label,
+            domain,
             lease: Some(format!("{}/nodes/{}", state.config().prefix(), host.name)),
         };
-        Ok(Found { part, node })
-    }
-
-    /// All others hear of the node before it says anything.
-    async fn take_in(&self, tasks: &mut JoinSet<()>, host: Host, found: Found, parts: &Parts, ears: &Ears) {
-        // Who is told nothing more has a job that is over.
-        let Some(said) = ears.said.upgrade() else { return };
-        let Found { mut part, mut node } = found;
-        let (name, orders) = (host.name.clone(), Orders::new());
-        let cluster = {
-            let mut parts = parts.lock();
-            if !parts.has_room() {
-                return;
-            }
-            let me = parts.nodes.len() as u32;
-            node.first_slot = self.cluster.late_slot(me);
-            for others in &parts.orders {
-                // One that has too much before it is given up by who tells it the next thing.
-                let _ = others.give(Order::Joins(Box::new(node.clone())));
-            }
-            parts.nodes.push(node);
-            parts.hosts.push(host);
-            parts.orders.push(orders.clone());
-            Cluster { me, nodes: parts.nodes.clone(), ..self.cluster.clone() }
-        };
-        let node = cluster.me;
-        if said.send(FromJobs::Joined { node, name }).await.is_err() {
-            return;
-        }
-        // One that does not hear it says nothing either, and is lost once more.
-        let _ = within(TOLD, frames::send(&mut part.stream, &ToPart::Go { cluster: Some(Box::new(cluster)) })).await;
-        connect(tasks, part.stream, node, orders, said, ears.lost.clone());
+        Ok((part, node))
     }
 }

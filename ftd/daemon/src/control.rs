@@ -57,12 +57,12 @@ impl Crowd {
     fn enter(self: &Arc<Self>, uid: u32, most: usize, most_per_user: usize) -> Result<Place, String> {
         let mut users = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, own) = (users.values().sum::<usize>(), users.get(&uid).copied().unwrap_or(0));
-        if all >= most {
+        // Who starts and mends jobs is root, and must not be kept out by anybody's number.
+        if uid != 0 && all >= most {
             return Err(format!(
                 "there are {all} connections to ftd already, and no more are allowed (control.connections)"
             ));
         }
-        // Who starts and mends jobs is root, and must not be kept out by its own number.
         if uid != 0 && own >= most_per_user {
             let allowed = "and no more are allowed (control.connections-per-user)";
             return Err(format!("user {uid} has {own} connections to ftd already, {allowed}"));
@@ -110,10 +110,9 @@ pub async fn serve(listener: UnixListener, state: Arc<State>) {
                 metrics::control_accepted();
                 let state = state.clone();
                 tokio::spawn(async move {
-                    if let Err(trouble) = answer(stream, peer.uid, &state).await {
+                    if let Err(trouble) = answer(stream, peer.uid, &state, place).await {
                         turned_away(&peer, &trouble);
                     }
-                    drop(place);
                 });
             }
             Err(sentence) => {
@@ -145,7 +144,7 @@ fn refusal(sentence: String) -> Vec<u8> {
     [&Preamble::ours(Role::Daemon).to_bytes()[..], &frame].concat()
 }
 
-async fn answer(mut stream: UnixStream, uid: u32, state: &State) -> Result<(), Trouble> {
+async fn answer(mut stream: UnixStream, uid: u32, state: &State, place: Place) -> Result<(), Trouble> {
     send(&mut stream, &Preamble::ours(Role::Daemon).to_bytes()).await?;
     let mut preamble = [0; PREAMBLE_LEN];
     timeout(IDLE, stream.read_exact(&mut preamble)).await.map_err(|_| Trouble::Idle)??;
@@ -155,6 +154,12 @@ async fn answer(mut stream: UnixStream, uid: u32, state: &State) -> Result<(), T
             let served = errand::run(stream, Whose::Launcher(uid), state, |_| {}).await;
             state.session_ends();
             return Ok(served?);
+        }
+        // A process that serves a job has that job's part on this node started as if another node's daemon asked.
+        Role::Daemon if uid == nix::unistd::geteuid().as_raw() => {
+            // Its launcher has a place.
+            drop(place);
+            return Ok(errand::run(stream, Whose::Own, state, |_| {}).await?);
         }
         other => return Err(Trouble::Role(other)),
     }

@@ -5,16 +5,59 @@ use crate::frames::{self, Broken, Stream, within};
 use crate::tls::Tls;
 use ft_wire::{FrameError, Role};
 use rustix::net::sockopt;
+use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 /// A node that is there answers within this time.
 const DIAL: Duration = Duration::from_secs(5);
 /// A connection on which nothing comes is looked at after this time, then this often, and so often in vain.
 const LOOK: (Duration, Duration, u32) = (Duration::from_secs(5), Duration::from_secs(2), 5);
+
+/// Where a node's daemon is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Way {
+    /// On this node.
+    Here,
+    /// At one of these addresses.
+    At(Vec<SocketAddr>),
+}
+
+impl Way {
+    /// A connection to that node's daemon, and where it was found.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub async fn reach(&self, node: &str, config: &Config) -> Result<(Box<dyn Stream>, String), String> {
+        match self {
+            Way::At(addresses) => {
+                let (stream, address) = reach(addresses, node, config).await?;
+                Ok((stream, address.to_string()))
+            }
+            Way::Here => {
+                let path = config.socket();
+                match within(DIAL, dial_here(config)).await {
+                    Ok(stream) => Ok((stream, path.display().to_string())),
+                    Err(error) => Err(format!("this node's own ftd cannot be reached ({}: {error})", path.display())),
+                }
+            }
+        }
+    }
+}
+
+/// A connection to this node's own daemon, as another one's: what it starts is not this process's.
+///
+/// # Errors
+/// [`Broken`].
+pub async fn dial_here(config: &Config) -> Result<Box<dyn Stream>, Broken> {
+    let mut stream: Box<dyn Stream> = Box::new(UnixStream::connect(config.socket()).await.map_err(Broken::Io)?);
+    frames::greet(&mut stream).await?;
+    frames::greeted(&mut stream, Role::Daemon).await?;
+    Ok(stream)
+}
 
 /// A connection to the daemon of a node that is at one of these addresses, and which of them it is.
 ///

@@ -3,10 +3,12 @@
 
 use crate::dial::reach;
 use crate::frames::{self, Broken, Stream, within};
-use crate::link::{self, Pulse};
+use crate::link;
 use crate::node::Record;
 use crate::places::Places;
 use crate::state::Launched;
+use crate::succession::OnlyOne;
+use crate::watch::Pulse;
 use crate::{own_jobs, parts};
 use ft_wire::part::{About, FromJobs, FromPeer, MAX_SAID, MOST_NAMED, Question, Running, Sought, ToPeer};
 use std::collections::BTreeMap;
@@ -126,7 +128,7 @@ pub async fn lead_to_agent(mut stream: UnixStream, places: &Places, sought: Soug
         }
         Ok(Agent::There(peer)) => {
             frames::send(&mut stream, &FromJobs::Here).await?;
-            link::carry(peer, stream, link::window(1), Pulse::Asks, &mut link::OnlyOne).await
+            link::carry(peer, stream, link::window(1), Pulse::Asks, &mut OnlyOne).await
         }
         Err(sentence) => frames::send(&mut stream, &FromJobs::Refused { status: 1, sentence }).await,
     }

@@ -15,8 +15,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How the daemon calls this.
-pub const COMMAND: &str = "serve";
+/// How the daemon calls this, for each [`Whose`]: who looks at a node's processes sees which serves what.
+pub const COMMANDS: [&str; 3] = ["serve-ftrun", "serve-node", "serve-own"];
 /// This program, also when another one is installed in its place.
 const OWN: &str = "/proc/self/exe";
 
@@ -27,6 +27,19 @@ pub enum Whose {
     Launcher(u32),
     /// One that dials as another node's daemon.
     Peer(SocketAddr),
+    /// Another process of this node's daemon.
+    Own,
+}
+
+impl Whose {
+    fn command(&self) -> &'static str {
+        let [of_launcher, of_peer, of_own] = COMMANDS;
+        match self {
+            Whose::Launcher(_) => of_launcher,
+            Whose::Peer(_) => of_peer,
+            Whose::Own => of_own,
+        }
+    }
 }
 
 /// What the process is told.
@@ -111,7 +124,9 @@ fn start(connection: BorrowedFd<'_>, reports: BorrowedFd<'_>, errand: &Errand) -
     let numbers = [connection.as_raw_fd(), memory.as_raw_fd(), reports.as_raw_fd()];
     Helper {
         program: Path::new(OWN),
-        arguments: std::iter::once(COMMAND.into()).chain(numbers.map(|fd| fd.to_string().into())).collect(),
+        arguments: std::iter::once(errand.whose.command().into())
+            .chain(numbers.map(|fd| fd.to_string().into()))
+            .collect(),
         // The service manager hears of the daemon alone.
         environment: vec![("NOTIFY_SOCKET", String::new())],
         descriptors: &[connection, memory.as_fd(), reports],

@@ -1,19 +1,19 @@
-//! Jobs over several nodes, for the `ftrun` on this node that asks for one: finds the nodes, has a part started on each, and passes on
-//! what `ftrun` and the parts say. Who asks is who the kernel says.
+//! Jobs over several nodes, for the `ftrun` on this node that asks for one: finds the nodes, and has a part made ready on each. Who asks is who the kernel says.
 
 use crate::comebacks::{Comebacks, Team};
 use crate::config::Config;
 use crate::etcd::Asked;
-use crate::frames::{self, Broken, Stream, within};
-use crate::members::Parts;
+use crate::frames::{self, Broken, within};
+use crate::kept::{self, Kept, Link};
 use crate::places::{Place, Places, Prepared, Refusal, address, prepare, random};
-use crate::relay::relay;
+use crate::said::ToLauncher;
+use crate::served::{Served, note};
 use crate::state::{Launched, State};
 use crate::{agents, elsewhere, link, parts, peers, steps};
 use ft_store::Etcd;
 use ft_sys::peer::Peer;
 use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
-use ft_wire::part::{FromJobs, Host, Image, MAX_IMAGE, MAX_LAUNCH, MOST_NODES, Request, Share, Start, ToJobs, ToPart};
+use ft_wire::part::{FromJobs, Host, Image, MAX_IMAGE, MAX_LAUNCH, MOST_NODES, Request, Resume, Share, Start, ToJobs};
 use ft_wire::{APART, is_neighbour, step, version};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,6 +23,8 @@ use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+/// Whether a job can be noted is looked at so often.
+const NOTED: Duration = Duration::from_secs(1);
 /// Who wants a job says which one within this time.
 const FIRST: Duration = Duration::from_secs(5);
 /// So many nodes are asked at a time.
@@ -36,12 +38,11 @@ pub struct Jobs {
     places: Places,
 }
 
-/// A job that has begun.
-struct Begun {
+/// A job that is served.
+struct Job {
     word: FromJobs,
-    parts: Parts,
-    streams: Vec<Box<dyn Stream>>,
-    comebacks: Option<Comebacks>,
+    served: Served,
+    to_launcher: ToLauncher,
 }
 
 impl Jobs {
@@ -57,28 +58,39 @@ impl Jobs {
     pub async fn serve(&self, mut stream: UnixStream, uid: u32) -> Result<(), Broken> {
         let request = match within(FIRST, frames::receive(&mut stream, MAX_LAUNCH)).await? {
             ToJobs::Launch(request) => *request,
+            ToJobs::Resume(resume) => return self.resume(stream, *resume, uid).await,
             ToJobs::Step(request) => return self.serve_step(stream, *request).await,
             ToJobs::Node(name) => return self.serve_question(stream, &name).await,
             ToJobs::Jobs => return elsewhere::tell_jobs(stream, &self.places, uid).await,
             ToJobs::Agent(sought) => return elsewhere::lead_to_agent(stream, &self.places, *sought, uid).await,
-            ToJobs::Tell { .. } | ToJobs::Ask => return Ok(()),
+            ToJobs::Carry { .. } | ToJobs::Mark { .. } | ToJobs::Lost(_) => return Ok(()),
+            ToJobs::Ask | ToJobs::Ends | ToJobs::Leave => return Ok(()),
         };
         let begun = match check(&request) {
             Err(sentence) => Err(sentence.into()),
             Ok(()) => {
                 let image = within(FIRST, frames::receive(&mut stream, MAX_IMAGE)).await?;
+                let launcher = Peer::of(&stream)?.pid;
                 tokio::select! {
-                    begun = self.begin(request, image, uid) => begun,
+                    begun = self.begin(request, image, (uid, launcher)) => begun,
                     // Who has gone meanwhile wants no job any more, and says nothing else before it is answered.
                     () = frames::speaks(&stream) => return Ok(()),
                 }
             }
         };
-        match begun {
-            Ok(Begun { word, parts, streams, comebacks }) => {
-                let _launched = self.launched(&stream, &word);
-                if frames::send(&mut stream, &word).await.is_ok() {
-                    relay(stream, parts, streams, comebacks).await;
+        self.run(stream, begun, uid).await
+    }
+
+    /// Serves a launcher as long as its job runs.
+    async fn run(&self, mut stream: UnixStream, job: Result<Job, Refusal>, uid: u32) -> Result<(), Broken> {
+        match job {
+            Ok(Job { word, served, to_launcher }) => {
+                let noted = self.launched(Peer::of(&stream)?.pid, served.job().to_string());
+                // Who is gone ends the job with its connection.
+                let _ = frames::send(&mut stream, &word).await;
+                tokio::select! {
+                    () = served.run(stream, to_launcher) => {}
+                    () = noted => {}
                 }
                 Ok(())
             }
@@ -89,10 +101,50 @@ impl Jobs {
         }
     }
 
+    /// Serves a launcher whose job another process has served until now.
+    async fn resume(&self, mut stream: UnixStream, resume: Resume, uid: u32) -> Result<(), Broken> {
+        let image = within(FIRST, frames::receive(&mut stream, MAX_IMAGE)).await?;
+        let launcher = Peer::of(&stream)?.pid;
+        let job = self.take_over(resume, &image, (uid, launcher)).map_err(Refusal::from);
+        self.run(stream, job, uid).await
+    }
+
+    fn take_over(&self, resume: Resume, image: &Image, whose: (u32, i32)) -> Result<Job, String> {
+        let Resume { protocol, job, nodes, open, lost } = resume;
+        is_spoken(protocol)?;
+        let config = self.state.config();
+        let kept = Kept::take_over(&config, &job, whose, nodes as usize).ok_or_else(|| {
+            format!("this node's ftd knows nothing of job {}: what is kept of it is gone", job.escape_debug())
+        })?;
+        note(&kept, &config);
+        tracing::info!(job, "a launcher whose connection was lost is here again");
+        let comebacks = kept.survives.then(|| self.comebacks(peers::Sent::new(image)?, &kept.any)).transpose()?;
+        let (mut served, to_launcher) = Served::new(config, kept, comebacks);
+        let (open, lost): (BTreeSet<u32>, BTreeSet<u32>) = (open.into_iter().collect(), lost.into_iter().collect());
+        for node in 0..nodes {
+            if open.contains(&node) { served.carry(None) } else { served.skip() }
+        }
+        lost.into_iter().for_each(|node| served.look_for(node));
+        Ok(Job { word: FromJobs::Resumed, served, to_launcher })
+    }
+
+    fn comebacks(&self, image: peers::Sent, any: &Start) -> Result<Comebacks, String> {
+        let (places, image) = (self.places.clone(), Arc::new(image));
+        Ok(Comebacks::new(Team { places, image, any: any.clone() }))
+    }
+
     /// Whoever is at the other end has started this job.
-    fn launched(&self, stream: &UnixStream, word: &FromJobs) -> Option<Launched> {
-        let FromJobs::Begun { job, .. } = word else { return None };
-        Launched::note(&self.state.config(), job, Peer::of(stream).ok()?.pid)
+    fn launched(&self, pid: i32, job: String) -> impl Future<Output = ()> {
+        let config = self.state.config();
+        let mut note = Launched::note(&config, &job, pid);
+        async move {
+            while note.is_none() {
+                // Who has served it before stands still, perhaps, and holds the note.
+                tokio::time::sleep(NOTED).await;
+                note = Launched::note(&config, &job, pid);
+            }
+            std::future::pending().await
+        }
     }
 
     /// Serves who asks for a node.
@@ -110,7 +162,7 @@ impl Jobs {
         let who = Peer::of(&stream)?;
         let image = within(FIRST, frames::receive(&mut stream, MAX_IMAGE)).await?;
         let word = match steps::begin(request, &image, who, &self.places).await {
-            Ok(job) => FromJobs::Begun { job, nodes: Vec::new() },
+            Ok(job) => FromJobs::Begun { job, nodes: Vec::new(), came: Vec::new(), window: 0, cluster: None },
             Err(Refusal { status, sentence }) => {
                 tracing::info!("a part of a step was refused: {sentence}");
                 FromJobs::Refused { status, sentence }
@@ -119,8 +171,8 @@ impl Jobs {
         frames::send(&mut stream, &word).await
     }
 
-    /// Has all parts made ready, and then started.
-    async fn begin(&self, request: Request, image: Image, uid: u32) -> Result<Begun, Refusal> {
+    /// Has all parts made ready. Their launcher tells them that they may start.
+    async fn begin(&self, request: Request, image: Image, (uid, launcher): (u32, i32)) -> Result<Job, Refusal> {
         let config = self.state.config();
         if uid == 0 && !config.allows_root() {
             return Err("root may not start jobs here (jobs.root in ftd.toml)".to_string().into());
@@ -141,7 +193,40 @@ impl Jobs {
             share: Share { job: job.clone(), me: 0, slots: 0, bind: None },
             link: 0,
         };
-        let image = Arc::new(peers::Sent::new(image)?);
+        let image = Arc::new(peers::Sent::new(&image)?);
+        let ready = self.prepare(&places, &any, &image, several).await?;
+        let spoken = places.iter().zip(&ready).map(|(place, part)| (place.host.name.as_str(), part.protocol));
+        if let Some(sentence) = ft_wire::strangers(spoken) {
+            return Err(sentence.into());
+        }
+        let cluster = several.then(|| cluster(&job, &places, &ready, &request, &config)).transpose()?;
+        let word = FromJobs::Begun {
+            job,
+            nodes: request.hosts.iter().map(|host| host.name.clone()).collect(),
+            came: ready.iter().map(|part| part.came).collect(),
+            window: any.window,
+            cluster: cluster.clone().map(Box::new),
+        };
+        let team = Team { places: self.places.clone(), image, any: any.clone() };
+        let comebacks = (several && request.survives).then(|| Comebacks::new(team));
+        let mut kept = Kept::new(launcher, comebacks.is_some(), any, cluster);
+        kept.hosts = request.hosts;
+        kept.links = ready.iter().map(|part| Link { number: part.link, way: part.way.clone() }).collect();
+        kept::sweep(&config);
+        note(&kept, &config);
+        let (mut served, to_launcher) = Served::new(config, kept, comebacks);
+        ready.into_iter().for_each(|part| served.carry(Some((part.stream, part.came))));
+        Ok(Job { word, served, to_launcher })
+    }
+
+    /// Has the part on each node made ready.
+    async fn prepare(
+        &self,
+        places: &[Place],
+        any: &Start,
+        image: &Arc<peers::Sent>,
+        several: bool,
+    ) -> Result<Vec<Prepared>, Refusal> {
         let room = Arc::new(Semaphore::new(AT_A_TIME));
         let mut asked = JoinSet::new();
         for (me, place) in places.iter().enumerate() {
@@ -152,7 +237,7 @@ impl Jobs {
             let (record, state, image, room) = (place.record.clone(), self.state.clone(), image.clone(), room.clone());
             asked.spawn(async move {
                 let _place = room.acquire_owned().await;
-                prepare(start, image, record, state).await.map(|part| (me, part))
+                prepare(start, &image, record, &state).await.map(|part| (me, part))
             });
         }
         // Where one of them fails the others are not waited for, and what they have made ready ends.
@@ -161,33 +246,22 @@ impl Jobs {
             ready.push(one.map_err(|error| error.to_string())??);
         }
         ready.sort_by_key(|(me, _)| *me);
-        let ready: Vec<Prepared> = ready.into_iter().map(|(_, part)| part).collect();
-        let spoken = places.iter().zip(&ready).map(|(place, part)| (place.host.name.as_str(), part.protocol));
-        if let Some(sentence) = ft_wire::strangers(spoken) {
-            return Err(sentence.into());
-        }
-        let cluster = several.then(|| cluster(&job, &places, &ready, &request, &config)).transpose()?;
-        let mut streams = Vec::new();
-        for (me, mut part) in ready.into_iter().enumerate() {
-            let cluster = cluster.clone().map(|cluster| Box::new(Cluster { me: me as u32, ..cluster }));
-            let told = within(FIRST, frames::send(&mut part.stream, &ToPart::Go { cluster })).await;
-            told.map_err(|error| format!("node {}: {error}", places[me].host.name))?;
-            streams.push(part.stream);
-        }
-        let nodes = request.hosts.iter().map(|host| host.name.clone()).collect();
-        let parts = Parts::new(request.hosts, cluster.as_ref().map_or_else(Vec::new, |cluster| cluster.nodes.clone()));
-        let team = |cluster| Team { places: self.places.clone(), image, any, cluster };
-        let comebacks = cluster.filter(|_| request.survives).map(|cluster| Comebacks::new(team(cluster)));
-        Ok(Begun { word: FromJobs::Begun { job, nodes }, parts, streams, comebacks })
+        Ok(ready.into_iter().map(|(_, part)| part).collect())
     }
+}
+
+/// Whether who asks speaks as this daemon does.
+fn is_spoken(protocol: u32) -> Result<(), String> {
+    if is_neighbour(protocol) {
+        return Ok(());
+    }
+    Err(format!("this node's ftd speaks protocol {}, and ftrun {protocol}, {APART}", version()))
 }
 
 /// Whether it can be asked for at all. What `ftrun` looks at itself is looked at here as well: who asks may be anybody's program.
 fn check(request: &Request) -> Result<(), String> {
     let Request { protocol, ranks, hosts, spares, .. } = request;
-    if !is_neighbour(*protocol) {
-        return Err(format!("this node's ftd speaks protocol {}, and ftrun {protocol}, {APART}", version()));
-    }
+    is_spoken(*protocol)?;
     if hosts.len() > MOST_NODES {
         let asked = hosts.len();
         return Err(format!("a job has at most {MOST_NODES} nodes, and {asked} are named: give each more ranks"));

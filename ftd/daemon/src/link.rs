@@ -3,18 +3,21 @@
 //! TCP answers for a process that stands still: so one end asks the other one whether it is there.
 //!
 //! A connection that is lost, or in doubt, is no lost link where there may be [`Another`]: over that one what did not arrive is sent again.
+//! Of a job's links the near ends are `ftrun`'s own ([`ft_wire::link_end`]), and [`crate::carrier`] is between.
 
 use crate::frames::{self, Broken, Stream, within};
-use crate::looks::Looks;
-use crate::unpassed::Unpassed;
-use ft_wire::part::{Carried, MAX_SAID, Mark, PULSE, SILENT};
+use crate::succession::{self, Another, Side};
+use crate::watch::{Pulse, Watch};
+use ft_wire::FRAME_HEADER;
+use ft_wire::part::{Carried, MAX_SAID, Mark, Order, SILENT, ToPart};
+use ft_wire::unpassed::Unpassed;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
-use tokio::sync::{Notify, Semaphore};
 use tokio::time::timeout;
 
 /// Bytes that may be under way on all links of a job together, in each direction …
@@ -27,85 +30,11 @@ const PIECE: usize = 64 << 10;
 const LINGER: Duration = Duration::from_secs(60);
 /// On another connection the two ends soon say how far they are.
 const SOON: Duration = Duration::from_secs(5);
-/// For another one there is at least so much time, also where a lost one was noticed late.
-const LEAST: Duration = Duration::from_secs(1);
-/// After one on which the two ends have not come to agree.
-const PAUSE: Duration = Duration::from_millis(250);
 
 /// How many bytes may be under way on each of so many links of a job.
 pub fn window(links: usize) -> u32 {
     let (least, most) = OF_LINK;
     u32::try_from((OF_JOB / links.max(1)).clamp(least, most)).unwrap_or(u32::MAX)
-}
-
-/// What an end of a link does to know that the other one is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pulse {
-    /// It asks.
-    Asks,
-    /// It answers.
-    Answers,
-}
-
-/// Where another connection between the same two ends comes from.
-pub trait Another {
-    /// Whether there may be one at all: else nothing is kept for it.
-    const MAY_BE: bool;
-
-    /// One on which both ends have spoken, some time after there was doubt; nothing, where the other end is known to be gone.
-    async fn next(&mut self, doubt: &Doubt) -> Option<Box<dyn Stream>>;
-}
-
-/// Whether the connection does what it should.
-#[derive(Default)]
-pub struct Doubt {
-    is_there: AtomicBool,
-    was_there: AtomicBool,
-    /// The connection is lost.
-    has_come_true: AtomicBool,
-    raised: Notify,
-}
-
-impl Doubt {
-    /// From now on there is doubt.
-    pub fn raise(&self) {
-        self.is_there.store(true, Ordering::Relaxed);
-        self.was_there.store(true, Ordering::Relaxed);
-        self.raised.notify_one();
-    }
-
-    /// Waits as long as there is none.
-    pub async fn raised(&self) {
-        while !self.is_there.load(Ordering::Relaxed) {
-            self.raised.notified().await;
-        }
-    }
-
-    /// Whether the connection is lost: nothing comes on it any more.
-    pub fn has_come_true(&self) -> bool {
-        self.has_come_true.load(Ordering::Relaxed)
-    }
-
-    fn comes_true(&self) {
-        self.has_come_true.store(true, Ordering::Relaxed);
-        self.raise();
-    }
-
-    fn withdraw(&self) {
-        self.is_there.store(false, Ordering::Relaxed);
-        self.has_come_true.store(false, Ordering::Relaxed);
-    }
-}
-
-/// There is none: with its connection the link is lost.
-pub struct OnlyOne;
-
-impl Another for OnlyOne {
-    const MAY_BE: bool = false;
-
-    async fn next(&mut self, _: &Doubt) -> Option<Box<dyn Stream>> {
-        std::future::pending().await
-    }
 }
 
 /// What there is of a link besides its connection.
@@ -119,15 +48,16 @@ struct Line {
     came: AtomicU64,
     /// What was sent from here, if it may have to be sent again.
     sent: Option<Mutex<Unpassed>>,
-    pulse: Pulse,
-    /// What is to be said before all that waits.
-    question: Notify,
-    /// See `question`.
-    answer: Notify,
-    /// Something has come since it was looked.
-    heard: AtomicBool,
-    last: Mutex<Instant>,
-    doubt: Doubt,
+    /// What the part is to hear in between waits to be passed on.
+    tells: AtomicBool,
+    watch: Watch,
+}
+
+/// What is passed on.
+enum Passed {
+    Bytes(Vec<u8>),
+    /// The other end has asked.
+    Pulse,
 }
 
 /// Carries between `peer`, another daemon that does the same, and `own`, whose words they are, until one of the two has ended. What came
@@ -145,7 +75,8 @@ pub async fn carry<A: Another>(
     let line = Line::new::<A>(window, pulse);
     let (mut from_own, mut to_own) = tokio::io::split(own);
     let (came, to_pass) = unbounded_channel();
-    let (words, mut said) = channel(1);
+    let (words, said) = channel(1);
+    let end = End { line: &line, came: &came, said: said.into() };
     let mut passing = pin!(pass(&mut to_own, to_pass, &line, words.clone()));
     let ended = {
         let own_side = async {
@@ -153,14 +84,15 @@ pub async fn carry<A: Another>(
             std::future::pending::<()>().await;
         };
         tokio::select! {
-            ended = connections(peer, &came, &mut said, &line, another) => ended,
+            ended = succession::go(Some(peer), &end, another) => ended,
             () = own_side => Ok(()),
             // It ends with what it takes from `came`.
             () = &mut passing => Ok(()),
         }
     };
     // Nobody is told any more what is passed on.
-    drop((came, said));
+    drop(end);
+    drop(came);
     // One that reads no more while it writes is not waited for.
     let mut rest = tokio::io::sink();
     tokio::select! {
@@ -170,89 +102,76 @@ pub async fn carry<A: Another>(
     ended
 }
 
-/// One connection after the other.
-async fn connections<A: Another>(
-    first: Box<dyn Stream>,
-    came: &UnboundedSender<Vec<u8>>,
-    said: &mut Receiver<Carried>,
-    line: &Line,
-    another: &mut A,
-) -> Result<(), Broken> {
-    let (mut now, mut begun) = (Some(first), false);
-    // Until when another one may come in the place of what was lost.
-    let mut until = None;
-    loop {
-        let ended = async {
-            match &mut now {
-                Some(peer) => connection(peer, came, said, line, begun).await,
-                None => Err(Broken::Silent(SILENT)),
-            }
-        };
-        let mut coming = pin!(another.next(&line.doubt));
-        let (next, lost) = tokio::select! {
-            biased;
-            next = &mut coming => (next, Broken::Closed),
-            ended = ended => match ended {
-                Err(lost) if A::MAY_BE && line.may_go_on(&lost, begun) => {
-                    line.doubt.comes_true();
-                    let until = *until.get_or_insert_with(|| Instant::now() + line.left(&lost));
-                    let left = until.saturating_duration_since(Instant::now());
-                    (timeout(left, coming).await.unwrap_or_default(), lost)
-                }
-                ended => return ended,
-            },
-        };
-        let Some(mut next) = next else {
-            // Who has said its last word has been heard, or is not waited for.
-            return if line.has_ended() { Ok(()) } else { Err(lost) };
-        };
-        // The one before is closed when both ends know that it is needed no more: to close it says that its end is gone.
-        let agreed = line.agree(&mut next).await;
-        (begun, now) = (true, agreed.is_ok().then_some(next));
-        match agreed {
-            Ok(()) => until = None,
-            Err(lost) if until.is_some_and(|until| until <= Instant::now()) => return Err(lost),
-            Err(lost) => {
-                tracing::debug!(%lost, "another connection of a link was lost at once");
-                until.get_or_insert_with(|| Instant::now() + line.left(&lost));
-                tokio::time::sleep(PAUSE).await;
-            }
-        }
-    }
+/// An end whose words are its own.
+struct End<'a> {
+    line: &'a Line,
+    came: &'a UnboundedSender<Passed>,
+    said: tokio::sync::Mutex<Receiver<Carried>>,
 }
 
-/// What goes over one connection, until one of the two ends has nothing more to say, or it is lost.
-async fn connection(
-    peer: &mut Box<dyn Stream>,
-    came: &UnboundedSender<Vec<u8>>,
-    said: &mut Receiver<Carried>,
-    line: &Line,
-    begun: bool,
-) -> Result<(), Broken> {
-    let (mut from_peer, mut to_peer) = tokio::io::split(peer);
-    let mut hearing = pin!(hear(&mut from_peer, came, line));
-    let told = tokio::select! {
-        heard = &mut hearing => return heard,
-        told = tell(&mut to_peer, said, line) => told,
-        () = silence(line, begun) => return Err(Broken::Silent(SILENT)),
-    };
-    told?;
-    // Nobody is left here who would hear more; but who closes with something unread takes back what was sent last.
-    let silent = async { if line.sent.is_some() { silence(line, true).await } else { std::future::pending().await } };
-    let rest = async {
-        while let Some(word) = said.recv().await {
-            line.notes(&word);
+impl Side for End<'_> {
+    fn watch(&self) -> &Watch {
+        &self.line.watch
+    }
+
+    async fn over(&self, peer: &mut Box<dyn Stream>, begun: bool) -> Result<(), Broken> {
+        let (line, came) = (self.line, self.came);
+        let mut said = self.said.lock().await;
+        let (mut from_peer, mut to_peer) = tokio::io::split(peer);
+        let mut hearing = pin!(hear(&mut from_peer, came, line));
+        let told = tokio::select! {
+            heard = &mut hearing => return heard,
+            told = tell(&mut to_peer, &mut said, line) => told,
+            () = line.watch.silence(begun) => return Err(Broken::Silent(SILENT)),
+        };
+        told?;
+        // Nobody is left here who would hear more; but who closes with something unread takes back what was sent last.
+        let may_go_on = line.sent.is_some();
+        let silent = async { if may_go_on { line.watch.silence(true).await } else { std::future::pending().await } };
+        let rest = async {
+            while let Some(word) = said.recv().await {
+                line.notes(&word);
+            }
+            std::future::pending::<()>().await;
+        };
+        // Where the launcher itself takes the last words it may have others to read first.
+        let taken = async { if may_go_on { Ok(hearing.await) } else { timeout(LINGER, &mut hearing).await } };
+        tokio::select! {
+            heard = taken => match heard {
+                // It is not the other end that has closed it, perhaps.
+                Ok(Err(lost)) if may_go_on && succession::may_go_on(self, &lost, begun) => Err(lost),
+                _ => Ok(()),
+            },
+            () = silent => Err(Broken::Silent(SILENT)),
+            () = rest => Ok(()),
         }
-        std::future::pending::<()>().await;
-    };
-    tokio::select! {
-        heard = timeout(LINGER, &mut hearing) => match heard {
-            // It is not the other end that has closed it, perhaps.
-            Ok(Err(lost)) if line.sent.is_some() && line.may_go_on(&lost, begun) => Err(lost),
-            _ => Ok(()),
-        },
-        () = silent => Err(Broken::Silent(SILENT)),
-        () = rest => Ok(()),
+    }
+
+    async fn agree(&self, peer: &mut Box<dyn Stream>) -> Result<(), Broken> {
+        let line = self.line;
+        let came = line.came.load(Ordering::Relaxed);
+        let passed = line.sent().map_or(0, |sent| sent.taken());
+        let said = within(SOON, async {
+            frames::send(peer, &Mark { came, passed }).await?;
+            frames::receive(peer, MAX_SAID).await
+        });
+        let theirs: Mark = said.await?;
+        let more = line.sent().map_or(Some(0), |mut sent| sent.go_back_to(theirs));
+        line.passed_on(more.ok_or(Broken::TooMuch)?);
+        Ok(())
+    }
+
+    /// Who began the link says so when it ends it. It goes on only where a launcher has taken it over, which then has said something.
+    fn outlives_close(&self, _: bool) -> bool {
+        self.line.came.load(Ordering::Relaxed) > 0
+    }
+
+    fn patience(&self, _: &Broken) -> Duration {
+        SILENT
+    }
+
+    fn has_ended(&self) -> bool {
+        self.line.sent().is_some_and(|sent| sent.has_ended())
     }
 }
 
@@ -266,44 +185,13 @@ impl Line {
             held: AtomicUsize::new(0),
             came: AtomicU64::new(0),
             sent: A::MAY_BE.then(Mutex::default),
-            pulse,
-            question: Notify::new(),
-            answer: Notify::new(),
-            heard: AtomicBool::new(false),
-            last: Mutex::new(Instant::now()),
-            doubt: Doubt::default(),
+            tells: AtomicBool::new(false),
+            watch: Watch::new(pulse, A::MAY_BE),
         }
     }
 
     fn sent(&self) -> Option<MutexGuard<'_, Unpassed>> {
         self.sent.as_ref().map(|sent| sent.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn hears(&self) {
-        self.heard.store(true, Ordering::Relaxed);
-        self.doubt.withdraw();
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
-    }
-
-    /// Whether what became of a connection says nothing of the other end. It closes the first one when it ends, and not before; unless another
-    /// one is under way.
-    fn may_go_on(&self, lost: &Broken, begun: bool) -> bool {
-        match lost {
-            Broken::Io(_) | Broken::Silent(_) | Broken::Idle(_) => true,
-            Broken::Closed => begun || self.doubt.was_there.load(Ordering::Relaxed),
-            Broken::Frame(_) | Broken::Role(_) | Broken::TooMuch => false,
-        }
-    }
-
-    /// How long another connection is waited for.
-    fn left(&self, lost: &Broken) -> Duration {
-        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = if matches!(lost, Broken::Closed) { SOON } else { SILENT };
-        SILENT.saturating_sub(last.elapsed()).clamp(LEAST, most)
-    }
-
-    fn has_ended(&self) -> bool {
-        self.sent().is_some_and(|sent| sent.has_ended())
     }
 
     fn notes(&self, word: &Carried) {
@@ -317,31 +205,20 @@ impl Line {
         let most = self.window.saturating_sub(self.credit.available_permits());
         self.credit.add_permits(usize::try_from(bytes).unwrap_or(most).min(most));
     }
-
-    /// The two ends say how far they are: the rest is sent again.
-    async fn agree(&self, peer: &mut Box<dyn Stream>) -> Result<(), Broken> {
-        let came = self.came.load(Ordering::Relaxed);
-        let passed = self.sent().map_or(0, |sent| sent.taken());
-        let said = within(SOON, async {
-            frames::send(peer, &Mark { came, passed }).await?;
-            frames::receive(peer, MAX_SAID).await
-        });
-        let theirs: Mark = said.await?;
-        let more = self.sent().map_or(Some(0), |mut sent| sent.go_back_to(theirs));
-        self.passed_on(more.ok_or(Broken::TooMuch)?);
-        self.hears();
-        tracing::info!("the link of a job's part goes on over another connection");
-        Ok(())
-    }
 }
 
 /// What comes from the other daemon, until that says that nothing more does.
-async fn hear(from: &mut (impl AsyncRead + Unpin), came: &UnboundedSender<Vec<u8>>, line: &Line) -> Result<(), Broken> {
+async fn hear(from: &mut (impl AsyncRead + Unpin), came: &UnboundedSender<Passed>, line: &Line) -> Result<(), Broken> {
     loop {
         let word = frames::receive(from, MAX_SAID).await?;
-        line.hears();
+        line.watch.hears();
         match word {
-            Carried::Ask => line.answer.notify_one(),
+            Carried::Ask => {
+                line.watch.answer.notify_one();
+                if line.watch.pulse == Pulse::Tells && !line.tells.swap(true, Ordering::Relaxed) {
+                    let _ = came.send(Passed::Pulse);
+                }
+            }
             Carried::Here => {}
             Carried::Bytes(bytes) => {
                 if line.held.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len() > line.window {
@@ -349,7 +226,7 @@ async fn hear(from: &mut (impl AsyncRead + Unpin), came: &UnboundedSender<Vec<u8
                 }
                 line.came.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 // Who takes it lives as long as this.
-                let _ = came.send(bytes);
+                let _ = came.send(Passed::Bytes(bytes));
             }
             Carried::Taken(count) => {
                 if let Some(mut sent) = line.sent() {
@@ -366,19 +243,67 @@ async fn hear(from: &mut (impl AsyncRead + Unpin), came: &UnboundedSender<Vec<u8
 /// way all the same.
 async fn pass(
     to: &mut (impl AsyncWrite + Unpin),
-    mut came: UnboundedReceiver<Vec<u8>>,
+    mut came: UnboundedReceiver<Passed>,
     line: &Line,
     words: Sender<Carried>,
 ) {
-    let (mut listens, mut passed) = (true, 0);
-    while let Some(bytes) = came.recv().await {
-        listens = listens && to.write_all(&bytes).await.is_ok() && to.flush().await.is_ok();
-        line.held.fetch_sub(bytes.len(), Ordering::Relaxed);
-        passed += bytes.len();
+    let (mut listens, mut passed, mut orders, mut owed) = (true, 0, Orders::default(), false);
+    let pulse = ft_wire::encode(&ToPart::Order(Order::Pulse), 0).unwrap_or_default();
+    while let Some(next) = came.recv().await {
+        match next {
+            Passed::Pulse => {
+                line.tells.store(false, Ordering::Relaxed);
+                owed = true;
+            }
+            Passed::Bytes(bytes) => {
+                listens = listens && to.write_all(&bytes).await.is_ok() && to.flush().await.is_ok();
+                orders.went(&bytes);
+                line.held.fetch_sub(bytes.len(), Ordering::Relaxed);
+                passed += bytes.len();
+            }
+        }
+        if owed && orders.may_come() {
+            owed = false;
+            listens = listens && to.write_all(&pulse).await.is_ok() && to.flush().await.is_ok();
+        }
         if passed >= line.window / 4 {
             // Nobody wants to know who is gone.
             let _ = words.send(Carried::Taken(std::mem::take(&mut passed) as u32)).await;
         }
+    }
+}
+
+/// Where among frames for a part one more may come: between two of them, and not before the first one, which says that it may start.
+#[derive(Debug, Default)]
+struct Orders {
+    header: Vec<u8>,
+    left: usize,
+    begun: bool,
+}
+
+impl Orders {
+    fn went(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let piece = if self.left > 0 { self.left } else { FRAME_HEADER - self.header.len() }.min(bytes.len());
+            let (now, rest) = bytes.split_at(piece);
+            bytes = rest;
+            if self.left > 0 {
+                self.left -= piece;
+            } else {
+                self.header.extend_from_slice(now);
+                if let [a, b, c, d, ..] = self.header[..]
+                    && self.header.len() == FRAME_HEADER
+                {
+                    self.left = u32::from_le_bytes([a, b, c, d]) as usize;
+                    self.header.clear();
+                }
+            }
+        }
+        self.begun |= self.left == 0 && self.header.is_empty();
+    }
+
+    fn may_come(&self) -> bool {
+        self.begun && self.left == 0 && self.header.is_empty()
     }
 }
 
@@ -395,31 +320,6 @@ async fn read(from: &mut (impl AsyncRead + Unpin), words: Sender<Carried>, line:
     let _ = words.send(Carried::End).await;
 }
 
-/// Until one that is asked has not answered for too long. What starts the part there is not to be taken for that: the first word counts,
-/// unless it was heard before.
-async fn silence(line: &Line, begun: bool) {
-    if line.pulse == Pulse::Answers {
-        return std::future::pending().await;
-    }
-    // Who may do something about it wants to know sooner.
-    let often = if line.sent.is_some() { PULSE / 2 } else { PULSE };
-    let mut looks = Looks::new(Instant::now(), often, begun);
-    loop {
-        tokio::time::sleep(often).await;
-        // Where this process stood still itself, what has come meanwhile is heard first.
-        tokio::task::yield_now().await;
-        if looks.look(Instant::now(), line.heard.swap(false, Ordering::Relaxed)) {
-            return;
-        }
-        if looks.begun() {
-            line.question.notify_one();
-        }
-        if looks.in_vain() > 0 {
-            line.doubt.raise();
-        }
-    }
-}
-
 /// Sends all that is to be said to the other daemon; at first what was sent before and did not arrive.
 async fn tell(to: &mut (impl AsyncWrite + Unpin), said: &mut Receiver<Carried>, line: &Line) -> Result<(), Broken> {
     let again = line.sent().map(|mut sent| sent.again()).unwrap_or_default();
@@ -433,8 +333,8 @@ async fn tell(to: &mut (impl AsyncWrite + Unpin), said: &mut Receiver<Carried>, 
     loop {
         let word = tokio::select! {
             biased;
-            () = line.answer.notified() => Carried::Here,
-            () = line.question.notified() => Carried::Ask,
+            () = line.watch.answer.notified() => Carried::Here,
+            () = line.watch.question.notified() => Carried::Ask,
             word = said.recv() => match word {
                 Some(word) => word,
                 None => break,
@@ -453,6 +353,8 @@ async fn tell(to: &mut (impl AsyncWrite + Unpin), said: &mut Receiver<Carried>, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::succession::OnlyOne;
+    use crate::watch::Doubt;
     use std::io;
     use std::pin::Pin;
     use std::sync::Arc;
@@ -566,6 +468,39 @@ mod tests {
             drop(far);
             assert_eq!(timeout(SOON, launcher.read(&mut heard)).await.unwrap().unwrap(), 0);
             assert!(matches!(near.await.unwrap(), Err(Broken::Closed)));
+        });
+    }
+
+    #[test]
+    fn a_part_hears_between_two_frames_that_those_before_it_are_there() {
+        run(async {
+            let (mut near, far) = duplex(1 << 20);
+            let (mut part, far_end) = duplex(1 << 20);
+            let far = tokio::spawn(carry(far, far_end, WINDOW, Pulse::Tells));
+            let pulse = ToPart::Order(Order::Pulse);
+            let framed = |word: ToPart| ft_wire::encode(&word, 0).unwrap();
+            let (go, input) = (framed(ToPart::Go { cluster: None }), framed(ToPart::Order(Order::Input(vec![7; 100]))));
+            let say = async |near: &mut DuplexStream, piece: &[u8]| {
+                frames::send(near, &Carried::Bytes(piece.to_vec())).await.unwrap();
+            };
+            let next = async |part: &mut DuplexStream| {
+                timeout(SOON, frames::receive::<ToPart>(part, MAX_SAID)).await.unwrap().unwrap()
+            };
+            // It has not begun.
+            frames::send(&mut near, &Carried::Ask).await.unwrap();
+            say(&mut near, &go).await;
+            assert_eq!([next(&mut part).await, next(&mut part).await], [ToPart::Go { cluster: None }, pulse.clone()]);
+            frames::send(&mut near, &Carried::Ask).await.unwrap();
+            assert_eq!(next(&mut part).await, pulse);
+            for piece in [&input[..5], &input[5..50]] {
+                say(&mut near, piece).await;
+                frames::send(&mut near, &Carried::Ask).await.unwrap();
+            }
+            say(&mut near, &input[50..]).await;
+            assert_eq!(next(&mut part).await, ToPart::Order(Order::Input(vec![7; 100])));
+            assert_eq!(next(&mut part).await, pulse);
+            drop((near, part));
+            let _ = far.await.unwrap();
         });
     }
 

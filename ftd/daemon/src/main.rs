@@ -3,6 +3,7 @@
 mod agents;
 mod askers;
 mod birth;
+mod carrier;
 mod comebacks;
 mod config;
 mod control;
@@ -16,23 +17,23 @@ mod frames;
 mod groups;
 mod home;
 mod jobs;
+mod kept;
 mod link;
 mod lock;
 mod log;
 mod looks;
-mod members;
 mod metrics;
 mod node;
-mod orders;
 mod own_jobs;
 mod parts;
 mod peers;
 mod places;
 mod records;
-mod relay;
 mod resume;
 mod roll;
+mod said;
 mod scripts;
+mod served;
 mod service;
 mod session;
 mod socket;
@@ -40,9 +41,9 @@ mod state;
 mod status;
 mod steps;
 mod strangers;
+mod succession;
 mod tls;
-mod told;
-mod unpassed;
+mod watch;
 
 use clap::{Parser, Subcommand};
 use config::Config;
@@ -113,7 +114,7 @@ fn of_the_daemon(mut words: impl Iterator<Item = OsString>) -> Option<ExitCode> 
     match (command.to_str()?, &descriptors?[..]) {
         (birth::COMMAND, &[link, memory]) => Some(ExitCode::from(birth::be(link, memory, None))),
         (birth::COMMAND, &[link, memory, task]) => Some(ExitCode::from(birth::be(link, memory, Some(task)))),
-        (errand::COMMAND, &[connection, memory, reports]) => {
+        (command, &[connection, memory, reports]) if errand::COMMANDS.contains(&command) => {
             Some(ExitCode::from(session::be([connection, memory, reports])))
         }
         _ => None,

@@ -5,9 +5,11 @@
 use crate::askers::Asker;
 use crate::birth::{self, Birth};
 use crate::frames::{self, Stream, within};
-use crate::link::{self, Pulse};
+use crate::link;
 use crate::parts;
 use crate::state::{self, State};
+use crate::succession::OnlyOne;
+use crate::watch::Pulse;
 use ft_sys::channel::{Channel, ChannelError};
 use ft_sys::peer::Peer;
 use ft_wire::part::{About, FromPart, FromPeer, Question, ToPart, WAY};
@@ -40,7 +42,7 @@ pub async fn answer(mut stream: Box<dyn Stream>, question: Question, state: &Arc
     };
     let mut ended = within(SAID, frames::send(&mut stream, &word)).await;
     if let (Ok(()), Some((agent, _asker))) = (&ended, agent) {
-        ended = link::carry(stream, agent, window, Pulse::Answers, &mut link::OnlyOne).await;
+        ended = link::carry(stream, agent, window, Pulse::Answers, &mut OnlyOne).await;
     }
     tracing::debug!(from, ?ended, "a question from another node has been answered");
 }

@@ -1,32 +1,33 @@
 //! The daemons of other nodes: who dials this one, and whom this one dials. Each connection is for one part of one job.
 
 use crate::config::{Config, Peers};
-use crate::dial::{reach, watch};
+use crate::dial::{Way, watch};
 use crate::errand::{self, Report, Reports, Whose};
 use crate::frames::{self, Broken, Stream, within};
-use crate::link::{self, Pulse};
+use crate::link;
 use crate::metrics::{self, Refusal};
-use crate::resume::{self, Dials, Waits};
+use crate::resume::{self, Waits};
 use crate::state::State;
 use crate::strangers::Strangers;
+use crate::succession::OnlyOne;
 use crate::tls::Tls;
-use crate::told::Told;
+use crate::watch::Pulse;
 use crate::{own_jobs, parts};
-use ft_wire::part::{FromPart, Image, MAX_IMAGE, MAX_LAUNCH, Question, Start, ToPeer};
-use ft_wire::{FrameError, Role};
+use ft_wire::part::{Carried, FromPart, Image, MAX_IMAGE, MAX_LAUNCH, MAX_SAID, Question, Start, ToPeer};
+use ft_wire::{FrameBuffer, FrameError, Role};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 /// Who dials has this long to show its certificate …
 const SHOW: Duration = Duration::from_secs(2);
 /// … and then this long to say what it wants.
 const FIRST: Duration = Duration::from_secs(10);
-/// Of what a part says, so much lies before who passes it on.
-const PIECE: usize = 64 << 10;
+/// A part has so long to make itself ready.
+const READY: Duration = Duration::from_secs(30);
 /// After a dial that could not be taken, for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -123,17 +124,27 @@ async fn shown(stream: TcpStream, config: &Config) -> Result<Box<dyn Stream>, Br
     }
 }
 
+/// Serves another process of this node's daemon, which has said so, in a process of its own.
+pub async fn meet_own(stream: UnixStream, state: &Arc<State>) {
+    let mut stream: Box<dyn Stream> = Box::new(stream);
+    match within(FIRST, first_words(&mut stream)).await {
+        Ok(wanted) => give(stream, wanted, state).await,
+        Err(error) => tracing::warn!("another process of this ftd's was turned away: {error}"),
+    }
+}
+
 /// One that has a certificate says which release it is of, and what it wants.
 async fn met(mut stream: Box<dyn Stream>, from: SocketAddr, state: &Arc<State>, mut reports: Reports) {
-    match within(FIRST, first_words(&mut stream)).await {
+    let said = async {
+        frames::greet(&mut stream).await?;
+        frames::greeted(&mut stream, Role::Daemon).await?;
+        first_words(&mut stream).await
+    };
+    match within(FIRST, said).await {
         Ok(wanted) => {
             reports.say(Report::Served);
             drop(reports);
-            match wanted {
-                Wanted::Part(start, image) => serve(stream, *start, image, state).await,
-                Wanted::Answer(question) => own_jobs::answer(stream, *question, state).await,
-                Wanted::Resume(link) => resume::carry_between(stream, &state.config(), link).await,
-            }
+            give(stream, wanted, state).await;
         }
         Err(error) => {
             let refusal = match &error {
@@ -153,9 +164,15 @@ enum Wanted {
     Resume(u64),
 }
 
+async fn give(stream: Box<dyn Stream>, wanted: Wanted, state: &Arc<State>) {
+    match wanted {
+        Wanted::Part(start, image) => serve(stream, *start, image, state).await,
+        Wanted::Answer(question) => own_jobs::answer(stream, *question, state).await,
+        Wanted::Resume(link) => resume::carry_between(stream, &state.config(), link).await,
+    }
+}
+
 async fn first_words(stream: &mut Box<dyn Stream>) -> Result<Wanted, Broken> {
-    frames::greet(stream).await?;
-    frames::greeted(stream, Role::Daemon).await?;
     let start = match frames::receive(stream, MAX_LAUNCH).await? {
         ToPeer::Start(start) => start,
         ToPeer::Ask(question) => return Ok(Wanted::Answer(question)),
@@ -178,8 +195,8 @@ async fn carry(
         made.map_err(|error| tracing::warn!(%error, "no socket beside control.socket for a part's link: a lost connection ends it")).ok()
     });
     match waits {
-        Some(mut waits) => link::carry(stream, own, window, Pulse::Answers, &mut waits).await,
-        None => link::carry(stream, own, window, Pulse::Answers, &mut link::OnlyOne).await,
+        Some(mut waits) => link::carry(stream, own, window, Pulse::Tells, &mut waits).await,
+        None => link::carry(stream, own, window, Pulse::Tells, &mut OnlyOne).await,
     }
 }
 
@@ -204,62 +221,55 @@ async fn serve(stream: Box<dyn Stream>, start: Start, image: Image, state: &Arc<
     tracing::debug!(job, from, ?ended, "the link of a job's part has ended");
 }
 
-/// What goes to every node of a job alike; in memory once.
-pub struct Sent {
-    whole: Image,
-    frame: Vec<u8>,
-}
+/// What goes to every node of a job alike; in memory once, as it is sent.
+pub struct Sent(Vec<u8>);
 
 impl Sent {
     /// Made ready to be sent.
     ///
     /// # Errors
     /// One sentence.
-    pub fn new(whole: Image) -> Result<Sent, String> {
-        let frame = ft_wire::encode(&whole, 0).map_err(|error| error.to_string())?;
-        Ok(Sent { whole, frame })
-    }
-
-    /// As it is.
-    pub fn whole(&self) -> &Image {
-        &self.whole
+    pub fn new(image: &Image) -> Result<Sent, String> {
+        ft_wire::encode(image, 0).map(Sent).map_err(|error| error.to_string())
     }
 }
 
-/// Asks the daemon of a node that is at one of these addresses to start a part. Returns the link to the part.
+/// Asks the daemon of a node to start a part. Returns the link to it, and what it has said first, which took so many bytes.
 ///
 /// # Errors
 /// One sentence.
 pub async fn ask(
-    addresses: &[SocketAddr],
+    way: &Way,
     start: Start,
     image: &Sent,
     config: &Arc<Config>,
-) -> Result<Box<dyn Stream>, String> {
-    let (node, link, window) = (start.to.clone(), start.link, start.window);
-    let (mut stream, address) = reach(addresses, &node, config).await?;
+) -> Result<(Box<dyn Stream>, FromPart, u64), String> {
+    let node = start.to.clone();
+    let (mut stream, place) = way.reach(&node, config).await?;
     let told = within(FIRST, async {
         frames::send(&mut stream, &ToPeer::Start(Box::new(start))).await?;
-        stream.write_all(&image.frame).await?;
+        stream.write_all(&image.0).await?;
         Ok(stream.flush().await?)
     });
-    told.await.map_err(|error| format!("node {node} ({address}): {error}"))?;
-    let addresses = addresses.to_vec();
-    Ok(carried(stream, Dials { link, node, addresses, config: config.clone() }, window))
+    told.await.map_err(|error| format!("node {node} ({place}): {error}"))?;
+    let (word, came) = within(READY, first_word(&mut stream)).await.map_err(|error| format!("node {node}: {error}"))?;
+    Ok((stream, word, came))
 }
 
-/// The link to a part as if that were here.
-fn carried(stream: Box<dyn Stream>, mut dials: Dials, window: u32) -> Box<dyn Stream> {
-    let (own, mut other) = tokio::io::duplex(PIECE);
-    let why = Arc::new(OnceLock::new());
-    let broken = why.clone();
-    tokio::spawn(async move {
-        let carried = link::carry(stream, &mut other, window, Pulse::Asks, &mut dials).await;
-        if let Err(error) = carried {
-            tracing::info!(dials.node, %error, "the link to the part of a job there broke");
-            // Before the end is seen.
-            let _ = broken.set(error.to_string());
+/// What a part says first. It says nothing more before it is told that it may start.
+async fn first_word(stream: &mut Box<dyn Stream>) -> Result<(FromPart, u64), Broken> {
+    let (mut heard, mut came) = (FrameBuffer::default(), 0);
+    loop {
+        match frames::receive(stream, MAX_SAID).await? {
+            Carried::Bytes(bytes) => {
+                came += bytes.len() as u64;
+                heard.push(&bytes);
+            }
+            Carried::End => return Err(Broken::Closed),
+            Carried::Ask | Carried::Here | Carried::Taken(_) => {}
         }
-    });
-    Box::new(Told { own, why })
+        if let Some((body, _)) = heard.next_frame()? {
+            return Ok((ft_wire::decode(&body)?, came));
+        }
+    }
 }

@@ -1,19 +1,16 @@
 //! The nodes of a job: where they are, and having a part of the job made ready on one.
 
+use crate::dial::Way;
 use crate::etcd::Asked;
-use crate::frames::{self, Stream, within};
+use crate::frames::Stream;
 use crate::node::Record;
+use crate::peers;
 use crate::state::State;
-use crate::{parts, peers};
 use ft_store::{Etcd, Scope};
-use ft_wire::part::{FromPart, Host, MAX_SAID, Start};
+use ft_wire::part::{FromPart, Host, Start};
 use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// A part has so long to make itself ready.
-const READY: Duration = Duration::from_secs(30);
 
 /// Where nodes are looked up.
 #[derive(Clone)]
@@ -34,6 +31,12 @@ pub struct Place {
 pub struct Prepared {
     /// The link to it.
     pub stream: Box<dyn Stream>,
+    /// What it has carried until now, in bytes.
+    pub came: u64,
+    /// Its number.
+    pub link: u64,
+    /// Where the node's daemon is.
+    pub way: Way,
     /// Where its agent will be reached.
     pub port: u16,
     /// What the machine calls itself.
@@ -132,26 +135,24 @@ pub fn random<const N: usize>() -> Result<[u8; N], String> {
 /// One sentence, and the status that it means.
 pub async fn prepare(
     mut start: Start,
-    image: Arc<peers::Sent>,
+    image: &peers::Sent,
     record: Record,
-    state: Arc<State>,
+    state: &State,
 ) -> Result<Prepared, Refusal> {
     let config = state.config();
     let node = start.to.clone();
-    let mut stream: Box<dyn Stream> = if node == config.node() {
-        Box::new(parts::start(start, image.whole(), &state, None).await?)
-    } else {
-        start.link = u64::from_ne_bytes(random()?);
-        peers::ask(&record.addresses(), start, &image, &config).await?
-    };
-    match within(READY, frames::receive(&mut stream, MAX_SAID)).await {
-        Ok(FromPart::Prepared { port, host, protocol }) => Ok(Prepared { stream, port, host, protocol }),
-        Ok(FromPart::Refused { status, sentence }) => {
+    // What is to outlive this process is not started by it, on this node either.
+    let way = if node == config.node() { Way::Here } else { Way::At(record.addresses()) };
+    start.link = u64::from_ne_bytes(random()?);
+    let link = start.link;
+    let (stream, word, came) = peers::ask(&way, start, image, &config).await?;
+    match word {
+        FromPart::Prepared { port, host, protocol } => Ok(Prepared { stream, came, link, way, port, host, protocol }),
+        FromPart::Refused { status, sentence } => {
             let sentence = if sentence.starts_with("node ") { sentence } else { format!("node {node}: {sentence}") };
             Err(Refusal { status, sentence })
         }
-        Ok(_) => Err(format!("node {node}: ftrun says something else there than that it is ready").into()),
-        Err(error) => Err(format!("node {node}: {error}").into()),
+        _ => Err(format!("node {node}: ftrun says something else there than that it is ready").into()),
     }
 }
 

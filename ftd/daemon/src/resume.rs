@@ -2,19 +2,19 @@
 //! starts a process for that connection as for any, which finds the one that holds the link's other end by the link's number, and carries between.
 
 use crate::config::Config;
-use crate::dial::{dial, secure};
+use crate::dial::{self, Way};
 use crate::frames::{self, Broken, Stream, within};
-use crate::link::{Another, Doubt};
-use crate::tls::Tls;
+use crate::succession::Another;
+use crate::watch::Doubt;
 use ft_wire::part::{Carried, MAX_LAUNCH, ToPeer};
 use std::io;
-use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// An end that runs answers within this time …
@@ -31,9 +31,11 @@ pub struct Dials {
     /// The other node.
     pub node: String,
     /// Where its daemon is.
-    pub addresses: Vec<SocketAddr>,
+    pub way: Way,
     /// How this one is to show who it is.
     pub config: Arc<Config>,
+    /// For links that are dialled at a time.
+    pub room: Arc<Semaphore>,
 }
 
 impl Another for Dials {
@@ -69,14 +71,29 @@ enum Round {
 impl Dials {
     /// The first one on which the other end answers.
     async fn round(&self) -> Round {
-        let secure = match secure(&self.node, &self.config) {
-            Ok(secure) => secure.map(Arc::new),
-            Err(why) => return Round::InVain(why),
-        };
+        let Ok(_place) = self.room.acquire().await else { return Round::InVain("nothing is dialled any more".into()) };
         let mut all = JoinSet::new();
-        for address in self.addresses.clone() {
-            let (node, secure, link) = (self.node.clone(), secure.clone(), self.link);
-            all.spawn(async move { within(ANSWER, ask(address, &node, secure.as_deref(), link)).await });
+        let link = self.link;
+        match &self.way {
+            Way::Here => {
+                let config = self.config.clone();
+                all.spawn(
+                    async move { within(ANSWER, async { ask(dial::dial_here(&config).await?, link).await }).await },
+                );
+            }
+            Way::At(addresses) => {
+                let secure = match dial::secure(&self.node, &self.config) {
+                    Ok(secure) => secure.map(Arc::new),
+                    Err(why) => return Round::InVain(why),
+                };
+                for address in addresses.clone() {
+                    let (node, secure) = (self.node.clone(), secure.clone());
+                    all.spawn(async move {
+                        within(ANSWER, async { ask(dial::dial(address, &node, secure.as_deref()).await?, link).await })
+                            .await
+                    });
+                }
+            }
         }
         let mut why = Vec::new();
         while let Some(ended) = all.join_next().await {
@@ -91,13 +108,7 @@ impl Dials {
     }
 }
 
-async fn ask(
-    address: SocketAddr,
-    node: &str,
-    secure: Option<&Tls>,
-    link: u64,
-) -> Result<Option<Box<dyn Stream>>, Broken> {
-    let mut stream = dial(address, node, secure).await?;
+async fn ask(mut stream: Box<dyn Stream>, link: u64) -> Result<Option<Box<dyn Stream>>, Broken> {
     frames::send(&mut stream, &ToPeer::Resume(link)).await?;
     match frames::receive(&mut stream, MAX_LAUNCH).await? {
         Carried::Here => {

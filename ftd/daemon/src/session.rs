@@ -1,7 +1,7 @@
 //! The process that serves a connection of a job's (see [`crate::errand`]), from its start to its end.
 
 use crate::config::Config;
-use crate::errand::{COMMAND, Errand, Reports, Whose};
+use crate::errand::{COMMANDS, Errand, Reports, Whose};
 use crate::jobs::Jobs;
 use crate::node;
 use crate::roll::Roll;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub fn be(numbers: [RawFd; 3]) -> u8 {
     let [connection, memory, reports] = numbers.map(ft_sys::process::take_inherited_fd);
     let (Ok(connection), Ok(memory), Ok(reports)) = (connection, memory, reports) else {
-        ft_sys::log::say(format_args!("ftd: {COMMAND} is for ftd alone"));
+        ft_sys::log::say(format_args!("ftd: {} are for ftd alone", COMMANDS.join(", ")));
         return 2;
     };
     match attempt(connection, memory, Reports::to(reports)) {
@@ -49,6 +49,10 @@ fn attempt(connection: OwnedFd, memory: OwnedFd, reports: Reports) -> io::Result
             Whose::Peer(from) => {
                 let stream = tokio::net::TcpStream::from_std(connection.into())?;
                 peers::meet(stream, from, &state, reports).await;
+            }
+            Whose::Own => {
+                let stream = tokio::net::UnixStream::from_std(connection.into())?;
+                peers::meet_own(stream, &state).await;
             }
         }
         // Its parent is to bury it, and to say that it is there.

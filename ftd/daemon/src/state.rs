@@ -247,7 +247,7 @@ fn make_directory(path: &Path) -> std::io::Result<()> {
 }
 
 /// A job's name, if it may be a file's.
-fn file_name(job: &str) -> Option<&str> {
+pub fn file_name(job: &str) -> Option<&str> {
     let letters = job.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
     Some(job).filter(|job| letters && !job.is_empty() && !job.starts_with('.'))
 }

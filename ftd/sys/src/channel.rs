@@ -57,6 +57,8 @@ pub struct Channel {
     fds: VecDeque<OwnedFd>,
     /// A message was sent in part: what followed it would be taken for the rest of it.
     cut: bool,
+    /// So long is waited for room.
+    sending: Duration,
 }
 
 impl Channel {
@@ -75,7 +77,13 @@ impl Channel {
 
     /// Takes a connected stream, an inherited socket pair for example, or one of TCP, with which no descriptors travel. Nothing is sent yet.
     pub fn from_stream(stream: impl Into<OwnedFd>) -> Channel {
-        Channel { stream: stream.into(), frames: FrameBuffer::default(), fds: VecDeque::new(), cut: false }
+        Channel {
+            stream: stream.into(),
+            frames: FrameBuffer::default(),
+            fds: VecDeque::new(),
+            cut: false,
+            sending: SENDING,
+        }
     }
 
     /// Sends this side's preamble and reads the peer's.
@@ -111,7 +119,7 @@ impl Channel {
         Ok(Preamble::from_bytes(&bytes)?)
     }
 
-    /// Sends one message; waits for room in the peer's buffer, 10 s at the most.
+    /// Sends one message; waits for room in the peer's buffer, 10 s at the most where nothing else was said ([`send_within`](Self::send_within)).
     ///
     /// # Errors
     /// [`ChannelError::Closed`] when the peer is gone, [`ChannelError::TimedOut`] when it does not read; either ends this
@@ -168,6 +176,11 @@ impl Channel {
     /// From now on takes messages of at most so many bytes.
     pub fn limit(&mut self, most: usize) {
         self.frames.limit(most);
+    }
+
+    /// From now on waits only so long for room in the peer's buffer.
+    pub fn send_within(&mut self, time: Duration) {
+        self.sending = time;
     }
 
     fn buffered<M: DeserializeOwned>(&mut self) -> Result<Option<(M, Vec<OwnedFd>)>, ChannelError> {
@@ -233,7 +246,7 @@ impl Channel {
 
     fn write(&self, mut bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
         let mut fds = fds;
-        let mut patience = Patience::new(SENDING);
+        let mut patience = Patience::new(self.sending);
         while !bytes.is_empty() {
             match send_with_fds(self.stream.as_fd(), bytes, fds) {
                 Ok(count) => {

@@ -19,7 +19,7 @@
 //! | step | a part, to the front in srun's place; a task, to its node's part | [`step`] |
 //!
 //! What the launcher says of other nodes is in [`cluster`], and what it keeps for the next agent in [`toll`] and [`history`]; what agents tell each other of a world, over connections of ft-peer, in
-//! [`between`] and [`copies`].
+//! [`between`] and [`copies`]. An end of a link as its holder counts it is in [`link_end`], and what of it may have to be sent again in [`unpassed`].
 
 pub mod ask;
 pub mod between;
@@ -32,6 +32,7 @@ mod frame;
 pub mod history;
 pub mod injection;
 pub mod launcher;
+pub mod link_end;
 pub mod part;
 mod path;
 pub mod pmix;
@@ -40,6 +41,7 @@ pub mod shepherd;
 pub mod ship;
 pub mod step;
 pub mod toll;
+pub mod unpassed;
 
 pub use frame::{
     APART, FRAME_HEADER, FrameBuffer, FrameError, MAX_BODY, OLDEST, PREAMBLE_LEN, Preamble, Role, VERSION, decode,

@@ -1,5 +1,6 @@
 //! A job over several nodes: `ftrun` → its node's daemon → the daemons of the job's nodes → the launcher's part on each of them, and
-//! back. The daemons start the parts and pass on what both ends say.
+//! back. The daemons start the parts and pass on what both ends say. `ftrun` holds the near end of each link itself: whoever is between
+//! may die.
 
 use crate::cluster::{Cluster, ClusterNode};
 use crate::{Epoch, Rank, Slot, Version, World, path, step};
@@ -97,13 +98,30 @@ pub fn split(joined: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub enum ToJobs {
     /// First message, before the [`Image`]: start this job.
     Launch(Box<Request>),
-    /// For the part on a node, or for all.
-    Tell {
+    /// First message, before the [`Image`]: a job goes on whose connection to the daemon is lost. Answered by [`FromJobs::Resumed`].
+    Resume(Box<Resume>),
+    /// Over the link to the part on a node.
+    Carry {
         /// Number of the node in the job.
-        to: Option<u32>,
-        /// What is to be done.
-        order: Order,
+        node: u32,
+        /// What.
+        word: Carried,
     },
+    /// Answer to [`FromJobs::Another`]: how far this end of the link is. Nothing is said over it before [`FromJobs::Agreed`].
+    Mark {
+        /// Number of the node in the job.
+        node: u32,
+        /// Of the question.
+        turn: u32,
+        /// How far.
+        mark: Mark,
+    },
+    /// The part there is lost, and the job goes on: is the node to be reached again?
+    Lost(u32),
+    /// No node comes back into the job any more.
+    Ends,
+    /// Another process of the daemon's serves this job now: nothing ends with this connection.
+    Leave,
     /// Is it there? Answered at once by [`FromJobs::Here`].
     Ask,
     /// A task's first message, before its [`Image`]: start this node's part of a step of Slurm's. Answered by [`FromJobs::Begun`], with
@@ -115,6 +133,21 @@ pub enum ToJobs {
     Jobs,
     /// First message: a way to an agent of a job. Answered by [`FromJobs::Here`]; what is said after that is said to the agent, and by it.
     Agent(Box<Sought>),
+}
+
+/// What `ftrun` knows of its job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resume {
+    /// The number that who asks speaks.
+    pub protocol: u32,
+    /// The job.
+    pub job: String,
+    /// So many nodes it has had.
+    pub nodes: u32,
+    /// Numbers of those with whose parts it speaks.
+    pub open: Vec<u32>,
+    /// Numbers of those that are to be looked for.
+    pub lost: Vec<u32>,
 }
 
 /// The agent that somebody looks for.
@@ -154,28 +187,59 @@ pub enum FromJobs {
     },
     /// The daemon has no time for one more, whoever it is: [`crate::control::FromDaemon::Refused`], which has this name.
     Away(String),
-    /// The parts on all nodes are told to start.
+    /// The parts on all nodes are ready, and wait to be told that they may start.
     Begun {
         /// The job's name.
         job: String,
         /// Names of the nodes, by number.
         nodes: Vec<String>,
+        /// What each link has carried until now, in bytes, by number.
+        #[serde(default)]
+        came: Vec<u64>,
+        /// So many bytes may be under way on each link, in each direction.
+        #[serde(default)]
+        window: u32,
+        /// What parts are to know of the others, if there are any.
+        #[serde(default)]
+        cluster: Option<Box<Cluster>>,
     },
-    /// A node has come back, and a part was started there, as the next node of the job.
+    /// A node has come back, and a part is ready there, as the next node of the job.
     Joined {
         /// Its number.
         node: u32,
         /// Its name.
         name: String,
+        /// What its link has carried until now, in bytes.
+        #[serde(default)]
+        came: u64,
+        /// Its node, as the others are to know it.
+        #[serde(default)]
+        of: Option<Box<ClusterNode>>,
     },
-    /// A part says this.
-    Said {
-        /// Number of its node.
+    /// The job's links are looked for: each goes on with [`Another`](Self::Another), or is lost.
+    Resumed,
+    /// The part on a node says this over its link.
+    Carried {
+        /// Number of the node in the job.
         node: u32,
         /// What.
-        word: FromPart,
+        word: Carried,
     },
-    /// Nothing more comes from a part, and its last word has not come.
+    /// There is another connection for a link. Answered by [`ToJobs::Mark`].
+    Another {
+        /// Number of the node in the job.
+        node: u32,
+        /// Number of the question.
+        turn: u32,
+    },
+    /// So far is the other end: what it has not passed on is sent again.
+    Agreed {
+        /// Number of the node in the job.
+        node: u32,
+        /// How far.
+        mark: Mark,
+    },
+    /// Nothing more comes from a part.
     Lost {
         /// Number of its node.
         node: u32,
@@ -389,7 +453,7 @@ pub enum Order {
     Announced(Epoch),
     /// A node comes into the job, behind those that there are.
     Joins(Box<ClusterNode>),
-    /// Nothing: whoever is between the launcher and the part is there. Said every [`PULSE`].
+    /// Nothing: whoever is between the launcher and the part is there. Said by the part's own daemon when it is asked that itself.
     Pulse,
     /// Is it there? Answered at once by [`FromPart::Here`].
     Ask,

@@ -5,7 +5,7 @@ use super::{Sample, samples};
 use ft_wire::cluster::Hidden;
 use ft_wire::control::{Etcd, FromDaemon, NodeLease, Status, ToDaemon};
 use ft_wire::part::{self, About, Begin, Carried, FromJobs, FromPart, FromPeer, Host, Image, Order, Question};
-use ft_wire::part::{Mark, Running, Share, Sought, ToJobs, ToPart, ToPeer};
+use ft_wire::part::{Mark, Resume, Running, Share, Sought, ToJobs, ToPart, ToPeer};
 use ft_wire::step::{self, Answer, Challenge, Go, Hello, Layout, Member, Place, Stdin, StepId, Task, Welcome, What};
 
 fn text(text: &str) -> String {
@@ -69,13 +69,21 @@ fn sought() -> Sought {
     Sought { job: text("j"), nodes: vec![text("a")], memory: "/dev/shm".into() }
 }
 
+fn resume() -> Resume {
+    Resume { protocol: 7, job: text("j"), nodes: 2, open: vec![0], lost: vec![1] }
+}
+
+fn begun() -> FromJobs {
+    let cluster = Some(Box::new(cluster()));
+    FromJobs::Begun { job: text("j"), nodes: vec![text("a")], came: vec![7], window: 9, cluster }
+}
+
 fn running() -> Running {
     Running { job: text("j"), uid: 1000, nodes: vec![text("a")], launcher: Some(41) }
 }
 
 fn of_launchers() -> Vec<Sample> {
-    let (node, why) = (1, text("w"));
-    let word = FromPart::Output { world: 1, slot: 0, rank: Some(1), err: false, bytes: b"x\n".to_vec() };
+    let (node, why, mark) = (1, text("w"), Mark { came: 5, passed: 3 });
     samples![
         request(),
         Host { name: text("a"), slots: 2 },
@@ -83,7 +91,13 @@ fn of_launchers() -> Vec<Sample> {
         sought(),
         running(),
         ToJobs::Launch(Box::new(request())),
-        ToJobs::Tell { to: Some(1), order: Order::Pulse },
+        resume(),
+        ToJobs::Resume(Box::new(resume())),
+        ToJobs::Carry { node, word: Carried::End },
+        ToJobs::Mark { node, turn: 2, mark },
+        ToJobs::Lost(1),
+        ToJobs::Ends,
+        ToJobs::Leave,
         ToJobs::Ask,
         ToJobs::Step(Box::new(step_request())),
         ToJobs::Node(text("a")),
@@ -91,9 +105,12 @@ fn of_launchers() -> Vec<Sample> {
         ToJobs::Agent(Box::new(sought())),
         FromJobs::Refused { status: 2, sentence: text("s") },
         FromJobs::Away(text("s")),
-        FromJobs::Begun { job: text("j"), nodes: vec![text("a")] },
-        FromJobs::Joined { node, name: text("b") },
-        FromJobs::Said { node, word },
+        begun(),
+        FromJobs::Joined { node, name: text("b"), came: 7, of: Some(Box::new(cluster_node())) },
+        FromJobs::Resumed,
+        FromJobs::Carried { node, word: Carried::End },
+        FromJobs::Another { node, turn: 2 },
+        FromJobs::Agreed { node, mark },
         FromJobs::Lost { node, why },
         FromJobs::Here,
         FromJobs::Gone,

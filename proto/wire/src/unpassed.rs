@@ -1,7 +1,7 @@
 //! What one end of a link has sent and the other one has not passed on, as far as is known: over another connection it may have to be sent
 //! again. It is never more than the window.
 
-use ft_wire::part::{Carried, Mark};
+use crate::part::{Carried, Mark};
 use std::collections::VecDeque;
 
 /// See the module. Bytes are counted from the link's beginning.
@@ -23,6 +23,17 @@ pub struct Unpassed {
 }
 
 impl Unpassed {
+    /// From where the two ends have agreed that they are: the other one's mark, and this one's.
+    pub fn from(theirs: Mark, ours: Mark) -> Unpassed {
+        let (before, passed) = (theirs.came, theirs.passed);
+        Unpassed { before, sent: before, passed, taken: ours.passed, ..Unpassed::default() }
+    }
+
+    /// In so many pieces it lies here.
+    pub fn pieces(&self) -> usize {
+        self.pieces.len()
+    }
+
     /// This is being sent.
     pub fn note(&mut self, word: &Carried) {
         match word {
@@ -59,6 +70,9 @@ impl Unpassed {
     /// is not here any more.
     pub fn go_back_to(&mut self, theirs: Mark) -> Option<u64> {
         let known = self.passed;
+        if theirs.came < self.before {
+            return None;
+        }
         if !(known..=self.sent).contains(&theirs.passed) || !(theirs.passed..=self.sent).contains(&theirs.came) {
             return None;
         }
@@ -112,6 +126,19 @@ mod tests {
         assert_eq!((bytes(&again), again.last()), (vec![6, 7, 8, 9], Some(&Carried::End)));
         assert_eq!(sent.go_back_to(Mark { came: 9, passed: 9 }), Some(4));
         assert_eq!(sent.again(), [Carried::End]);
+    }
+
+    #[test]
+    fn who_goes_on_where_others_have_agreed_sends_what_came_after_that() {
+        let (theirs, ours) = (Mark { came: 100, passed: 60 }, Mark { came: 7, passed: 5 });
+        let mut sent = Unpassed::from(theirs, ours);
+        sent.note(&Carried::Bytes(vec![1, 2, 3]));
+        sent.note(&Carried::Taken(2));
+        assert_eq!((sent.taken(), sent.pieces()), (7, 1));
+        sent.passed_on(30);
+        assert_eq!(sent.go_back_to(Mark { came: 99, passed: 80 }), None);
+        assert_eq!(sent.go_back_to(Mark { came: 101, passed: 95 }), Some(5));
+        assert_eq!(bytes(&sent.again()), [2, 3]);
     }
 
     #[test]
