@@ -584,7 +584,7 @@ def stands_still(context, who):
             eventually(lambda: job.output.text == "ready\n", "the rank", 20)
             still = [nodes.daemons[0].process.pid, *serving(nodes, 0)]
             proc.freeze(*still)
-            ended(job, 1, "this node's ftd is gone and could not be reached again within 15 s (no answer within", patience=60)
+            ended(job, 1, "this node's ftd is gone and could not be reached again within 15 s (/run/ftd/ftd.sock: no answer within", patience=60)
             feeder.wait(10)
             for pid in still:
                 os.kill(pid, signal.SIGCONT)

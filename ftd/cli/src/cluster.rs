@@ -26,7 +26,7 @@ use ftd_core::policy::Mode;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, poll};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::AsFd;
@@ -40,6 +40,8 @@ const BEGIN: Duration = Duration::from_secs(120);
 const END: Duration = Duration::from_secs(60);
 /// A process that serves this one and does not answer for so long is as good as dead; parts end what there is of the job after 15 s.
 const SILENT: Duration = Duration::from_secs(6);
+/// So many words are heard before all else is looked at again.
+const WORDS: usize = 256;
 /// The front is looked at this often, and the daemon asked.
 const LOOK: Duration = Duration::from_secs(1);
 /// While another process group has the terminal this is how often it is looked at.
@@ -144,8 +146,8 @@ struct Above<'a> {
     cluster: Option<Rc<Cluster>>,
     job: String,
     window: u32,
-    /// Some part waits to be told that it may start.
-    starting: bool,
+    /// Parts that wait to be told that they may start.
+    waiting: VecDeque<u32>,
     /// There was no room for what parts say.
     full: bool,
     /// Nobody comes in any more.
@@ -234,7 +236,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
         cluster: None,
         job: String::new(),
         window: 0,
-        starting: false,
+        waiting: VecDeque::new(),
         full: false,
         ends: false,
         signals,
@@ -469,7 +471,8 @@ impl Above<'_> {
         if let Err(why) = self.daemon.resume(&ToJobs::Resume(Box::new(resume)), &self.image) {
             let waited = scaled(GONE).as_secs();
             self.give_up(format!(
-                "this node's ftd is gone and could not be reached again within {waited} s ({why}): the job was ended on all nodes"
+                "this node's ftd is gone and could not be reached again within {waited} s ({}: {why}): the job was ended on all nodes",
+                self.daemon.path().display()
             ));
         }
     }
@@ -557,7 +560,10 @@ impl Above<'_> {
 
     fn listen(&mut self) -> Result<(), ClusterError> {
         let is_left = |nodes: &[Node]| nodes.is_empty() || nodes.iter().any(|node| !node.over);
-        while is_left(&self.nodes) {
+        for _ in 0..WORDS {
+            if !is_left(&self.nodes) {
+                break;
+            }
             match self.daemon.next() {
                 Ok(Some(word)) => self.hear(word)?,
                 Ok(None) => return Ok(()),
@@ -604,7 +610,7 @@ impl Above<'_> {
                 let link = |number, came| Link::new(self.window, came, number, self.cluster.clone());
                 let nodes = (0..).zip(nodes).zip(came);
                 self.nodes = nodes.map(|((number, name), came)| Node::new(name, link(number, came))).collect();
-                self.starting = true;
+                self.waiting = (0..self.nodes.len() as u32).collect();
                 self.start_others();
                 if job_time::is_stopped() {
                     self.tell(None, Order::Signal(libc::SIGTSTP));
@@ -647,7 +653,7 @@ impl Above<'_> {
         });
         self.cluster.clone_from(&cluster);
         self.nodes.push(Node::new(name, Link::new(self.window, came, node, cluster)));
-        self.starting = true;
+        self.waiting.push_back(node);
         self.start_others();
         if job_time::is_stopped() {
             self.tell(Some(node), Order::Signal(libc::SIGTSTP));

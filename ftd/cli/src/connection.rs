@@ -48,8 +48,7 @@ impl Connection {
     /// # Errors
     /// [`ChannelError`]: there is no daemon.
     pub fn open(path: PathBuf) -> Result<Connection, ChannelError> {
-        let mut channel = Channel::dial(&path, Role::Launcher, ANSWER)?;
-        channel.send_within(SENDING);
+        let channel = Channel::dial(&path, Role::Launcher, ANSWER)?;
         Ok(Connection { path, channel: Some(channel), lost: None, last: None })
     }
 
@@ -70,6 +69,7 @@ impl Connection {
     pub fn launch(&mut self, request: &ToJobs, image: &Image) {
         if let Some(channel) = &mut self.channel {
             let _ = channel.send(request, &[]).and_then(|()| channel.send(image, &[]));
+            channel.send_within(SENDING);
         }
     }
 
@@ -135,6 +135,7 @@ impl Connection {
             // One that serves nothing is lost again at once.
             Ok(channel) if Instant::now() < lost.until + LAST => self.channel = Some(channel),
             Ok(_) => return Err(lost.why.clone()),
+            Err(ChannelError::Dial { error, .. }) if Instant::now() >= lost.until => return Err(error.to_string()),
             Err(error) if Instant::now() >= lost.until => return Err(error.to_string()),
             Err(_) => lost.tries_at = Instant::now() + AGAIN,
         }

@@ -7,6 +7,7 @@ use ft_sys::peer::Peer;
 use ft_wire::control::{FromDaemon, MAX_REQUEST, ToDaemon};
 use ft_wire::{FrameBuffer, FrameError, PREAMBLE_LEN, Preamble, Role};
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -156,7 +157,7 @@ async fn answer(mut stream: UnixStream, uid: u32, state: &State, place: Place) -
             return Ok(served?);
         }
         // A process that serves a job has that job's part on this node started as if another node's daemon asked.
-        Role::Daemon if uid == nix::unistd::geteuid().as_raw() => {
+        Role::Daemon if is_of_this_daemon(&stream, uid) => {
             // Its launcher has a place.
             drop(place);
             return Ok(errand::run(stream, Whose::Own, state, |_| {}).await?);
@@ -178,6 +179,15 @@ async fn answer(mut stream: UnixStream, uid: u32, state: &State, place: Place) -
             count => frames.push(&bytes[..count]),
         }
     }
+}
+
+/// Whether who dials may be another process of this daemon's: the same user, who sees the same files. A container's root may have the socket,
+/// and is not to start anything as anybody.
+fn is_of_this_daemon(stream: &UnixStream, uid: u32) -> bool {
+    let mounts = |pid: i32| std::fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|found| (found.dev(), found.ino()));
+    let own = mounts(std::process::id().cast_signed());
+    let theirs = Peer::of(stream).and_then(|peer| mounts(peer.pid));
+    uid == nix::unistd::geteuid().as_raw() && matches!((own, theirs), (Ok(own), Ok(theirs)) if own == theirs)
 }
 
 async fn send(stream: &mut UnixStream, bytes: &[u8]) -> Result<(), Trouble> {

@@ -12,7 +12,7 @@ use crate::roll::Roll;
 use crate::scripts::Scripts;
 use crate::socket::{Socket, SocketError};
 use crate::state::State;
-use crate::{agents, control, kept, metrics, parts, peers, resume, service};
+use crate::{agents, control, metrics, parts, peers, resume, service};
 use ft_store::{Etcd, StoreError};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -91,7 +91,6 @@ pub async fn run(config: Config, filter: &Filter) -> Result<(), DaemonError> {
     // No part begins before it can be noted.
     let node = node(&state, etcd.clone())?;
     resume::sweep(&state.config());
-    kept::sweep(&state.config());
     peers::listen(&state).await?;
     let _agents = agents::listen(&state, &store)?;
     tokio::spawn(control::serve(listener, state.clone()));

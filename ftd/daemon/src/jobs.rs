@@ -92,6 +92,7 @@ impl Jobs {
                     () = served.run(stream, to_launcher) => {}
                     () = noted => {}
                 }
+                kept::sweep(&self.state.config());
                 Ok(())
             }
             Err(Refusal { status, sentence }) => {
@@ -114,7 +115,12 @@ impl Jobs {
         is_spoken(protocol)?;
         let config = self.state.config();
         let kept = Kept::take_over(&config, &job, whose, nodes as usize).ok_or_else(|| {
-            format!("this node's ftd knows nothing of job {}: what is kept of it is gone", job.escape_debug())
+            let beside = config.socket();
+            let job = job.escape_debug();
+            format!(
+                "this node's ftd knows nothing of job {job}: what it has kept of that beside {} is gone",
+                beside.display()
+            )
         })?;
         note(&kept, &config);
         tracing::info!(job, "a launcher whose connection was lost is here again");

@@ -100,14 +100,18 @@ impl Kept {
         there.is_none_or(|kept| kept.by == self.by || is_gone(kept.by.cast_signed()))
     }
 
-    /// Whether the launcher has ended, or cannot be seen.
-    pub fn launcher_is_gone(&self) -> bool {
-        self.launcher == 0 || is_gone(self.launcher)
+    /// Whether the launcher has ended; nothing where it cannot be seen.
+    pub fn launcher_is_gone(&self) -> Option<bool> {
+        (self.launcher != 0).then(|| is_gone(self.launcher))
     }
 }
 
 fn is_gone(pid: i32) -> bool {
-    ft_sys::process::condition(pid).is_none_or(|condition| matches!(condition.state, 'Z' | 'X'))
+    match ft_sys::process::condition(pid) {
+        Some(condition) => matches!(condition.state, 'Z' | 'X'),
+        // It may be that this process has no descriptor left to read with.
+        None => !Path::new(&format!("/proc/{pid}")).exists(),
+    }
 }
 
 /// Removes what is kept of jobs whose launchers are gone, and with them who would have removed it.

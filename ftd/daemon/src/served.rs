@@ -8,7 +8,7 @@ use crate::frames::{self, Broken, Stream};
 use crate::kept::{Kept, Link};
 use crate::resume::Dials;
 use crate::said::{Said, ToLauncher, said};
-use ft_wire::part::{FromJobs, MAX_SAID, MOST_NODES, ToJobs};
+use ft_wire::part::{FromJobs, MAX_SAID, MOST_NODES, SILENT, ToJobs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::ReadHalf;
@@ -23,9 +23,11 @@ const LIE: usize = 16;
 const AT_A_TIME: usize = 64;
 /// The launcher is gone: the parts hear that within this time.
 const LAST: Duration = Duration::from_secs(6);
-/// Whether a launcher whose connection is closed is gone, or served by another process, is known within this time …
-const KNOWN: Duration = Duration::from_secs(2);
-/// … and looked at so often.
+/// Whether a launcher whose connection is closed is gone, or served by another process, is looked at for so long, as parts wait …
+const KNOWN: Duration = SILENT;
+/// … one that cannot be seen has another one soon …
+const UNSEEN: Duration = Duration::from_secs(2);
+/// … and so often.
 const LOOKS: Duration = Duration::from_millis(10);
 
 /// See the module.
@@ -138,14 +140,16 @@ impl Served {
     /// Whether a launcher that has closed its connection has ended. One that lives has another process that serves it, or will: this one, which
     /// may have stood still, ends nothing, and neither do parts that are soon spoken to.
     async fn launcher_is_gone(&self) -> bool {
-        let until = Instant::now() + KNOWN;
-        while !self.kept.launcher_is_gone() {
-            if Instant::now() >= until || !self.kept.is_own(&self.config) {
-                return false;
+        let began = Instant::now();
+        while self.kept.is_own(&self.config) {
+            match self.kept.launcher_is_gone() {
+                Some(true) => return true,
+                Some(false) if began.elapsed() >= KNOWN => return false,
+                None if began.elapsed() >= UNSEEN => return true,
+                Some(false) | None => tokio::time::sleep(LOOKS).await,
             }
-            tokio::time::sleep(LOOKS).await;
         }
-        self.kept.is_own(&self.config)
+        false
     }
 
     /// The launcher says something over a node's link. What is too much ends that.
@@ -203,7 +207,8 @@ impl Served {
 pub fn note(kept: &Kept, config: &Config) {
     if let Err(error) = kept.write(config) {
         let job = &kept.any.share.job;
-        tracing::warn!(job, %error, "what is kept of a job cannot be written beside control.socket: it ends with this process");
+        let beside = config.socket();
+        tracing::warn!(job, beside = %beside.display(), %error, "what is kept of a job cannot be written there: it ends with this process");
     }
 }
 

@@ -124,5 +124,9 @@ pub fn may_go_on(side: &impl Side, lost: &Broken, begun: bool) -> bool {
 
 /// How long another connection is waited for.
 fn left(side: &impl Side, lost: &Broken) -> Duration {
+    // One that has said its last word is not asked any more.
+    if side.has_ended() {
+        return side.patience(lost);
+    }
     SILENT.saturating_sub(side.watch().heard_ago()).clamp(LEAST, side.patience(lost))
 }

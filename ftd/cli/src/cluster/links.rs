@@ -17,25 +17,29 @@ impl Above<'_> {
 
     /// Sends what may be sent over a node's link now.
     pub(super) fn send_over(&mut self, number: u32) {
-        // What tells a part of all the others is long where there are many.
-        let is_told = |node: &Node| !node.over && !node.link.waits() && !node.link.is_free();
-        let Some(waits) = self.open(number).map(|node| node.link.waits()) else { return };
-        if waits && self.nodes.iter().filter(|node| is_told(node)).count() >= AT_A_TIME {
-            return;
+        // One that has not started hears all that follows with that.
+        if self.open(number).is_some_and(|node| !node.link.waits()) {
+            self.send_words(number);
         }
+    }
+
+    fn send_words(&mut self, number: u32) {
         while let Some(word) = self.open(number).and_then(|node| node.link.next_word()) {
             self.say(&ToJobs::Carry { node: number, word });
         }
     }
 
-    /// The parts that wait still to be told that they may start.
+    /// Tells the next parts that they may start, and which nodes there are: that is long where there are many, and only so many hear it at a time.
     pub(super) fn start_others(&mut self) {
-        for number in 0..if self.starting { self.nodes.len() as u32 } else { 0 } {
-            if self.open(number).is_some_and(|node| node.link.waits()) {
-                self.send_over(number);
-            }
+        if self.waiting.is_empty() {
+            return;
         }
-        self.starting = self.nodes.iter().any(|node| !node.over && node.link.waits());
+        let is_told = |node: &&Node| !node.over && !node.link.waits() && !node.link.is_free();
+        let told = self.nodes.iter().filter(is_told).count();
+        for _ in told..AT_A_TIME {
+            let Some(number) = self.waiting.pop_front() else { return };
+            self.send_words(number);
+        }
     }
 
     /// What comes over a node's link.
@@ -46,7 +50,9 @@ impl Above<'_> {
                 node.link.hear(word);
                 self.take_of(number);
                 self.send_over(number);
-                self.start_others();
+                if self.open(number).is_none_or(|node| node.link.is_free()) {
+                    self.start_others();
+                }
             }
             // The last word of its part was taken before.
             None if last => self.say(&ToJobs::Carry { node: number, word: Carried::End }),
