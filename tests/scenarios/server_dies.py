@@ -198,6 +198,9 @@ def ftrun_is_stopped(context, nodes):
     eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
     job.interrupt(signal.SIGTSTP)
     eventually(lambda: proc.stat(job.process.pid)[0] == "T", "the stop", 20)
+    # Who asks is answered: a link on which nothing is said is in no doubt.
+    time.sleep(6)
+    check("goes on over another connection" not in nodes.daemons[0].said(), nodes.daemons[0].said())
     nodes.nodes[1].cut("store")
     # Longer than a lost connection is waited for, and then another one.
     nodes.daemons[0].says("the link of a job's part goes on over another connection", patience=40)

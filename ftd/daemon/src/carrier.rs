@@ -240,14 +240,12 @@ impl Side for Carrier {
         &self.watch
     }
 
-    async fn over(&self, peer: &mut Box<dyn Stream>, begun: bool) -> Result<(), Broken> {
+    async fn over(&self, peer: &mut Box<dyn Stream>, _: bool) -> Result<(), Broken> {
         let (mut from, mut to) = tokio::io::split(peer);
         let mut hearing = std::pin::pin!(self.hear(&mut from));
         let mut saying = std::pin::pin!(self.say(&mut to));
-        if begun {
-            // The part has not heard for a while that anybody is there.
-            self.watch.question.notify_one();
-        }
+        // Who is not asked owes no answer, and the part may not have heard for a while that anybody is there.
+        self.watch.question.notify_one();
         let silent = async {
             // A part has said that it is ready, or the ends have agreed.
             self.watch.silence(true).await;
