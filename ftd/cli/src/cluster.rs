@@ -150,6 +150,8 @@ struct Above<'a> {
     waiting: VecDeque<u32>,
     /// There was no room for what parts say.
     full: bool,
+    /// More words may be here than were heard at a time: what was read of them already makes nothing ready.
+    more: bool,
     /// Nobody comes in any more.
     ends: bool,
     signals: Signals,
@@ -238,6 +240,7 @@ pub fn run(options: &Options, hosts: &Hosts) -> Result<i32, ClusterError> {
         window: 0,
         waiting: VecDeque::new(),
         full: false,
+        more: false,
         ends: false,
         signals,
         front: Front::default(),
@@ -309,7 +312,7 @@ impl Above<'_> {
                     self.signal(meaning);
                 }
             }
-            if ready.contains(&Ready::Link) {
+            if ready.contains(&Ready::Link) || self.more {
                 self.listen()?;
             }
             if ready.contains(&Ready::Input) {
@@ -392,6 +395,7 @@ impl Above<'_> {
         ];
         let left = deadlines.into_iter().flatten().min().map_or(LOOK, job_time::until);
         let left = left.min(self.daemon.tries_in().unwrap_or(LOOK)).min(LOOK);
+        let left = if self.more { Duration::ZERO } else { left };
         let (of, mut fds): (Vec<Ready>, Vec<PollFd<'_>>) = waited.into_iter().unzip();
         match poll(&mut fds, ft_sys::patience::at_most(job_time::piece(left))) {
             Ok(_) => {}
@@ -560,9 +564,10 @@ impl Above<'_> {
 
     fn listen(&mut self) -> Result<(), ClusterError> {
         let is_left = |nodes: &[Node]| nodes.is_empty() || nodes.iter().any(|node| !node.over);
+        self.more = false;
         for _ in 0..WORDS {
             if !is_left(&self.nodes) {
-                break;
+                return Ok(());
             }
             match self.daemon.next() {
                 Ok(Some(word)) => self.hear(word)?,
@@ -576,6 +581,7 @@ impl Above<'_> {
                 }
             }
         }
+        self.more = true;
         Ok(())
     }
 
@@ -602,6 +608,12 @@ impl Above<'_> {
             FromJobs::Away(sentence) if !self.nodes.is_empty() => self.look_elsewhere(&sentence, false),
             FromJobs::Refused { status, sentence } => return Err(ClusterError::Refused { status, sentence }),
             FromJobs::Away(sentence) => return Err(ClusterError::Refused { status: 1, sentence }),
+            FromJobs::Begun { nodes, came, .. } if nodes.len() != came.len() => {
+                let path = self.daemon.path().display();
+                let sentence =
+                    format!("the ftd that runs here ({path}) is of an older build than ftrun: systemctl restart ftd");
+                return Err(ClusterError::Refused { status: 1, sentence });
+            }
             FromJobs::Begun { job, nodes, came, window, cluster } => {
                 if self.options.verbose {
                     self.output.say(&format!("ftrun: job {job} on {}", nodes.join(", ")));

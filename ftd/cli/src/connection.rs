@@ -135,8 +135,13 @@ impl Connection {
             // One that serves nothing is lost again at once.
             Ok(channel) if Instant::now() < lost.until + LAST => self.channel = Some(channel),
             Ok(_) => return Err(lost.why.clone()),
-            Err(ChannelError::Dial { error, .. }) if Instant::now() >= lost.until => return Err(error.to_string()),
-            Err(error) if Instant::now() >= lost.until => return Err(error.to_string()),
+            Err(error) if Instant::now() >= lost.until => {
+                return Err(match error {
+                    // The path is said with it.
+                    ChannelError::Dial { error, .. } => error.to_string(),
+                    error => error.to_string(),
+                });
+            }
             Err(_) => lost.tries_at = Instant::now() + AGAIN,
         }
         Ok(())

@@ -291,9 +291,9 @@ impl Side for Carrier {
         }
     }
 
-    /// The part's end closes the first one when it ends, and not before; unless another one is under way.
-    fn outlives_close(&self, begun: bool) -> bool {
-        begun
+    /// The part's end closes the first one when it ends, and not before.
+    fn outlives_close(&self) -> bool {
+        false
     }
 
     fn patience(&self, lost: &Broken) -> Duration {

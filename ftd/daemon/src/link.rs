@@ -162,7 +162,7 @@ impl Side for End<'_> {
     }
 
     /// Who began the link says so when it ends it. It goes on only where a launcher has taken it over, which then has said something.
-    fn outlives_close(&self, _: bool) -> bool {
+    fn outlives_close(&self) -> bool {
         self.line.came.load(Ordering::Relaxed) > 0
     }
 

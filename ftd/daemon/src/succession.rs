@@ -43,8 +43,8 @@ pub trait Side {
     /// The two ends say over another connection how far they are: the rest is sent again.
     async fn agree(&self, peer: &mut Box<dyn Stream>) -> Result<(), Broken>;
 
-    /// Whether a connection that was closed, and not by a word, leaves the other end where it was.
-    fn outlives_close(&self, begun: bool) -> bool;
+    /// Whether a first connection that was closed, and not by a word, leaves the other end where it was.
+    fn outlives_close(&self) -> bool;
 
     /// How long another connection is waited for at most where one was lost so.
     fn patience(&self, lost: &Broken) -> Duration;
@@ -117,7 +117,7 @@ pub async fn go<S: Side, A: Another>(first: Option<Box<dyn Stream>>, side: &S, a
 pub fn may_go_on(side: &impl Side, lost: &Broken, begun: bool) -> bool {
     match lost {
         Broken::Io(_) | Broken::Silent(_) | Broken::Idle(_) => true,
-        Broken::Closed => begun || side.watch().doubt.was_there() || side.outlives_close(begun),
+        Broken::Closed => begun || side.watch().doubt.was_there() || side.outlives_close(),
         Broken::Frame(_) | Broken::Role(_) | Broken::TooMuch => false,
     }
 }
