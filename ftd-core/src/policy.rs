@@ -94,6 +94,9 @@ pub struct Policy {
     pub progress_after: Micros,
     /// The start waits this long for every slot of every node to come up.
     pub start_timeout: Micros,
+    /// … and, where the slots of the others are enough, this long for a node whose agent was never heard. For one that was
+    /// heard and does not answer any more it waits four heartbeat time-outs.
+    pub absent_timeout: Micros,
     /// A recovery waits this long for the replacement of a lost slot.
     pub slot_timeout: Micros,
     /// A job on several nodes that has not slots enough waits this long for another node, or for one that was silent.
@@ -161,6 +164,7 @@ impl Default for Policy {
             batch_window: Micros::from_millis(1),
             progress_after: Micros::from_secs(30),
             start_timeout: Micros::from_secs(60),
+            absent_timeout: Micros::from_secs(10),
             slot_timeout: Micros::from_secs(10),
             node_timeout: Micros::from_secs(60),
             stop_timeout: Micros::from_secs(30),

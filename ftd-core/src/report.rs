@@ -129,6 +129,11 @@ pub enum Notice {
         /// All ranks of all nodes have ended well.
         well: bool,
     },
+    /// Nodes of the job are not in its first record: their agents did not answer in time.
+    BegunWithout {
+        /// Which.
+        absent: Vec<NodeId>,
+    },
     /// The ranks of this node were stopped because observers are silent.
     Paused,
     /// The ranks of this node go on.

@@ -12,7 +12,7 @@ import time
 
 from harness import etcd, proc, registry
 from harness.cluster import NETWORKS, Cluster
-from harness.job import check
+from harness.job import Failed, check
 from harness.registry import scenario
 
 from .admin_page import typed
@@ -858,6 +858,34 @@ def etcd_leaves(context, how):
             ended(job, 143, "SIGTERM came again: everything was killed")
             check(job.output.text == "", job.output.text)
         for node in nodes.nodes:
+            nodes.empty(node)
+
+
+def stands_on(node, inside):
+    """Whether an agent on this node has that pid there."""
+    with contextlib.suppress(Failed):
+        return node.outside(inside) in node.named("ft-agent")
+    return False
+
+
+@scenario("hosts-start-loses-node", cluster=True, timeout=90,
+          each=[{"place": "agent.born", "how": "power-off"}, {"place": "agent.described", "how": "crash"}, {"place": "agent.complete", "how": "crash"}])
+def start_loses_node(context, place, how):
+    """A node dies before its agent has said a word, or as it is about to begin the job for all: a job that has slots enough without it begins on the
+    others, in less than the minute that slow ones have, and says without whom."""
+    with Nodes(context, 4) as nodes:
+        for node in nodes.nodes:
+            # What stands at a gate says the pid that it has on its node: the nodes' pids are to differ.
+            for _ in range(20 * node.number):
+                node.run("/bin/true")
+        job = nodes.run("node1:1,node2:1,node3:1", 2, "hostname", ft="reinit", gates=[place])
+        eventually(lambda: job.gate_path(place).exists() and job.gate_path(place).read_text().endswith("\n"), "an agent there", 20)
+        (victim,) = [node for node in nodes.nodes if stands_on(node, int(job.gate_path(place).read_text()))]
+        victim.power_off() if how == "power-off" else victim.crash()
+        ended(job, 0, f"the job begins without node {victim.name}, which has not answered; it comes in as a spare when that changes\n", patience=40)
+        others = [node for node in nodes.nodes[1:] if node is not victim]
+        check(sorted(job.output.text.split()) == [node.name for node in others], job.output.text)
+        for node in [nodes.nodes[0], *others]:
             nodes.empty(node)
 
 

@@ -87,6 +87,7 @@ impl Agent {
         }
         // Nothing of it is needed any more, and its author knows all slots of all nodes.
         self.gather = super::gathered::Gather::default();
+        self.tell_absent(&record);
         // A record that nobody could have written without a word from this node, and this agent has not said it yet: it
         // was a predecessor's.
         let restarted = self.run.stage == Stage::Restarted && self.config.breach != Breach::WatchBelieved;

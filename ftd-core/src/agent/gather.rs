@@ -15,12 +15,12 @@ use crate::slots::Slots;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Agent {
-    fn gather_fan_out(&self) -> u32 {
+    pub(super) fn gather_fan_out(&self) -> u32 {
         self.config.policy.fan_out.max(1)
     }
 
     /// Whom this node tells: its parent, the ancestors of that, then the lowest others; nobody when it is the lowest itself.
-    fn gatherer(&self) -> Option<NodeId> {
+    pub(super) fn gatherer(&self) -> Option<NodeId> {
         let nodes = &self.config.nodes;
         let fan_out = self.gather_fan_out();
         let place = nodes.position(self.me)?;
@@ -134,6 +134,7 @@ impl Agent {
 
     pub(super) fn take_slots_noted(&mut self, from: NodeId, nodes: u32) {
         if self.gatherer() == Some(from) {
+            self.gather.absent.is_not_first();
             self.gather.noted = self.gather.noted.max(nodes);
             self.gather.since = self.now;
             self.gather.answered = self.now;
@@ -154,7 +155,7 @@ impl Agent {
         let asked = self.gather.asked.filter(|_| asks).map(|asked| asked.after(policy.heartbeat_period));
         let outside = self.run.stage == Stage::Gathering && self.is_outsider();
         let look = outside.then(|| self.store.read_at.after(policy.heartbeat_timeout));
-        told.into_iter().chain(passed).chain(start).chain(asked).chain(look)
+        told.into_iter().chain(passed).chain(start).chain(asked).chain(look).chain(self.absent_deadline())
     }
 
     /// Who is not told by others that the job has begun waits longer than the one who is to begin it.
@@ -168,7 +169,8 @@ impl Agent {
         if begins { since } else { since.max(self.gather.answered) }
     }
 
-    /// Writes the first record, when the slots of all nodes are known, or when nobody else will be.
+    /// Writes the first record, when the slots of all nodes are known, or when nobody else will be. Who is taken for gone before
+    /// all have had their time is passed over where the others are enough, and waited for where they are not.
     pub(super) fn propose_first(&mut self) {
         if self.is_outsider() {
             // The job is others' to begin; this node asks to be taken in when it has.
@@ -184,7 +186,7 @@ impl Agent {
         let overdue = !self.slots.any_silent() && self.due(since, patience);
         let mine = self.own_slots();
         let complete = self.gather.nodes.len() + u32::from(mine.is_some()) == self.config.nodes.len().max(1);
-        if !(complete || overdue) {
+        if !(complete || overdue || (mine.is_some() && self.absent_are_gone())) {
             return;
         }
         let mine = mine.unwrap_or_else(|| self.slots.up().collect());
@@ -195,7 +197,7 @@ impl Agent {
         let first = plan::first_record(mode, terms, self.config.world_size, &nodes, &slots, self.now);
         match first {
             Ok(record) => self.write(record),
-            Err(_) if self.config.renewable_slots && !overdue => {}
+            Err(_) if (self.config.renewable_slots || !complete) && !overdue => {}
             Err(Unrecoverable::TooFewSlots { slots, world_size })
                 if !complete && self.await_first(world_size - slots) => {}
             Err(error) => self.conclude(Outcome::failed(error.status(), error.to_string()), true),

@@ -1,5 +1,6 @@
 //! What is known of the slots of the job before there is a record.
 
+use super::unanswered::Unanswered;
 use crate::ids::{Micros, NodeId, SlotId};
 use crate::members::Members;
 use crate::slots::{SlotEntry, SlotState, Slots};
@@ -27,6 +28,8 @@ pub(super) struct Gather {
     pub(super) turn: u32,
     /// The slots of so many nodes have been noted by whom they were told.
     pub(super) noted: u32,
+    /// Who is missing.
+    pub(super) absent: Unanswered,
 }
 
 impl Gather {

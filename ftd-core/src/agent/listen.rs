@@ -7,7 +7,7 @@ use crate::tree::Direction;
 
 impl Agent {
     pub(super) fn take_message(&mut self, from: NodeId, message: PeerMessage) {
-        self.joining.unanswered = None;
+        self.is_heard(from);
         if !self.is_member(from) {
             // Whoever knows less is told: the node that it is out, or this one that more has happened since.
             return match message {

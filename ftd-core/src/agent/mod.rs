@@ -31,7 +31,7 @@
 //! | `holds` | `held` | ends that are held, and looks at processes |
 //! | `store` | `store` | what the store was asked, and has said |
 //! | `fence`, `standstill` | [`fence`](crate::fence), `standstill` | the lease, who is silent; whether the ranks stand still |
-//! | `gather`, `joining` | `gathered`, `joining` | the job before its first record; nodes that come in |
+//! | `gather`, `joining` | `gathered`, in it `unanswered`; `joining` | the job before its first record; nodes that come in |
 //! | `tree`, `changed` | [`tree`](crate::tree) | what all nodes have said |
 //! | `passing` | `passing` | signals that came for the ranks, which these may go on after |
 //! | `end`, `telling` | `end`, `telling`, `block` | how the job is to end; what people are still to be told |
@@ -41,11 +41,12 @@
 //! What it does stands in files of their own. `step` has the order of the guards. On what they are told act: `intake` on events,
 //! `deaths` and `causes` on processes, `saved` on checkpoints, `answers` on the store's, `listen` on other agents. On
 //! conditions: **`failures` decides what has failed**, `agree` what is proposed, `waits` what is waited for before that,
-//! `execute` brings an epoch about, `fetch` its copies, `gather` the first one; `holds` looks at ends by a process's own will,
+//! `execute` brings an epoch about, `fetch` its copies, `gather` the first one, `absent` looks at who is missing there; `holds` looks at ends by a process's own will,
 //! `silence` at leases and silent nodes, `incomplete` at worlds that never begin, `asked` at due checkpoints, `join` at new
 //! nodes, `signals` at those that came for the ranks, `leave` and `conclude` at the job's end, `storeless` at what waits for a store that is away; `tell` and `last_block` say what peers
 //! and people are told, and `rests` whether any of this is asked.
 
+mod absent;
 mod agree;
 mod answers;
 mod asked;
@@ -92,6 +93,7 @@ mod store;
 mod storeless;
 mod tell;
 mod telling;
+mod unanswered;
 mod unfit;
 mod waits;
 mod worlds;

@@ -60,6 +60,7 @@ impl Agent {
         self.guard_last_block();
         self.guard_stage();
         self.guard_gather();
+        self.guard_absent();
         self.guard_ask_around();
         self.guard_join();
         self.guard_agreement();

@@ -78,6 +78,7 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
             Notice::StoreBack if *here == Here::Alone => Text::Notice("the store answers again".into()),
             Notice::StoreBack => Text::Notice(format!("the store answers {} again", here.node())),
             Notice::EndUnrecorded { away, well } => Text::Notice(unrecorded(&here.node(), *away, *well)),
+            Notice::BegunWithout { absent } => Text::Notice(begun_without(absent)),
             Notice::Paused => {
                 Text::Notice(format!("the ranks of {} are stopped: its observers are silent", here.node()))
             }
@@ -109,6 +110,18 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
             }
         },
     }
+}
+
+/// The job begins, and some were not waited for any longer.
+fn begun_without(absent: &[NodeId]) -> String {
+    let names: Vec<String> = absent.iter().take(8).map(NodeId::to_string).collect();
+    let others = absent.len() - names.len();
+    let more = if others == 0 { String::new() } else { format!(" and {others} others") };
+    let (is, it) = if absent.len() == 1 { ("has", "it comes in") } else { ("have", "they come in") };
+    format!(
+        "the job begins without {}{more}, which {is} not answered; {it} as a spare when that changes",
+        names.join(", ")
+    )
 }
 
 /// The job ends on a node, and the store does not know it.

@@ -322,6 +322,7 @@ pub(crate) fn cluster(rng: &mut Rng, setup: &mut Setup, nodes: u64) {
     setup.policy.max_failures = 50;
     setup.policy.max_vain = 6;
     setup.policy.start_timeout = Micros(5 * SECOND);
+    setup.policy.absent_timeout = Micros(2 * SECOND);
     setup.policy.node_timeout = Micros(rng.range(4, 8) * SECOND);
     setup.patience = rng.range(4, 6) * SECOND;
     // Longer than that, as a minute is.
