@@ -4,6 +4,7 @@ the API. Which pairs run in `make test` says matrix.toml."""
 
 import contextlib
 import itertools
+import math
 import os
 import pathlib
 import re
@@ -312,8 +313,8 @@ H 5.2 6.4 4.3
 K_POINTS automatic
 DIVISIONS 0 0 0
 """
-# So many seconds it computes with the fewer points.
-PWSCF_ENOUGH = 5
+# Points, for so many seconds at most.
+PWSCF_POINTS = [(5, "4 3 2"), (15, "4 4 4"), (math.inf, "12 12 12")]
 
 
 class Pwscf(Application):
@@ -332,7 +333,8 @@ class Pwscf(Application):
         # Two ranks have some of the points together.
         options = ["-nk", str(self.size // 2), "-nd", "1", "-in", "h2.in"]
         self.command = [self.program, *options]
-        molecules = MOLECULES.replace("DIVISIONS", "4 3 2" if self.seconds < PWSCF_ENOUGH else "4 4 4")
+        points = next(points for enough, points in PWSCF_POINTS if self.seconds < enough)
+        molecules = MOLECULES.replace("DIVISIONS", points)
         self.write("h2.in", molecules.replace("OUT", "undisturbed"))
         undisturbed = self.by_hand(self.binary, *options)
         self.energies = self.ENERGY.findall(undisturbed)
