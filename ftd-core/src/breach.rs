@@ -46,6 +46,8 @@ rules! {
     OwnPatience,
     /// By its own k.
     OwnObservers,
+    /// Who may be on the smaller side of a cut writes as soon as everybody, and ends the job for want of slots at once.
+    NobodyYields,
     // ---- what counts: acknowledgements
     /// An acknowledgement counts at once, also from one that stands still.
     StillCounts,

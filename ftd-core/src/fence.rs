@@ -148,6 +148,11 @@ impl Fence {
         Link { observed, acknowledged: self.heartbeats.last_acknowledged() }
     }
 
+    /// Whether fewer than half of its observers have acknowledged this node for ¾ T.
+    pub fn few_acknowledge(&self, timeout: Micros, now: Micros) -> bool {
+        self.heartbeats.few_acknowledge(Micros(now.0.saturating_sub(watch::ALONE.of(timeout).0)))
+    }
+
     /// To be called before anything else whenever the agent runs: one that did not run for a while does not blame others for
     /// it.
     pub fn ran(&mut self, now: Micros) {

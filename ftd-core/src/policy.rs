@@ -132,6 +132,9 @@ pub struct Policy {
     pub patience: Micros,
     /// How many of the next nodes in the ring observe a node.
     pub observers: usize,
+    /// A node that would end the job because others are silent to it and the rest has not slots enough waits this long: they may be on the
+    /// larger side of a cut, and go on without it.
+    pub yield_timeout: Micros,
     /// Ranks that were stopped because neither observers nor the store answer are killed after this long.
     pub fence_kill: Micros,
     /// How many children a node has in the tree through which an epoch's words go.
@@ -182,6 +185,7 @@ impl Default for Policy {
             patience: Micros::from_secs(30),
             observers: 3,
             fan_out: 16,
+            yield_timeout: Micros::from_secs(5),
             fence_kill: Micros::from_secs(60),
             history: 32,
         }

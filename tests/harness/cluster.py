@@ -86,6 +86,8 @@ class Cluster:
         for network in NETWORKS:
             with contextlib.suppress(Exception):
                 _ip(f"link del switch-{network}")
+            with contextlib.suppress(Exception):
+                _ip(f"link del island-{network}")
         with contextlib.suppress(FileNotFoundError):
             self.group.rmdir()
 
@@ -126,6 +128,20 @@ class Cluster:
         # would be silent for long when the last one is cut.
         lines = [line for node in on for line in node.cut_lines(network)]
         _ip(f"link set switch-{network} down", *lines, f"link set switch-{network} up")
+
+    def island(self, nodes, network):
+        """These nodes have a switch of their own on that network from now on: they reach each other, and nobody else."""
+        _ip(f"link add island-{network} type bridge stp_state 0 mcast_snooping 0", f"link set island-{network} up")
+        _ip(*[f"link set {node._port(network)} master island-{network}" for node in nodes])
+        on = [node.number for node in self.nodes if node.init is not None]
+        apart = [node.number for node in nodes]
+        same = {(one, other) for one, other in itertools.permutations(on, 2) if (one in apart) == (other in apart)}
+        check(self.arrives(network, same) == same, "they are not apart as they should be")
+
+    def rejoin(self, nodes, network):
+        """They are on the switch of all again."""
+        _ip(*[f"link set {node._port(network)} master switch-{network}" for node in nodes])
+        _ip(f"link del island-{network}")
 
     def arrives(self, network, expected, patience=5.0):
         """The pairs of nodes, by number, of which the first one's datagrams come to the second one: what is expected is waited for."""

@@ -928,6 +928,29 @@ def etcd_gone_node(it):
     it.ends(PLACE, [1])
 
 
+@failure("etcd-gone-cut", members=3, **LONG)
+def etcd_gone_cut(it):
+    """There is no etcd for 30 s, and a node loses MPI's network: it and the others wait for etcd alike, and it does not write first that it is alone, and
+    the job over."""
+    it.stands()
+    node = it.loses(1)
+    without_store(it, lambda: node.cut("mpi"))
+    it.world(2)
+    node.heal("mpi")
+    it.result(PLACE)
+
+
+@failure("island", **LONG)
+def island(it):
+    """Two nodes of six reach each other alone, and etcd: the others, which have slots enough, go on without them."""
+    it.stands()
+    apart = [it.loses(1), it.loses(3)]
+    it.nodes.cluster.island(apart, "mpi")
+    it.world(2)
+    it.nodes.cluster.rejoin(apart, "mpi")
+    it.ends(PLACE, [1, 3], parts=BEGUN)
+
+
 # Each is in matrix.toml, and nothing else is.
 _named = {pair["failure"] for pair in registry.pairs}
 check(_named <= FAILURES.keys() and (not registry.soak or _named == FAILURES.keys()), f"matrix.toml names {_named ^ FAILURES.keys()}")

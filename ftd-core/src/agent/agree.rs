@@ -258,7 +258,10 @@ impl Agent {
             restored: self.taken_back(),
         };
         let cluster = self.as_progress(cluster, record, &failures);
-        if self.waits_still(&failures, &cluster) || (!accuses && self.await_own_slots(record, &failures, &cluster)) {
+        if (accuses && self.yields(record, &failures))
+            || self.waits_still(&failures, &cluster)
+            || (!accuses && self.await_own_slots(record, &failures, &cluster))
+        {
             return;
         }
         match plan::plan(record, &failures, &cluster, &self.config.policy) {

@@ -69,6 +69,8 @@ pub(super) struct Run {
     pub(super) copies: Copies,
     /// Since when this node would write that others are silent.
     pub(super) accused: Option<Micros>,
+    /// Until when it leaves writing that to others.
+    pub(super) yields_until: Option<Micros>,
     /// Since when the store, which is away, is needed.
     pub(super) needs: Option<Micros>,
     /// What was heard of others who need it, and do not reach it.

@@ -123,6 +123,7 @@ impl Agent {
         at.extend(self.join_deadline());
         at.extend(self.copies_deadline());
         at.extend(self.short_deadlines());
+        at.extend(self.run.yields_until);
         if let (Some(progress), Stage::Computing) = (&self.telling.progress, self.run.stage) {
             at.push(progress.last_sign.after(self.report_patience()));
         }

@@ -32,7 +32,7 @@ impl Agent {
     /// Whether what cannot be placed is what could not be placed before.
     pub(super) fn waits_still(&self, failures: &FailureSet, cluster: &Cluster) -> bool {
         let same = |short: &&Short| short.failures == *failures && short.offered == Offered::by(cluster);
-        self.run.short.as_ref().filter(same).is_some_and(|short| self.now < self.awaits_until(short.since))
+        self.run.short.as_ref().filter(same).is_some_and(|short| self.now < self.awaits_until(short))
     }
 
     /// Nobody is known to have failed: who is alone for a moment accuses nobody. What could not be placed is not forgotten for that, unless who was
@@ -56,16 +56,49 @@ impl Agent {
         }
     }
 
-    /// Until when it is waited for a node, since then. Nobody can come in as long as the store is away.
-    fn awaits_until(&self, since: Micros) -> Micros {
-        since.max(self.store.back).after(self.config.policy.node_timeout)
+    /// Until when it is waited for a node. Nobody can come in as long as the store is away. Where somebody is silent it is waited for the others as
+    /// well, which may find this node silent, and go on without it.
+    fn awaits_until(&self, short: &Short) -> Micros {
+        let silent = short.failures.failures().iter().any(|failure| failure.cause == Cause::NodeSilent);
+        let yields = if silent { self.yields_for() } else { Micros(0) };
+        short.since.max(self.store.back).after(self.config.policy.node_timeout.max(yields))
+    }
+
+    /// So long who may be on the smaller side of a cut leaves it to the other one to write, when the store was away.
+    fn yields_for(&self) -> Micros {
+        if self.config.breach == Breach::NobodyYields {
+            return Micros(0);
+        }
+        let timeout = self.record.as_ref().map_or(Micros(0), |record| record.terms.timeout);
+        self.config.policy.yield_timeout.max(Micros(timeout.0.saturating_mul(4)))
+    }
+
+    /// Until when this node does not write that these are given up: where few of its own observers hear it, and these are half of the job or more, or it
+    /// could not be told that it is left out itself, since the store was away. It may be on the smaller side of a cut, and the other one, which
+    /// writes at once, is the one to go on. (Of two nodes nobody is on a smaller side.)
+    fn yields_until(&self, record: &EpochRecord, failures: &FailureSet) -> Option<Micros> {
+        let (timeout, accused, back) = (record.terms.timeout, self.run.accused?, self.store.back);
+        let silent = |failure: &&Failure| failure.cause == Cause::NodeSilent;
+        let (out, members) = (failures.failures().iter().filter(silent).count(), record.nodes.len() as usize);
+        let untold = back > accused;
+        let few = members > 2 && (untold || 2 * out >= members) && self.fence.few_acknowledge(timeout, self.now);
+        if !few || self.config.breach == Breach::NobodyYields {
+            return None;
+        }
+        Some(if untold { back.after(self.yields_for()) } else { accused.after(timeout) })
+    }
+
+    /// Whether it leaves that to others for a while.
+    pub(super) fn yields(&mut self, record: &EpochRecord, failures: &FailureSet) -> bool {
+        self.run.yields_until = self.yields_until(record, failures).filter(|until| self.now < *until);
+        self.run.yields_until.is_some()
     }
 
     /// When that is over, or a node may be tried again.
     pub(super) fn short_deadlines(&self) -> Vec<Micros> {
         let Some(short) = self.run.short.as_ref().filter(|short| !short.lapsed) else { return Vec::new() };
         let tried = self.record.iter().flat_map(|record| self.run.unfit.deadlines(record.terms.timeout));
-        tried.chain([self.awaits_until(short.since)]).collect()
+        tried.chain([self.awaits_until(short)]).collect()
     }
 
     /// Nodes that are not tried at this moment, because their leases were not held.
@@ -86,9 +119,10 @@ impl Agent {
             self.report(Report::Notice(Notice::WaitingForNode { missing, patience }));
         }
         let since = self.run.short.as_ref().map_or(self.now, |short| short.since);
-        self.run.short =
-            Some(Short { since, lapsed: false, failures: failures.clone(), offered: Offered::by(cluster) });
-        self.now < self.awaits_until(since)
+        let short = Short { since, lapsed: false, failures: failures.clone(), offered: Offered::by(cluster) };
+        let until = self.awaits_until(&short);
+        self.run.short = Some(short);
+        self.now < until
     }
 
     /// How long was waited in vain, in the error that ends the job.

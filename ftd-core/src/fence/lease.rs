@@ -250,6 +250,13 @@ impl Heartbeats {
         earliest.map_or(Lease::Endless, |sent| Lease::Until(sent.after(share.of(self.terms.timeout))))
     }
 
+    /// Whether fewer than half of those that observe this node have acknowledged a heartbeat of so late: it may be on the smaller side of a cut.
+    pub(super) fn few_acknowledge(&self, since: Micros) -> bool {
+        let late = |observer: &&Observer| observer.acknowledged.is_some_and(|sent| sent >= since);
+        // One alone tells nothing.
+        self.observers.len() > 1 && 2 * self.observers.values().filter(late).count() < self.observers.len()
+    }
+
     pub(super) fn confirmed(&self) -> bool {
         self.observers.values().all(|observer| observer.acknowledged.is_some())
     }

@@ -16,7 +16,7 @@ const SILENT: Share = Share::times(1);
 const SLEPT: Share = Share::quarters(1);
 
 /// Of T. "Alone is who has been acknowledged by no observer for ¾ T, counted from the adoption of the epoch at the earliest."
-const ALONE: Share = Share::quarters(3);
+pub(super) const ALONE: Share = Share::quarters(3);
 
 /// "It accuses nobody until P after its last acknowledgement in whatever epoch (30 s; 0 with two members, whose whole patience is
 /// T)": of two, nobody else is there to say whose link it is, and the one goes on that reaches the store first.

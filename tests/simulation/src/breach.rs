@@ -134,6 +134,7 @@ fn of_rule(rule: Rule) -> Row {
         Rule::LeftOutContinued => ("left-out", 0, &["invariant 5"]),
         Rule::LeftOutStays => ("left-out", 0, &["the job hangs"]),
         Rule::BlindStays => ("frames", 0, &["the job hangs"]),
+        Rule::NobodyYields => ("smaller-island", 1, &["cannot be placed"]),
         Rule::OwnTerms => ("own-timeouts", 49, &["invariant 5"]),
         Rule::OwnPatience => ("own-patience", 0, &["invariant 7"]),
         Rule::OwnObservers => ("own-observers", 0, &["invariant 7"]),

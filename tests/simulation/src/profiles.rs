@@ -49,6 +49,11 @@ pub static ALL: &[Profile] = &[
     Profile { name: "rack", about: "a node dies with all its observers, or a whole rack", draw: rack },
     Profile { name: "islands", about: "the application's network falls apart", draw: islands },
     Profile {
+        name: "smaller-island",
+        about: "the smaller part of the application's network falls off, and no node is waited for",
+        draw: rules::smaller,
+    },
+    Profile {
         name: "one-way",
         about: "all that one node sends, or is sent, is lost for good; it reaches the store",
         draw: one_way,

@@ -156,7 +156,7 @@ pub fn at_once(rng: &mut Rng, setup: &mut Setup) {
     let at = sometime(rng);
     plan(setup, at, Fault::KillNodes(Set::of(doomed)));
     // Their heartbeats stop within a period of one another: at its edge that makes two.
-    setup.promises = Promises { ends_well: true, epochs: Some(3), ..Promises::default() };
+    setup.promises = Promises { ends_well: true, ..Promises::default() };
 }
 
 /// A node dies, and while its observers' T runs a rank does, elsewhere: in the epoch of that they observe the node as before. Who collects
@@ -354,6 +354,32 @@ pub fn pair(rng: &mut Rng, setup: &mut Setup) {
     let (at, (one, other)) = (sometime(rng), rng.pick(&pairs));
     for (from, to) in [(one, other), (other, one)] {
         plan(setup, at, net(Barrier::Cut { from: Set::one(from), to: Set::one(to) }, FOREVER));
+    }
+    setup.promises = Promises { ends_well: true, ..Promises::default() };
+}
+
+/// A third of the nodes at most is cut off from the others for good, and all have the store, at once or a while later: the others have slots enough, and go on, although
+/// nobody waits for a node.
+pub fn smaller(rng: &mut Rng, setup: &mut Setup) {
+    let nodes = rng.range(5, 8);
+    cluster(rng, setup, nodes);
+    let apart = rng.range(1, nodes / 3);
+    (setup.slots, setup.ranks, setup.groups) = (1, (nodes - apart) as u32, 1);
+    setup.policy.observers = 3;
+    setup.policy.node_timeout = Micros(0);
+    let mut island = Vec::new();
+    while island.len() < apart as usize {
+        let one = node(rng, setup);
+        if !island.contains(&one) {
+            island.push(one);
+        }
+    }
+    let at = sometime(rng);
+    plan(setup, at, net(Barrier::Island(Set::of(island)), FOREVER));
+    if rng.chance(300) {
+        // For longer than who is alone is patient: all have waited for it, and want to write when it is back.
+        let span = setup.patience + rng.range(1, 5) * SECOND;
+        plan(setup, at, Fault::Store { trouble: Trouble::NoRequests(Set::All), span });
     }
     setup.promises = Promises { ends_well: true, ..Promises::default() };
 }
