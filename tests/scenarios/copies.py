@@ -391,6 +391,35 @@ def holder_dies(context, when):
             nodes.empty(nodes.nodes[node])
 
 
+@scenario("hosts-copy-through", cluster=True, timeout=150)
+def copy_through(context):
+    """A node dies, and the link is cut between the one that holds its rank's copy and the spare one where that rank goes on, which do not observe each other:
+    the copy comes through a third node, which is said, and nobody begins from the beginning."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 10) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        cards = {name: "store" for name in (*ONE_CARD, "UCX_NET_DEVICES", "MPICH_NETWORK_IFACE")}
+        env = {**cards, "PLACES_EVERY": "5"}
+        alone = context.ftrun(mpi, 9, program, ft="none", on=nodes.nodes[0], env=env)
+        alone.expect(0)
+        options = ["--hosts", nodes.each_one(), "--ft-spares", "1", "--ft-heartbeat", "100ms,3s"]
+        job = context.ftrun(mpi, 9, program, options=options, on=nodes.nodes[0], gates=["app.compute:1", *kept(1, range(9))], env=env)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 1, patience=60)
+        wait_kept(job, range(9))
+        spare, dies = nodes.nodes[9], nodes.nodes[4]
+        (holder,) = [node for node in nodes.nodes if node is not dies and dies.number in of_arenas(node)]
+        nodes.cluster.cut_link(holder, spare, "mpi")
+        dies.crash()
+        job.expect(0, alone.output, patience=100)
+        check(f"version 5 of rank 4 is to come from {holder.name} through node" in job.err, job.err)
+        # While it comes people are told how far all is.
+        check(set(job.restored) == {5} and "moved     rank 4 from node node4 to node node9\n" in job.err, f"restored {job.restored}: {job.err}")
+        for node in nodes.nodes:
+            if node is not dies:
+                nodes.empty(node)
+
+
 @scenario("hosts-keeper-restarts", cluster=True, timeout=120)
 def keeper_restarts(context):
     """The agent that keeps a dead node's copies is killed with it: the next one has them from its shepherds, and they are restored."""

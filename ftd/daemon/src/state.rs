@@ -108,7 +108,8 @@ impl State {
             (Answer::Came(_), None) => (Answer::Came(Instant::now()), false),
             (Answer::None, None) => (Answer::Came(Instant::now()), true),
             (before, Some(reason)) => {
-                tracing::warn!("{reason} This node waits for it, and what runs here runs on");
+                let stop = if reason.ends_with(['.', '?', '!']) { "" } else { "." };
+                tracing::warn!("{reason}{stop} This node waits for it, and what runs here runs on");
                 let since = if let Answer::Came(last) = before { *last } else { Instant::now() };
                 (Answer::Away { since, reason }, true)
             }

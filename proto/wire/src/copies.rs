@@ -79,6 +79,14 @@ pub enum CopyWord {
         /// Which.
         copy: CopyName,
     },
+    /// Its rank's node → a third one: is to be had from the holder, which the sender has no way to, and to be read there. Said again until
+    /// it is answered, as [`Want`](Self::Want) is. A node of an older release does not answer it.
+    WantThrough {
+        /// Which.
+        copy: CopyName,
+        /// The node that has it.
+        holder: u32,
+    },
     /// Holder → its rank's node: may be read here.
     Readable {
         /// Which.
@@ -114,6 +122,7 @@ impl CopyWord {
             | CopyWord::Kept { copy }
             | CopyWord::NotKept { copy, .. }
             | CopyWord::Want { copy }
+            | CopyWord::WantThrough { copy, .. }
             | CopyWord::Readable { copy, .. }
             | CopyWord::NotReadable { copy, .. }
             | CopyWord::Read { copy } => *copy,

@@ -1,8 +1,11 @@
 //! Versions that ranks of this node take back, and that lie on other nodes; and those that others read here.
+//!
+//! Words between two nodes go round a link that is cut, bytes do not: they go from one `ft-ship` to another. So a version that does not
+//! come straight from its holder is wanted of a third node, which has it from there and lets it be read as if it had held it.
 
-use super::kinds::{Back, Errand, Fetching, Lent, Use, commit, description, facts};
+use super::kinds::{Back, Errand, Fetching, Lent, Use, Ways, commit, description, facts};
 use super::ship::{Far, Part};
-use super::state::{AGAIN, MOST_FAILURES, Partners, SILENT};
+use super::state::{AGAIN, MOST_FAILURES, MOST_WAYS, PASSING, Partners, SILENT};
 use crate::arenas::{Arenas, Commit};
 use crate::job::Job;
 use ft_sys::timescale::scaled;
@@ -16,29 +19,37 @@ impl Partners {
     /// A rank's version is to be brought from there.
     pub fn fetch(&mut self, job: &mut Job, rank: Rank, (version, committed): Commit, from: NodeId) {
         let copy = CopyName { epoch: self.epoch(), rank, version, committed, turn: 0 };
-        let now = Instant::now();
+        self.begin_fetching(job, copy, Ways::from(from));
+        self.see_to_rate();
+    }
+
+    fn begin_fetching(&mut self, job: &mut Job, copy: CopyName, ways: Ways) {
+        let (now, from, rank) = (Instant::now(), ways.holder, copy.rank);
         let back = Back::Asked(now);
-        self.fetching.insert(rank, Fetching { copy, from, since: now, failures: 0, back, facts: None, into: None });
+        self.fetching.insert(rank, Fetching { copy, from, ways, since: now, back, facts: None, into: None });
         match self.ship.wake() {
             Ok(()) => self.want(job, rank),
             Err(reason) => self.not_fetched(job, rank, &reason),
         }
-        self.see_to_rate();
     }
 
     fn want(&mut self, job: &mut Job, rank: Rank) {
         let Some(fetching) = self.fetching.get_mut(&rank) else { return };
         fetching.copy.turn += 1;
         (fetching.back, fetching.since, fetching.into) = (Back::Asked(Instant::now()), Instant::now(), None);
-        let (from, word) = (fetching.from, CopyWord::Want { copy: fetching.copy });
+        let (from, word) = (fetching.from, fetching.wish());
         self.say(job, from, word);
         self.look_soon();
     }
 
     fn not_fetched(&mut self, job: &mut Job, rank: Rank, reason: &str) {
         let Some(fetching) = self.fetching.remove(&rank) else { return };
-        let (copy, from) = (fetching.copy, fetching.from);
+        let (copy, from) = (fetching.copy, fetching.ways.holder);
         let node = self.name(job, from);
+        if let Some((to, copy)) = fetching.ways.behalf {
+            let reason = format!("from {node}: {reason}");
+            return self.say(job, to, CopyWord::NotReadable { copy, reason });
+        }
         tracing::warn!(rank, version = copy.version, node, reason, "a copy cannot be had");
         job.notice(format!("version {} of rank {rank} cannot be had from {node}: {reason}", copy.version));
         job.report(Event::NotFetched { epoch: EpochId(copy.epoch), rank: ftd_core::Rank(rank), from });
@@ -49,8 +60,41 @@ impl Partners {
         if let (Some((place, sequence)), Ok(arena)) = (fetching.into.take(), arenas.arena(rank)) {
             arena.discard(place, sequence);
         }
-        fetching.failures += 1;
-        if fetching.failures < MOST_FAILURES {
+        if fetching.from == fetching.ways.holder {
+            fetching.ways.failures += 1;
+        }
+        self.goes_another_way(job, rank, reason);
+    }
+
+    fn goes_another_way(&mut self, job: &mut Job, rank: Rank, reason: &str) {
+        match self.third(rank) {
+            Some(third) => self.want_through(job, rank, third, reason),
+            None => self.want_straight(job, rank, reason),
+        }
+    }
+
+    /// Who may have it from its holder and pass it on.
+    fn third(&self, rank: Rank) -> Option<NodeId> {
+        let ways = &self.fetching.get(&rank)?.ways;
+        let may = ways.behalf.is_none() && ways.asked.len() < MOST_WAYS;
+        let others = self.others().into_iter().filter(|_| may);
+        others.into_iter().find(|node| *node != ways.holder && !ways.asked.contains(node))
+    }
+
+    fn want_through(&mut self, job: &mut Job, rank: Rank, third: NodeId, reason: &str) {
+        let Some(fetching) = self.fetching.get_mut(&rank) else { return };
+        fetching.from = third;
+        fetching.ways.asked.insert(third);
+        let (version, holder) = (fetching.copy.version, fetching.ways.holder);
+        let (from, third) = (self.name(job, holder), self.name(job, third));
+        job.notice(format!("version {version} of rank {rank} is to come from {from} through {third}: {reason}"));
+        self.want(job, rank);
+    }
+
+    fn want_straight(&mut self, job: &mut Job, rank: Rank, reason: &str) {
+        let Some(fetching) = self.fetching.get_mut(&rank) else { return };
+        fetching.from = fetching.ways.holder;
+        if fetching.ways.failures < MOST_FAILURES {
             return self.want(job, rank);
         }
         self.not_fetched(job, rank, reason);
@@ -84,11 +128,13 @@ impl Partners {
         (copy, facts, target, address): (CopyName, CopyFacts, Target, &[u8]),
     ) -> Result<(), String> {
         let (rank, bytes) = (copy.rank, facts.bytes);
+        // For another node nothing is given up that is here.
+        let own = self.home(rank) == Some(self.me);
         self.new_arena(job, arenas);
         arenas.arena(rank).map_err(|error| error.to_string())?;
         arenas.reserve_more(rank, bytes)?;
         let written = |place| self.is_written(rank, place);
-        let found = arenas.place_for_copy(rank, written, true).map_err(|error| error.to_string())?;
+        let found = arenas.place_for_copy(rank, written, own).map_err(|error| error.to_string())?;
         let (arena, place) = found.ok_or("no place is free for it")?;
         let sequence = arena.begin_copy(place, bytes);
         ft_sys::gate::reach("agent.fetches", Some(rank));
@@ -133,8 +179,11 @@ impl Partners {
         let Some(fetching) = self.fetching.get(&copy.rank).filter(checked) else { return };
         match (result, fetching.into) {
             (Ok(()), Some((place, _))) => {
-                self.fetching.remove(&copy.rank);
+                let behalf = self.fetching.remove(&copy.rank).and_then(|fetching| fetching.ways.behalf);
                 arenas.found(copy.rank, commit(copy), place);
+                if let Some((to, copy)) = behalf {
+                    return self.wanted(job, arenas, to, copy);
+                }
                 self.fetched.push(copy.rank);
                 job.report(Event::Fetched { epoch: EpochId(copy.epoch), rank: ftd_core::Rank(copy.rank) });
                 self.send(job, arenas, copy.rank, commit(copy));
@@ -146,9 +195,12 @@ impl Partners {
 
     /// It cannot be had there.
     pub(super) fn not_readable(&mut self, job: &mut Job, from: NodeId, copy: CopyName, reason: &str) {
-        if self.fetching.get(&copy.rank).is_some_and(|fetching| fetching.copy == copy && fetching.from == from) {
-            self.not_fetched(job, copy.rank, reason);
+        let of_it = |fetching: &&Fetching| fetching.copy == copy && fetching.from == from;
+        let Some(fetching) = self.fetching.get(&copy.rank).filter(of_it) else { return };
+        if from == fetching.ways.holder {
+            return self.not_fetched(job, copy.rank, reason);
         }
+        self.goes_another_way(job, copy.rank, reason);
     }
 
     /// Asks again what was not answered, and no longer who is silent.
@@ -157,12 +209,19 @@ impl Partners {
         for rank in ranks {
             let Some(fetching) = self.fetching.get_mut(&rank) else { continue };
             let Back::Asked(said) = &mut fetching.back else { continue };
-            if fetching.since.elapsed() >= scaled(SILENT) {
-                self.not_fetched(job, rank, &format!("no answer for {} s", SILENT.as_secs()));
-            } else if said.elapsed() >= AGAIN {
-                *said = Instant::now();
-                let (from, word) = (fetching.from, CopyWord::Want { copy: fetching.copy });
-                self.say(job, from, word);
+            let straight = fetching.from == fetching.ways.holder;
+            let patience = if straight { SILENT } else { PASSING };
+            let reason = || format!("no answer for {} s", patience.as_secs());
+            if fetching.since.elapsed() < scaled(patience) {
+                if said.elapsed() >= AGAIN {
+                    *said = Instant::now();
+                    let (from, word) = (fetching.from, fetching.wish());
+                    self.say(job, from, word);
+                }
+            } else if straight {
+                self.not_fetched(job, rank, &reason());
+            } else {
+                self.goes_another_way(job, rank, &reason());
             }
         }
         if !self.fetching.is_empty() {
@@ -170,9 +229,10 @@ impl Partners {
         }
     }
 
-    /// Another node wants to read a version for a rank that is there now.
+    /// Another node wants to read a version for a rank that is there now, or for one on a third node, which has no way to this one.
     pub(super) fn wanted(&mut self, job: &mut Job, arenas: &mut Arenas, from: NodeId, copy: CopyName) {
-        if copy.epoch != self.epoch() || self.home(copy.rank) != Some(from) {
+        let member = self.record.as_ref().is_some_and(|record| record.is_member(from));
+        if copy.epoch != self.epoch() || !member || from == self.me {
             return;
         }
         if let Some(lent) = self.lent.get(&(from, copy.rank)) {
@@ -185,6 +245,31 @@ impl Partners {
         }
         if let Err(reason) = self.lend(arenas, from, copy) {
             self.say(job, from, CopyWord::NotReadable { copy, reason });
+        }
+    }
+
+    /// Another node wants to read a version here for a rank of its own which it cannot read where it is.
+    pub(super) fn wanted_through(
+        &mut self,
+        job: &mut Job,
+        arenas: &mut Arenas,
+        from: NodeId,
+        copy: CopyName,
+        holder: NodeId,
+    ) {
+        if copy.epoch != self.epoch() || self.home(copy.rank) != Some(from) || from == self.me {
+            return;
+        }
+        if holder == self.me || arenas.place(copy.rank, commit(copy)).is_some() {
+            return self.wanted(job, arenas, from, copy);
+        }
+        match self.fetching.get_mut(&copy.rank) {
+            // Said again, or anew.
+            Some(fetching) if fetching.ways.holder == holder => fetching.ways.behalf = Some((from, copy)),
+            _ => {
+                let ways = Ways { behalf: Some((from, copy)), ..Ways::from(holder) };
+                self.begin_fetching(job, CopyName { turn: 0, ..copy }, ways);
+            }
         }
     }
 

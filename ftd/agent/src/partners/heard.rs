@@ -21,6 +21,7 @@ impl Partners {
             CopyWord::Kept { copy } => self.kept(job, arenas, from, copy),
             CopyWord::NotKept { copy, reason, again } => self.not_kept(job, arenas, from, (copy, reason, again)),
             CopyWord::Want { copy } => self.wanted(job, arenas, from, copy),
+            CopyWord::WantThrough { copy, holder } => self.wanted_through(job, arenas, from, copy, NodeId(holder)),
             CopyWord::Readable { copy, facts, target, address } => {
                 self.may_be_read(job, arenas, from, (copy, facts, target, &address));
             }

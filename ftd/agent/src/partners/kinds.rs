@@ -2,11 +2,11 @@
 
 use crate::arenas::Commit;
 use ft_arena::Description;
-use ft_wire::copies::{CopyFacts, CopyName};
+use ft_wire::copies::{CopyFacts, CopyName, CopyWord};
 use ft_wire::ship::{Move, Target, Window};
 use ft_wire::{Rank, Version};
 use ftd_core::NodeId;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
 /// How far a version of a rank of this node is on its way to a partner.
@@ -82,17 +82,49 @@ pub enum Back {
     Checked,
 }
 
-/// A version that a rank of this node is to take back, and that is elsewhere.
+/// How a version may come from the node that holds it.
+#[derive(Debug)]
+pub struct Ways {
+    /// Who has it.
+    pub holder: NodeId,
+    /// How often it went wrong straight from there.
+    pub failures: u32,
+    /// Third nodes that were asked to have it from there and to pass it on.
+    pub asked: BTreeSet<NodeId>,
+    /// It is for the ranks of this node, which has no way to the holder, and which calls it so.
+    pub behalf: Option<(NodeId, CopyName)>,
+}
+
+impl Ways {
+    /// Straight from there.
+    pub fn from(holder: NodeId) -> Self {
+        Ways { holder, failures: 0, asked: BTreeSet::new(), behalf: None }
+    }
+}
+
+/// A version that a rank of this node, or of one for which it is to be had here, is to take back, and that is elsewhere.
 #[derive(Debug)]
 pub struct Fetching {
     pub copy: CopyName,
+    /// Whom it is read from.
     pub from: NodeId,
+    pub ways: Ways,
     pub since: Instant,
-    pub failures: u32,
     pub back: Back,
     pub facts: Option<CopyFacts>,
     /// Place and commit.
     pub into: Option<(u32, u64)>,
+}
+
+impl Fetching {
+    /// What is said to whom it is read from.
+    pub fn wish(&self) -> CopyWord {
+        let copy = self.copy;
+        match self.ways.holder {
+            holder if holder == self.from => CopyWord::Want { copy },
+            holder => CopyWord::WantThrough { copy, holder: holder.0 },
+        }
+    }
 }
 
 /// A version that another node reads.

@@ -6,7 +6,7 @@
 
 use super::kinds::{Errand, Queue, Sending, Way, commit, facts};
 use super::ship::{Far, Part};
-use super::state::{AGAIN, CHECKING, MOST_FAILURES, Partners, SILENT};
+use super::state::{AGAIN, CHECKING, MOST_FAILURES, Partners, SILENT, UNREACHED};
 use crate::arenas::{Arenas, Commit};
 use crate::job::Job;
 use ft_sys::timescale::scaled;
@@ -66,9 +66,24 @@ impl Partners {
         }
     }
 
+    /// Who may keep copies, the best first, and last those to whom nothing came of late.
+    pub(super) fn in_turn(&mut self) -> Vec<NodeId> {
+        self.unreached.retain(|_, since| since.elapsed() < scaled(UNREACHED));
+        let (reached, not): (Vec<_>, Vec<_>) =
+            self.others().into_iter().partition(|node| !self.unreached.contains_key(node));
+        reached.into_iter().chain(not).collect()
+    }
+
+    /// A node does not get what is sent to it: the next version goes to another one first, and people hear of it.
+    pub(super) fn does_not_reach(&mut self, job: &mut Job, to: NodeId, reason: &str) {
+        self.unreached.insert(to, Instant::now());
+        let (node, to) = (self.name(job, self.me), self.name(job, to));
+        job.notice_once(format!("checkpoints of ranks on {node} do not come to {to}, and go to other nodes: {reason}"));
+    }
+
     /// Offers it to the best of those who have not refused it.
     fn offer_to_next(&mut self, job: &mut Job, rank: Rank) {
-        let others = self.others();
+        let others = self.in_turn();
         let Some(now) = self.queues.get_mut(&rank).and_then(|queue| queue.now.as_mut()) else { return };
         match others.iter().find(|other| !now.refused.contains_key(other)) {
             Some(other) => {
@@ -180,7 +195,11 @@ impl Partners {
         if again && now.failures < MOST_FAILURES {
             return self.offer(job, rank);
         }
-        now.refused.insert(now.to, reason);
+        let to = now.to;
+        now.refused.insert(to, reason.clone());
+        if again {
+            self.does_not_reach(job, to, &reason);
+        }
         self.offer_to_next(job, rank);
     }
 
@@ -200,6 +219,7 @@ impl Partners {
         if let Some(queue) = self.queues.get_mut(&copy.rank) {
             queue.now = None;
         }
+        self.unreached.remove(&from);
         self.progress.kept(commit(copy), copy.rank);
         self.say_progress(job);
         self.committed(job, copy);

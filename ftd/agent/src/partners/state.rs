@@ -27,6 +27,12 @@ pub const SILENT: Duration = Duration::from_secs(30);
 pub const CHECKING: Duration = Duration::from_secs(600);
 /// What went wrong so often with one node is not tried again with it.
 pub const MOST_FAILURES: u32 = 3;
+/// A node to which nothing came is tried after others for so long.
+pub const UNREACHED: Duration = Duration::from_secs(300);
+/// So many third nodes are asked for a copy that does not come straight from who holds it.
+pub const MOST_WAYS: usize = 3;
+/// Who is to have a copy from another node and to pass it on has so long for that.
+pub const PASSING: Duration = Duration::from_secs(120);
 /// An `ft-ship` that has not let go of what it writes to for so long is ended.
 const STILL: Duration = Duration::from_secs(2);
 
@@ -69,6 +75,8 @@ pub struct Partners {
     pub(super) windows: BTreeMap<Window, Use>,
     pub(super) moves: BTreeMap<Move, Errand>,
     pub(super) progress: Progress,
+    /// To whom nothing came, since then.
+    pub(super) unreached: BTreeMap<NodeId, Instant>,
     /// What is older is needed no more, but for these.
     given_up: Option<(Commit, Vec<Commit>)>,
     looks: bool,
@@ -95,6 +103,7 @@ impl Partners {
             windows: BTreeMap::new(),
             moves: BTreeMap::new(),
             progress: Progress::default(),
+            unreached: BTreeMap::new(),
             given_up: None,
             looks: false,
             news,

@@ -215,3 +215,29 @@ async fn what_was_on_its_way_when_the_epoch_ended_does_not_become_whole() {
     partner.partners.is_closed(&mut partner.arenas, 0, WINDOW);
     assert!(partner.arenas.describe(0, (4, 1)).is_none());
 }
+
+#[tokio::test]
+async fn a_copy_is_had_from_a_third_node_for_the_node_of_its_rank_alone() {
+    let mut partner = Partner::new().await;
+    let through = |copy| CopyWord::WantThrough { copy, holder: 2 };
+    let answer = partner.hears(through(spoken_of_in(1)));
+    let refused = matches!(&answer[..], [CopyWord::NotReadable { copy, .. }] if *copy == spoken_of_in(1));
+    assert!(refused && partner.partners.fetching.is_empty(), "where there is no ft-ship: {answer:?}");
+    assert_eq!(partner.hears(through(CopyName { rank: 1, ..spoken_of_in(1) })), [], "of a rank that is elsewhere");
+    assert_eq!(partner.hears(through(spoken_of_in(2))), [], "of an epoch that is not");
+    partner.partners.freeze(record(2));
+    assert_eq!(partner.hears(through(spoken_of_in(1))), []);
+}
+
+#[tokio::test]
+async fn a_node_to_which_nothing_came_is_asked_last_for_the_next_version() {
+    let mut partner = Partner::new().await;
+    partner.partners.add_node("host2".into());
+    let three = EpochRecord { nodes: ftd_core::Members::of((0..3).map(NodeId)), ..record(1) };
+    partner.partners.begin(three);
+    let before = partner.partners.in_turn();
+    partner.partners.does_not_reach(&mut partner.job, before[0], "nothing has moved");
+    assert_eq!(partner.partners.in_turn(), [before[1], before[0]]);
+    partner.partners.freeze(record(2));
+    assert!(partner.partners.unreached.contains_key(&before[0]), "nor in the next epoch");
+}

@@ -135,11 +135,25 @@ fn words(key: &Key, text: &str) -> Result<Value, String> {
             Ok(Value::Text(list.unwrap_or_else(|| ft_sys::fabric::AUTO.into())))
         }
         Form::Filter => match tracing_subscriber::EnvFilter::try_new(&text) {
-            Ok(_) => Ok(Value::Text(text)),
+            Ok(_) => misspelt_level(&text).map_or_else(|| Ok(Value::Text(text.clone())), Err),
             Err(error) => Err(format!("\"{text}\" is not what can be logged: {error}")),
         },
         _ => Ok(Value::Text(text)),
     }
+}
+
+/// A word alone that is no level names a part of the program, of which all is logged, and of the rest nothing: that of a slip is none.
+fn misspelt_level(text: &str) -> Option<String> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let alone = text.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', ':']));
+    let slip = |word: &str| {
+        let near = |level: &&&str| strsim::damerau_levenshtein(&word.to_lowercase(), level) <= 2 && word.len() > 2;
+        LEVELS.iter().find(near).filter(|_| !LEVELS.contains(&word.to_lowercase().as_str()))
+    };
+    alone
+        .filter_map(|word| Some((word, slip(word)?)))
+        .next()
+        .map(|(word, level)| format!("\"{text}\" is not what can be logged: \"{word}\" is no level; {level} is meant?"))
 }
 
 fn name(text: &str) -> Result<(), String> {

@@ -97,6 +97,7 @@ fn of_copies() -> Vec<Sample> {
         CopyWord::Kept { copy },
         CopyWord::NotKept { copy, reason: reason(), again: true },
         CopyWord::Want { copy },
+        CopyWord::WantThrough { copy, holder: 3 },
         CopyWord::Readable { copy, facts, target, address: address() },
         CopyWord::NotReadable { copy, reason: reason() },
         CopyWord::Read { copy },
