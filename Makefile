@@ -16,6 +16,10 @@ version   := $(shell sed -n '/workspace.package/,/^$$/s/^version = "\(.*\)"/\1/p
 ifneq ($(words $(PREFIX)) $(words $(DESTDIR)),$(if $(PREFIX),1,0) $(if $(DESTDIR),1,0))
 $(error PREFIX and DESTDIR may hold no blanks (now: '$(PREFIX)' '$(DESTDIR)'): name another directory)
 endif
+# An unset variable of somebody's script would install into the root directory.
+ifeq ($(strip $(PREFIX)),)
+$(error PREFIX is empty: name a directory (PREFIX=/ is the root itself))
+endif
 # Absolute: ftd-client.pc names it, and programs find the library by it.
 prefix    := $(abspath $(PREFIX))
 bindir     = $(DESTDIR)$(prefix)/bin

@@ -194,6 +194,11 @@ def crashed_by_itself(log):
     return crashed and not re.search(in_ftd, log)
 
 
+def is_broken(log):
+    """Whether what ftd promises of a job's safety was broken (`job.Broken`): that it holds another time is no answer."""
+    return re.search(r"^BROKEN: ", log, re.M) is not None
+
+
 class Running:
     """A scenario that runs; `machine` is the lock of a public one."""
 
@@ -316,7 +321,7 @@ class Crowd:
         if entry.machine is not None:
             entry.machine.close()
         log = entry.log_path.read_text(errors="replace") if verdict in ("FAIL", "HANG") else ""
-        if verdict == "FAIL" and not entry.label.endswith(AGAIN) and self.again < MOST_AGAIN and crashed_by_itself(log):
+        if verdict == "FAIL" and not entry.label.endswith(AGAIN) and self.again < MOST_AGAIN and crashed_by_itself(log) and not is_broken(log):
             self.again += 1
             print(f"     {entry.label}: Open MPI 4.1.4 crashed by itself ({seconds:.1f} s)", flush=True)
             print("    " + log.replace("\n", "\n    "), flush=True)
@@ -345,11 +350,11 @@ def may_be_chance(crowd):
 
 
 def fail_alone(crowd):
-    """Which of the failed scenarios fail again with nothing beside them, and which do not (`ALONE`)."""
+    """Which of the failed scenarios fail again with nothing beside them, and which do not (`ALONE`). Who was broken has failed."""
     alone = Crowd(crowd.options, crowd.scratch, crowd.prefix, crowd.user, 1, crowd.watch)
     print("=== what failed, once more and alone ===", flush=True)
-    alone.run([(scenario, f"{label}.alone{n}") for _, label, _, scenario in crowd.failures for n in range(1, ALONE + 1)])
-    broken = {scenario for *_, scenario in alone.failures}
+    alone.run([(scenario, f"{label}.alone{n}") for _, label, log, scenario in crowd.failures if not is_broken(log) for n in range(1, ALONE + 1)])
+    broken = {scenario for *_, scenario in alone.failures} | {scenario for *_, log, scenario in crowd.failures if is_broken(log)}
     return [f for f in crowd.failures if f[3] in broken], [f for f in crowd.failures if f[3] not in broken]
 
 

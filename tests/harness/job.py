@@ -25,6 +25,10 @@ class Failed(Exception):
     """A scenario's assertion did not hold; the message says which."""
 
 
+class Broken(Failed):
+    """What ftd promises of a job's safety was broken, or was not seen to be kept: no other run of the scenario can show that it was."""
+
+
 class Skipped(Exception):
     """The scenario cannot run here; the message says why."""
 
@@ -33,6 +37,12 @@ def check(condition, message):
     """The harness's assert: also under `python -O`, and always with a message."""
     if not condition:
         raise Failed(message)
+
+
+def holds(condition, message):
+    """`check` of what ftd promises of a job's safety."""
+    if not condition:
+        raise Broken(message)
 
 
 def place_of(scratch, name):
@@ -482,10 +492,11 @@ class Job:
         if reference is not None:
             truth = dict(reference.steps)
             for step, value in self.output.steps:
-                check(truth.get(step) == value, f"step {step} has hash {value}, undisturbed it is {truth.get(step)}")
+                holds(truth.get(step) == value, f"step {step} has hash {value}, undisturbed it is {truth.get(step)}")
             # A job whose ranks die in MPI_Finalize prints its result once per world.
-            check(
-                self.output.results and set(self.output.results) == set(reference.results),
+            check(self.output.results, "no result")
+            holds(
+                set(self.output.results) == set(reference.results),
                 f"results {self.output.results}, undisturbed {reference.results}",
             )
         return ended

@@ -15,7 +15,8 @@ def explain(error, jobs):
     """The text with which a failed scenario's log ends: the assertion, where it stands, and all about its jobs."""
     if isinstance(error, job.Failed):
         where = [f for f in traceback.extract_tb(error.__traceback__) if "scenarios" in f.filename]
-        text = f"FAILED: {error}\n{''.join(traceback.format_list(where))}\n"
+        word = "BROKEN" if isinstance(error, job.Broken) else "FAILED"
+        text = f"{word}: {error}\n{''.join(traceback.format_list(where))}\n"
     else:
         text = "".join(traceback.format_exception(error))
     return text + "".join(f"{each.dump()}\n" for each in jobs)
@@ -25,7 +26,7 @@ def reason(log):
     """(lines of the assertion, lines that help) of a failed scenario's log."""
     body = log.partition("\n--- ")[0]
     lines = body.strip().splitlines()
-    begin = next((n for n, line in enumerate(lines) if re.match(r"FAILED: |HANG: |skipped: |Traceback ", line)), None)
+    begin = next((n for n, line in enumerate(lines) if re.match(r"BROKEN: |FAILED: |HANG: |skipped: |Traceback ", line)), None)
     if begin is None:
         return ["no word about why; its log ends with:"], lines[-3:]
     frames = [n for n, line in enumerate(lines) if n > begin and line.startswith('  File "')]
@@ -50,7 +51,7 @@ def what_failed(failures):
     lines = ["=== what failed ==="]
     for verdict, label, log in failures[:room]:
         said, help = reason(log)
-        first = re.sub(r"^(FAILED|HANG): ", "", said[0])
+        first = re.sub(r"^(BROKEN|FAILED|HANG): ", "", said[0])
         # The assertion may hold a job's whole output: what helps has its place all the same.
         more = said[1:2] + help[:1] + said[2 : max(2, each - len(help))] + help[1:]
         lines += [line[:WIDTH] for line in [f"{verdict} {label}: {first}", *(f"     {line.strip()}" for line in more[: each - 1])]]

@@ -16,7 +16,7 @@ import threading
 import time
 
 from . import proc
-from .job import Skipped, check
+from .job import Skipped, check, holds
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
 # Per processor, in KiB. A busy second of 16 ranks is some 2 MB, of such that yield while they wait ten times as much.
@@ -319,7 +319,7 @@ class Witness:
         late, self._reader = self._reader.is_alive(), None
         self._remove()
         check(not late, "the trace does not end")
-        check(not any(lost.values()), f"the kernel lost events of the trace: {lost}")
+        holds(not any(lost.values()), f"the kernel lost events of the trace: {lost}")
 
     def _silence(self):
         self.births.silence()
@@ -455,7 +455,7 @@ class Witness:
         for process in found:
             self._belongs(process, done)
         strangers = [process for process in found if process.role is None]
-        check(not strangers, f"nobody knows which ranks these are: {strangers}")
+        holds(not strangers, f"nobody knows which ranks these are: {strangers}")
         return found
 
     def _belongs(self, process, done):
@@ -492,7 +492,7 @@ class Witness:
         """Of these no two play one rank of one world at a time, whatever node they are of: one of them is not ended, and then another one is there."""
         for old, new in itertools.permutations(processes, 2):
             if old.role == new.role and old.family is not new.family and old.first <= new.first:
-                check(old.until < new.first, f"{old} ran {old.until - new.first:.6f} s after the first moment of {new}, in the same world")
+                holds(old.until < new.first, f"{old} ran {old.until - new.first:.6f} s after the first moment of {new}, in the same world")
 
     def no_two_play_one_rank(self, but=(), until=0.0):
         """No process of a world ran after one of a later world had begun to, as the same rank; nor one beside another one of the same world. Those of
@@ -505,7 +505,7 @@ class Witness:
             for old, new in itertools.permutations(of_rank, 2):
                 if old.role[0] < new.role[0]:
                     allowed = max(new.first, until) if old.pid in but else new.first
-                    check(old.until < allowed, f"{old} ran {old.until - new.first:.6f} s after the first moment of {new}")
+                    holds(old.until < allowed, f"{old} ran {old.until - new.first:.6f} s after the first moment of {new}")
 
     def none_ran(self, pids, until=0.0):
         """Of these processes, of a node that was left out, none ran after the first one of a later world had begun to (or, if that is later,
@@ -514,10 +514,10 @@ class Witness:
         for pid in pids:
             # Who has had its pid later is another one.
             process = min((each for each in known if each.pid == pid), key=lambda each: each.first, default=None)
-            check(process is not None, f"process {pid} was never seen to run")
+            holds(process is not None, f"process {pid} was never seen to run")
             new = min((each for each in known if each.role[0] > process.role[0]), key=lambda each: each.first)
             late = process.until - max(new.first, until)
-            check(late < 0, f"{process}, of a node that was left out, ran {late:.6f} s after {new} had begun")
+            holds(late < 0, f"{process}, of a node that was left out, ran {late:.6f} s after {new} had begun")
 
 
 def _latest(made, number, at):

@@ -63,8 +63,8 @@ def foreign_proc(context, what):
 
 @scenario("uninstall")
 def uninstall(context):
-    """`make uninstall` takes away every file that `make install` made, and no other; a prefix with a blank is refused before anything is
-    made."""
+    """`make uninstall` takes away every file that `make install` made, and no other; a prefix with a blank, or an empty one, is refused before anything
+    is made."""
     prefix, source = context.work / "prefix", context.scratch / "src"
     shutil.copytree(context.prefix, prefix, symlinks=True)
     own = [prefix / "bin" / "mine", prefix / "share" / "man" / "man1" / "mine.1"]
@@ -77,6 +77,8 @@ def uninstall(context):
     check(left == sorted(own), f"there is left {left}")
     run = subprocess.run([*make, "install", f"PREFIX={context.work}/two words"], capture_output=True, text=True)
     check(run.returncode != 0 and "may hold no blanks" in run.stderr, run.stderr)
+    run = subprocess.run([*make, "-n", "install", "PREFIX="], capture_output=True, text=True)
+    check(run.returncode != 0 and "PREFIX is empty" in run.stderr, run.stderr)
     check(not list(context.work.glob("two*")) and not list(source.glob("words*")), "something was made")
 
 
