@@ -84,6 +84,7 @@ NUMBERS = [
     (GUIDE, "One that has not answered within # is left alone", [OVERDUE[0]]),
     (GUIDE, "otherwise it has # more and is then ended", [HELPER]),
     (GUIDE, "lost one within #, or, before the first epoch, within #", [f"{POLICY} slot_timeout", f"{POLICY} start_timeout"]),
+    (GUIDE, "(# after a node fell silent, for", [f"{POLICY} yield_timeout"]),
     (GUIDE, "the job begins without it after #, or a little more", [f"{POLICY} absent_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{POLICY} stop_timeout"]),
     (GUIDE, "still there # after SIGKILL", [f"{CLI}/launcher.rs UNKILLABLE"]),

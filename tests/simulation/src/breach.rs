@@ -170,9 +170,9 @@ fn of_rule(rule: Rule) -> Row {
         Rule::NeverTakenBack => ("accusation", 2, &["the job hangs"]),
         // The record.
         Rule::OthersAccused => ("mixed", 1, &["invariant 5", "invariant 7"]),
-        Rule::NothingCollected => ("at-once", 0, &["in time"]),
+        Rule::NothingCollected => ("between", 11, &["in time"]),
         Rule::WaitBegunAnew => ("lossy", 0, &["the job hangs"]),
-        Rule::BothOfTwo => ("pair", 2, &["cannot be placed"]),
+        Rule::BothOfTwo => ("pair", 1, &["more than one node"]),
         Rule::HandedOnce => ("below", 0, &["cannot be placed"]),
         Rule::NeverWrittenItself => ("last-one", 2, &["the job hangs"]),
         Rule::SilentStay => ("given-up", 1, &["invariant 3"]),

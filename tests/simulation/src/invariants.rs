@@ -302,6 +302,10 @@ impl World {
                 self.violated(Violation::LeftOut(format!("n{by} leaves n{} out in {}", node.0, record.epoch)));
             }
         }
+        if self.setup.promises.one_out && record.nodes.len() + 1 < self.setup.nodes {
+            let sentence = format!("n{by} leaves out more than one node in {}", record.epoch);
+            self.violated(Violation::LeftOut(sentence));
+        }
         self.checks.members = record.nodes.len();
     }
 

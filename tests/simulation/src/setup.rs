@@ -46,6 +46,8 @@ pub struct Own {
 pub struct Promises {
     /// Nobody may be left out (invariant 7).
     pub nobody_out: bool,
+    /// One node may be, and no more.
+    pub one_out: bool,
     /// The job ends well.
     pub ends_well: bool,
     /// It waits for a node that comes back.

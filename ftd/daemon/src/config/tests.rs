@@ -126,8 +126,11 @@ fn keys_that_do_not_fit_each_other_are_mistakes() {
         ("[jobs]\nroot = \"yes\"", "line 2: jobs.root: \"yes\" is no true and no false"),
         ("[metrics]\naddress = \"localhost\"", "line 2: metrics.address: \"localhost\" is no address with a port"),
         ("[log]\nfilter = \"a=b=c\"", "line 2: log.filter: \"a=b=c\" is not what can be logged"),
-        ("[log]\nfilter = \"inof\"", "\"inof\" is no level; info is meant?"),
-        ("[log]\nfilter = \"ft_store=debug,wran\"", "\"wran\" is no level; warn is meant?"),
+        (
+            "[log]\nfilter = \"inof\"",
+            "line 2: log.filter: \"inof\" is not what can be logged: \"inof\" is no level; info is meant?",
+        ),
+        ("[log]\nfilter = \"ft_store=debug,wran\"", "line 2: log.filter: \"ft_store=debug,wran\" is not what"),
         ("[control]\nsocket = \"ftd.sock\"", "line 2: control.socket: \"ftd.sock\" is no full path"),
         ("[control]\nsocket = \"\"", "line 2: control.socket: it is empty; to have the default"),
         ("[etcd]\nendpoints = []\nserver-name = \"a\"", "line 2: etcd.endpoints: no endpoint is named"),
