@@ -353,11 +353,13 @@ def strangers(context):
                 while stranger.recv(100):
                     pass
             eventually(lambda: counted("malformed") == count, f"{said} to be counted")
+        began = time.monotonic()
         held = [dial(daemon.socket) for _ in range(3)]
         for each in held:
             each.recv(16)
         _, _, said = daemon.status(1)
         check(f"user {os.getuid()} has 3 connections to ftd already" in said and counted("limit") >= 1, said)
+        told_why(context, daemon, began)
         # They say nothing, and are left after 5 s.
         eventually(lambda: daemon.status(None)[0] == 0, "room for who has something to say", 20)
         check(counted("idle") >= 1, "silence is not counted")
@@ -372,6 +374,18 @@ def strangers(context):
     listener.accept()[0].sendall(preamble(version=VERSION + 2, role=6))
     said = asks.communicate(timeout=10)[1]
     check(asks.returncode == 1 and f"(Daemon) speaks protocol version {VERSION + 2}, this side speaks {VERSION}" in said, said)
+
+
+def told_why(context, daemon, began):
+    """Who is refused hears why, whether ftd has closed its end before he said a word or after."""
+    env = context.env(None, {"FT_DAEMON": str(daemon.socket)})
+    for words in [["ftctl", "jobs"]] + [["ftrun", "--hosts", "other", "-n", "1", "true"]] * 8:
+        run = subprocess.run([context.prefix / "bin" / words[0], *words[1:]], capture_output=True, text=True, env=env, timeout=20)
+        # Those that say nothing are left after 5 s.
+        if time.monotonic() - began > 4.5:
+            return
+        said = f"user {os.getuid()} has 3 connections to ftd already, and no more are allowed: end some"
+        check(said in run.stderr and "control.connections-per-user" in run.stderr, f"{words}: {run.stdout}{run.stderr}")
 
 
 def table(context):

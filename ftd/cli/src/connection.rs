@@ -119,15 +119,15 @@ impl Connection {
         self.last = Some(now);
     }
 
-    /// Dials, and says this and that.
+    /// Dials, and says this and that. One that refuses is heard by [`next`](Self::next).
     ///
     /// # Errors
     /// One sentence's middle: all was in vain for so long that nothing is left of the job.
     pub fn resume(&mut self, message: &ToJobs, image: &Image) -> Result<(), String> {
         let dialled = Channel::dial(&self.path, Role::Launcher, AGAIN_ANSWER).and_then(|mut channel| {
             channel.send_within(SENDING);
-            channel.send(message, &[])?;
-            channel.send(image, &[])?;
+            channel.ask(message)?;
+            channel.ask(image)?;
             Ok(channel)
         });
         let Some(lost) = &mut self.lost else { return Ok(()) };

@@ -37,8 +37,8 @@ impl Asker {
                 Ok(None) if Instant::now() < until => tokio::time::sleep(LOOKS).await,
                 Ok(None) => {
                     return Err(format!(
-                        "user {uid} asks from other nodes {} already, and no more are allowed \
-                         (control.connections-per-user)",
+                        "user {uid} asks from other nodes {} already, and no more are allowed: try again when some are done, or \
+                         ask the administrator to raise control.connections-per-user",
                         ftd_core::times(most as u64)
                     ));
                 }

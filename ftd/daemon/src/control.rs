@@ -61,12 +61,15 @@ impl Crowd {
         // Who starts and mends jobs is root, and must not be kept out by anybody's number.
         if uid != 0 && all >= most {
             return Err(format!(
-                "there are {all} connections to ftd already, and no more are allowed (control.connections)"
+                "there are {all} connections to ftd already, and no more are allowed: try again when some have ended, or ask the \
+                 administrator to raise control.connections"
             ));
         }
         if uid != 0 && own >= most_per_user {
-            let allowed = "and no more are allowed (control.connections-per-user)";
-            return Err(format!("user {uid} has {own} connections to ftd already, {allowed}"));
+            return Err(format!(
+                "user {uid} has {own} connections to ftd already, and no more are allowed: end some (each ftrun --hosts that runs is \
+                 one), or ask the administrator to raise control.connections-per-user"
+            ));
         }
         *users.entry(uid).or_default() += 1;
         Ok(Place { crowd: self.clone(), uid })
@@ -203,10 +206,12 @@ mod tests {
         let crowd = Arc::new(Crowd::default());
         let enter = |uid| crowd.enter(uid, 5, 2);
         let mine = [enter(7), enter(7)];
-        assert!(enter(7).err().is_some_and(|sentence| sentence.contains("user 7 has 2")));
+        assert!(
+            enter(7).err().is_some_and(|sentence| sentence.contains("user 7 has 2") && sentence.contains("end some ("))
+        );
         let roots = [enter(0), enter(0), enter(0)];
         assert!(roots.iter().all(Result::is_ok));
-        assert!(enter(8).err().is_some_and(|sentence| sentence.contains("control.connections)")));
+        assert!(enter(8).err().is_some_and(|sentence| sentence.ends_with("raise control.connections")));
         drop(roots);
         drop(mine);
         assert!(enter(7).is_ok() && crowd.0.lock().unwrap().is_empty());

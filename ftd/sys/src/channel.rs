@@ -86,12 +86,13 @@ impl Channel {
         }
     }
 
-    /// Sends this side's preamble and reads the peer's.
+    /// Sends this side's preamble and reads the peer's. Who refuses at once may have closed its end before: what it has said is there
+    /// to be read, and nothing can be sent.
     ///
     /// # Errors
     /// As [`dial`](Self::dial).
     pub fn exchange(&mut self, role: Role, timeout: Duration) -> Result<Preamble, ChannelError> {
-        self.greet(role)?;
+        or_read(self.greet(role))?;
         self.greeting(timeout)
     }
 
@@ -130,6 +131,14 @@ impl Channel {
         }
         let frame = encode(message, fds.len() as u8)?;
         self.write_all(&frame, fds)
+    }
+
+    /// Sends what is answered. Who refuses may have closed its end by now, which is no error here: what it has said is there to be read.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send), but for [`ChannelError::Closed`], which [`receive`](Self::receive) says when all was read.
+    pub fn ask<M: Serialize>(&mut self, question: &M) -> Result<(), ChannelError> {
+        or_read(self.send(question, &[]))
     }
 
     /// The next message with its descriptors; `None` waits for ever.
@@ -285,6 +294,14 @@ impl Channel {
             Err(nix::errno::Errno::EINTR) => Ok(false),
             Err(errno) => Err(io::Error::from(errno).into()),
         }
+    }
+}
+
+/// Who cannot write any more can still read.
+fn or_read(written: Result<(), ChannelError>) -> Result<(), ChannelError> {
+    match written {
+        Err(ChannelError::Closed) => Ok(()),
+        written => written,
     }
 }
 
@@ -466,6 +483,22 @@ mod tests {
         drop(b);
         assert!(matches!(a.receive::<u32>(None), Err(ChannelError::Closed)));
         assert!(matches!(a.send(&1u32, &[]), Err(ChannelError::Closed)));
+    }
+
+    #[test]
+    fn what_a_peer_says_that_refuses_at_once_is_heard() {
+        let (mut a, mut b) = pair();
+        b.greet(Role::Daemon).unwrap();
+        b.send(&"no", &[]).unwrap();
+        drop(b);
+        assert_eq!(a.exchange(Role::Launcher, Duration::from_secs(5)).unwrap().role, Role::Daemon);
+        a.ask(&1u32).unwrap();
+        assert_eq!(a.receive::<String>(Some(Duration::from_secs(5))).unwrap().0, "no");
+        a.ask(&2u32).unwrap();
+        assert!(matches!(a.receive::<String>(None), Err(ChannelError::Closed)));
+        let (mut silent, b) = pair();
+        drop(b);
+        assert!(matches!(silent.exchange(Role::Launcher, Duration::from_secs(5)), Err(ChannelError::Closed)));
     }
 
     #[test]

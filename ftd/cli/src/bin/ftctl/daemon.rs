@@ -86,7 +86,7 @@ fn dial() -> Result<(PathBuf, Channel), DaemonError> {
 /// [`DaemonError`].
 pub fn jobs() -> Result<(Vec<Running>, Vec<String>), DaemonError> {
     let (path, mut link) = dial()?;
-    let asked = link.send(&ToJobs::Jobs, &[]).and_then(|()| link.receive(Some(OTHERS)));
+    let asked = link.ask(&ToJobs::Jobs).and_then(|()| link.receive(Some(OTHERS)));
     match asked.map_err(|error| DaemonError::Link { path: path.clone(), error })?.0 {
         FromJobs::Running { jobs, silent } => Ok((jobs, silent)),
         FromJobs::Refused { sentence, .. } | FromJobs::Away(sentence) => Err(DaemonError::Refused(sentence)),
@@ -102,7 +102,7 @@ pub fn agent(running: &Running) -> Result<UnixStream, DaemonError> {
     let (path, mut link) = dial()?;
     let sought = Sought { job: running.job.clone(), nodes: running.nodes.clone(), memory: memory() };
     let failed = |error| DaemonError::Link { path: path.clone(), error };
-    link.send(&ToJobs::Agent(Box::new(sought)), &[]).map_err(failed)?;
+    link.ask(&ToJobs::Agent(Box::new(sought))).map_err(failed)?;
     // Not a byte more is read: what follows is the agent's.
     let stream = UnixStream::from(link.try_clone().map_err(|error| failed(error.into()))?);
     match answer(&stream).map_err(failed)? {
