@@ -138,6 +138,12 @@ def as_on_one_machine(context):
             lines = [line for line in job.output.text.splitlines() if line.startswith(f"{rank}:")]
             check(lines == [f"{rank}:{n}" for n in range(1, 20001)], f"rank {rank}: {len(lines)} lines")
         check(job.err == "", job.err)
+        # Whoever reads of a death looks on that node.
+        died = "[ $FT_RANK = 1 ] && { [ -e again ] || { : > again; kill -SEGV $$; }; }; exit 0"
+        status, _, err = nodes.short("node1", 2, "/bin/sh", "-c", died, cwd=where, options=["--ft=reinit"])
+        check(status == 0 and "failed    rank 1 on node node1 was killed by SIGSEGV\n" in err and "node 0" not in err, f"{status}: {err}")
+        status, _, err = nodes.short("node1", 2, "/bin/sh", "-c", "kill -SEGV $$")
+        check(status == 139 and "on node node1 was killed by SIGSEGV" in err and "node 0" not in err, f"{status}: {err}")
         status, out, _ = nodes.daemons[1].status()
         check(status == 0 and "\njobs    none\n" in out, out)
 

@@ -96,7 +96,7 @@ impl Job {
         let processors = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
         let ranks = ranks_here(&spec);
         Job {
-            names: Names::of(spec.cluster.as_ref()),
+            names: Names::of(spec.cluster.as_ref(), spec.node.as_deref()),
             binding: Binding::of(&spec, ranks),
             slurm: Slurm::of(&spec),
             spec,

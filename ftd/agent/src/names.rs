@@ -12,8 +12,13 @@ pub struct Names(Vec<String>);
 
 impl Names {
     /// Of this job's nodes.
-    pub fn of(cluster: Option<&Cluster>) -> Names {
-        Names(cluster.into_iter().flat_map(|cluster| &cluster.nodes).map(|node| node.name.clone()).collect())
+    ///
+    /// `alone`: what the only node is called, if it has a name. People may have asked for it from another one.
+    pub fn of(cluster: Option<&Cluster>, alone: Option<&str>) -> Names {
+        match cluster {
+            Some(cluster) => Names(cluster.nodes.iter().map(|node| node.name.clone()).collect()),
+            None => Names(alone.map(String::from).into_iter().collect()),
+        }
     }
 
     /// One more.
@@ -75,5 +80,12 @@ mod tests {
             assert_eq!(said(other), other);
         }
         assert_eq!(Names::default().said("rank 0 on node 0"), "rank 0 on node 0");
+    }
+
+    #[test]
+    fn the_only_node_of_a_job_has_its_name_as_well() {
+        let died = "rank 1 on node 0 was killed by SIGSEGV";
+        assert_eq!(Names::of(None, Some("b")).said(died), "rank 1 on node b was killed by SIGSEGV");
+        assert_eq!(Names::of(None, None).said(died), died, "on the machine where it was asked for");
     }
 }

@@ -92,7 +92,7 @@ fn state(core: &Agent, rooms: &Rooms) -> State {
 
 fn nodes(rooms: &Rooms, record: Option<&EpochRecord>) -> Vec<Node> {
     let names = match &rooms.job.spec.cluster {
-        None => vec![ft_sys::process::host_name().unwrap_or_default()],
+        None => vec![rooms.job.spec.node.clone().or_else(|| ft_sys::process::host_name().ok()).unwrap_or_default()],
         Some(cluster) => cluster.nodes.iter().map(|node| node.name.clone()).collect(),
     };
     let member = |number: u32| record.is_none_or(|record| record.is_member(NodeId(number)));

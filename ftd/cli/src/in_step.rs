@@ -63,6 +63,7 @@ pub fn run(begin: Box<Begin>, node: step::Node) -> Result<i32, PartError> {
     if let Some(cluster) = &mut cluster {
         cluster.store.socket = begin.store.clone();
     }
+    spec.node = Some(begin.node.clone());
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
     spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);

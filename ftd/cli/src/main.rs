@@ -273,6 +273,7 @@ fn describe(options: &Options, here: u32, helpers: &helpers::Helpers) -> Result<
         summary: options.summary,
         binding: Some(Binding { policy: policy.to_string(), report: options.report_bindings, note }),
         injections: options.injections.clone(),
+        node: None,
         cluster: None,
     };
     Ok((spec, held.all))

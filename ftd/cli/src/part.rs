@@ -106,6 +106,7 @@ fn attempt() -> Result<i32, PartError> {
         cluster.store.socket = begin.store.clone();
     }
     let Ready { options, mut spec, helpers, held, soft } = ready;
+    spec.node = Some(begin.node.clone());
     spec.cluster = cluster.as_deref().cloned();
     spec.nice = Some(begin.nice);
     spec.copy_rate = ft_sys::rate::stricter(spec.copy_rate, begin.copy_rate);

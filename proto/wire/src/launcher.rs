@@ -61,6 +61,9 @@ pub struct JobSpec {
     pub binding: Option<Binding>,
     /// `--ft-inject`: failures that the user asks for.
     pub injections: Vec<Injection>,
+    /// What this node is called, where its daemon has started the job's part here.
+    #[serde(default)]
+    pub node: Option<String>,
     /// The nodes of a job over several; nothing on one machine.
     pub cluster: Option<Cluster>,
 }
@@ -346,6 +349,7 @@ mod tests {
             summary: false,
             binding: None,
             injections: Vec::new(),
+            node: None,
             cluster: None,
         };
         assert_eq!([0, 1, 2, 3].map(|rank| spec.program_number(rank)), [0, 1, 1, 1]);

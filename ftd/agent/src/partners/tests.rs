@@ -85,6 +85,7 @@ fn spec() -> JobSpec {
         summary: false,
         binding: None,
         injections: Vec::new(),
+        node: None,
         cluster: Some(cluster()),
     }
 }

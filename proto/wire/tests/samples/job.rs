@@ -91,6 +91,7 @@ fn spec() -> JobSpec {
         summary: true,
         binding: Some(binding()),
         injections: vec![injection()],
+        node: Some("a".into()),
         cluster: Some(cluster()),
     }
 }
