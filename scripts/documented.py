@@ -115,6 +115,7 @@ NUMBERS = [
     (MAN, "(at most once a second), every # of what takes longer", [f"{AGENT}/partners/progress.rs LONG"]),
     (HELP, "the value is only checked [default: #,#]", HEARTBEAT),
     (MAN, "( #,# , the default)", HEARTBEAT),
+    (MAN, "The period is at least #, and", [f"{CLI}/options.rs LEAST_PERIOD"]),
 ]
 
 # Numbers that are no promise: examples, and what was measured with others' programs.

@@ -356,6 +356,49 @@ def have_nice(nodes, raised, users, ranks):
             check(nices(pid) == {users}, f"{proc.name(pid)} on {node.name} has the nice values {nices(pid)}, not {users}")
 
 
+def datagrams(node):
+    """How many a node has sent."""
+    names, values = [line.split() for line in node.run("/bin/cat", "/proc/net/snmp")[1].splitlines() if line.startswith("Udp: ")]
+    return int(values[names.index("OutDatagrams")])
+
+
+def beats(nodes, *options):
+    """How many datagrams each node of an idle job sends in a second."""
+    job = nodes.sh(nodes.each_one(), 2, "echo up; exec sleep 1000", options=options)
+    eventually(lambda: job.output.text.count("up") == 2, "the ranks", 20)
+    time.sleep(0.5)
+    before, began = [datagrams(node) for node in nodes.nodes], time.monotonic()
+    time.sleep(2)
+    sent = [datagrams(node) - count for node, count in zip(nodes.nodes, before)]
+    found = [count / (time.monotonic() - began) for count in sent]
+    job.interrupt(signal.SIGTERM)
+    job.wait()
+    return found
+
+
+@scenario("hosts-heartbeat-period", cluster=True)
+def heartbeat_period(context):
+    """The agents of a job send heartbeats as often as --ft-heartbeat says, else as the node's ftd.toml does, and where that names a
+    time-out alone five times in it; what lets no datagram be lost is refused."""
+    with Nodes(context, 2, jobs='[jobs]\nheartbeat-timeout = "2s"\n') as nodes:
+        # An answer is a datagram of its own, or part of the next heartbeat.
+        often, seldom = (lambda found: min(found) > 30), (lambda found: 1 < min(found) and max(found) < 15)
+        found = beats(nodes)
+        check(seldom(found), f"a fifth of 2s: {found}")
+        found = beats(nodes, "--ft-heartbeat=20ms,2s")
+        check(often(found), f"20 ms by the option: {found}")
+        for daemon in nodes.daemons:
+            daemon.file.write_text(daemon.file.read_text() + 'heartbeat-period = "20ms"\n')
+            daemon.process.kill(signal.SIGHUP)
+            daemon.says("changed: jobs.heartbeat-period")
+        found = beats(nodes)
+        check(often(found), f"20 ms by the file: {found}")
+        found = beats(nodes, "--ft-heartbeat=500ms,2s")
+        check(seldom(found), f"500 ms by the option: {found}")
+        status, _, err = nodes.short(nodes.each_one(), 2, "true", options=["--ft-heartbeat=100ms,399ms"])
+        check(status == 2 and "at least four periods" in err, f"{status}: {err}")
+
+
 @scenario("hosts-priority", cluster=True, timeout=120)
 def priority(context):
     """Agents and shepherds of a job over several nodes have a priority above its ranks', also those that take the place of dead ones; the

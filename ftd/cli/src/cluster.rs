@@ -272,14 +272,16 @@ fn request(options: &Options, hosts: &Hosts) -> Result<(Request, Image), Cluster
         error,
     };
     let image = ft_sys::image::of_this_process(words(options), std::env::vars_os()).map_err(here)?;
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let request = Request {
         protocol: ft_wire::version(),
         ranks: options.ranks,
-        heartbeat_ms: options.heartbeat.map(|(_, timeout)| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX)),
+        heartbeat_ms: options.heartbeat.map(|(_, timeout)| ms(timeout)),
+        heartbeat_period_ms: options.heartbeat.map(|(period, _)| ms(period)),
         hosts: hosts.share(options.ranks, options.spares, options.per_node)?,
         spares: options.spares,
         survives: options.mode != Mode::None,
-        wait_ms: u64::try_from(options.wait.as_millis()).unwrap_or(u64::MAX),
+        wait_ms: ms(options.wait),
         oversubscribe: options.oversubscribe,
     };
     let fits = |length: Result<Vec<u8>, _>, most| length.is_ok_and(|frame| frame.len() + 64 <= most);

@@ -7,6 +7,7 @@ use crate::output::Label;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, ValueHint};
+use ft_wire::cluster::LEAST_PERIODS;
 use ft_wire::injection::{Injection, InjectionError};
 use ftd_core::Mode;
 use std::ffi::{OsStr, OsString};
@@ -21,6 +22,8 @@ const MAX_FAILURES: u32 = 5;
 const GRACE: Duration = Duration::from_secs(10);
 /// … and in a step of Slurm's, which ends a job itself when its time is over.
 const STEP_GRACE: Duration = Duration::from_secs(300);
+/// The shortest period of heartbeats.
+const LEAST_PERIOD: Duration = Duration::from_millis(10);
 
 /// Why a command line is refused; one sentence.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -406,7 +409,8 @@ struct Arguments {
     copy_rate: Option<String>,
 
     /// How often nodes tell that they live, and the silence after which one counts as dead, in milliseconds or
-    /// with a unit (100ms,1s). On one machine there is nobody to tell: the value is only checked [default: 100,500]
+    /// with a unit (100ms,1s): four periods at least. It stands in the place of what ftd.toml says of both. On one
+    /// machine there is nobody to tell: the value is only checked [default: 100,500]
     #[arg(long = "ft-heartbeat", value_name = "PERIOD,TIMEOUT", env = "FT_HEARTBEAT", hide_env_values = true)]
     heartbeat: Option<String>,
 
@@ -1331,11 +1335,11 @@ fn heartbeat(option: &'static str, text: &str) -> Result<(Duration, Duration), O
         }
     };
     let (period, timeout) = (duration(period)?, duration(timeout)?);
-    if period < Duration::from_millis(10) {
+    if period < LEAST_PERIOD {
         return Err(wrong("possible: the period must be at least 10 ms"));
     }
-    if timeout < period * 3 {
-        return Err(wrong("possible: the time-out must be at least three periods"));
+    if timeout < period.saturating_mul(LEAST_PERIODS) {
+        return Err(wrong("possible: the time-out must be at least four periods"));
     }
     Ok((period, timeout))
 }
@@ -1624,7 +1628,7 @@ mod tests {
             ("-n 2 --ft-standby=sit app", "'sit'"),
             ("-n 2 --ft-degree=101 app", "'101'"),
             ("-n 2 --ft-heartbeat=100 app", "'100'"),
-            ("-n 2 --ft-heartbeat=100,200 app", "three periods"),
+            ("-n 2 --ft-heartbeat=100,399 app", "four periods"),
             ("-n 2 --ft-heartbeat=1,200 app", "10 ms"),
             ("-n 2 --ft-heartbeat=1x,200 app", "'1x,200'"),
             ("-n 2 -x =b app", "'=b'"),

@@ -12,7 +12,7 @@ use crate::state::{Launched, State};
 use crate::{agents, elsewhere, link, parts, peers, steps};
 use ft_store::Etcd;
 use ft_sys::peer::Peer;
-use ft_wire::cluster::{Cluster, ClusterNode, Hidden, StoreAddress};
+use ft_wire::cluster::{Cluster, ClusterNode, Hidden, LEAST_PERIODS, StoreAddress};
 use ft_wire::part::{FromJobs, Host, Image, MAX_IMAGE, MAX_LAUNCH, MOST_NODES, Request, Resume, Share, Start, ToJobs};
 use ft_wire::{APART, is_neighbour, step, version};
 use std::collections::BTreeSet;
@@ -283,6 +283,7 @@ fn check(request: &Request) -> Result<(), String> {
     if let Some(host) = hosts.iter().find(|host| !names.insert(&host.name)) {
         return Err(format!("node {} is named twice: give it the slots of both", host.name));
     }
+    check_heartbeat(request)?;
     let Some(first_spare @ 1..) = hosts.len().checked_sub(*spares as usize) else {
         return Err("one node of a job at least is not spare".into());
     };
@@ -292,6 +293,18 @@ fn check(request: &Request) -> Result<(), String> {
         ranks if u64::from(ranks) > slots => Err(format!("-n {ranks} needs as many slots, and the nodes have {slots}")),
         _ => Ok(()),
     }
+}
+
+/// Whether one datagram may be lost, and the next one late, before a node counts as dead.
+fn check_heartbeat(request: &Request) -> Result<(), String> {
+    let (Some(period), Some(timeout)) = (request.heartbeat_period_ms, request.heartbeat_ms) else { return Ok(()) };
+    if period > 0 && period.saturating_mul(LEAST_PERIODS.into()) <= timeout {
+        return Ok(());
+    }
+    Err(format!(
+        "the time-out of the heartbeats ({timeout} ms) is to be at least {LEAST_PERIODS} periods ({period} ms): \
+         give --ft-heartbeat another one"
+    ))
 }
 
 fn cluster(
@@ -313,8 +326,7 @@ fn cluster(
         nodes.push(ClusterNode { name, host, address, port, slots, first_slot, spare, domain, lease });
         first_slot += slots;
     }
-    let (_, timeout) = config.heartbeat();
-    let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    let (heartbeat_period_ms, heartbeat_ms) = heartbeat((request.heartbeat_period_ms, request.heartbeat_ms), config);
     Ok(Cluster {
         me: 0,
         first: nodes.len() as u32,
@@ -322,11 +334,24 @@ fn cluster(
         secret: Hidden(random()?),
         // Where it is asked each node's own ftd says.
         store: StoreAddress { socket: PathBuf::new(), prefix: agents::keys_of(config, job) },
-        heartbeat_ms: request.heartbeat_ms.unwrap_or(timeout),
+        heartbeat_ms,
+        heartbeat_period_ms,
         wait_ms: request.wait_ms,
         oversubscribe: request.oversubscribe,
         path_ms: u64::try_from(config.path_timeout().as_millis()).unwrap_or(u64::MAX),
     })
+}
+
+/// Period and time-out, in milliseconds: those of who asks, who says both, and otherwise the configuration's.
+fn heartbeat((period, timeout): (Option<u64>, Option<u64>), config: &Config) -> (Option<u64>, u64) {
+    let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    match timeout {
+        Some(timeout) => (period, timeout),
+        None => {
+            let (period, timeout) = config.heartbeat();
+            (Some(ms(period)), ms(timeout))
+        }
+    }
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {
@@ -338,12 +363,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn heartbeats_go_as_who_asks_says_and_else_as_the_configuration_does() {
+        let of = |period, timeout, text: &str| heartbeat((period, timeout), &Config::of_text(text, "host"));
+        let (both, timeout) = (
+            "[jobs]\nheartbeat-period = \"30ms\"\nheartbeat-timeout = \"900ms\"",
+            "[jobs]\nheartbeat-timeout = \"900ms\"",
+        );
+        assert_eq!(of(Some(20), Some(2000), both), (Some(20), 2000));
+        assert_eq!(of(None, Some(2000), both), (None, 2000), "a release that says no period");
+        assert_eq!(of(None, None, both), (Some(30), 900));
+        assert_eq!(of(None, None, timeout), (Some(180), 900), "a fifth");
+        assert_eq!(of(None, None, ""), (Some(100), 500));
+        assert_eq!(of(None, None, "[jobs]\nheartbeat-period = \"25ms\""), (Some(25), 500));
+    }
+
+    #[test]
     fn what_is_asked_for_is_looked_at_before_anybody_else_is_asked() {
         let host = |name: &str, slots| Host { name: name.into(), slots };
         let any = || Request {
             protocol: version(),
             ranks: 1,
             heartbeat_ms: None,
+            heartbeat_period_ms: None,
             hosts: Vec::new(),
             spares: 0,
             survives: true,
@@ -369,6 +410,13 @@ mod tests {
         {
             let request = Request { ranks: 3, spares, hosts: vec![host("a", 2), host("b", 2)], ..any() };
             assert_eq!(check(&request).unwrap_err(), words);
+        }
+        for (period, says) in [(None, true), (Some(50), true), (Some(51), false), (Some(0), false)] {
+            let request =
+                Request { heartbeat_ms: Some(200), heartbeat_period_ms: period, hosts: vec![host("a", 1)], ..any() };
+            let said = check(&request).err().unwrap_or_default();
+            assert_eq!(said.is_empty(), says, "{period:?}: {said}");
+            assert!(says || said.contains("at least 4 periods"), "{said}");
         }
         let of = |protocol| check(&Request { protocol, hosts: vec![host("a", 1)], ..any() });
         assert_eq!(of(version() + 1), Ok(()));

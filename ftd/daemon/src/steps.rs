@@ -44,13 +44,15 @@ pub async fn begin(request: Request, image: &Image, who: Peer, places: &Places) 
     let (from, to, uid) = (name.clone(), name.clone(), who.uid);
     let start = Start { protocol, from, to, uid, user, window: link::window(1), share, link: 0 };
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let (period, timeout) = config.heartbeat();
     let node = Node {
         step: id,
         layout,
         domain: config.label().into(),
         lease: format!("{}/nodes/{name}", config.prefix()),
         prefix: agents::keys_of(&config, &job),
-        heartbeat_ms: ms(config.heartbeat().1),
+        heartbeat_ms: ms(timeout),
+        heartbeat_period_ms: Some(ms(period)),
         path_ms: ms(config.path_timeout()),
     };
     let around = Around { node: Box::new(node), home, mounts };

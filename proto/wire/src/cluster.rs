@@ -6,6 +6,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+/// So many periods of the heartbeats fit into T at least: of the lease, which is three quarters of it, one may be lost and the next one late.
+pub const LEAST_PERIODS: u32 = 4;
+
 /// Something that is written down nowhere.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hidden<T>(pub T);
@@ -34,8 +37,11 @@ pub struct Cluster {
     pub secret: Hidden<[u8; 32]>,
     /// Where the job's record is.
     pub store: StoreAddress,
-    /// T: milliseconds after which a silent node may be given up. Heartbeats go five times as often.
+    /// T: milliseconds after which a silent node may be given up.
     pub heartbeat_ms: u64,
+    /// Milliseconds between heartbeats; nothing from a release that says no period: a fifth of T.
+    #[serde(default)]
+    pub heartbeat_period_ms: Option<u64>,
     /// `--ft-wait`: milliseconds for which a job that has not slots enough waits for another node.
     pub wait_ms: u64,
     /// `--ft-oversubscribe`: the ranks of a lost node for which no slot is free go on beyond the slots of others.
@@ -134,6 +140,7 @@ mod tests {
             secret: Hidden([0; 32]),
             store: store.clone(),
             heartbeat_ms: 1,
+            heartbeat_period_ms: None,
             wait_ms: 0,
             oversubscribe: false,
             path_ms: 1,

@@ -44,6 +44,9 @@ pub struct Request {
     pub ranks: u32,
     /// T, if the user says it: milliseconds.
     pub heartbeat_ms: Option<u64>,
+    /// … and the period, with it.
+    #[serde(default)]
+    pub heartbeat_period_ms: Option<u64>,
     /// Nodes by name with their slots, in the order of the ranks.
     pub hosts: Vec<Host>,
     /// So many of them, the last ones, are spare.

@@ -201,6 +201,9 @@ pub struct Node {
     pub prefix: String,
     /// T, if the user says nothing.
     pub heartbeat_ms: u64,
+    /// … and then the period, as in [`Cluster::heartbeat_period_ms`].
+    #[serde(default)]
+    pub heartbeat_period_ms: Option<u64>,
     /// See [`Cluster::path_ms`].
     pub path_ms: u64,
 }

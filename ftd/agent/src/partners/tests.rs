@@ -56,6 +56,7 @@ fn cluster() -> Cluster {
         secret: Hidden([7; 32]),
         store: StoreAddress { socket: PathBuf::new(), prefix: String::new() },
         heartbeat_ms: 500,
+        heartbeat_period_ms: None,
         wait_ms: 0,
         oversubscribe: false,
         path_ms: 60_000,

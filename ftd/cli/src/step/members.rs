@@ -147,6 +147,10 @@ fn layout(nodes: &[&Member], options: &Options, secret: [u8; KEY]) -> Result<Lay
     };
     let all = nodes.iter().enumerate().map(node).collect::<Result<Vec<_>, _>>()?;
     let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let (heartbeat_period_ms, heartbeat_ms) = match options.heartbeat {
+        Some((period, timeout)) => (Some(ms(period)), ms(timeout)),
+        None => (first.node.heartbeat_period_ms, first.node.heartbeat_ms),
+    };
     let cluster = Cluster {
         me: 0,
         first: all.len() as u32,
@@ -154,7 +158,8 @@ fn layout(nodes: &[&Member], options: &Options, secret: [u8; KEY]) -> Result<Lay
         secret: Hidden(secret),
         // Where it is asked each part knows.
         store: StoreAddress { socket: PathBuf::new(), prefix: first.node.prefix.clone() },
-        heartbeat_ms: options.heartbeat.map_or(first.node.heartbeat_ms, |(_, timeout)| ms(timeout)),
+        heartbeat_ms,
+        heartbeat_period_ms,
         wait_ms: ms(options.wait),
         oversubscribe: options.oversubscribe,
         path_ms: first.node.path_ms,
@@ -180,6 +185,7 @@ mod tests {
                 lease: format!("ftd/nodes/{name}"),
                 prefix: "ftd/jobs/x/".into(),
                 heartbeat_ms: 500,
+                heartbeat_period_ms: Some(50),
                 path_ms: 1000,
             },
             host: name.clone(),
@@ -196,6 +202,15 @@ mod tests {
             panic!("{words}")
         };
         layout(&nodes.iter().collect::<Vec<_>>(), &options, [0; KEY])
+    }
+
+    #[test]
+    fn heartbeats_go_as_the_option_says_and_else_as_the_first_node_does() {
+        let nodes = [member(0, 0, 2), member(1, 2, 2)];
+        for (words, expected) in [("", (Some(50), 500)), ("--ft-heartbeat=20ms,1s", (Some(20), 1000))] {
+            let cluster = of(words, &nodes).unwrap().cluster.unwrap();
+            assert_eq!((cluster.heartbeat_period_ms, cluster.heartbeat_ms), expected, "{words}");
+        }
     }
 
     #[test]

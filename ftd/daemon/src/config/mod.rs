@@ -9,7 +9,7 @@ pub use read::Mistake;
 
 use crate::tls::{self, Certificates, Tls, TlsError};
 use ft_store::{Etcd, EtcdOptions, Login};
-use keys::PERIODS;
+use ft_wire::cluster::LEAST_PERIODS;
 use read::{Values, legible, read};
 use std::fmt;
 use std::net::SocketAddr;
@@ -174,8 +174,10 @@ impl Config {
             wrong("control.connections-per-user", what);
         }
         let (period, timeout) = self.heartbeat();
-        if timeout < period * PERIODS && !["jobs.heartbeat-period", "jobs.heartbeat-timeout"].into_iter().any(spoilt) {
-            let what = format!("{} is less than {PERIODS} periods of {}", Said(timeout), Said(period));
+        if timeout < period * LEAST_PERIODS
+            && !["jobs.heartbeat-period", "jobs.heartbeat-timeout"].into_iter().any(spoilt)
+        {
+            let what = format!("{} is less than {LEAST_PERIODS} periods of {}", Said(timeout), Said(period));
             wrong("jobs.heartbeat-timeout", format!("{what}: one late datagram would be a node's death"));
         }
         found
@@ -511,9 +513,11 @@ impl Config {
         self.time("jobs.path-timeout")
     }
 
-    /// Period and time-out of the heartbeats of jobs that say nothing else.
+    /// Period and time-out of the heartbeats of jobs that say nothing else. A period that the file does not name follows the time-out.
     pub fn heartbeat(&self) -> (Duration, Duration) {
-        (self.time("jobs.heartbeat-period"), self.time("jobs.heartbeat-timeout"))
+        let (key, timeout) = ("jobs.heartbeat-period", self.time("jobs.heartbeat-timeout"));
+        let is_named = self.values.get(key).is_some_and(|(_, line)| *line > 0);
+        (if is_named { self.time(key) } else { timeout / keys::FIFTH }, timeout)
     }
 
     /// Where Prometheus finds its numbers.

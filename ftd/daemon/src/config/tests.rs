@@ -116,7 +116,7 @@ fn keys_that_do_not_fit_each_other_are_mistakes() {
         ("[etcd]\nserver-name = \"a\"", "line 2: etcd.server-name: the endpoints begin with http://"),
         ("[peers]\nca-file = \"/etc/passwd\"", "line 2: peers.ca-file: it is of no use without peers.cert-file"),
         ("[peers]\ninsecure = 1", "line 2: peers.insecure: 1 is no true and no false"),
-        ("[jobs]\nheartbeat-period = \"200ms\"", "jobs.heartbeat-timeout: 500ms is less than 3 periods of 200ms"),
+        ("[jobs]\nheartbeat-period = \"200ms\"", "jobs.heartbeat-timeout: 500ms is less than 4 periods of 200ms"),
         (
             "[control]\nconnections = 4",
             "control.connections-per-user: one user may have more (16) than all together (4)",
@@ -151,6 +151,8 @@ fn keys_that_do_not_fit_each_other_are_mistakes() {
         let (_, mistakes) = parse(text);
         assert!(mistakes.len() == 1 && mistakes[0].starts_with(expected), "{text}: {mistakes:?}");
     }
+    // Without a period it is a fifth.
+    assert_eq!(parse("[jobs]\nheartbeat-timeout = \"200ms\"").1, Vec::<String>::new());
     let (_, mistakes) = Config::parse(Path::new("x"), "", "bad host".into());
     assert!(mistakes[0].to_string().starts_with("node.name: the node has no name here"), "{mistakes:?}");
 }

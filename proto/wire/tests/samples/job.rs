@@ -39,6 +39,7 @@ pub fn cluster() -> Cluster {
         secret: Hidden([200; 32]),
         store: store(),
         heartbeat_ms: 500,
+        heartbeat_period_ms: Some(100),
         wait_ms: 0,
         oversubscribe: true,
         path_ms: 3000,

@@ -52,6 +52,7 @@ fn request() -> part::Request {
         protocol: 7,
         ranks: 2,
         heartbeat_ms: Some(500),
+        heartbeat_period_ms: Some(100),
         hosts: vec![Host { name: text("a"), slots: 2 }],
         spares: 0,
         survives: true,
@@ -222,6 +223,7 @@ fn step_node() -> step::Node {
         lease: text("/ftd/nodes/a"),
         prefix: text("/ftd/jobs/j/"),
         heartbeat_ms: 500,
+        heartbeat_period_ms: Some(100),
         path_ms: 3000,
     }
 }
