@@ -54,7 +54,7 @@ impl First {
                         events.push_back(Event::StoreRead { revision, record: self.record.clone() });
                     }
                     Effect::Cas { record, .. } => {
-                        self.record = Some(record.into());
+                        self.record = Some(record);
                         events.push_back(Event::CasDone { revision: Revision(1) });
                     }
                     Effect::Send { to, message: PeerMessage::Slots { .. } } => {

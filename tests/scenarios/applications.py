@@ -398,7 +398,7 @@ def hosts_application(context, application, failure):
     with Nodes(context, 6) as nodes:
         program = APPLICATIONS[application](context, nodes, mpi, shared=failure not in ("rank", "files-lost"))
         hosts = ["--hosts", WITH_SPARE, "--ft-spares", "1"] if failure == "spare" else ["--hosts", HOSTS]
-        options = [*hosts, "--ft-heartbeat", f"100ms,{TIME_OUT * 1000:.0f}ms"]
+        options = [*hosts, "--ft-heartbeat", f"{TIME_OUT * 200:.0f}ms,{TIME_OUT * 1000:.0f}ms"]
         job = context.ftrun(mpi, RANKS, *program.command, options=options, on=nodes.nodes[0], env=ONE_CARD, cwd=program.directory,
                             gates=["agent.agreed"] if failure == "again" else [])
         first = nodes.nodes[1]

@@ -200,7 +200,7 @@ def hosts_chaos(context, mpi, seed):
         arguments = ["-g", "48", "-s", "400", "-c", "5"]
         reference = context.reference(mpi, 2, heat2d, *arguments, on=nodes.nodes[0])
         hosts = ",".join(f"{node.name}:4" for node in nodes.nodes[:NODES])
-        options = ["--hosts", hosts, "--ft-heartbeat", f"100ms,{TIME_OUT * 1000:.0f}ms", "--ft-max-failures=1000", "--ft-wait=60s"]
+        options = ["--hosts", hosts, "--ft-heartbeat", f"{TIME_OUT * 200:.0f}ms,{TIME_OUT * 1000:.0f}ms", "--ft-max-failures=1000", "--ft-wait=60s"]
         with Witness(program.name) if traced() else contextlib.nullcontext() as seen:
             job = context.ftrun(mpi, 2 * NODES, program, *arguments, "-p", "60", options=options, on=nodes.nodes[NODES], env={**ONE_CARD, **SPIN})
             chaos = Chaos(nodes, job, program.name, dice)

@@ -238,7 +238,7 @@ def under_way(context, nodes, version, *options, time_out="1500ms", steps=4, gat
     program = nodes.cluster.program(mpi, "places.c")
     alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=env)
     alone.expect(0)
-    options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K", "--ft-heartbeat", f"100ms,{time_out}", *options]
+    options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K", "--ft-heartbeat", f"300ms,{time_out}", *options]
     job = context.ftrun(mpi, 4, program, options=options, on=nodes.nodes[0], gates=[f"agent.moves:2:{version}:mark", *gates], env=env, **more)
     eventually(lambda: job.gate_path("agent.moves", 2).exists(), "the copy on its way", 60)
     if version > 1:
@@ -368,7 +368,7 @@ def holder_dies(context, when):
         alone.expect(0)
         # Only the last one has room for the ranks of others, and it keeps nobody's copies but node2's.
         gates = [*kept(1, range(6)), "agent.fetches:2", "agent.fetches:3", "app.compute:3"]
-        job = context.ftrun(mpi, 6, program, options=["--hosts", "node0:2,node1:2,node2:2,node3:4", "--ft-heartbeat", "100ms,1500ms"], on=nodes.nodes[0], gates=gates, env=env)
+        job = context.ftrun(mpi, 6, program, options=["--hosts", "node0:2,node1:2,node2:2,node3:4", "--ft-heartbeat", "300ms,1500ms"], on=nodes.nodes[0], gates=gates, env=env)
         job.on = nodes.nodes[1]
         job.at_gate("app.compute", 3)
         wait_kept(job, range(6))
@@ -402,7 +402,7 @@ def copy_through(context):
         env = {**cards, "PLACES_EVERY": "5"}
         alone = context.ftrun(mpi, 9, program, ft="none", on=nodes.nodes[0], env=env)
         alone.expect(0)
-        options = ["--hosts", nodes.each_one(), "--ft-spares", "1", "--ft-heartbeat", "100ms,3s"]
+        options = ["--hosts", nodes.each_one(), "--ft-spares", "1", "--ft-heartbeat", "600ms,3s"]
         job = context.ftrun(mpi, 9, program, options=options, on=nodes.nodes[0], gates=["app.compute:1", *kept(1, range(9))], env=env)
         job.on = nodes.nodes[1]
         job.at_gate("app.compute", 1, patience=60)

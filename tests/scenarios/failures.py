@@ -131,7 +131,7 @@ class Trial:
         hosts = [f"{node.name}:{each + ROOM * (node.name in roomy)}" for node in (*most, last)]
         options = ["--hosts", ",".join(hosts)]
         if self.failure.time_out != DEFAULT:
-            options += ["--ft-heartbeat", f"100ms,{self.failure.time_out * 1000:.0f}ms"]
+            options += ["--ft-heartbeat", f"{self.failure.time_out * 200:.0f}ms,{self.failure.time_out * 1000:.0f}ms"]
         if self.failure.spares:
             options += ["--ft-spares", self.failure.spares]
         on = self.node(-1 if self.failure.apart else 0)

@@ -90,7 +90,7 @@ def pmix_large(context, mpi, how, mib):
         program = nodes.cluster.program(context.mpi(mpi), "modex.c")
         # So much at a time is no business of heartbeats on two processors that others use as well.
         ranks = 2 if how == "fence" else 3
-        options = ["--hosts", f"node0:1,node1:{ranks - 1}", "--ft-heartbeat", "100ms,6s"]
+        options = ["--hosts", f"node0:1,node1:{ranks - 1}", "--ft-heartbeat", "1200ms,6s"]
         job = context.ftrun(context.mpi(mpi), ranks, program, how, max(mib * MIB, 64), options=options, on=nodes.nodes[0])
         if mib > (31 if how == "fence" else 63):
             ended(job, 1, "longer than the limit of 67108864\n", patience=90)
@@ -112,7 +112,7 @@ def published_full(context, mpi):
     people read one sentence about it, what was published before is found, and the job goes on to its end."""
     with Nodes(context, 2) as nodes:
         program = nodes.cluster.program(context.mpi(mpi), "modex.c")
-        options = ["--hosts", "node0:1,node1:2", "--ft-heartbeat", "100ms,6s"]
+        options = ["--hosts", "node0:1,node1:2", "--ft-heartbeat", "1200ms,6s"]
         job = context.ftrun(context.mpi(mpi), 3, program, "all", 40 * MIB, options=options, on=nodes.nodes[0])
         ended(job, 0, "ftd: more than 64 MiB are published by the ranks: the last of it is refused\n", patience=60)
         check(job.output.text == f"result refused {OUT_OF_RESOURCE}\n" and not job.recoveries, f"{job.output.text}{job.err}")

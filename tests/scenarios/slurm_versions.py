@@ -104,7 +104,7 @@ def upgrade(context):
         program = steps.cluster.program(mpi, "places.c")
         reference = steps.reference(mpi, 4, program)
         # For a while the agents stand still.
-        job = steps.srun("--ft-heartbeat=100ms,20s", "-N2", "--ntasks-per-node=2", program, mpi=mpi, env=ONE_CARD, gates=["app.compute:3"])
+        job = steps.srun("--ft-heartbeat=4s,20s", "-N2", "--ntasks-per-node=2", program, mpi=mpi, env=ONE_CARD, gates=["app.compute:3"])
         job.on = steps.nodes[1]
         victim = job.at_gate("app.compute", 3)
         for node in steps.nodes:
