@@ -16,7 +16,7 @@ import threading
 import time
 
 from . import proc
-from .job import Skipped, check, holds
+from .job import Failed, Skipped, check, holds
 
 TRACING = pathlib.Path("/sys/kernel/tracing")
 # Per processor, in KiB. A busy second of 16 ranks is some 2 MB, of such that yield while they wait ten times as much.
@@ -298,8 +298,13 @@ class Witness:
             self._set(f"events/{event}/filter", condition)
             self._set(f"events/{event}/enable", "1")
 
-    def __exit__(self, *_):
-        self.stop()
+    def __exit__(self, _, error, __):
+        try:
+            self.stop()
+        except Failed:
+            # What the scenario itself has found is said.
+            if error is None:
+                raise
 
     def _set(self, file, text):
         (self.place / file).write_text(text)

@@ -14,6 +14,9 @@ use crate::report::{Notice, Report};
 use crate::slots::Slots;
 use std::collections::BTreeSet;
 
+/// So long at least who was heard is waited for, however short the time-out is: at a start much is read from disks.
+const LEAST: Micros = Micros::from_secs(2);
+
 impl Agent {
     /// Somebody has said something.
     pub(super) fn is_heard(&mut self, node: NodeId) {
@@ -73,12 +76,9 @@ impl Agent {
         let period = policy.heartbeat_period.0.max(1);
         let gone = |node: NodeId| {
             let absent = &self.gather.absent;
-            let patience = if absent.was_heard(node) {
-                policy.heartbeat_timeout.0.saturating_mul(4)
-            } else {
-                policy.absent_timeout.0
-            };
-            absent.unanswered(node) > patience / period
+            let silent = policy.heartbeat_timeout.0.saturating_mul(4).max(LEAST.0);
+            let patience = if absent.was_heard(node) { silent } else { policy.absent_timeout.0 };
+            absent.unanswered(node) > patience.div_ceil(period).max(2)
         };
         let missing = self.missing();
         !missing.is_empty() && missing.into_iter().all(gone)

@@ -229,7 +229,8 @@ impl Agent {
 
     /// Whether it has one to take back.
     pub(super) fn takes_back(&self) -> bool {
-        let waits = self.run.short.as_ref().is_some_and(|short| !short.lapsed);
+        let yields = self.run.yields_until.is_some_and(|until| self.now < until);
+        let waits = yields || self.run.short.as_ref().is_some_and(|short| !short.lapsed);
         self.fence.takes_back(waits, self.now)
     }
 

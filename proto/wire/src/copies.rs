@@ -80,7 +80,7 @@ pub enum CopyWord {
         copy: CopyName,
     },
     /// Its rank's node → a third one: is to be had from the holder, which the sender has no way to, and to be read there. Said again until
-    /// it is answered, as [`Want`](Self::Want) is. A node of an older release does not answer it.
+    /// it is answered, as [`Want`](Self::Want) is. Came with protocol 7, before any release of that.
     WantThrough {
         /// Which.
         copy: CopyName,

@@ -55,13 +55,17 @@ impl Partners {
         job.report(Event::NotFetched { epoch: EpochId(copy.epoch), rank: ftd_core::Rank(rank), from });
     }
 
-    fn goes_wrong_back(&mut self, job: &mut Job, arenas: &mut Arenas, rank: Rank, reason: &str) {
+    /// `moved`: it came, and is not what it should be, which no other way mends.
+    fn goes_wrong_back(&mut self, job: &mut Job, arenas: &mut Arenas, rank: Rank, (reason, moved): (&str, bool)) {
         let Some(fetching) = self.fetching.get_mut(&rank) else { return };
         if let (Some((place, sequence)), Ok(arena)) = (fetching.into.take(), arenas.arena(rank)) {
             arena.discard(place, sequence);
         }
         if fetching.from == fetching.ways.holder {
             fetching.ways.failures += 1;
+        }
+        if moved {
+            return self.want_straight(job, rank, reason);
         }
         self.goes_another_way(job, rank, reason);
     }
@@ -77,24 +81,35 @@ impl Partners {
     fn third(&self, rank: Rank) -> Option<NodeId> {
         let ways = &self.fetching.get(&rank)?.ways;
         let may = ways.behalf.is_none() && ways.asked.len() < MOST_WAYS;
-        let others = self.others().into_iter().filter(|_| may);
-        others.into_iter().find(|node| *node != ways.holder && !ways.asked.contains(node))
+        let mut others = self.others().into_iter().filter(|node| may && !self.unreached.contains_key(node));
+        others.find(|node| *node != ways.holder && !ways.asked.contains(node))
     }
 
     fn want_through(&mut self, job: &mut Job, rank: Rank, third: NodeId, reason: &str) {
+        self.leaves(job, rank);
         let Some(fetching) = self.fetching.get_mut(&rank) else { return };
         fetching.from = third;
         fetching.ways.asked.insert(third);
-        let (version, holder) = (fetching.copy.version, fetching.ways.holder);
-        let (from, third) = (self.name(job, holder), self.name(job, third));
-        job.notice(format!("version {version} of rank {rank} is to come from {from} through {third}: {reason}"));
+        let holder = fetching.ways.holder;
+        let (from, me, third) = (self.name(job, holder), self.name(job, self.me), self.name(job, third));
+        job.notice_once(format!("copies of checkpoints come from {from} to {me} through {third}: {reason}"));
         self.want(job, rank);
     }
 
+    /// It is not wanted any more of whom it was wanted from.
+    fn leaves(&self, job: &mut Job, rank: Rank) {
+        if let Some(Fetching { from, copy, .. }) = self.fetching.get(&rank) {
+            self.say(job, *from, CopyWord::Read { copy: *copy });
+        }
+    }
+
     fn want_straight(&mut self, job: &mut Job, rank: Rank, reason: &str) {
+        self.leaves(job, rank);
         let Some(fetching) = self.fetching.get_mut(&rank) else { return };
         fetching.from = fetching.ways.holder;
-        if fetching.ways.failures < MOST_FAILURES {
+        // Who has it for another node is not the only one that is asked.
+        let most = if fetching.ways.behalf.is_some() { 1 } else { MOST_FAILURES };
+        if fetching.ways.failures < most {
             return self.want(job, rank);
         }
         self.not_fetched(job, rank, reason);
@@ -168,7 +183,7 @@ impl Partners {
                 arena.finish_copy(place, sequence, &description(copy, facts));
                 self.compare(arena, copy, place);
             }
-            (Err(reason), ..) => self.goes_wrong_back(job, arenas, rank, &reason),
+            (Err(reason), ..) => self.goes_wrong_back(job, arenas, rank, (&reason, false)),
             _ => self.not_fetched(job, rank, "its arena is gone"),
         }
     }
@@ -188,7 +203,7 @@ impl Partners {
                 job.report(Event::Fetched { epoch: EpochId(copy.epoch), rank: ftd_core::Rank(copy.rank) });
                 self.send(job, arenas, copy.rank, commit(copy));
             }
-            (Err(reason), _) => self.goes_wrong_back(job, arenas, copy.rank, &reason),
+            (Err(reason), _) => self.goes_wrong_back(job, arenas, copy.rank, (&reason, true)),
             (Ok(()), None) => {}
         }
     }
@@ -266,7 +281,10 @@ impl Partners {
         match self.fetching.get_mut(&copy.rank) {
             // Said again, or anew.
             Some(fetching) if fetching.ways.holder == holder => fetching.ways.behalf = Some((from, copy)),
-            _ => {
+            known => {
+                if known.is_some() {
+                    self.fetch_no_more(job, arenas, copy.rank);
+                }
                 let ways = Ways { behalf: Some((from, copy)), ..Ways::from(holder) };
                 self.begin_fetching(job, CopyName { turn: 0, ..copy }, ways);
             }
@@ -313,10 +331,25 @@ impl Partners {
         }
     }
 
-    /// Another node has read it.
-    pub(super) fn was_read(&mut self, from: NodeId, copy: CopyName) {
+    /// Another node has read it, or does not want it any more.
+    pub(super) fn was_read(&mut self, job: &mut Job, arenas: &mut Arenas, from: NodeId, copy: CopyName) {
         if self.lent.get(&(from, copy.rank)).is_some_and(|lent| lent.copy == copy) {
             self.take_back(from, copy.rank);
+        }
+        if self.fetching.get(&copy.rank).is_some_and(|fetching| fetching.ways.behalf == Some((from, copy))) {
+            self.fetch_no_more(job, arenas, copy.rank);
+        }
+    }
+
+    /// What is had for another node is not needed.
+    fn fetch_no_more(&mut self, job: &mut Job, arenas: &mut Arenas, rank: Rank) {
+        self.leaves(job, rank);
+        let Some(fetching) = self.fetching.remove(&rank) else { return };
+        if let Back::Moving(id) = fetching.back {
+            self.ship.cancel(id);
+        }
+        if let (Some((place, sequence)), Ok(arena)) = (fetching.into, arenas.arena(rank)) {
+            arena.discard(place, sequence);
         }
     }
 

@@ -26,7 +26,7 @@ impl Partners {
                 self.may_be_read(job, arenas, from, (copy, facts, target, &address));
             }
             CopyWord::NotReadable { copy, reason } => self.not_readable(job, from, copy, &reason),
-            CopyWord::Read { copy } => self.was_read(from, copy),
+            CopyWord::Read { copy } => self.was_read(job, arenas, from, copy),
         }
         self.see_to_rate();
     }

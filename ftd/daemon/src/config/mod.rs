@@ -18,6 +18,10 @@ use std::time::Duration;
 pub use value::check_name;
 use value::{Said, Value};
 
+/// Fewer periods in a time-out are a mistake. With these, and fewer than [`LEAST_PERIODS`], a file of an older release may be: the daemon starts with
+/// it, and says what becomes of it.
+const FEW_PERIODS: u32 = 3;
+
 /// Where the file is if nobody says otherwise.
 pub const DEFAULT: &str = "/etc/ftd/ftd.toml";
 
@@ -174,10 +178,10 @@ impl Config {
             wrong("control.connections-per-user", what);
         }
         let (period, timeout) = self.heartbeat();
-        if timeout < period * LEAST_PERIODS
+        if timeout < period * FEW_PERIODS
             && !["jobs.heartbeat-period", "jobs.heartbeat-timeout"].into_iter().any(spoilt)
         {
-            let what = format!("{} is less than {LEAST_PERIODS} periods of {}", Said(timeout), Said(period));
+            let what = format!("{} is less than {FEW_PERIODS} periods of {}", Said(timeout), Said(period));
             wrong("jobs.heartbeat-timeout", format!("{what}: one late datagram would be a node's death"));
         }
         found
@@ -236,6 +240,11 @@ impl Config {
         if self.peers() == Some(Peers::Believed) {
             let what = "whoever reaches this node's port for other daemons starts processes here as any user";
             found.push(format!("{}: {what}", at("peers.insecure")));
+        }
+        let (period, timeout) = self.heartbeat();
+        if timeout < period * LEAST_PERIODS {
+            let what = format!("{} is less than {LEAST_PERIODS} periods of {}", Said(timeout), Said(period));
+            found.push(format!("{}: {what}: a fifth of it is taken for the period", at("jobs.heartbeat-timeout")));
         }
         found.extend(self.warnings_of_peers().into_iter().map(|(key, what)| format!("{}: {what}", at(key))));
         found

@@ -116,7 +116,7 @@ fn keys_that_do_not_fit_each_other_are_mistakes() {
         ("[etcd]\nserver-name = \"a\"", "line 2: etcd.server-name: the endpoints begin with http://"),
         ("[peers]\nca-file = \"/etc/passwd\"", "line 2: peers.ca-file: it is of no use without peers.cert-file"),
         ("[peers]\ninsecure = 1", "line 2: peers.insecure: 1 is no true and no false"),
-        ("[jobs]\nheartbeat-period = \"200ms\"", "jobs.heartbeat-timeout: 500ms is less than 4 periods of 200ms"),
+        ("[jobs]\nheartbeat-period = \"200ms\"", "jobs.heartbeat-timeout: 500ms is less than 3 periods of 200ms"),
         (
             "[control]\nconnections = 4",
             "control.connections-per-user: one user may have more (16) than all together (4)",
@@ -188,4 +188,15 @@ fn another_process_has_the_configuration_that_is_in_use() {
         let there = Config::of_texts(config.texts());
         assert_eq!((there.node(), there.filter(), there.file == config.file), (expected.0, expected.1, true));
     }
+}
+
+#[test]
+fn too_long_a_period_for_the_time_out_is_a_warning_where_it_was_none() {
+    let warned = |text: &str| {
+        let (config, mistakes) = parse(text);
+        assert!(mistakes.is_empty(), "{text}: {mistakes:?}");
+        config.warnings().iter().any(|warning| warning.contains("500ms is less than 4 periods of 150ms"))
+    };
+    assert!(warned("[jobs]\nheartbeat-period = \"150ms\""));
+    assert!(!warned("[jobs]\nheartbeat-period = \"125ms\"") && !warned(""));
 }
