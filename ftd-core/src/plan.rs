@@ -88,10 +88,11 @@ pub enum Unrecoverable {
     /// Not enough slots are left.
     #[error(
         "the job cannot continue, because {} cannot be placed: {failures}, and no free \
-         slot is left for {}{}",
+         slot is left for {}{}{}",
         if *world_size == 1 { "its only rank".into() } else { format!("{missing} of its {world_size} ranks") },
         if *world_size == 1 { "it".into() } else { format!("{missing} of them") },
-        if *waited == Micros(0) { String::new() } else { format!("; no node came within {waited} (--ft-wait)") }
+        if *waited == Micros(0) { String::new() } else { format!("; no node came within {waited} (--ft-wait)") },
+        if *nodes > 1 { room_left_by(*shared) } else { "" }
     )]
     NoSlot {
         /// Ranks without a slot.
@@ -102,6 +103,10 @@ pub enum Unrecoverable {
         failures: FailureSet,
         /// So long another node was waited for.
         waited: Micros,
+        /// So many nodes the job had.
+        nodes: u32,
+        /// Whether ranks of a lost node may share the slots of others.
+        shared: bool,
     },
     /// The job has fewer slots than ranks from the start.
     #[error("the job cannot start, because it has {} for {}", counted(*slots, "slot"), counted(*world_size, "rank"))]
@@ -120,6 +125,16 @@ pub enum Unrecoverable {
     /// The planner contradicted itself; a bug in ftd, said rather than acted upon.
     #[error("the job cannot continue, because ftd planned a wrong record (a bug in ftd): {0}")]
     Inconsistent(#[from] RecordError),
+}
+
+/// What would have left room for ranks that have none, for who starts the job again.
+fn room_left_by(shared: bool) -> &'static str {
+    if shared {
+        ": keep nodes free for them (--ft-spares=1), or wait for one that comes back (--ft-wait=10m)"
+    } else {
+        ": keep nodes free for them (--ft-spares=1), let them share slots (--ft-oversubscribe), or wait for a node that \
+         comes back (--ft-wait=10m)"
+    }
 }
 
 impl Unrecoverable {
@@ -504,8 +519,14 @@ fn place(
         });
     }
     if !missing.is_empty() {
-        let (missing, failures) = (missing.len() as u32, failures.clone());
-        return Err(Unrecoverable::NoSlot { missing, world_size: record.world_size, failures, waited: Micros(0) });
+        return Err(Unrecoverable::NoSlot {
+            missing: missing.len() as u32,
+            world_size: record.world_size,
+            failures: failures.clone(),
+            waited: Micros(0),
+            nodes: record.nodes.len() as u32,
+            shared: policy.oversubscribe,
+        });
     }
     next.placement = record.placement.moved(&moved);
     Ok(())

@@ -7,14 +7,19 @@ use ftd_core::{Cause, FailureSet, Micros};
 
 #[test]
 fn a_job_that_cannot_go_on() {
-    let no_slot = |missing, world_size| {
-        let error = Unrecoverable::NoSlot { missing, world_size, failures: FailureSet::default(), waited: Micros(0) };
-        error.to_string()
+    let of_nodes = |missing, world_size, nodes, shared| {
+        let (failures, waited) = (FailureSet::default(), Micros(0));
+        Unrecoverable::NoSlot { missing, world_size, failures, waited, nodes, shared }.to_string()
     };
+    let no_slot = |missing, world_size| of_nodes(missing, world_size, 1, false);
     let one = no_slot(1, 1);
     assert!(one.contains("its only rank cannot be placed: ") && one.ends_with("no free slot is left for it"), "{one}");
     let two = no_slot(1, 2);
     assert!(two.contains("1 of its 2 ranks cannot be") && two.ends_with("slot is left for 1 of them"), "{two}");
+    let several = [false, true].map(|shared| of_nodes(1, 2, 2, shared));
+    let remedy = |sentence: &String, shared| sentence.contains("--ft-oversubscribe") != shared;
+    assert!(several.iter().all(|sentence| sentence.contains("--ft-spares=1") && sentence.contains("--ft-wait=10m")));
+    assert!(remedy(&several[0], false) && remedy(&several[1], true), "{several:?}");
     let few = |slots, world_size| Unrecoverable::TooFewSlots { slots, world_size }.to_string();
     assert!(few(1, 2).ends_with("it has 1 slot for 2 ranks") && few(0, 1).ends_with("it has 0 slots for 1 rank"));
     let crashes = |deaths| {

@@ -128,9 +128,9 @@ impl Agent {
     /// How long was waited in vain, in the error that ends the job.
     pub(super) fn having_waited(&self, error: Unrecoverable) -> Unrecoverable {
         match error {
-            Unrecoverable::NoSlot { missing, world_size, failures, .. } if self.config.nodes.len() > 1 => {
-                let waited = self.config.policy.node_timeout;
-                Unrecoverable::NoSlot { missing, world_size, failures, waited }
+            Unrecoverable::NoSlot { missing, world_size, failures, shared, .. } if self.config.nodes.len() > 1 => {
+                let (waited, nodes) = (self.config.policy.node_timeout, self.config.nodes.len() as u32);
+                Unrecoverable::NoSlot { missing, world_size, failures, waited, nodes, shared }
             }
             error => error,
         }
