@@ -129,7 +129,14 @@ pub enum Arrived {
         leaver: Leaver,
     },
     /// A node says something of a copy of a checkpoint.
-    Copy(NodeId, CopyWord),
+    Copy {
+        /// Which.
+        from: NodeId,
+        /// What is said to it goes through other nodes: there seems to be no straight way.
+        round: bool,
+        /// What.
+        word: CopyWord,
+    },
     /// A node wants something to be asked of the store, or answers.
     Store(NodeId, StoreWord),
     /// A node wants something for the job's user, or answers.
@@ -512,7 +519,10 @@ impl Between {
                 let sendings = self.post.again(node);
                 self.put(sendings);
             }
-            News::Peer(ft_peer::News::Lost { node, reason }) => tracing::debug!(%node, reason, "not connected"),
+            News::Peer(ft_peer::News::Lost { node, reason }) => {
+                tracing::debug!(%node, reason, "not connected");
+                self.post.lost(node);
+            }
             News::Peer(ft_peer::News::Trouble(sentence)) => return vec![Arrived::Trouble(sentence)],
             News::Peer(ft_peer::News::Stranger { from, why }) => {
                 self.met_stranger(from, why);
@@ -550,7 +560,10 @@ impl Between {
     fn hear(&mut self, world: WorldNumber, from: NodeId, said: Said) -> Vec<Arrived> {
         let said = match said {
             // Nodes that have no rank of the world say and hear it as well.
-            Ok(Word::Copy(word)) => return vec![Arrived::Copy(from, word)],
+            Ok(Word::Copy(word)) => {
+                let round = self.post.goes_round(from);
+                return vec![Arrived::Copy { from, round, word }];
+            }
             Ok(Word::Store(word)) => return vec![Arrived::Store(from, word)],
             Ok(Word::User(word)) => return vec![Arrived::User(from, word)],
             // Who asked it asks somebody else.

@@ -369,7 +369,7 @@ impl Checkpoints {
     }
 
     /// Another node says something of a copy.
-    pub fn hear(&mut self, job: &mut Job, from: NodeId, word: CopyWord) {
+    pub fn hear(&mut self, job: &mut Job, from: (NodeId, bool), word: CopyWord) {
         if let Some(partners) = &mut self.partners {
             partners.hear(job, &mut self.arenas, from, word);
         }

@@ -2,7 +2,9 @@
 //! time has passed.
 //!
 //! What is on its way to a node of which nothing was noted for a while goes through others, too, as the states of ftd-core do: the
-//! oldest piece through all of whom one of the two ends hears, and, once it is noted by one of these ways, the others by that one.
+//! oldest piece through all of whom one of the two ends hears, and, once it is noted by one of these ways, the others by that one. The
+//! first piece of each parcel is still sent straight as well, so that a link that is whole again is used again. With whom there is no
+//! connection is not waited for as long, and is answered by the way by which its own pieces come.
 
 use crate::parcel::{Chunk, MOST, Noted, PIECE, Piece, Sending, Way};
 use ftd_core::NodeId;
@@ -16,6 +18,8 @@ const MOST_PIECES: u32 = MOST.div_ceil(PIECE) as u32;
 /// After so many looks at which nothing had been noted since the one before, a way does not seem to work. At the first one the piece may
 /// just have been sent.
 const SILENT: u32 = 2;
+/// Likewise where there is no connection: at the first look it may be under way.
+const UNMET: u32 = 1;
 
 /// A parcel that was not noted whole.
 #[derive(Debug)]
@@ -90,6 +94,9 @@ impl Line {
         for parcel in &mut self.parcels {
             while room > 0 && parcel.next < parcel.pieces {
                 sendings.push((to, way, parcel.piece(incarnation, parcel.next)));
+                if parcel.next == 0 && way != Way::Straight {
+                    sendings.push((to, Way::Straight, parcel.piece(incarnation, 0)));
+                }
                 parcel.under_way.insert(parcel.next);
                 parcel.next += 1;
                 room -= 1;
@@ -99,9 +106,9 @@ impl Line {
     }
 
     /// Some time has passed: what is sent again, and by which ways, when nothing of it was noted.
-    fn look(&mut self, to: NodeId, incarnation: u64, around: impl FnOnce() -> Vec<NodeId>) -> Sendings {
+    fn look(&mut self, to: NodeId, (incarnation, met): (u64, bool), around: impl FnOnce() -> Vec<NodeId>) -> Sendings {
         self.silent = if self.parcels.is_empty() { 0 } else { self.silent.saturating_add(1) };
-        if self.silent < SILENT {
+        if self.silent < if met { SILENT } else { UNMET } {
             return Vec::new();
         }
         let mut sendings: Sendings = self.under_way(incarnation).map(|sending| (to, self.way(), sending)).collect();
@@ -151,6 +158,8 @@ impl Delivered {
 pub struct Post {
     incarnation: u64,
     lines: BTreeMap<NodeId, Line>,
+    /// With these there is a connection.
+    met: BTreeSet<NodeId>,
     incoming: BTreeMap<(u64, NodeId, u64), Incoming>,
     /// Of older worlds nothing is of interest.
     oldest: u64,
@@ -162,7 +171,8 @@ pub type Sendings = Vec<(NodeId, Way, Sending)>;
 impl Post {
     /// Of this agent.
     pub fn new(incarnation: u64) -> Post {
-        Post { incarnation, lines: BTreeMap::new(), incoming: BTreeMap::new(), oldest: 0 }
+        let (lines, met, incoming) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
+        Post { incarnation, lines, met, incoming, oldest: 0 }
     }
 
     /// Sends this; nothing when it is longer than [`MOST`], or of a world that is over. `awaited`: somebody can do nothing before it
@@ -189,6 +199,11 @@ impl Post {
         self.lines.get(&node).is_some_and(|line| !line.parcels.is_empty())
     }
 
+    /// Whether what is said to this node goes through another one, since nothing was noted straight.
+    pub fn goes_round(&self, node: NodeId) -> bool {
+        self.lines.get(&node).is_some_and(|line| line.through.is_some())
+    }
+
     /// How many parcels to this node were not noted.
     pub fn length(&self, node: NodeId) -> usize {
         self.lines.get(&node).map_or(0, |line| line.parcels.len())
@@ -202,17 +217,23 @@ impl Post {
 
     /// There is a new connection with this node: sends all again that was not noted, straight.
     pub fn again(&mut self, to: NodeId) -> Sendings {
+        self.met.insert(to);
         let Some(line) = self.lines.get_mut(&to) else { return Vec::new() };
         line.through = None;
         line.under_way(self.incarnation).map(|sending| (to, Way::Straight, sending)).collect()
     }
 
+    /// There is no connection with this node any more.
+    pub fn lost(&mut self, node: NodeId) {
+        self.met.remove(&node);
+    }
+
     /// Some time has passed, the same each time. Where nothing was noted meanwhile the straight way does not seem to work: what waits goes
     /// again, and through those who hear one of the two, which `around` knows.
     pub fn look(&mut self, around: impl Fn(NodeId) -> Vec<NodeId>) -> Sendings {
-        let incarnation = self.incarnation;
+        let (incarnation, met) = (self.incarnation, &self.met);
         let lines = self.lines.iter_mut();
-        lines.flat_map(|(to, line)| line.look(*to, incarnation, || around(*to))).collect()
+        lines.flat_map(|(to, line)| line.look(*to, (incarnation, met.contains(to)), || around(*to))).collect()
     }
 
     /// The nodes that have noted nothing of what they were sent at so many looks in a row, and the world of the first of it for which
@@ -225,6 +246,11 @@ impl Post {
 
     /// A piece came by this way. The parcel, when it is whole with that, and the word for its sender, which goes by the same way.
     pub fn take(&mut self, from: NodeId, way: Way, piece: Piece) -> (Option<Delivered>, Sendings) {
+        if let Way::Through(node) = way
+            && !self.met.contains(&from)
+        {
+            self.lines.entry(from).or_default().through.get_or_insert(node);
+        }
         let Piece { incarnation, world, number, piece, pieces, data } = piece;
         let noted = vec![(from, way, Sending::Noted(Noted { incarnation, world, number, piece }))];
         if world < self.oldest || pieces > MOST_PIECES || data.len() > PIECE {
@@ -254,15 +280,22 @@ impl Post {
         let mut parcels = line.parcels.iter_mut();
         let parcel = parcels.find(|parcel| parcel.number == number && parcel.world == world);
         if !parcel.is_some_and(|parcel| parcel.under_way.remove(&piece)) {
+            // It has come by another way before. That it comes straight is news where it did not.
+            if way == Way::Straight {
+                line.through = None;
+            }
             return Vec::new();
         }
         line.parcels.retain(|parcel| parcel.next < parcel.pieces || !parcel.under_way.is_empty());
-        line.silent = 0;
+        let silent = std::mem::take(&mut line.silent);
         let before = line.way();
         line.through = match way {
             Way::Straight => None,
+            // What still comes by a detour says nothing of a straight way that works.
+            Way::Through(_) if before == Way::Straight && silent < SILENT && self.met.contains(&from) => None,
             Way::Through(node) => Some(node),
         };
+        let way = line.way();
         // What went by the way that does not work waits for nothing.
         let again = (way != before).then(|| line.under_way(self.incarnation).map(|sending| (from, way, sending)));
         let mut sendings: Sendings = again.into_iter().flatten().collect();
@@ -286,6 +319,7 @@ impl Post {
     /// This node has left the job, and never comes back: nothing is sent to it, and nothing of it kept.
     pub fn forget(&mut self, node: NodeId) {
         self.lines.remove(&node);
+        self.met.remove(&node);
         self.incoming.retain(|(_, from, _), _| *from != node);
     }
 }
@@ -315,7 +349,9 @@ mod tests {
     impl Pair {
         fn new() -> Pair {
             let (cut, went) = (BTreeSet::new(), BTreeMap::new());
-            Pair { one: Post::new(10), two: Post::new(20), way: Vec::new(), got: Vec::new(), cut, went }
+            let (mut one, mut two) = (Post::new(10), Post::new(20));
+            (one.again(TWO), two.again(ONE));
+            Pair { one, two, way: Vec::new(), got: Vec::new(), cut, went }
         }
 
         fn put(&mut self, from: NodeId, sendings: Sendings) {
@@ -458,18 +494,36 @@ mod tests {
         let detours = pair.way.iter().filter(|(.., way, _)| *way != Way::Straight).count();
         assert_eq!(detours, AROUND.len());
         pair.all_arrives();
-        assert_eq!((pair.got.len(), pair.one.waits()), (1, false));
+        assert_eq!((pair.got.len(), pair.one.waits(), pair.one.goes_round(TWO)), (1, false, true));
         assert_eq!(pair.went, BTreeMap::from([(Way::Through(AROUND[1]), 60)]));
         pair.cut.clear();
         pair.cut.insert(Way::Through(AROUND[1]));
         pair.send(body(2, 30 * PIECE));
-        (0..2).for_each(|_| {
-            pair.all_arrives();
-            pair.looks();
-        });
-        // Whose word comes first; the straight one is tried first.
+        // The first piece of it goes straight, too.
         pair.all_arrives();
+        assert!(!pair.one.goes_round(TWO));
+        (0..2).for_each(|_| {
+            pair.looks();
+            pair.all_arrives();
+        });
         assert_eq!((pair.got.len(), pair.one.waits(), pair.one.lines[&TWO].through), (2, false, None));
+    }
+
+    #[test]
+    fn who_has_no_connection_is_reached_after_one_look_and_answers_by_the_same_way() {
+        let mut pair = Pair::new();
+        pair.cut = BTreeSet::from([Way::Straight]);
+        (pair.one.lost(TWO), pair.two.lost(ONE));
+        pair.send(body(1, 3 * PIECE));
+        pair.all_arrives();
+        pair.looks();
+        pair.all_arrives();
+        assert_eq!((pair.got.len(), pair.one.waits(), pair.one.goes_round(TWO)), (1, false, true));
+        let answer = pair.two.send(ONE, 1, vec![1].into(), true).unwrap();
+        let ways: Vec<Way> = answer.iter().map(|(_, way, _)| *way).collect();
+        assert_eq!(ways, [Way::Through(AROUND[0]), Way::Straight]);
+        (pair.one.again(TWO), pair.two.again(ONE));
+        assert!(!pair.one.goes_round(TWO) && !pair.two.goes_round(ONE));
     }
 
     #[test]

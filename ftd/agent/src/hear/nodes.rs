@@ -92,8 +92,8 @@ fn deliver(rooms: &mut Rooms, arrived: Arrived) {
             let how = if finalized { Leaves::Finalized } else { Leaves::Ended };
             rooms.rank_elsewhere_leaves(world, rank, last, how);
         }
-        Arrived::Copy(from, word) => {
-            rooms.checkpoints.hear(job, from, word);
+        Arrived::Copy { from, round, word } => {
+            rooms.checkpoints.hear(job, (from, round), word);
             rooms.copies_have_come();
         }
         Arrived::Store(from, word) => {

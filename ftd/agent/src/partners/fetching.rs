@@ -5,7 +5,7 @@
 
 use super::kinds::{Back, Errand, Fetching, Lent, Use, Ways, commit, description, facts};
 use super::ship::{Far, Part};
-use super::state::{AGAIN, MOST_FAILURES, MOST_WAYS, PASSING, Partners, SILENT};
+use super::state::{AGAIN, MOST_FAILURES, MOST_WAYS, NO_WAY, PASSING, Partners, SILENT};
 use crate::arenas::{Arenas, Commit};
 use crate::job::Job;
 use ft_sys::timescale::scaled;
@@ -115,6 +115,21 @@ impl Partners {
         self.not_fetched(job, rank, reason);
     }
 
+    /// It might be read there, if there were a straight way: another one is tried first, when there is one.
+    pub(super) fn reads_otherwise(&mut self, job: &mut Job, from: NodeId, copy: CopyName) -> bool {
+        let Some(fetching) = self.fetching.get(&copy.rank).filter(|fetching| fetching.awaits(from, copy)) else {
+            return false;
+        };
+        if fetching.ways.behalf.is_some() {
+            self.leaves(job, copy.rank);
+            self.not_fetched(job, copy.rank, NO_WAY);
+            return true;
+        }
+        let Some(third) = self.third(copy.rank) else { return false };
+        self.want_through(job, copy.rank, third, NO_WAY);
+        true
+    }
+
     /// It may be read there.
     pub(super) fn may_be_read(
         &mut self,
@@ -123,10 +138,7 @@ impl Partners {
         from: NodeId,
         (copy, facts, target, address): (CopyName, CopyFacts, Target, &[u8]),
     ) {
-        let asked = |fetching: &&mut Fetching| {
-            fetching.copy == copy && fetching.from == from && matches!(fetching.back, Back::Asked(_))
-        };
-        if self.fetching.get_mut(&copy.rank).filter(asked).is_none() {
+        if !self.fetching.get(&copy.rank).is_some_and(|fetching| fetching.awaits(from, copy)) {
             return;
         }
         if let Err(reason) = self.read(job, arenas, from, (copy, facts, target, address)) {

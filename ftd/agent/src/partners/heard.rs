@@ -11,17 +11,19 @@ use ft_wire::ship::{Move, ToAgent, Window};
 use ftd_core::NodeId;
 
 impl Partners {
-    /// Another node says something.
-    pub fn hear(&mut self, job: &mut Job, arenas: &mut Arenas, from: NodeId, word: CopyWord) {
-        tracing::debug!(from = from.0, ?word, "heard");
+    /// Another node says something. `round`: there seems to be no straight way to it, so that its words come and no bytes would.
+    pub fn hear(&mut self, job: &mut Job, arenas: &mut Arenas, (from, round): (NodeId, bool), word: CopyWord) {
+        tracing::debug!(from = from.0, round, ?word, "heard");
         match word {
             CopyWord::Offer { copy, facts } => self.offered(job, arenas, from, (copy, facts)),
+            CopyWord::Room { copy, .. } if round => self.has_no_way_to(job, from, copy),
             CopyWord::Room { copy, target, address } => self.room(job, arenas, from, copy, (target, &address)),
             CopyWord::Written { copy } => self.written(job, arenas, from, copy),
             CopyWord::Kept { copy } => self.kept(job, arenas, from, copy),
             CopyWord::NotKept { copy, reason, again } => self.not_kept(job, arenas, from, (copy, reason, again)),
             CopyWord::Want { copy } => self.wanted(job, arenas, from, copy),
             CopyWord::WantThrough { copy, holder } => self.wanted_through(job, arenas, from, copy, NodeId(holder)),
+            CopyWord::Readable { copy, .. } if round && self.reads_otherwise(job, from, copy) => {}
             CopyWord::Readable { copy, facts, target, address } => {
                 self.may_be_read(job, arenas, from, (copy, facts, target, &address));
             }

@@ -117,6 +117,11 @@ pub struct Fetching {
 }
 
 impl Fetching {
+    /// That node is to say that it may be read.
+    pub fn awaits(&self, from: NodeId, copy: CopyName) -> bool {
+        self.copy == copy && self.from == from && matches!(self.back, Back::Asked(_))
+    }
+
     /// What is said to whom it is read from.
     pub fn wish(&self) -> CopyWord {
         let copy = self.copy;

@@ -6,7 +6,7 @@
 
 use super::kinds::{Errand, Queue, Sending, Way, commit, facts};
 use super::ship::{Far, Part};
-use super::state::{AGAIN, CHECKING, MOST_FAILURES, Partners, SILENT, UNREACHED};
+use super::state::{AGAIN, CHECKING, MOST_FAILURES, NO_WAY, Partners, SILENT, UNREACHED};
 use crate::arenas::{Arenas, Commit};
 use crate::job::Job;
 use ft_sys::timescale::scaled;
@@ -133,6 +133,13 @@ impl Partners {
     fn sends(&mut self, from: NodeId, copy: CopyName) -> Option<&mut Sending> {
         let now = self.queues.get_mut(&copy.rank)?.now.as_mut();
         now.filter(|now| now.copy == copy && now.to == from)
+    }
+
+    /// The partner has room for it, and there seems to be no straight way there.
+    pub(super) fn has_no_way_to(&mut self, job: &mut Job, from: NodeId, copy: CopyName) {
+        let Some(now) = self.sends(from, copy).filter(|now| matches!(now.way, Way::Offered(_))) else { return };
+        now.failures = MOST_FAILURES;
+        self.goes_wrong(job, copy.rank, NO_WAY.into(), true);
     }
 
     /// The partner has room for it.

@@ -31,6 +31,8 @@ pub const MOST_FAILURES: u32 = 3;
 pub const UNREACHED: Duration = Duration::from_secs(300);
 /// So many third nodes are asked for a copy that does not come straight from who holds it.
 pub const MOST_WAYS: usize = 3;
+/// Why bytes are not even tried to be moved between two nodes.
+pub const NO_WAY: &str = "what these two nodes say to each other comes through others alone";
 /// Who is to have a copy from another node and to pass it on has so long for that. (Where nothing moves it says so after some seconds.)
 pub const PASSING: Duration = Duration::from_secs(600);
 /// An `ft-ship` that has not let go of what it writes to for so long is ended.

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::Partners;
-use super::kinds::{Keeping, Stay, Use};
+use super::kinds::{Back, Fetching, Keeping, Stay, Use, Ways};
 use crate::arenas::Arenas;
 use crate::job::Job;
 use crate::link::{Incoming, Link};
@@ -27,6 +27,7 @@ use std::path::PathBuf;
 
 const OWNER: NodeId = NodeId(0);
 const WINDOW: Window = 9;
+const TARGET: Target = Target { base: 0, key: 0, bytes: FACTS.bytes };
 const FACTS: CopyFacts = CopyFacts { bytes: 4096, regions: 1, table_check: 0, checksum: 0 };
 
 /// Node 1 of two that have a rank each, and no `ft-ship`.
@@ -140,7 +141,16 @@ impl Partner {
 
     /// What it answers to a word of the owner's.
     fn hears(&mut self, word: CopyWord) -> Vec<CopyWord> {
-        self.partners.hear(&mut self.job, &mut self.arenas, OWNER, word);
+        self.answers(word, false)
+    }
+
+    /// What it answers when there is no straight way to the owner.
+    fn hears_round(&mut self, word: CopyWord) -> Vec<CopyWord> {
+        self.answers(word, true)
+    }
+
+    fn answers(&mut self, word: CopyWord, round: bool) -> Vec<CopyWord> {
+        self.partners.hear(&mut self.job, &mut self.arenas, (OWNER, round), word);
         let said = std::iter::from_fn(|| self.job.next_wish());
         said.filter_map(|(_, wish)| if let Wish::Copy { word, .. } = wish { Some(word) } else { None }).collect()
     }
@@ -149,7 +159,7 @@ impl Partner {
     fn is_being_sent(&mut self, copy: CopyName) {
         let (arena, place) = self.arenas.place_for_copy(0, |_| false, false).unwrap().unwrap();
         let sequence = arena.begin_copy(place, FACTS.bytes);
-        let stay = Stay::Open(Target { base: 0, key: 0, bytes: FACTS.bytes });
+        let stay = Stay::Open(TARGET);
         self.partners.windows.insert(WINDOW, Use::Keeping(0));
         let keeping = Keeping { from: OWNER, copy, facts: FACTS, place, sequence, window: WINDOW, stay };
         self.partners.keeping.insert(0, keeping);
@@ -242,4 +252,28 @@ async fn a_node_to_which_nothing_came_is_asked_last_for_the_next_version() {
     assert_eq!(partner.partners.in_turn(), [before[1], before[0]]);
     partner.partners.freeze(record(2));
     assert!(partner.partners.unreached.contains_key(&before[0]), "nor in the next epoch");
+}
+
+#[tokio::test]
+async fn what_could_not_be_read_straight_is_had_through_a_third_node_at_once() {
+    let mut partner = Partner::new().await;
+    partner.partners.add_node("host2".into());
+    partner.partners.begin(EpochRecord { nodes: ftd_core::Members::of((0..3).map(NodeId)), ..record(1) });
+    let copy = CopyName { rank: 1, ..spoken_of_in(1) };
+    let fetching = |ways: Ways| {
+        let (now, from) = (std::time::Instant::now(), ways.holder);
+        Fetching { copy, from, ways, since: now, back: Back::Asked(now), facts: None, into: None }
+    };
+    let readable = CopyWord::Readable { copy, facts: FACTS, target: TARGET, address: Vec::new() };
+    partner.partners.fetching.insert(1, fetching(Ways::from(OWNER)));
+    let next = CopyName { turn: 1, ..copy };
+    let said = partner.hears_round(readable.clone());
+    assert_eq!(said, [CopyWord::Read { copy }, CopyWord::WantThrough { copy: next, holder: OWNER.0 }]);
+    assert_eq!(partner.partners.fetching[&1].from, NodeId(2));
+    // For another node nothing is had by a way that does not go straight.
+    let behalf = Some((NodeId(2), next));
+    partner.partners.fetching.insert(1, fetching(Ways { behalf, ..Ways::from(OWNER) }));
+    let said = partner.hears_round(readable);
+    let refused = matches!(&said[..], [CopyWord::Read { .. }, CopyWord::NotReadable { copy, .. }] if *copy == next);
+    assert!(refused && partner.partners.fetching.is_empty(), "{said:?}");
 }
