@@ -95,6 +95,7 @@ impl<S: Store> Node<S> {
             let lease = self.lease().await?;
             match self.claim(lease).await {
                 Claim::Held => {
+                    self.memory.forget_former()?;
                     metrics::lease_held(true);
                     tracing::info!(lease = %lease.id, "this is node {} of the cluster: {}", self.record.name, self.record);
                     return Ok(lease);
@@ -189,7 +190,7 @@ impl<S: Store> Node<S> {
     fn other(&self, found: &Versioned) -> Option<Claim> {
         match Record::decode(&found.value) {
             Some(other) if other.id == self.record.id => None,
-            Some(other) if Some(&other.id) == self.memory.former.as_ref() => Some(Claim::Former),
+            Some(other) if self.memory.former.contains(&other.id) => Some(Claim::Former),
             Some(other) => Some(Claim::Taken(other.to_string())),
             None => Some(Claim::Taken("what this release cannot read".into())),
         }

@@ -10,6 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 /// The kernel's: another one after each start of it.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+/// So many former lives are remembered: a machine that starts again and again has them all within one lease.
+const LIVES: usize = 16;
 /// Gives another name each time.
 const NAMES: &str = "/proc/sys/kernel/random/uuid";
 
@@ -29,8 +31,8 @@ pub struct Memory {
     boot: String,
     /// This node, since the machine started.
     pub id: String,
-    /// The node that this machine was before it started anew, and whose key may be there still.
-    pub former: Option<String>,
+    /// The nodes that this machine was before it started anew, the newest last, one of which may have its key still. Until this one has it.
+    pub former: Vec<String>,
     /// Its lease, if it has one.
     pub lease: Option<LeaseId>,
 }
@@ -63,16 +65,24 @@ impl Memory {
             && left.boot == boot
             && left.id == marked.trim()
         {
-            let (id, lease) = (left.id.clone(), left.lease);
-            return Ok(Memory { file, key: key.into(), boot, id, former: None, lease });
+            let Left { id, lease, former, .. } = left.clone();
+            return Ok(Memory { file, key: key.into(), boot, id, former, lease });
         }
         let id = line(NAMES).map_err(failed(Path::new(NAMES)))?;
-        let former = old.filter(|left| left.key == key).map(|left| left.id);
+        let former = old.filter(|left| left.key == key).map(Left::lives).unwrap_or_default();
         let memory = Memory { file, key: key.into(), boot, id, former, lease: None };
         memory.save()?;
         // Last: without it, what was saved is another life's.
         replace(&mark, &format!("{}\n", memory.id)).map_err(failed(&mark))?;
         Ok(memory)
+    }
+
+    /// The node's key is this life's: those before it have nothing any more.
+    ///
+    /// # Errors
+    /// [`MemoryError`].
+    pub fn forget_former(&mut self) -> Result<(), MemoryError> {
+        if std::mem::take(&mut self.former).is_empty() { Ok(()) } else { self.save() }
     }
 
     /// From now on this is its lease.
@@ -86,12 +96,14 @@ impl Memory {
 
     fn save(&self) -> Result<(), MemoryError> {
         // No value needs a quotation mark of its own: they are keys and names that were checked.
+        let former: Vec<String> = self.former.iter().map(|id| format!("\"{id}\"")).collect();
         let text = format!(
-            "# ftd's own: which node this is, and its lease in etcd.\nkey = \"{}\"\nid = \"{}\"\nboot = \"{}\"\nlease = {}\n",
+            "# ftd's own: which node this is, and its lease in etcd.\nkey = \"{}\"\nid = \"{}\"\nboot = \"{}\"\nlease = {}\nformer = [{}]\n",
             self.key,
             self.id,
             self.boot,
-            self.lease.map_or(0, |lease| lease.0)
+            self.lease.map_or(0, |lease| lease.0),
+            former.join(", ")
         );
         replace(&self.file, &text).map_err(|error| MemoryError { path: self.file.clone(), error })
     }
@@ -108,14 +120,23 @@ fn mark(socket: &Path) -> PathBuf {
 }
 
 /// What stands in the file.
+#[derive(Clone)]
 struct Left {
     key: String,
     id: String,
     boot: String,
     lease: Option<LeaseId>,
+    former: Vec<String>,
 }
 
 impl Left {
+    /// Itself, and those before it.
+    fn lives(mut self) -> Vec<String> {
+        self.former.push(self.id);
+        let old = self.former.len().saturating_sub(LIVES);
+        self.former.split_off(old)
+    }
+
     fn read(text: &str) -> Option<Left> {
         let table = DeTable::parse(text).ok()?;
         let word = |name: &str| match table.get_ref().get(name)?.get_ref() {
@@ -127,7 +148,13 @@ impl Left {
             _ => return None,
         };
         let lease = (lease != 0).then_some(LeaseId(lease));
-        Some(Left { key: word("key")?, id: word("id")?, boot: word("boot")?, lease })
+        let lives = match table.get_ref().get("former").map(|former| former.get_ref()) {
+            Some(DeValue::Array(lives)) => lives.iter().filter_map(|life| life.get_ref().as_str()).collect(),
+            // A release before this one has written it.
+            _ => Vec::new(),
+        };
+        let former = lives.into_iter().map(String::from).collect();
+        Some(Left { key: word("key")?, id: word("id")?, boot: word("boot")?, lease, former })
     }
 }
 
@@ -153,25 +180,29 @@ mod tests {
         std::fs::create_dir(&run).unwrap();
         let open = |key| Memory::open(&state, &run.join("sock"), key).unwrap();
         let mut first = open("/ftd/nodes/a");
-        assert!(first.lease.is_none() && first.former.is_none());
+        assert!(first.lease.is_none() && first.former.is_empty());
         first.keep(Some(LeaseId(77))).unwrap();
         let again = open("/ftd/nodes/a");
         assert_eq!((again.id.as_str(), again.lease), (first.id.as_str(), Some(LeaseId(77))));
         // What /run had is gone.
         std::fs::remove_file(run.join("sock.node")).unwrap();
         let reborn = open("/ftd/nodes/a");
-        assert!(
-            reborn.id != first.id && reborn.lease.is_none() && reborn.former.as_ref() == Some(&first.id),
-            "{reborn:?}"
-        );
+        assert!(reborn.id != first.id && reborn.lease.is_none() && reborn.former == [first.id.clone()], "{reborn:?}");
+        // Another daemon of this life, and another life, before any had the place.
+        assert_eq!(open("/ftd/nodes/a").former, [first.id.clone()]);
+        std::fs::remove_file(run.join("sock.node")).unwrap();
+        let mut reborn = open("/ftd/nodes/a");
+        assert_eq!((reborn.former.len(), &reborn.former[0]), (2, &first.id));
+        reborn.forget_former().unwrap();
+        assert!(open("/ftd/nodes/a").former.is_empty());
         // Another name is another node, which was nothing before.
         let renamed = open("/ftd/nodes/b");
-        assert!(renamed.id != reborn.id && renamed.former.is_none() && renamed.lease.is_none());
+        assert!(renamed.id != reborn.id && renamed.former.is_empty() && renamed.lease.is_none());
         // Another kernel's, with a /run that lasts.
         let text = std::fs::read_to_string(state.join("node.toml")).unwrap();
         std::fs::write(state.join("node.toml"), text.replace(&renamed.boot, "0000-before")).unwrap();
-        assert_eq!(open("/ftd/nodes/b").former, Some(renamed.id));
+        assert_eq!(open("/ftd/nodes/b").former, [renamed.id]);
         std::fs::write(state.join("node.toml"), "lease = ").unwrap();
-        assert!(open("/ftd/nodes/b").former.is_none());
+        assert!(open("/ftd/nodes/b").former.is_empty());
     }
 }

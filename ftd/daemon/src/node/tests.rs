@@ -105,6 +105,23 @@ async fn a_daemon_that_comes_back_has_its_lease_and_a_machine_another_one() {
 }
 
 #[tokio::test]
+async fn a_machine_that_starts_twice_within_a_lease_takes_its_name_from_no_other() {
+    let store = store();
+    let machine = Machine::new(&store, "host1");
+    let held = tokio::spawn(machine.node().0.hold());
+    eventually("a place", async || who(&store).await.is_some()).await;
+    let first = who(&store).await.unwrap().id;
+    held.abort();
+    let _ = held.await;
+    machine.restart();
+    drop(machine.node());
+    machine.restart();
+    let held = tokio::spawn(machine.node().0.hold());
+    eventually("its place", async || who(&store).await.is_some_and(|it| it.id != first)).await;
+    held.abort();
+}
+
+#[tokio::test]
 async fn a_lost_lease_and_a_removed_key_are_had_anew() {
     let store = store();
     let machine = Machine::new(&store, "host1");
