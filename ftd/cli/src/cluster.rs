@@ -66,7 +66,7 @@ pub enum ClusterError {
         error: io::Error,
     },
     /// It says something else.
-    #[error("ftd ({}): {error}", path.display())]
+    #[error("ftd ({}): {error}{}", path.display(), error.of_daemon())]
     Link {
         /// On which socket.
         path: PathBuf,

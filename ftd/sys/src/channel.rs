@@ -49,6 +49,16 @@ pub enum ChannelError {
     Io(#[from] io::Error),
 }
 
+impl ChannelError {
+    /// What to look at, where a daemon is asked and does not answer.
+    pub fn of_daemon(&self) -> &'static str {
+        match self {
+            ChannelError::TimedOut(_) => "; it may be stopped, or the machine too busy (systemctl status ftd)",
+            _ => "",
+        }
+    }
+}
+
 /// A connection that blocks.
 #[derive(Debug)]
 pub struct Channel {

@@ -31,7 +31,7 @@ pub(super) fn of(error: &Error) -> Answer {
 }
 
 fn of_status(status: &Status) -> Answer {
-    let reason = chain(status);
+    let reason = hint(chain(status));
     let said = status.message();
     // Nothing was sent: there is no connection to send it on.
     if sources(status).any(|source| source.is::<tonic::ConnectError>()) {
@@ -63,10 +63,16 @@ fn of_status(status: &Status) -> Answer {
 /// What went wrong, one line.
 pub(super) fn reason(error: &Error) -> String {
     match error {
-        Error::GRpcStatus(status) => chain(status),
-        Error::TransportError(error) => chain(error),
+        Error::GRpcStatus(status) => hint(chain(status)),
+        Error::TransportError(error) => hint(chain(error)),
         other => other.to_string(),
     }
+}
+
+/// A member that speaks TLS closes the connection of who does not.
+fn hint(sentence: String) -> String {
+    let more = " (a member that speaks TLS does that where its endpoint does not begin with https://)";
+    if sentence.ends_with("broken pipe") { sentence + more } else { sentence }
 }
 
 /// Whether the same will come of the same question: a certificate that does not fit, a password that is wrong.

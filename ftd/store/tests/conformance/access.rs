@@ -83,7 +83,7 @@ pub async fn certificates_are_checked_both_ways(release: Release) {
     // Without TLS to who wants it: nobody can know that it will not help to wait.
     let plain = EtcdOptions::plain([cluster.endpoint(0).replace("https", "http")]);
     let error = Etcd::new(&plain).unwrap().get("jobs/7/epoch", Duration::from_secs(1)).await.unwrap_err();
-    assert!(matches!(error, StoreError::Unanswered { .. }), "{error}");
+    assert!(matches!(error, StoreError::Unanswered { .. }) && error.to_string().contains("https://"), "{error}");
 }
 
 pub async fn passwords_and_roles_are_checked(release: Release) {

@@ -37,7 +37,7 @@ pub enum DaemonError {
         error: io::Error,
     },
     /// It does not answer.
-    #[error("ftd ({}) does not say what runs on other nodes: {error}", path.display())]
+    #[error("ftd ({}) does not say what runs on other nodes: {error}{}", path.display(), error.of_daemon())]
     Link {
         /// On which socket.
         path: PathBuf,
