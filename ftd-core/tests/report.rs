@@ -164,6 +164,22 @@ fn it_does_not_wait_for_ever() {
     assert!(!first.report.unwrap().complete, "its own rank does not ask for its state");
 }
 
+#[test]
+fn the_block_waits_while_the_user_has_stopped_the_job() {
+    let (mut first, chosen) = First::released();
+    first.step(Event::Started(first.own()));
+    first.step(Event::Suspended(true));
+    first.passes(Micros(3 * Policy::default().report_patience.0));
+    assert_eq!(first.report, None);
+    first.step(Event::Suspended(false));
+    first.passes(Micros(Policy::default().report_patience.0 / 2));
+    first.step(Event::Initialized(first.own()));
+    let initialized = NodeWord { initialized: true, ..chosen };
+    first.step(Event::Restored { process: first.own(), version: STAMP.version });
+    first.other_says(&NodeWord { restored: true, ..initialized });
+    assert!(first.report.unwrap().complete);
+}
+
 /// A rank of this node dies, so much later.
 fn dies(first: &mut First, later: Micros) {
     first.passes(later);

@@ -1,8 +1,13 @@
 """Where the ranks of a lost node go on: on a spare node (`--ft-spares`), or, when there is no room, beyond the slots of the others
 (`--ft-oversubscribe`), nowhere, or after a while (`--ft-wait`)."""
 
+import os
 import pathlib
+import re
+import signal
+import time
 
+from harness import proc
 from harness.job import check
 from harness.registry import scenario
 
@@ -148,3 +153,56 @@ def boots(context, nodes):
     check(len(job.restored) == 1 and job.restored[0], f"restored {job.restored}: {job.err}")
     for words in ("ftrun: node node1 has a part of the job again", "moved     rank 1 from node node1 to node node1 (again)\n", "that of rank 1 from partners' copies"):
         check(job.err.count(words) == 1, job.err)
+
+
+@scenario("hosts-agent-killed-often", cluster=True, timeout=120)
+def agent_killed_often(context):
+    """A node's part of the job ends whose agent is killed again and again. That is said of this part: the job goes on elsewhere."""
+    mpi = context.mpi("mpich5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0], gates=["app.compute:3"],
+                            env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        given_up = re.compile(r"node node1: the agent died of SIGKILL again, 6 times within .*: its part of the job cannot go on\n")
+
+        def is_given_up():
+            for pid in [] if given_up.search(job.err) else nodes.nodes[1].named("ft-agent"):
+                job.kill(pid)
+            return given_up.search(job.err)
+        eventually(is_given_up, "the part to be given up", 60)
+        job.expect(0, alone.output)
+        check(not re.search(r"(?<!its part of )the job cannot go on", job.err), job.err)
+        check("moved     ranks 2-3 from node node1 to node node2\n" in job.err, job.err)
+        for node in nodes.nodes:
+            nodes.empty(node)
+
+
+@scenario("hosts-suspended-in-recovery", cluster=True, timeout=120)
+def suspended_in_recovery(context):
+    """The user stops the job in the midst of a recovery, for longer than a block waits for a sign of the ranks: the block comes when all have their
+    state, and is whole."""
+    mpi = context.mpi("openmpi5")
+    with Nodes(context, 3) as nodes:
+        program = nodes.cluster.program(mpi, "places.c")
+        alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
+        alone.expect(0)
+        job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
+                            gates=["app.compute:3", "agent.frozen"], env=ONE_CARD)
+        job.on = nodes.nodes[1]
+        job.at_gate("app.compute", 3)
+        nodes.nodes[1].crash()
+        eventually(job.gate_path("agent.frozen").exists, "the recovery", 30)
+        job.interrupt(signal.SIGTSTP)
+        eventually(lambda: proc.stat(job.process.pid)[0] == "T", "the stop", 20)
+        job.go("agent.frozen")
+        # What the block waits, and half as long again.
+        time.sleep(8)
+        job.interrupt(signal.SIGCONT)
+        os.kill(job.process.pid, signal.SIGCONT)
+        job.expect(0, alone.output)
+        (took,) = re.findall(r"^ftd:   took (.*)$", job.err, re.M)
+        check("not seen" not in took and float(re.search(r"past MPI_Init ([0-9.]+)", took)[1]) >= 7000, took)

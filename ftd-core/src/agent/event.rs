@@ -300,6 +300,8 @@ pub enum Event {
         /// Which signal.
         signal: i32,
     },
+    /// The user has stopped the job's ranks, or lets them go on. The time of a job over nodes goes on meanwhile.
+    Suspended(bool),
 }
 
 /// How long a signal waits for its rank to catch it.

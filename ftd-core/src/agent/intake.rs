@@ -63,6 +63,7 @@ impl Agent {
             Event::Signalled { slot, signal } => self.take_signalled(slot, signal),
             Event::Remembered { signal, ago } => self.take_remembered(signal, ago),
             Event::Repeated { signal } => self.take_repeated(signal),
+            Event::Suspended(stopped) => self.telling.suspended(stopped, self.now),
         }
     }
 

@@ -124,7 +124,9 @@ impl Agent {
         at.extend(self.copies_deadline());
         at.extend(self.short_deadlines());
         at.extend(self.run.yields_until);
-        if let (Some(progress), Stage::Computing) = (&self.telling.progress, self.run.stage) {
+        if let (Some(progress), Stage::Computing, false) =
+            (&self.telling.progress, self.run.stage, self.telling.stopped)
+        {
             at.push(progress.last_sign.after(self.report_patience()));
         }
         at

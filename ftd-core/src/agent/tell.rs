@@ -165,7 +165,7 @@ impl Agent {
         }
         if restored {
             self.report_recovery(true);
-        } else if now.since(progress.last_sign) >= patience {
+        } else if now.since(progress.last_sign) >= patience && !self.telling.stopped {
             let noticed = progress.times.noticed;
             let reports = !progress.episodes.is_empty();
             progress.waited = true;

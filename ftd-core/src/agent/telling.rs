@@ -21,6 +21,8 @@ pub(super) struct Progress {
 pub(super) struct Telling {
     pub progress: Option<Progress>,
     pub last_block: Option<LastBlock>,
+    /// The ranks are stopped by their user, and give no sign.
+    pub stopped: bool,
 }
 
 impl Telling {
@@ -30,6 +32,12 @@ impl Telling {
         let fresh = Progress { episodes: Vec::new(), times, last_sign: now, stuck: false, waited: false };
         let progress = self.progress.get_or_insert(fresh);
         progress.times = PhaseTimes { noticed: progress.times.noticed, ..PhaseTimes::default() };
+    }
+
+    /// The user stops the ranks, or lets them go on: from then on a sign of them is waited for as long as ever.
+    pub fn suspended(&mut self, stopped: bool, now: Micros) {
+        self.stopped = stopped;
+        self.progress.iter_mut().for_each(|progress| progress.last_sign = now);
     }
 
     /// What fails was noticed so early already.

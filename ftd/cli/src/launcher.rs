@@ -844,9 +844,19 @@ impl Launcher {
         self.ending = Some(Ending::new(status, Some(sentence.to_string()), job_time::now()));
     }
 
+    /// Whether there is nothing of the job on other nodes.
+    fn is_alone(&self) -> bool {
+        self.spec.cluster.as_ref().is_none_or(|cluster| cluster.nodes.len() < 2)
+    }
+
+    /// What ends with this process. Whether the others of a job can go on without it they know themselves.
+    fn cannot_go_on(&self) -> &'static str {
+        if self.is_alone() { "the job cannot go on" } else { "its part of the job cannot go on" }
+    }
+
     /// What the job's failures have cost, in the place of an agent that does not say so any more. Where there are others they do.
     fn summarize(&mut self) {
-        let alone = self.spec.cluster.as_ref().is_none_or(|cluster| cluster.nodes.len() < 2);
+        let alone = self.is_alone();
         if let Some(sentence) = self.tolls.sentence(self.spec.summary).filter(|_| alone) {
             self.output.notice(&format!("summary   {sentence}"));
         }
@@ -884,11 +894,11 @@ impl Launcher {
         }
         if end == End::Status(1) {
             // It has said why, and would say it again.
-            return self.give_up(1, "the job cannot go on without its agent");
+            return self.give_up(1, &format!("{} without its agent", self.cannot_go_on()));
         }
         if self.agent_deaths.too_many(now) {
             let (words, times) = (end.words(), self.agent_deaths.words());
-            return self.give_up(1, &format!("the agent died of {words} again, {times}: the job cannot go on"));
+            return self.give_up(1, &format!("the agent died of {words} again, {times}: {}", self.cannot_go_on()));
         }
         self.agent_end = Some(end);
         self.report_in_its_place();
@@ -922,7 +932,7 @@ impl Launcher {
         self.verbose(|| format!("slot {slot}: the shepherd died ({})", end.words()));
         // One that ends by itself could not do its work, and the next one will not either.
         if matches!(end, End::Status(_)) && self.shepherd_failures.too_many(job_time::now()) {
-            return self.give_up(1, "shepherds end again and again: the job cannot go on");
+            return self.give_up(1, &format!("shepherds end again and again: {}", self.cannot_go_on()));
         }
         self.tell(&ToAgent::SlotDying { slot });
         self.lost.push(slot);

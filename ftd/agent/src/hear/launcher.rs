@@ -47,8 +47,14 @@ pub fn take(rooms: &mut Rooms, message: ToAgent) {
         ToAgent::Silent { slots } => job.report(Event::SlotsSilent(slots.into_iter().map(SlotId).collect())),
         ToAgent::Signal(signal) => {
             match signal {
-                SIGTSTP | SIGSTOP => job_time::stop(),
-                SIGCONT => job_time::go_on(),
+                SIGTSTP | SIGSTOP => {
+                    job_time::stop();
+                    job.report(Event::Suspended(true));
+                }
+                SIGCONT => {
+                    job_time::go_on();
+                    job.report(Event::Suspended(false));
+                }
                 _ => {}
             }
             rooms.shepherds.tell_all(&ToShepherd::Signal(signal));
@@ -56,6 +62,7 @@ pub fn take(rooms: &mut Rooms, message: ToAgent) {
         ToAgent::Cancel { signal } => {
             // Whoever ends a job that is stopped does not want to wait until it goes on.
             job_time::go_on();
+            job.report(Event::Suspended(false));
             rooms.worlds.hurry_filters(&rooms.shepherds);
             job.report(Event::Cancel { signal });
         }

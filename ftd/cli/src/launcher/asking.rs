@@ -141,7 +141,8 @@ impl Launcher {
     /// Ends one that has not answered for too long, as if it had died; the next one when that one is replaced.
     fn replace_one(&mut self, overdue: &[(Who, i32)], now: Instant) {
         if self.look_after_ended(now) {
-            return self.give_up(1, "a process of ftd's does not answer and cannot be killed: the job cannot go on");
+            let what = self.cannot_go_on();
+            return self.give_up(1, &format!("a process of ftd's does not answer and cannot be killed: {what}"));
         }
         if self.orphans.is_some() || self.pulses().any(Pulse::is_ended) {
             return;
@@ -152,8 +153,9 @@ impl Launcher {
         if self.unborn_before(who) >= MOST_UNBORN {
             return self.give_up(1, &format!(
                 "{who} (process {pid}) has not answered within {} s of its start, nor have the {MOST_UNBORN} that it replaced: \
-                 something keeps ftd's processes from running, and the job cannot go on",
-                OVERDUE.as_secs()
+                 something keeps ftd's processes from running, and {}",
+                OVERDUE.as_secs(),
+                self.cannot_go_on()
             ));
         }
         self.output.say(&format!("ftrun: {who} (process {pid}) does not answer: it is ended and replaced"));
@@ -195,19 +197,25 @@ impl Launcher {
             self.stuck = Some(now);
             return self.output.say(&format!(
                 "ftrun: {who} (process {pid}) does not answer, and is not ended: it may keep the last copy of a checkpoint. \
-                 The job ends in {patience} s unless it answers; kill -9 {pid} gives the copy up"
+                 {} in {patience} s unless it answers; kill -9 {pid} gives the copy up",
+                if self.is_alone() { "The job ends" } else { "This node's part of the job ends" }
             ));
         };
         if now.duration_since(since) < scaled(LAST_KEEPER) {
             return;
         }
         let silent: Vec<String> = overdue.iter().map(|(who, pid)| self.describe(*who, *pid)).collect();
-        self.give_up(1, &format!(
-            "the job cannot go on: for {} s there has been no answer from {}, which may keep the last copy of a checkpoint. \
-             Find out what keeps it from running, and start the job again",
-            OVERDUE.as_secs() + patience,
-            silent.join(" and ")
-        ));
+        self.give_up(
+            1,
+            &format!(
+                "{}: for {} s there has been no answer from {}, which may keep the last copy of a checkpoint. \
+             Find out what keeps it from running{}",
+                self.cannot_go_on(),
+                OVERDUE.as_secs() + patience,
+                silent.join(" and "),
+                if self.is_alone() { ", and start the job again" } else { "" }
+            ),
+        );
     }
 
     fn describe(&self, who: Who, pid: i32) -> String {
