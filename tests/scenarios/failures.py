@@ -36,6 +36,8 @@ LONGER = {"steps": 150, "pause": 60}
 # what its agents do to be heard comes late; it is not what most of these scenarios are about. One has what a user has who asks for nothing.
 TIME_OUT = 1.5
 DEFAULT = 0.5
+# A recovery that takes longer than so many time-outs, and so many seconds besides for processors that others use as well, hung for a while.
+TIME_OUTS, BESIDES = 10, 20
 
 # What the block says of a recovery's parts.
 TOOK = (r"took +[\d.]+ ms from the notice on: agreed [\d.]+, old ranks gone [\d.]+, released [\d.]+, past MPI_Init [\d.]+,"
@@ -67,7 +69,7 @@ def certified(context, size):
 class Failure:
     """How a failure comes about: a function over a `Trial`, and what that needs."""
 
-    def __init__(self, function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart, tls):
+    def __init__(self, function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart, tls, waits):
         self.function = function
         self.nodes, self.per_node, self.spares, self.members, self.newer = nodes, per_node, spares, members, newer
         self.gates = gates
@@ -76,6 +78,7 @@ class Failure:
         self.time_out = time_out
         self.apart = apart
         self.tls = tls
+        self.waits = waits
 
     def cluster(self, context):
         """The nodes that it needs, with their daemons and etcd."""
@@ -89,13 +92,13 @@ class Failure:
 
 
 def failure(name, nodes=6, per_node=2, spares=0, members=1, newer=False, gates=(), steps=STEPS, pause=10, env=ONE_CARD, time_out=TIME_OUT,
-            apart=False, tls=False):
+            apart=False, tls=False, waits=0):
     """Registers a failure. `spares`: so many of the nodes are. `members`: of etcd, of release 3.5 if `newer`. `steps` of heat2d, with so many
     milliseconds of pause after each. `time_out`: so long nothing is heard of a node that is given up. `apart`: ftrun is on a node more, which
-    has no part of the job. `tls`: nodes have certificates."""
+    has no part of the job. `tls`: nodes have certificates. `waits`: so many seconds a recovery waits for what is away."""
 
     def register(function):
-        FAILURES[name] = Failure(function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart, tls)
+        FAILURES[name] = Failure(function, nodes, per_node, spares, members, newer, gates, steps, pause, env, time_out, apart, tls, waits)
         return function
 
     return register
@@ -289,6 +292,12 @@ class Trial:
         found = set(self.job.restored)
         check(found == (set() if restored is False else {restored}), f"restored {found}, not {restored}: {self.job.err}")
 
+    def none_hung(self):
+        """From the notice of a failure until all ranks computed again it took no longer than that: no stall of a minute hides in a job that ends well."""
+        most = TIME_OUTS * self.failure.time_out + BESIDES + self.failure.waits
+        took = [float(found) / 1000 for found in re.findall(r"^ftd:   took +([\d.]+) ms from the notice on", self.job.err, re.M)]
+        check(all(each < most for each in took), f"recoveries took {took} s, and {most} s are the most: {self.job.err}")
+
     def nothing_left(self):
         """Nothing of the job is left on any node that is there."""
         for node in self.nodes.nodes:
@@ -321,6 +330,7 @@ def hosts_failure(context, failure, mpi):
         with Witness(program.name) if traced() else contextlib.nullcontext() as seen:
             trial.start(program, *trial.arguments, "-p", failure.pause)
             failure.function(trial)
+            trial.none_hung()
             trial.nothing_left()
         if seen is None:
             # All else has been held.
@@ -875,13 +885,17 @@ def etcd_majority(it):
     it.ends()
 
 
+# Seconds.
+AWAY = 30
+
+
 def without_store(it, meanwhile):
     """All of etcd is killed, and started again 30 s later."""
     store, since = it.nodes.store, time.monotonic()
     for machine in store.machines:
         store.kill(machine)
     meanwhile()
-    it.lasts(30, since)
+    it.lasts(AWAY, since)
     check(it.job.running() and not it.job.recoveries, f"an epoch without the store: {it.job.err}")
     for machine in store.machines:
         store.start(machine)
@@ -901,7 +915,7 @@ def etcd_gone(it):
     it.ends(False)
 
 
-@failure("etcd-gone-failing", members=3)
+@failure("etcd-gone-failing", members=3, waits=AWAY)
 def etcd_gone_failing(it):
     """There is no etcd for 30 s, and a rank is killed, and a while later all others: the recovery waits for it."""
     victim = it.stands()
@@ -920,7 +934,7 @@ def etcd_gone_failing(it):
     it.ends()
 
 
-@failure("etcd-gone-node", members=3)
+@failure("etcd-gone-node", members=3, waits=AWAY)
 def etcd_gone_node(it):
     """There is no etcd for 30 s, and a node crashes: the recovery waits for it."""
     it.stands()
@@ -928,7 +942,7 @@ def etcd_gone_node(it):
     it.ends(PLACE, [1])
 
 
-@failure("etcd-gone-cut", members=3, **LONG)
+@failure("etcd-gone-cut", members=3, waits=AWAY, **LONG)
 def etcd_gone_cut(it):
     """There is no etcd for 30 s, and a node loses MPI's network: it and the others wait for etcd alike, and it does not write first that it is alone, and
     the job over."""
