@@ -19,7 +19,7 @@ from harness.registry import scenario
 from harness.witness import NO_TRACE, Witness, traced
 
 from .clusters import watched
-from .failures import BEGUN, FAILURES, TIME_OUT, VICTIM, Trial
+from .failures import BEGUN, FAILURES, SPIN, TIME_OUT, VICTIM, Trial
 from .hosts import ONE_CARD, Nodes
 from .processes import eventually
 from .recovery import LAMMPS_NEW, _open_restart, _thermo
@@ -394,29 +394,11 @@ def stands_still(application, job, first, victim):
 def hosts_application(context, application, failure):
     """An application of Debian's over six nodes, two ranks on each: a rank is killed, or rank 0's node crashes, whose ranks go on where there is
     room, or on a spare node, also where another node crashes when the next epoch is written and nobody acts on it; and the result is right."""
-    mpi = context.mpi("openmpi4")
+    mpi, kind = context.mpi("openmpi4"), APPLICATIONS[application]
     with Nodes(context, 6) as nodes:
-        program = APPLICATIONS[application](context, nodes, mpi, shared=failure not in ("rank", "files-lost"))
-        hosts = ["--hosts", WITH_SPARE, "--ft-spares", "1"] if failure == "spare" else ["--hosts", HOSTS]
-        options = [*hosts, "--ft-heartbeat", f"{TIME_OUT * 200:.0f}ms,{TIME_OUT * 1000:.0f}ms"]
-        job = context.ftrun(mpi, RANKS, *program.command, options=options, on=nodes.nodes[0], env=ONE_CARD, cwd=program.directory,
-                            gates=["agent.agreed"] if failure == "again" else [])
-        first = nodes.nodes[1]
-        node, rank = (nodes.nodes[3], 4) if failure == "rank" else (first, 0)
-        victim = stands_still(program, job, (first, 0), (node, rank))
-        if failure == "rank":
-            job.kill(victim)
-        else:
-            print(f"  {time.monotonic() - job.started:7.3f} s: crash of {node.name}", flush=True)
-            node.crash()
-        lost = [] if failure == "rank" else [node]
-        if failure == "again":
-            eventually(job.gate_path("agent.agreed").exists, "the next epoch to be written", 60)
-            lost.append(nodes.nodes[3])
-            lost[-1].crash(lambda: job.go("agent.agreed"))
-        if failure != "files-lost":
-            program.keep(job)
-        program.placement = program.placed(job)
+        program = kind(context, nodes, mpi, shared=failure not in ("rank", "files-lost"), program=watched(context, kind.binary))
+        with Witness(pathlib.Path(program.program).name) if kind.spins and traced() else contextlib.nullcontext() as seen:
+            job, lost = fails(context, nodes, program, failure)
         # Of two that follow on each other the block of the first one may not have been said.
         worlds = [world for world, _ in job.recoveries]
         check(worlds == [2] or failure == "again" and worlds and worlds[-1] in (2, 3), f"recovered {job.recoveries}: {job.err}")
@@ -428,6 +410,34 @@ def hosts_application(context, application, failure):
         for each in nodes.nodes:
             if each not in lost:
                 nodes.empty(each)
+        if seen is not None:
+            seen.no_two_play_one_rank()
+
+
+def fails(context, nodes, program, failure):
+    """The application's job, which has gone through that and ended, and the nodes that it has lost."""
+    hosts = ["--hosts", WITH_SPARE, "--ft-spares", "1"] if failure == "spare" else ["--hosts", HOSTS]
+    options = [*hosts, "--ft-heartbeat", f"{TIME_OUT * 200:.0f}ms,{TIME_OUT * 1000:.0f}ms"]
+    env = {**ONE_CARD, **(SPIN if program.spins else {})}
+    job = context.ftrun(program.mpi, RANKS, *program.command, options=options, on=nodes.nodes[0], env=env, cwd=program.directory,
+                        gates=["agent.agreed"] if failure == "again" else [])
+    first = nodes.nodes[1]
+    node, rank = (nodes.nodes[3], 4) if failure == "rank" else (first, 0)
+    victim = stands_still(program, job, (first, 0), (node, rank))
+    if failure == "rank":
+        job.kill(victim)
+    else:
+        print(f"  {time.monotonic() - job.started:7.3f} s: crash of {node.name}", flush=True)
+        node.crash()
+    lost = [] if failure == "rank" else [node]
+    if failure == "again":
+        eventually(job.gate_path("agent.agreed").exists, "the next epoch to be written", 60)
+        lost.append(nodes.nodes[3])
+        lost[-1].crash(lambda: job.go("agent.agreed"))
+    if failure != "files-lost":
+        program.keep(job)
+    program.placement = program.placed(job)
+    return job, lost
 
 
 class Through(Trial):

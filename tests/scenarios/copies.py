@@ -10,7 +10,9 @@ import time
 from harness import registry
 from harness.job import check
 from harness.registry import scenario
+from harness.witness import Witness, traced
 
+from .clusters import watched
 from .hosts import ONE_CARD, Nodes
 from .processes import eventually
 
@@ -26,6 +28,31 @@ def wait_kept(job, ranks=range(4)):
         eventually(lambda: job.gate_path("agent.kept", rank).exists(), f"the copies of rank {rank}", 60)
 
 
+class Watched(Nodes):
+    """Nodes, and where the kernel traces what it runs a witness outside of ftd, who sees every moment of the program's processes there: no two of them
+    played one rank at a time, whatever was left out and copied."""
+
+    seen = None
+
+    def program(self, mpi, source):
+        """The program that is watched from now on."""
+        program = watched(self.context, self.cluster.program(mpi, source))
+        if traced():
+            self.seen = Witness(program.name)
+            self.seen.__enter__()
+        return program
+
+    def __exit__(self, kind, error, trace):
+        try:
+            if self.seen is not None:
+                self.seen.__exit__(kind, error, trace)
+                # What the scenario itself has found is said.
+                if error is None:
+                    self.seen.no_two_play_one_rank()
+        finally:
+            super().__exit__(kind, error, trace)
+
+
 FOUR = "node0:2,node1:2,node2:2,node3:2"
 COPIES = "from the memory of the ranks' nodes, that of ranks 2-3 from partners' copies"
 
@@ -39,8 +66,8 @@ def node_dies(context, mpi, how):
     """A node of three dies, by crash or without a word: its ranks run on the one that had none and kept copies of their checkpoints; all
     go on from the newest version of which all copies had come there, and the result is that of the undisturbed run."""
     mpi = context.mpi(mpi)
-    with Nodes(context, 3) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 3) as nodes:
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
@@ -64,8 +91,8 @@ def two_nodes_die(context, other, copies):
     """Two nodes of four die at once: where one of them kept the other's copies all begin from the beginning, and this is said; else all
     go on with what the partner has, on that partner, without the network."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 4) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 4) as nodes:
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         gates = ["app.compute:3", *kept(5), "agent.fetches:2:1:mark"]
@@ -88,8 +115,8 @@ def two_nodes_die(context, other, copies):
 def label_dies(context):
     """All nodes of a label die at once, of which each is the other one's next: copies went to nodes of another label, and all go on from those."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 4, labels=["rack-a", "rack-a", "rack-b", "rack-b"]) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 4, labels=["rack-a", "rack-a", "rack-b", "rack-b"]) as nodes:
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         job = context.ftrun(mpi, 4, program, options=["--hosts", "node2:1,node3:1,node0:2,node1:2"], on=nodes.nodes[0],
@@ -110,8 +137,8 @@ def copy_fetched(context):
     """A node of four dies, and the one that has its copies has no slot for its ranks: those run on the last one, to which the copies are
     brought; all go on from them."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 4) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 4) as nodes:
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         gates = ["app.compute:3", *kept(5, range(6)), *(f"agent.fetches:{rank}:1:mark" for rank in (2, 3))]
@@ -135,8 +162,8 @@ def verified_late(context, left):
     """A node does not get to the end with the checksums of what it holds: this is no job's end. Where another node holds a copy as well all go
     on with that, and what was left out is said; where none does, and all would begin from the beginning, it is waited for."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 3) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 3) as nodes:
+        program = nodes.program(mpi, "places.c")
         # There is but one version.
         env = {**ONE_CARD, "PLACES_EVERY": "5"}
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=env)
@@ -171,8 +198,8 @@ def verified_late(context, left):
 def ship_ready(context):
     """A spare node that keeps nobody's copies has an ft-ship as soon as a version is safe: ranks that go on there do not wait for its start."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 4) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 4) as nodes:
+        program = nodes.program(mpi, "places.c")
         job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2,node3:2", "--ft-spares", "2"], on=nodes.nodes[0],
                             gates=["app.compute:3", *kept(1)], env=ONE_CARD)
         job.on = nodes.nodes[1]
@@ -194,8 +221,8 @@ def copy_rate(context, whose):
     node's copies are and which version is safe, and the node's daemon counts them. What is brought back after a failure is not held up."""
     mpi = context.mpi("mpich5")
     rates = {"user": ("1M", "2M"), "site": ("2M", "1M")}[whose]
-    with Nodes(context, 4, jobs=f'[jobs]\ncopy-rate = "{rates[1]}"\n') as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 4, jobs=f'[jobs]\ncopy-rate = "{rates[1]}"\n') as nodes:
+        program = nodes.program(mpi, "places.c")
         env = {**ONE_CARD, "PLACES_KB": "1536", "PLACES_EVERY": "5", "PLACES_STEPS": "8"}
         alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0], env=env)
         alone.expect(0)
@@ -235,7 +262,7 @@ def under_way(context, nodes, version, *options, time_out="1500ms", steps=4, gat
     """A job that has sent a part of that version of rank 2 from node1 to node2, and no more than a part; and how it ends undisturbed. With half a
     megabyte a second for a node, a version of its two ranks takes four seconds."""
     mpi, env = context.mpi("mpich5"), {**ONE_CARD, "PLACES_KB": "1024", "PLACES_STEPS": str(steps), "PLACES_STEP": "5"}
-    program = nodes.cluster.program(mpi, "places.c")
+    program = nodes.program(mpi, "places.c")
     alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0], env=env)
     alone.expect(0)
     options = ["--hosts", "node0:2,node1:2,node2:2", "--ft-copy-rate", "512K", "--ft-heartbeat", f"300ms,{time_out}", *options]
@@ -263,7 +290,7 @@ def copy_interrupted(context, who):
     """A copy is on its way when its node dies: the version before it, which is whole at the partner, is restored, also where the partner's
     agent dies at the same time. Where it is only an ft-ship that dies, at either end, the copy is sent again, and is restored when its node dies
     after that."""
-    with Nodes(context, 3) as nodes:
+    with Watched(context, 3) as nodes:
         _, own, partner = nodes.nodes
         job, alone = under_way(context, nodes, 2 if who.endswith("node") else 1, gates=kept(1, OF_OWN))
         if who != "node":
@@ -279,7 +306,7 @@ def partner_lost(context, how):
     """A copy is on its way when the partner's agent dies, and the node stays in the job, or when nothing of what the partner sends to the node
     arrives any more, and the partner is left out: what the ranks go on from is copied again, to that node or to another one, and is restored when
     its node dies after that."""
-    with Nodes(context, 3) as nodes:
+    with Watched(context, 3) as nodes:
         first, own, partner = nodes.nodes
         # In the first world nobody comes as far as that: the fourth version has no place before the first one is somewhere else.
         job, alone = under_way(context, nodes, 1, "--ft-oversubscribe", steps=5, gates=[*kept(2, OF_OWN), "app.compute:3"])
@@ -304,7 +331,7 @@ def copy_cut_off(context, how):
     copy again, and it is restored when its node dies after that. Where it stays cut the node is left out, and the version before it is restored, which is
     whole at the partner."""
     heals = how == "heals"
-    with Nodes(context, 3) as nodes:
+    with Watched(context, 3) as nodes:
         _, own, partner = nodes.nodes
         # What moves nothing for five seconds has failed: here for one, which costs no node.
         time_out, hurry = ("5s", 5) if heals else ("1500ms", 1)
@@ -335,8 +362,8 @@ def copies_given_back(context):
     """A node of four dies, and its ranks go on on the last one, whose partner is another node: the memory of their copies on the partner that they had
     before goes back when newer ones are safe, while the job runs on."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 4) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 4) as nodes:
+        program = nodes.program(mpi, "places.c")
         env = {**ONE_CARD, "PLACES_KB": "1024", "PLACES_STEPS": "60", "PLACES_SLEEP": "50"}
         job = context.ftrun(mpi, 6, program, options=["--hosts", FOUR], on=nodes.nodes[0], gates=["app.compute:3", *kept(5, range(6))], env=env)
         job.on = nodes.nodes[1]
@@ -361,8 +388,8 @@ def holder_dies(context, when):
     """A node dies, and while its ranks' copies are brought to where they go on (or are about to be) the node dies that has them: nobody waits for them,
     and as there is no other copy all begin from the beginning, which is said."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 4) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 4) as nodes:
+        program = nodes.program(mpi, "places.c")
         env = {**ONE_CARD, "PLACES_KB": "512", "PLACES_EVERY": "5"}
         alone = context.ftrun(mpi, 6, program, ft="none", on=nodes.nodes[0], env=env)
         alone.expect(0)
@@ -396,8 +423,8 @@ def copy_through(context):
     """A node dies, and the link is cut between the one that holds its rank's copy and the spare one where that rank goes on, which do not observe each other:
     the copy comes through a third node, which is said, and nobody begins from the beginning."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 10) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 10) as nodes:
+        program = nodes.program(mpi, "places.c")
         cards = {name: "store" for name in (*ONE_CARD, "UCX_NET_DEVICES", "MPICH_NETWORK_IFACE")}
         env = {**cards, "PLACES_EVERY": "5"}
         alone = context.ftrun(mpi, 9, program, ft="none", on=nodes.nodes[0], env=env)
@@ -424,8 +451,8 @@ def copy_through(context):
 def keeper_restarts(context):
     """The agent that keeps a dead node's copies is killed with it: the next one has them from its shepherds, and they are restored."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 3) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 3) as nodes:
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
@@ -447,8 +474,8 @@ def no_copies(context):
     """Where ft-ship is not to be had the job goes on without copies on other nodes, and each node says so once; when one dies all begin from the
     beginning."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 3) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 3) as nodes:
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         parts = context.work / "parts"
@@ -488,12 +515,12 @@ def fabric(context, fabric):
     which is only chosen)."""
     mpi = context.mpi("mpich5")
     asked, words = FABRIC_SAID[fabric]
-    with Nodes(context, 3) as nodes:
+    with Watched(context, 3) as nodes:
         for daemon in nodes.daemons:
             daemon.file.write_text(daemon.file.read_text() + f'[jobs]\nfabric = "{asked}"\n')
             daemon.process.kill(signal.SIGHUP)
             daemon.says("jobs.fabric")
-        program = nodes.cluster.program(mpi, "places.c")
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         copied = fabric in ("tcp", "second")
@@ -521,8 +548,8 @@ def shepherd_dies(context):
     """A shepherd on a living node dies while another node has free slots: its rank gets a slot on its own node, where its version is, and all go
     on from that."""
     mpi = context.mpi("mpich5")
-    with Nodes(context, 3) as nodes:
-        program = nodes.cluster.program(mpi, "places.c")
+    with Watched(context, 3) as nodes:
+        program = nodes.program(mpi, "places.c")
         alone = context.ftrun(mpi, 4, program, ft="none", on=nodes.nodes[0])
         alone.expect(0)
         job = context.ftrun(mpi, 4, program, options=["--hosts", "node0:2,node1:2,node2:2"], on=nodes.nodes[0],
