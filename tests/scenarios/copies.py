@@ -13,7 +13,7 @@ from harness.registry import scenario
 from harness.witness import Witness, traced
 
 from .clusters import watched
-from .hosts import ONE_CARD, Nodes
+from .hosts import ONE_CARD, UNOBSERVED, Nodes
 from .processes import eventually
 
 
@@ -345,6 +345,42 @@ def copy_cut_off(context, how):
             check("was silent" not in job.err and not job.recoveries, f"the cut has cost more than time: {job.err}")
             own.crash()
         ends_whole(job, alone, nodes, own)
+
+
+@scenario("hosts-copy-unreached", cluster=True, timeout=180)
+def copy_unreached(context):
+    """No copy comes from a node to its partner, which it does not observe: both stay in the job. What does not come goes to another node, and so do the next
+    versions, without another try; it is said once. When the node dies its rank goes on from what that one has."""
+    mpi = context.mpi("mpich5")
+    # The first node of the other rack is the partner of all of this one, and of its own nodes the first one here is.
+    with Watched(context, 8, labels=["rack-a"] * UNOBSERVED + ["rack-b"] * (8 - UNOBSERVED)) as nodes:
+        program = nodes.program(mpi, "places.c")
+        cards = {name: "store" for name in (*ONE_CARD, "UCX_NET_DEVICES", "MPICH_NETWORK_IFACE")}
+        # Nothing is committed before the way is cut; the fourth version has no place before the first one is somewhere else.
+        env = {**cards, "PLACES_STEP": "5", "PLACES_EVERY": "10", "PLACES_STEPS": "45"}
+        alone = context.ftrun(mpi, 8, program, ft="none", on=nodes.nodes[7], env=env)
+        alone.expect(0)
+        hosts = ",".join(f"{node.name}:{1 + (node is nodes.nodes[7])}" for node in nodes.nodes)
+        gates = ["app.compute:0", *kept(20, range(8)), "agent.not-kept:0:4:mark", "client.committed:1:4"]
+        job = context.ftrun(mpi, 8, program, options=["--hosts", hosts, "--ft-heartbeat", "300ms,1500ms"], on=nodes.nodes[7], gates=gates, env=env,
+                            hurry=3)
+        own, partner = nodes.nodes[0], nodes.nodes[UNOBSERVED]
+        job.on = own
+        job.at_gate("app.compute", 0, patience=60)
+        nodes.cluster.cut_link(own, partner, "mpi")
+        job.go("app.compute", 0)
+        job.wait_err(rf"checkpoints of ranks on {own.name} do not come to {partner.name}, and go to other nodes: ", 1, patience=60)
+        job.on = nodes.nodes[1]
+        job.at_gate("client.committed", 1, patience=60)
+        wait_kept(job, range(8))
+        check(not job.gate_path("agent.not-kept", 0).exists(), "a later version was sent to where nothing comes")
+        check("was silent" not in job.err and not job.recoveries, f"the cut has cost more than time: {job.err}")
+        own.crash()
+        job.expect(0, alone.output, patience=100)
+        check(job.restored and job.restored[-1] in (20, 30, 40) and "that of rank 0 from partners' copies" in job.err, f"restored {job.restored}: {job.err}")
+        check(job.err.count(f"checkpoints of ranks on {own.name} do not come to {partner.name}") == 1, job.err)
+        for node in nodes.nodes[1:]:
+            nodes.empty(node)
 
 
 def of_arenas(node):
