@@ -235,6 +235,15 @@ pub struct FailureSet {
 }
 
 impl FailureSet {
+    /// The nodes that are lost with it.
+    pub fn lost_nodes(&self) -> Vec<NodeId> {
+        let lost = |failure: &Failure| match failure.subject {
+            Subject::Node(node) if failure.cause.takes_node() => Some(node),
+            _ => None,
+        };
+        self.failures.iter().filter_map(lost).collect()
+    }
+
     /// Nothing failed.
     pub fn new() -> Self {
         Self::default()

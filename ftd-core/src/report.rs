@@ -174,6 +174,8 @@ pub enum Notice {
         missing: u32,
         /// For how long.
         patience: Micros,
+        /// The nodes that are lost; none where it is not known which.
+        lost: Vec<NodeId>,
     },
     /// Copies on this node were not verified in time.
     NotVerified {

@@ -81,10 +81,11 @@ def no_room(context, wait):
         job = nodes.sh("node0:1,node1:1", 2, "echo ready; sleep 600", ft="reinit", options=["--ft-wait", wait])
         eventually(lambda: job.output.text.count("ready\n") == 2, "the ranks", 20)
         nodes.nodes[1].crash()
-        waits = "ftd: 1 rank has no slot: waiting up to 1.5 s for a node (--ft-wait)\n"
+        waits = "ftd: 1 rank has no slot without node node1: waiting up to 1.5 s for a node (--ft-wait)\n"
         over = "; no node came within 1.5 s (--ft-wait)"
         ended(job, 1, NO_PLACE, *([waits, over] if wait != "0" else []))
-        check(wait != "0" or "--ft-wait" not in job.err, job.err)
+        check(wait != "0" or "(--ft-wait)" not in job.err, job.err)
+        check("keep nodes free for them (--ft-spares=1), let them share slots (--ft-oversubscribe), or wait for a node" in job.err, job.err)
         nodes.empty(nodes.nodes[0])
 
 
@@ -146,7 +147,7 @@ def boots(context, nodes):
     check(job.at_gate("app.compute", 1) in nodes.nodes[1].pids(), "the rank is not on the node")
     wait_kept(job, range(2))
     nodes.nodes[1].crash()
-    eventually(lambda: "ftd: 1 rank has no slot: waiting up to 60.0 s for a node (--ft-wait)\n" in job.err, "the job to wait", 20)
+    eventually(lambda: "ftd: 1 rank has no slot without node node1: waiting up to 60.0 s for a node (--ft-wait)\n" in job.err, "the job to wait", 20)
     nodes.nodes[1].boot()
     nodes.daemon(nodes.nodes[1]).start()
     job.expect(0, alone.output)

@@ -11,6 +11,8 @@ use std::collections::BTreeSet;
 pub(super) struct Short {
     /// Since when that is so.
     pub since: Micros,
+    /// So many ranks at most, as was said.
+    pub missing: u32,
     /// Nobody is known to have failed at the moment.
     pub(super) lapsed: bool,
     pub(super) failures: FailureSet,

@@ -114,13 +114,15 @@ impl Agent {
         if self.config.nodes.len() < 2 {
             return false;
         }
-        let patience = self.config.policy.node_timeout;
-        if self.run.short.is_none() && patience > Micros(0) {
-            self.report(Report::Notice(Notice::WaitingForNode { missing, patience }));
-        }
-        let since = self.run.short.as_ref().map_or(self.now, |short| short.since);
-        let short = Short { since, lapsed: false, failures: failures.clone(), offered: Offered::by(cluster) };
+        let (since, said) = self.run.short.as_ref().map_or((self.now, 0), |short| (short.since, short.missing));
+        let (failures, offered) = (failures.clone(), Offered::by(cluster));
+        let lost = failures.lost_nodes();
+        let short = Short { since, missing: missing.max(said), lapsed: false, failures, offered };
         let until = self.awaits_until(&short);
+        let patience = Micros(self.config.policy.node_timeout.0.saturating_sub(self.now.since(since).0));
+        if missing > said && patience > Micros(0) {
+            self.report(Report::Notice(Notice::WaitingForNode { missing, patience, lost }));
+        }
         self.run.short = Some(short);
         self.now < until
     }

@@ -97,9 +97,10 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
                 tracing::info!(slot = lost.0, "waiting for a slot in place of a lost one");
                 Text::Silent
             }
-            Notice::WaitingForNode { missing, patience } => Text::Notice(format!(
-                "{missing} {} no slot: waiting up to {patience} for a node (--ft-wait)",
-                if *missing == 1 { "rank has" } else { "ranks have" }
+            Notice::WaitingForNode { missing, patience, lost } => Text::Notice(format!(
+                "{missing} {} no slot{}: waiting up to {patience} for a node (--ft-wait)",
+                if *missing == 1 { "rank has" } else { "ranks have" },
+                if lost.is_empty() { String::new() } else { format!(" without {}", some_of(lost)) }
             )),
             Notice::NotVerified { unread, timeout, again, restored } => {
                 Text::Notice(not_verified(&here.node(), unread, (*timeout, *again), restored.as_ref()))
@@ -114,14 +115,16 @@ pub fn text(report: &Report, files: RestartFiles, here: &Here, words: &Words) ->
 
 /// The job begins, and some were not waited for any longer.
 fn begun_without(absent: &[NodeId]) -> String {
-    let names: Vec<String> = absent.iter().take(8).map(NodeId::to_string).collect();
-    let others = absent.len() - names.len();
-    let more = if others == 0 { String::new() } else { format!(" and {others} others") };
     let (is, it) = if absent.len() == 1 { ("has", "it comes in") } else { ("have", "they come in") };
-    format!(
-        "the job begins without {}{more}, which {is} not answered; {it} as a spare when that changes",
-        names.join(", ")
-    )
+    format!("the job begins without {}, which {is} not answered; {it} as a spare when that changes", some_of(absent))
+}
+
+/// Nodes in a sentence, the first of many.
+fn some_of(nodes: &[NodeId]) -> String {
+    let names: Vec<String> = nodes.iter().take(8).map(NodeId::to_string).collect();
+    let others = nodes.len() - names.len();
+    let more = if others == 0 { String::new() } else { format!(" and {others} others") };
+    names.join(", ") + &more
 }
 
 /// The job ends on a node, and the store does not know it.
