@@ -524,7 +524,7 @@ fn place(
             world_size: record.world_size,
             failures: failures.clone(),
             waited: Micros(0),
-            nodes: record.nodes.len() as u32,
+            nodes: record.nodes.len(),
             shared: policy.oversubscribe,
         });
     }

@@ -131,7 +131,7 @@ impl Agent {
     pub(super) fn having_waited(&self, error: Unrecoverable) -> Unrecoverable {
         match error {
             Unrecoverable::NoSlot { missing, world_size, failures, shared, .. } if self.config.nodes.len() > 1 => {
-                let (waited, nodes) = (self.config.policy.node_timeout, self.config.nodes.len() as u32);
+                let (waited, nodes) = (self.config.policy.node_timeout, self.config.nodes.len());
                 Unrecoverable::NoSlot { missing, world_size, failures, waited, nodes, shared }
             }
             error => error,

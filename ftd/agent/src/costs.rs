@@ -359,6 +359,8 @@ impl Costs {
         // Of the newest world.
         let all = self.released.map(since);
         let unknown = |words: String| Lost { time: None, words };
+        // Of which no version is left that is whole: what ranks had taken was not safe elsewhere yet.
+        let taken = failing.taken.map_or_else(String::new, |taken| format!("; ranks had taken version {taken}"));
         match from {
             From::Version(version) => self.lost_since(version, failing, before),
             From::Files => {
@@ -367,10 +369,10 @@ impl Costs {
             }
             From::Beginning => match (all, self.sums.kept) {
                 (Some(time), Some(kept)) => {
-                    Lost { time: Some(time + kept), words: format!("{}: all of it", seconds(time + kept)) }
+                    Lost { time: Some(time + kept), words: format!("{}: all of it{taken}", seconds(time + kept)) }
                 }
-                (Some(time), None) => unknown(format!("more than {}: all of it", seconds(time))),
-                (None, _) => unknown("all that was computed".into()),
+                (Some(time), None) => unknown(format!("more than {}: all of it{taken}", seconds(time))),
+                (None, _) => unknown(format!("all that was computed{taken}")),
             },
             From::Unknown => unknown(String::new()),
         }
@@ -483,8 +485,8 @@ mod tests {
         assert_eq!(all, "12.0 s of computing: all of it", "7 s before version 20, and 5 s since");
         let just = lost(clock.failing(24, Some((30, 22)), Some(40)), From::Version(40), 25);
         assert_eq!(just, "less than 2.0 s of computing, since version 40 was complete");
-        let beginning = lost(clock.failing(27, None, None), From::Beginning, 28);
-        assert_eq!(beginning, "more than 2.0 s of computing: all of it");
+        let beginning = lost(clock.failing(27, None, Some(60)), From::Beginning, 28);
+        assert_eq!(beginning, "more than 2.0 s of computing: all of it; ranks had taken version 60");
         let older = lost(clock.failing(30, Some((50, 29)), None), From::Version(40), 31);
         assert_eq!(older, "what was computed since version 40");
         let files = lost(clock.failing(35, None, None), From::Files, 36);
