@@ -130,10 +130,10 @@ pub enum Unrecoverable {
 /// What would have left room for ranks that have none, for who starts the job again.
 fn room_left_by(shared: bool) -> &'static str {
     if shared {
-        ": keep nodes free for them (--ft-spares=1), or wait for one that comes back (--ft-wait=10m)"
+        ": keep nodes free (--ft-spares), or wait longer for one that comes back (--ft-wait)"
     } else {
-        ": keep nodes free for them (--ft-spares=1), let them share slots (--ft-oversubscribe), or wait for a node that \
-         comes back (--ft-wait=10m)"
+        ": keep nodes free (--ft-spares), let ranks share slots (--ft-oversubscribe), or wait longer for a node that comes \
+         back (--ft-wait)"
     }
 }
 

@@ -350,7 +350,7 @@ def copy_cut_off(context, how):
 @scenario("hosts-copy-unreached", cluster=True, timeout=180)
 def copy_unreached(context):
     """No copy comes from a node to its partner, which it does not observe: both stay in the job. What does not come goes to another node, and so do the next
-    versions, without another try; it is said once. When the node dies its rank goes on from what that one has."""
+    versions, without being offered to that one each time; it is said once. When the node dies its rank goes on from what that one has."""
     mpi = context.mpi("mpich5")
     # The first node of the other rack is the partner of all of this one, and of its own nodes the first one here is.
     with Watched(context, 8, labels=["rack-a"] * UNOBSERVED + ["rack-b"] * (8 - UNOBSERVED)) as nodes:
@@ -361,7 +361,7 @@ def copy_unreached(context):
         alone = context.ftrun(mpi, 8, program, ft="none", on=nodes.nodes[7], env=env)
         alone.expect(0)
         hosts = ",".join(f"{node.name}:{1 + (node is nodes.nodes[7])}" for node in nodes.nodes)
-        gates = ["app.compute:0", *kept(20, range(8)), "agent.not-kept:0:4:mark", "client.committed:1:4"]
+        gates = ["app.compute:0", *kept(20, range(8)), "agent.not-kept:0:3:mark", "client.committed:1:4"]
         job = context.ftrun(mpi, 8, program, options=["--hosts", hosts, "--ft-heartbeat", "300ms,1500ms"], on=nodes.nodes[7], gates=gates, env=env,
                             hurry=3)
         own, partner = nodes.nodes[0], nodes.nodes[UNOBSERVED]

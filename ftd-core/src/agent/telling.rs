@@ -36,7 +36,9 @@ impl Telling {
 
     /// The user stops the ranks, or lets them go on: from then on a sign of them is waited for as long as ever.
     pub fn suspended(&mut self, stopped: bool, now: Micros) {
-        self.stopped = stopped;
+        if std::mem::replace(&mut self.stopped, stopped) == stopped {
+            return;
+        }
         self.progress.iter_mut().for_each(|progress| progress.last_sign = now);
     }
 

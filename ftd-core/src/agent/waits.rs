@@ -119,7 +119,8 @@ impl Agent {
         let lost = failures.lost_nodes();
         let short = Short { since, missing: missing.max(said), lapsed: false, failures, offered };
         let until = self.awaits_until(&short);
-        let patience = Micros(self.config.policy.node_timeout.0.saturating_sub(self.now.since(since).0));
+        let waited = self.now.since(since.max(self.store.back).min(self.now));
+        let patience = Micros(self.config.policy.node_timeout.0.saturating_sub(waited.0));
         if missing > said && patience > Micros(0) {
             self.report(Report::Notice(Notice::WaitingForNode { missing, patience, lost }));
         }

@@ -851,7 +851,7 @@ impl Launcher {
 
     /// What ends with this process. Whether the others of a job can go on without it they know themselves.
     fn cannot_go_on(&self) -> &'static str {
-        if self.is_alone() { "the job cannot go on" } else { "its part of the job cannot go on" }
+        if self.is_alone() { "the job cannot go on" } else { "this node's part of the job cannot go on" }
     }
 
     /// What the job's failures have cost, in the place of an agent that does not say so any more. Where there are others they do.

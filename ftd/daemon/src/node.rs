@@ -95,7 +95,10 @@ impl<S: Store> Node<S> {
             let lease = self.lease().await?;
             match self.claim(lease).await {
                 Claim::Held => {
-                    self.memory.forget_former()?;
+                    // Known for longer than they need be, they harm nobody.
+                    if let Err(error) = self.memory.forget_former() {
+                        tracing::warn!("{error}");
+                    }
                     metrics::lease_held(true);
                     tracing::info!(lease = %lease.id, "this is node {} of the cluster: {}", self.record.name, self.record);
                     return Ok(lease);

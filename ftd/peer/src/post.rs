@@ -3,7 +3,7 @@
 //!
 //! What is on its way to a node of which nothing was noted for a while goes through others, too, as the states of ftd-core do: the
 //! oldest piece through all of whom one of the two ends hears, and, once it is noted by one of these ways, the others by that one. The
-//! first piece of each parcel is still sent straight as well, so that a link that is whole again is used again. With whom there is no
+//! first piece of a parcel is still sent straight as well, now and then, so that a link that is whole again is used again. With whom there is no
 //! connection is not waited for as long, and is answered by the way by which its own pieces come.
 
 use crate::parcel::{Chunk, MOST, Noted, PIECE, Piece, Sending, Way};
@@ -18,7 +18,7 @@ const MOST_PIECES: u32 = MOST.div_ceil(PIECE) as u32;
 /// After so many looks at which nothing had been noted since the one before, a way does not seem to work. At the first one the piece may
 /// just have been sent.
 const SILENT: u32 = 2;
-/// Likewise where there is no connection: at the first look it may be under way.
+/// Likewise where there is no connection, though one that is only being made is gone round then.
 const UNMET: u32 = 1;
 
 /// A parcel that was not noted whole.
@@ -73,6 +73,8 @@ struct Line {
     silent: u32,
     /// The straight way did not work, and the one through this node did.
     through: Option<NodeId>,
+    /// Since the last look something was sent straight, to find out whether that way works again. (What nobody takes fills a queue.)
+    probes: bool,
 }
 
 impl Line {
@@ -94,7 +96,7 @@ impl Line {
         for parcel in &mut self.parcels {
             while room > 0 && parcel.next < parcel.pieces {
                 sendings.push((to, way, parcel.piece(incarnation, parcel.next)));
-                if parcel.next == 0 && way != Way::Straight {
+                if parcel.next == 0 && way != Way::Straight && !std::mem::replace(&mut self.probes, true) {
                     sendings.push((to, Way::Straight, parcel.piece(incarnation, 0)));
                 }
                 parcel.under_way.insert(parcel.next);
@@ -107,6 +109,7 @@ impl Line {
 
     /// Some time has passed: what is sent again, and by which ways, when nothing of it was noted.
     fn look(&mut self, to: NodeId, (incarnation, met): (u64, bool), around: impl FnOnce() -> Vec<NodeId>) -> Sendings {
+        self.probes = false;
         self.silent = if self.parcels.is_empty() { 0 } else { self.silent.saturating_add(1) };
         if self.silent < if met { SILENT } else { UNMET } {
             return Vec::new();
@@ -249,7 +252,11 @@ impl Post {
         if let Way::Through(node) = way
             && !self.met.contains(&from)
         {
-            self.lines.entry(from).or_default().through.get_or_insert(node);
+            let line = self.lines.entry(from).or_default();
+            // One that works is kept.
+            if line.through.is_none() || line.silent > 0 {
+                line.through = Some(node);
+            }
         }
         let Piece { incarnation, world, number, piece, pieces, data } = piece;
         let noted = vec![(from, way, Sending::Noted(Noted { incarnation, world, number, piece }))];
@@ -319,6 +326,7 @@ impl Post {
     /// This node has left the job, and never comes back: nothing is sent to it, and nothing of it kept.
     pub fn forget(&mut self, node: NodeId) {
         self.lines.remove(&node);
+        self.lines.values_mut().filter(|line| line.through == Some(node)).for_each(|line| line.through = None);
         self.met.remove(&node);
         self.incoming.retain(|(_, from, _), _| *from != node);
     }
@@ -350,7 +358,8 @@ mod tests {
         fn new() -> Pair {
             let (cut, went) = (BTreeSet::new(), BTreeMap::new());
             let (mut one, mut two) = (Post::new(10), Post::new(20));
-            (one.again(TWO), two.again(ONE));
+            one.again(TWO);
+            two.again(ONE);
             Pair { one, two, way: Vec::new(), got: Vec::new(), cut, went }
         }
 
@@ -513,7 +522,8 @@ mod tests {
     fn who_has_no_connection_is_reached_after_one_look_and_answers_by_the_same_way() {
         let mut pair = Pair::new();
         pair.cut = BTreeSet::from([Way::Straight]);
-        (pair.one.lost(TWO), pair.two.lost(ONE));
+        pair.one.lost(TWO);
+        pair.two.lost(ONE);
         pair.send(body(1, 3 * PIECE));
         pair.all_arrives();
         pair.looks();
@@ -522,7 +532,12 @@ mod tests {
         let answer = pair.two.send(ONE, 1, vec![1].into(), true).unwrap();
         let ways: Vec<Way> = answer.iter().map(|(_, way, _)| *way).collect();
         assert_eq!(ways, [Way::Through(AROUND[0]), Way::Straight]);
-        (pair.one.again(TWO), pair.two.again(ONE));
+        let again = pair.two.send(ONE, 1, vec![2].into(), true).unwrap();
+        assert_eq!(again.len(), 1, "the straight way was tried since the last look");
+        pair.two.forget(AROUND[0]);
+        assert!(!pair.two.goes_round(ONE), "by whom nothing goes any more");
+        pair.one.again(TWO);
+        pair.two.again(ONE);
         assert!(!pair.one.goes_round(TWO) && !pair.two.goes_round(ONE));
     }
 

@@ -5,7 +5,7 @@
 
 use super::kinds::{Back, Errand, Fetching, Lent, Use, Ways, commit, description, facts};
 use super::ship::{Far, Part};
-use super::state::{AGAIN, MOST_FAILURES, MOST_WAYS, NO_WAY, PASSING, Partners, SILENT};
+use super::state::{AGAIN, MOST_FAILURES, MOST_WAYS, PASSING, Partners, SILENT};
 use crate::arenas::{Arenas, Commit};
 use crate::job::Job;
 use ft_sys::timescale::scaled;
@@ -81,7 +81,7 @@ impl Partners {
     fn third(&self, rank: Rank) -> Option<NodeId> {
         let ways = &self.fetching.get(&rank)?.ways;
         let may = ways.behalf.is_none() && ways.asked.len() < MOST_WAYS;
-        let mut others = self.others().into_iter().filter(|node| may && !self.unreached.contains_key(node));
+        let mut others = self.others().into_iter().filter(|node| may && self.reaches(*node));
         others.find(|node| *node != ways.holder && !ways.asked.contains(node))
     }
 
@@ -120,13 +120,14 @@ impl Partners {
         let Some(fetching) = self.fetching.get(&copy.rank).filter(|fetching| fetching.awaits(from, copy)) else {
             return false;
         };
+        let reason = self.no_way(job, from);
         if fetching.ways.behalf.is_some() {
             self.leaves(job, copy.rank);
-            self.not_fetched(job, copy.rank, NO_WAY);
+            self.not_fetched(job, copy.rank, &reason);
             return true;
         }
         let Some(third) = self.third(copy.rank) else { return false };
-        self.want_through(job, copy.rank, third, NO_WAY);
+        self.want_through(job, copy.rank, third, &reason);
         true
     }
 

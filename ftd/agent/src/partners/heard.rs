@@ -16,8 +16,11 @@ impl Partners {
         tracing::debug!(from = from.0, round, ?word, "heard");
         match word {
             CopyWord::Offer { copy, facts } => self.offered(job, arenas, from, (copy, facts)),
-            CopyWord::Room { copy, .. } if round => self.has_no_way_to(job, from, copy),
-            CopyWord::Room { copy, target, address } => self.room(job, arenas, from, copy, (target, &address)),
+            CopyWord::Room { copy, target, address } => {
+                if !(round && self.has_no_way_to(job, arenas, from, copy)) {
+                    self.room(job, arenas, from, copy, (target, &address));
+                }
+            }
             CopyWord::Written { copy } => self.written(job, arenas, from, copy),
             CopyWord::Kept { copy } => self.kept(job, arenas, from, copy),
             CopyWord::NotKept { copy, reason, again } => self.not_kept(job, arenas, from, (copy, reason, again)),

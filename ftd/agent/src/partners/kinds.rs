@@ -37,6 +37,19 @@ pub struct Sending {
     pub moved: u64,
     /// Who does not keep it, and why.
     pub refused: BTreeMap<NodeId, String>,
+    /// Of these, who has room for it, and to whom there seems to be no straight way.
+    pub round: BTreeSet<NodeId>,
+    /// Nobody else is left: bytes are tried to be moved to those of them to whom that was not tried in vain of late.
+    pub straight: bool,
+}
+
+/// To whom nothing came of late.
+#[derive(Debug, Clone, Copy)]
+pub struct Unreached {
+    /// Until then it comes last.
+    pub until: Instant,
+    /// Bytes were tried to be moved there, in vain.
+    pub tried: bool,
 }
 
 /// A rank's versions that are to be sent: one, and after that these.

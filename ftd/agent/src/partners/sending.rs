@@ -4,9 +4,9 @@
 //! goes wrong again and again, is passed over for the next one. When none is left the version is as safe as it gets, and counts as such:
 //! else its rank would wait for a free place for ever. That is said.
 
-use super::kinds::{Errand, Queue, Sending, Way, commit, facts};
+use super::kinds::{Errand, Queue, Sending, Unreached, Way, commit, facts};
 use super::ship::{Far, Part};
-use super::state::{AGAIN, CHECKING, MOST_FAILURES, NO_WAY, Partners, SILENT, UNREACHED};
+use super::state::{AGAIN, CHECKING, MOST_FAILURES, Partners, ROUND, SILENT, UNREACHED};
 use crate::arenas::{Arenas, Commit};
 use crate::job::Job;
 use ft_sys::timescale::scaled;
@@ -14,7 +14,7 @@ use ft_wire::Rank;
 use ft_wire::copies::{CopyName, CopyWord};
 use ft_wire::ship::{Direction, Target};
 use ftd_core::{Event, Level, NodeId, Process, WorldId, size};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 impl Partners {
@@ -58,6 +58,8 @@ impl Partners {
                 failures: 0,
                 moved: 0,
                 refused: BTreeMap::new(),
+                round: BTreeSet::new(),
+                straight: false,
             });
             match self.ship.wake() {
                 Ok(()) => self.offer_to_next(job, rank),
@@ -68,17 +70,30 @@ impl Partners {
 
     /// Who may keep copies, the best first, and last those to whom nothing came of late.
     pub(super) fn in_turn(&mut self) -> Vec<NodeId> {
-        self.unreached.retain(|_, since| since.elapsed() < scaled(UNREACHED));
-        let (reached, not): (Vec<_>, Vec<_>) =
-            self.others().into_iter().partition(|node| !self.unreached.contains_key(node));
+        self.unreached.retain(|_, of_late| of_late.until > Instant::now());
+        let (reached, not): (Vec<_>, Vec<_>) = self.others().into_iter().partition(|node| self.reaches(*node));
         reached.into_iter().chain(not).collect()
+    }
+
+    /// Nothing of late says that bytes do not come there.
+    pub(super) fn reaches(&self, node: NodeId) -> bool {
+        self.unreached.get(&node).is_none_or(|of_late| of_late.until <= Instant::now())
     }
 
     /// A node does not get what is sent to it: the next version goes to another one first, and people hear of it.
     pub(super) fn does_not_reach(&mut self, job: &mut Job, to: NodeId, reason: &str) {
-        self.unreached.insert(to, Instant::now());
+        self.unreached.insert(to, Unreached { until: Instant::now() + scaled(UNREACHED), tried: true });
+        self.go_to_others(job, to, reason);
+    }
+
+    fn go_to_others(&self, job: &mut Job, to: NodeId, reason: &str) {
         let (node, to) = (self.name(job, self.me), self.name(job, to));
         job.notice_once(format!("checkpoints of ranks on {node} do not come to {to}, and go to other nodes: {reason}"));
+    }
+
+    /// Why bytes are not even tried to be moved to a node, or from there.
+    pub(super) fn no_way(&self, job: &Job, other: NodeId) -> String {
+        format!("{} and {} reach each other through others alone", self.name(job, self.me), self.name(job, other))
     }
 
     /// Offers it to the best of those who have not refused it.
@@ -89,6 +104,13 @@ impl Partners {
             Some(other) => {
                 (now.to, now.failures) = (*other, 0);
                 self.offer(job, rank);
+            }
+            None if !now.straight => {
+                now.straight = true;
+                let in_vain = |node: &NodeId| self.unreached.get(node).is_some_and(|of_late| of_late.tried);
+                let round = std::mem::take(&mut now.round);
+                now.refused.retain(|node, _| !round.contains(node) || in_vain(node));
+                self.offer_to_next(job, rank);
             }
             None => {
                 let refused = std::mem::take(&mut now.refused);
@@ -135,11 +157,16 @@ impl Partners {
         now.filter(|now| now.copy == copy && now.to == from)
     }
 
-    /// The partner has room for it, and there seems to be no straight way there.
-    pub(super) fn has_no_way_to(&mut self, job: &mut Job, from: NodeId, copy: CopyName) {
-        let Some(now) = self.sends(from, copy).filter(|now| matches!(now.way, Way::Offered(_))) else { return };
-        now.failures = MOST_FAILURES;
-        self.goes_wrong(job, copy.rank, NO_WAY.into(), true);
+    /// The partner has room for it, and there seems to be no straight way there: says whether it is passed over for that.
+    pub(super) fn has_no_way_to(&mut self, job: &mut Job, arenas: &Arenas, from: NodeId, copy: CopyName) -> bool {
+        let offered = |now: &&mut Sending| matches!(now.way, Way::Offered(_)) && !now.straight;
+        let reason = self.no_way(job, from);
+        let Some(now) = self.sends(from, copy).filter(offered) else { return false };
+        now.round.insert(from);
+        self.unreached.entry(from).or_insert(Unreached { until: Instant::now() + scaled(ROUND), tried: false });
+        self.goes_wrong(job, copy.rank, reason, false);
+        self.send_next(job, arenas, copy.rank);
+        true
     }
 
     /// The partner has room for it.
@@ -223,8 +250,10 @@ impl Partners {
         let (took, bytes) = (now.began.elapsed(), now.facts.bytes);
         let rate = bytes as f64 / took.as_secs_f64().max(1e-6) / f64::from(1 << 20);
         tracing::info!(rank = copy.rank, version = copy.version, to = from.0, bytes, ?took, "kept, {rate:.0} MiB/s");
-        if let Some(queue) = self.queues.get_mut(&copy.rank) {
-            queue.now = None;
+        let now = self.queues.get_mut(&copy.rank).and_then(|queue| queue.now.take());
+        for node in now.into_iter().flat_map(|now| now.round) {
+            let reason = self.no_way(job, node);
+            self.go_to_others(job, node, &reason);
         }
         self.unreached.remove(&from);
         self.progress.kept(commit(copy), copy.rank);

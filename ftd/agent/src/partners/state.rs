@@ -1,6 +1,6 @@
 //! What is known of copies on other nodes, and the few things that everybody here needs.
 
-use super::kinds::{Errand, Fetching, Keeping, Lent, Queue, Sending, Use, Way, older};
+use super::kinds::{Errand, Fetching, Keeping, Lent, Queue, Sending, Unreached, Use, Way, older};
 use super::progress::Progress;
 use super::ship::Ship;
 use crate::arenas::{Arenas, Commit};
@@ -31,8 +31,8 @@ pub const MOST_FAILURES: u32 = 3;
 pub const UNREACHED: Duration = Duration::from_secs(300);
 /// So many third nodes are asked for a copy that does not come straight from who holds it.
 pub const MOST_WAYS: usize = 3;
-/// Why bytes are not even tried to be moved between two nodes.
-pub const NO_WAY: &str = "what these two nodes say to each other comes through others alone";
+/// Likewise where no bytes were tried to be moved, since words come by a detour: that may be over soon.
+pub const ROUND: Duration = Duration::from_secs(30);
 /// Who is to have a copy from another node and to pass it on has so long for that. (Where nothing moves it says so after some seconds.)
 pub const PASSING: Duration = Duration::from_secs(600);
 /// An `ft-ship` that has not let go of what it writes to for so long is ended.
@@ -77,8 +77,7 @@ pub struct Partners {
     pub(super) windows: BTreeMap<Window, Use>,
     pub(super) moves: BTreeMap<Move, Errand>,
     pub(super) progress: Progress,
-    /// To whom nothing came, since then.
-    pub(super) unreached: BTreeMap<NodeId, Instant>,
+    pub(super) unreached: BTreeMap<NodeId, Unreached>,
     /// What is older is needed no more, but for these.
     given_up: Option<(Commit, Vec<Commit>)>,
     looks: bool,

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::Partners;
-use super::kinds::{Back, Fetching, Keeping, Stay, Use, Ways};
+use super::kinds::{Back, Fetching, Keeping, Queue, Sending, Stay, Use, Way, Ways};
 use crate::arenas::Arenas;
 use crate::job::Job;
 use crate::link::{Incoming, Link};
@@ -20,10 +20,11 @@ use ftd_core::{
     EpochId, EpochRecord, FailureSet, Micros, Mode, NodeId, Placement, SlotEntry, SlotId, SlotState, Slots, Terms,
     WorldId,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 const OWNER: NodeId = NodeId(0);
 const WINDOW: Window = 9;
@@ -141,16 +142,16 @@ impl Partner {
 
     /// What it answers to a word of the owner's.
     fn hears(&mut self, word: CopyWord) -> Vec<CopyWord> {
-        self.answers(word, false)
+        self.answers(word, (OWNER, false))
     }
 
     /// What it answers when there is no straight way to the owner.
     fn hears_round(&mut self, word: CopyWord) -> Vec<CopyWord> {
-        self.answers(word, true)
+        self.answers(word, (OWNER, true))
     }
 
-    fn answers(&mut self, word: CopyWord, round: bool) -> Vec<CopyWord> {
-        self.partners.hear(&mut self.job, &mut self.arenas, (OWNER, round), word);
+    fn answers(&mut self, word: CopyWord, from: (NodeId, bool)) -> Vec<CopyWord> {
+        self.partners.hear(&mut self.job, &mut self.arenas, from, word);
         let said = std::iter::from_fn(|| self.job.next_wish());
         said.filter_map(|(_, wish)| if let Wish::Copy { word, .. } = wish { Some(word) } else { None }).collect()
     }
@@ -261,7 +262,7 @@ async fn what_could_not_be_read_straight_is_had_through_a_third_node_at_once() {
     partner.partners.begin(EpochRecord { nodes: ftd_core::Members::of((0..3).map(NodeId)), ..record(1) });
     let copy = CopyName { rank: 1, ..spoken_of_in(1) };
     let fetching = |ways: Ways| {
-        let (now, from) = (std::time::Instant::now(), ways.holder);
+        let (now, from) = (Instant::now(), ways.holder);
         Fetching { copy, from, ways, since: now, back: Back::Asked(now), facts: None, into: None }
     };
     let readable = CopyWord::Readable { copy, facts: FACTS, target: TARGET, address: Vec::new() };
@@ -276,4 +277,50 @@ async fn what_could_not_be_read_straight_is_had_through_a_third_node_at_once() {
     let said = partner.hears_round(readable);
     let refused = matches!(&said[..], [CopyWord::Read { .. }, CopyWord::NotReadable { copy, .. }] if *copy == next);
     assert!(refused && partner.partners.fetching.is_empty(), "{said:?}");
+}
+
+#[tokio::test]
+async fn a_version_goes_to_whom_it_can_reach_straight_and_is_tried_elsewhere_when_nobody_else_has_room() {
+    const OTHER: NodeId = NodeId(2);
+    let mut partner = Partner::new().await;
+    partner.partners.add_node("host2".into());
+    partner.partners.begin(EpochRecord { nodes: ftd_core::Members::of((0..3).map(NodeId)), ..record(1) });
+    let turn = |turn| CopyName { turn, ..spoken_of_in(1) };
+    let offer = |at| vec![CopyWord::Offer { copy: turn(at), facts: FACTS }];
+    let room = |at| CopyWord::Room { copy: turn(at), target: TARGET, address: Vec::new() };
+    let not_kept = |at| CopyWord::NotKept { copy: turn(at), reason: "no memory".into(), again: false };
+    let offered = |partner: &mut Partner, to| {
+        let now = Instant::now();
+        let sending = Sending {
+            copy: turn(0),
+            facts: FACTS,
+            place: 0,
+            to,
+            way: Way::Offered(now),
+            since: now,
+            began: now,
+            failures: 0,
+            moved: 0,
+            refused: BTreeMap::new(),
+            round: BTreeSet::new(),
+            straight: false,
+        };
+        partner.partners.queues.insert(0, Queue { now: Some(sending), ..Queue::default() });
+    };
+    offered(&mut partner, OWNER);
+    assert_eq!(partner.hears_round(room(0)), offer(1));
+    assert_eq!(partner.partners.queues[&0].now.as_ref().unwrap().to, OTHER);
+    assert_eq!(partner.partners.in_turn(), [OTHER, OWNER]);
+    assert_eq!(partner.answers(not_kept(1), (OTHER, false)), offer(2));
+    assert_eq!(partner.partners.queues[&0].now.as_ref().unwrap().to, OWNER);
+    let passed_over = partner.partners.has_no_way_to(&mut partner.job, &partner.arenas, OWNER, turn(2));
+    assert!(!passed_over && partner.partners.queues[&0].now.is_some(), "it has room, and nobody else has");
+    // Where that was in vain, the next version stays here at once, and the node comes last for as long as it would.
+    partner.partners.does_not_reach(&mut partner.job, OWNER, "nothing has moved");
+    offered(&mut partner, OTHER);
+    assert_eq!(partner.answers(not_kept(0), (OTHER, false)), offer(1));
+    assert_eq!(partner.hears_round(room(1)), []);
+    assert!(partner.partners.queues[&0].now.is_none());
+    let of_late = partner.partners.unreached[&OWNER];
+    assert!(of_late.tried && of_late.until > Instant::now() + Duration::from_secs(60), "{of_late:?}");
 }

@@ -130,11 +130,16 @@ struct Left {
 }
 
 impl Left {
-    /// Itself, and those before it.
+    /// Itself, if it can have had the key, and those before it.
     fn lives(mut self) -> Vec<String> {
-        self.former.push(self.id);
-        let old = self.former.len().saturating_sub(LIVES);
-        self.former.split_off(old)
+        if self.lease.is_some() {
+            self.former.push(self.id);
+        }
+        // The first one had the key when they were forgotten last.
+        while self.former.len() > LIVES {
+            self.former.remove(1);
+        }
+        self.former
     }
 
     fn read(text: &str) -> Option<Left> {
@@ -188,11 +193,16 @@ mod tests {
         std::fs::remove_file(run.join("sock.node")).unwrap();
         let reborn = open("/ftd/nodes/a");
         assert!(reborn.id != first.id && reborn.lease.is_none() && reborn.former == [first.id.clone()], "{reborn:?}");
-        // Another daemon of this life, and another life, before any had the place.
-        assert_eq!(open("/ftd/nodes/a").former, [first.id.clone()]);
-        std::fs::remove_file(run.join("sock.node")).unwrap();
+        // Another daemon of this life, and other lives, of which the first had a lease and perhaps the key.
         let mut reborn = open("/ftd/nodes/a");
-        assert_eq!((reborn.former.len(), &reborn.former[0]), (2, &first.id));
+        assert_eq!(reborn.former, [first.id.clone()]);
+        reborn.keep(Some(LeaseId(78))).unwrap();
+        let lives = [first.id.clone(), reborn.id.clone()];
+        for _ in 0..2 {
+            std::fs::remove_file(run.join("sock.node")).unwrap();
+            reborn = open("/ftd/nodes/a");
+            assert_eq!(reborn.former, lives);
+        }
         reborn.forget_former().unwrap();
         assert!(open("/ftd/nodes/a").former.is_empty());
         // Another name is another node, which was nothing before.
@@ -201,7 +211,7 @@ mod tests {
         // Another kernel's, with a /run that lasts.
         let text = std::fs::read_to_string(state.join("node.toml")).unwrap();
         std::fs::write(state.join("node.toml"), text.replace(&renamed.boot, "0000-before")).unwrap();
-        assert_eq!(open("/ftd/nodes/b").former, [renamed.id]);
+        assert!(open("/ftd/nodes/b").former.is_empty(), "it had no lease");
         std::fs::write(state.join("node.toml"), "lease = ").unwrap();
         assert!(open("/ftd/nodes/b").former.is_empty());
     }

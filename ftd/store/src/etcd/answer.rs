@@ -69,9 +69,9 @@ pub(super) fn reason(error: &Error) -> String {
     }
 }
 
-/// A member that speaks TLS closes the connection of who does not.
+/// A member that speaks TLS closes the connection of who does not. (So does one that dies.)
 fn hint(sentence: String) -> String {
-    let more = " (a member that speaks TLS does that where its endpoint does not begin with https://)";
+    let more = " (if the member speaks TLS, its endpoint has to begin with https://)";
     if sentence.ends_with("broken pipe") { sentence + more } else { sentence }
 }
 
